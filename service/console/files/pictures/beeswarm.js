@@ -1,5 +1,6 @@
 // A beeswarm: a line for each feature, a dot for each row at its attribution, coloured by its value.
 
+import { visible } from "../dom.js";
 import { number } from "../format.js";
 import { Dots, colours, dotSide, ramp, sized, ticks } from "./canvas.js";
 
@@ -21,7 +22,7 @@ export function drawBeeswarm(canvas, width, players, n, chosen = []) {
   const isNarrow = width < 560;
   context.font = context.font.replace("12px", isNarrow ? "11px" : "13px");
   const names = Math.min(
-    Math.max(...players.map(({ name }) => context.measureText(name).width), 40) + 14,
+    Math.max(...players.map(({ name }) => context.measureText(visible(name)).width), 40) + 14,
     width * (isNarrow ? 0.38 : 0.3),
   );
   const [low, high] = range(players, n);
@@ -56,7 +57,7 @@ export function drawBeeswarm(canvas, width, players, n, chosen = []) {
   context.textAlign = "right";
   context.textBaseline = "middle";
   context.fillStyle = theme.text;
-  players.forEach(({ name }, j) => context.fillText(fitted(context, name, names - 12), left - 8, (j + 0.5) * LINE));
+  players.forEach(({ name }, j) => context.fillText(fitted(context, visible(name), names - 12), left - 8, (j + 0.5) * LINE));
   context.strokeStyle = theme.text;
   context.lineWidth = 1.5;
   for (const place of chosen) {

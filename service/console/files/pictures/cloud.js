@@ -1,5 +1,6 @@
 // A cloud of dots on two axes: a feature's value and its attribution, or a map of rows.
 
+import { visible } from "../dom.js";
 import { number } from "../format.js";
 import { Dots, colours, dotSide, ramp, sized, ticks } from "./canvas.js";
 
@@ -82,7 +83,8 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
   context.restore();
 }
 
-function cut(text, most) {
+function cut(name, most) {
+  const text = visible(name);
   return text.length > most ? `${text.slice(0, most - 1)}…` : text;
 }
 

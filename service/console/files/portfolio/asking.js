@@ -53,9 +53,10 @@ export async function ask({ total, send, decode, take, signal }) {
 
   async function again(error, from, to, tries) {
     if (TOO_MUCH.has(error.status) && to - from > LEAST) {
-      size = Math.max(Math.floor((to - from) / 2), LEAST);
-      await part(from, from + size);
-      await part(from + size, to);
+      const half = Math.max(Math.floor((to - from) / 2), LEAST);
+      size = half;
+      await part(from, from + half);
+      await part(from + half, to);
     } else if (LATER.has(error.status) && tries < MOST_TRIES) {
       resting = rest(Math.min(error.retryAfter ?? 2 ** tries * 0.25, LONGEST_WAIT_S), stop.signal);
       await part(from, to, tries + 1); // as all lanes, after the rest: they ask the same gateway

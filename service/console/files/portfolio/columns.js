@@ -3,7 +3,7 @@
 export const MOST_ROWS = 100_000;
 const MOST_CELLS = 20_000_000;
 const MISSING = new Set(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>"]);
-const NUMBER = /^[ \t]*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[ \t]*$/;
+export const NUMBER = /^[ \t]*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[ \t]*$/;
 
 /** What is wrong with a file or a table, in words for its owner. */
 export class Fault extends Error {}

@@ -47,24 +47,19 @@ export function quantiles(values, rows, count) {
   return Array.from({ length: count }, (_, i) => sorted[Math.round((i / (count - 1)) * (sorted.length - 1))]);
 }
 
-/** Return each row's place in the order of a column's values, 0 to 254; 255 where it has none. */
+/**
+ * Return each row's colour by a column's values: 0 to 254 from its 5th to its 95th percentile; 255 where it
+ * has none. Where these are one value, the ends are further out.
+ */
 export function ranks(values, rows) {
-  const bounds = quantiles(values, rows, 256);
+  const steps = quantiles(values, rows, 101);
   const found = new Uint8Array(rows.length).fill(255);
-  if (!bounds.length) return found;
+  if (!steps.length) return found;
+  const [low, high] = [5, 1, 0].map((k) => [steps[k], steps[100 - k]]).find(([from, to], k) => from < to || k === 2);
+  const span = high - low || 1;
   for (let k = 0; k < rows.length; k++) {
     const value = values[rows[k]];
-    if (Number.isNaN(value)) continue;
-    let low = 0;
-    let high = 255;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (bounds[middle] < value) low = middle + 1;
-      else high = middle;
-    }
-    let last = low; // the middle of equal bounds
-    while (last < 255 && bounds[last + 1] === value) last++;
-    found[k] = Math.min(Math.round((low + last) / 2), 254);
+    if (!Number.isNaN(value)) found[k] = Math.round(Math.min(Math.max((value - low) / span, 0), 1) * 254);
   }
   return found;
 }

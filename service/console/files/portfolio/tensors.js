@@ -4,7 +4,7 @@
 //   inputs   [{name, datatype, shape, features: [name of a column, …], missing: whether NaN may be sent}]
 //   players  [{name, features: [name of a column, …], output, width, at}]: element `at` of `width` in `output`
 
-import { Fault } from "./columns.js";
+import { Fault, NUMBER } from "./columns.js";
 
 const KINDS = {
   FP32: Float32Array, FP64: Float64Array, INT8: Int8Array, INT16: Int16Array, INT32: Int32Array,
@@ -35,9 +35,9 @@ export function bind(layout, columns) {
 
 function checkNumbers(input, column) {
   if (column.kind !== "text") return;
-  const row = column.codes.findIndex((code) => code >= 0);
-  const word = column.words[column.codes[row]];
   if (input.datatype === "BOOL" && column.words.every((each) => /^(true|false)$/i.test(each))) return;
+  const word = column.words.find((each) => !NUMBER.test(each)) ?? column.words[0];
+  const row = column.codes.indexOf(column.words.indexOf(word));
   throw new Fault(`Column "${column.name}" has to hold numbers, and holds "${word.slice(0, 80)}" in row ${row + 1}.`);
 }
 

@@ -1,7 +1,7 @@
 // The portfolio: a file of up to 100,000 rows, explained as it is dropped, and drawn as it comes.
 
 import { Problem } from "../api.js";
-import { fill, h } from "../dom.js";
+import { fill, h, visible } from "../dom.js";
 import { number } from "../format.js";
 import { Fault } from "../portfolio/columns.js";
 import { frame, lacked, noTable, prepare, read } from "../portfolio/run.js";
@@ -42,7 +42,7 @@ export async function show(root, address, context) {
     bar.removeAttribute("value");
     const began = performance.now();
     try {
-      status.textContent = `Reading ${file.name} …`;
+      status.textContent = visible(`Reading ${file.name} …`);
       const table = await read(file, model, (rows) => (status.textContent = `${count(rows)} rows read …`), own.signal);
       const { portfolio, start } = await prepare(file.name, table, model, Number(target?.value ?? 0), own.signal);
       const pictures = draw(results, portfolio, own.signal, context);
@@ -53,7 +53,7 @@ export async function show(root, address, context) {
       kept = { digest: model.digest, portfolio };
       save.hidden = false;
       const seconds = (performance.now() - began) / 1000;
-      status.textContent = `${summary(portfolio)} Read, explained and drawn in ${number(seconds, 3)} s.`;
+      status.textContent = visible(`${summary(portfolio)} Read, explained and drawn in ${number(seconds, 3)} s.`);
       root.dataset.state = "drawn";
       root.dataset.seconds = String(seconds);
       context.say(`${count(portfolio.n)} rows explained`);
@@ -69,15 +69,15 @@ export async function show(root, address, context) {
 
   function told(error) {
     status.textContent = "";
-    if (error instanceof Fault) problem.textContent = error.message;
+    if (error instanceof Fault) problem.textContent = visible(error.message);
     else if (!(error instanceof Problem) || error.status === 401 || error.status === 403) context.failed(error);
-    else problem.textContent = `The gateway refused the rows: ${error.detail || error.title}`;
+    else problem.textContent = visible(`The gateway refused the rows: ${error.detail || error.title}`);
   }
 
   fill(root, h("h1", {}, title), drop(take, target), h("div", { class: "row" }, bar, cancel), problem, status, save, results);
   if (kept?.digest === model.digest) {
     const pictures = draw(results, kept.portfolio, signal, context);
-    status.textContent = summary(kept.portfolio);
+    status.textContent = visible(summary(kept.portfolio));
     await pictures.all();
     save.hidden = false;
     root.dataset.state = "drawn";

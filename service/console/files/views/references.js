@@ -97,14 +97,14 @@ class Page {
     fill(this.second, listed([["none", NONE], ...options]));
     const now = address.read();
     if (sets.some((one) => one.name === now.set)) this.first.value = now.set;
-    if (sets.some((one) => one.name === now.beside)) this.second.value = now.beside;
+    if (sets.some((one) => one.name === now.second)) this.second.value = now.second;
     await this.chosen();
   }
 
   /** Show the sets that are chosen, and keep them in the address. */
   async chosen() {
     const [first, second] = [this.first.value, this.second.value === NONE ? null : this.second.value];
-    address.go({ set: first, beside: second ?? "" });
+    address.go({ set: first, second: second ?? "" });
     const turn = (this.turn = {});
     try {
       const names = [first, ...(second === null || second === first ? [] : [second])];
@@ -143,10 +143,10 @@ class Page {
 
   async drawMoves(names, turn) {
     const more = this.model.explainer ? { explainer: this.model.explainer } : {};
-    const waiting = () => (this.waiting.textContent = "The explanation with this set is being made …");
+    this.waiting.textContent = "Asking by each set; the first time one is asked for, its explanation is compiled …";
     const answers = await Promise.all(
       names.map((name) =>
-        patiently(() => explain(this.model.model, [this.row], name === OWN ? more : { ...more, reference_set: name }, { signal: this.signal }), { waiting, signal: this.signal }),
+        patiently(() => explain(this.model.model, [this.row], name === OWN ? more : { ...more, reference_set: name }, { signal: this.signal }), { signal: this.signal }),
       ),
     );
     if (this.turn !== turn) return;

@@ -1,6 +1,6 @@
 // How a feature works: its value against its attribution, coloured by the feature that goes with the rest.
 
-import { h } from "../../dom.js";
+import { h, visible } from "../../dom.js";
 import { drawCloud } from "../../pictures/cloud.js";
 import { placeOf, redrawn } from "../../pictures/canvas.js";
 import { asNumbers } from "../portfolio.js";
@@ -37,9 +37,10 @@ export function makeDependence(portfolio, { pick, signal }) {
     const { players } = portfolio.layout;
     if (strengths[first] > 0) {
       by.value = String(first);
-      note.textContent =
+      note.textContent = visible(
         `Of what ${players[chosen].name} does not explain by itself, most goes with ${players[first].name}: ` +
-        "where colours part at one value, the two interact.";
+          "where colours part at one value, the two interact.",
+      );
     } else {
       by.value = "";
       note.textContent = "";

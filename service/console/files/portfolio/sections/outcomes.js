@@ -18,8 +18,8 @@ export function makeOutcomes(portfolio) {
   const outcome = h("select", { id: "outcome", onchange: () => choose() });
   const bad = h("select", { id: "bad", onchange: () => draw() });
   const group = h("select", { id: "group", onchange: () => draw() });
-  const adverse = h("select", { id: "adverse", onchange: () => rates() });
-  const slider = h("input", { type: "range", id: "threshold", min: 0, max: STEPS, step: 1, oninput: () => rates() });
+  const adverse = h("select", { id: "adverse", "aria-label": "Declined, seen from the threshold", onchange: () => rates() });
+  const slider = h("input", { type: "range", id: "threshold", min: 0, max: STEPS, step: 1, oninput: () => moved() });
   const shown = h("output", { for: "threshold", id: "threshold-value" });
   const cost = (id, value) => h("input", { id, type: "number", min: 0, step: "any", value, class: "short", oninput: () => rates() });
   const costBad = cost("cost-bad", "5");
@@ -31,6 +31,7 @@ export function makeOutcomes(portfolio) {
   let groups = [];
   let turn = null;
   let range = [0, 1];
+  let threshold = 0; // that of the profile need not lie on a step of the slider
 
   outcome.append(...able.map((column, i) => h("option", { value: i }, column.name)));
   const likely = able.findIndex((column) => LIKELY.test(column.name));
@@ -60,7 +61,10 @@ export function makeOutcomes(portfolio) {
     }
     const isNew = range[0] !== low || range[1] !== high;
     range = [low, high];
-    if (isNew) slider.value = String(toStep(portfolio.features.decision?.threshold ?? (low + high) / 2));
+    if (isNew) {
+      threshold = portfolio.features.decision?.threshold ?? (low + high) / 2;
+      slider.value = String(toStep(threshold));
+    }
     const all = Array.from(rows.keys());
     const by = group.value === "" ? [] : slices(segments[Number(group.value)], rows);
     groups = [["all rows", all], ...by].map(([label, members]) => ({ label, rates: new Rates(scores, outcomes, members) }));
@@ -71,9 +75,13 @@ export function makeOutcomes(portfolio) {
   const toStep = (value) => Math.round(((value - range[0]) / (range[1] - range[0] || 1)) * STEPS);
   const toValue = (step) => range[0] + (step / STEPS) * (range[1] - range[0]);
 
+  function moved() {
+    threshold = toValue(Number(slider.value));
+    rates();
+  }
+
   function rates() {
     if (!groups.length) return;
-    const threshold = toValue(Number(slider.value));
     shown.textContent = number(threshold);
     slider.setAttribute("aria-valuetext", number(threshold));
     const costs = { bad: Number(costBad.value) || 0, good: Number(costGood.value) || 0 };

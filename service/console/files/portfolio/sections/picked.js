@@ -1,7 +1,7 @@
 // Rows that were picked, by a filter or a click, as a table that leads to each row's own explanation.
 
 import { changed } from "../../address.js";
-import { fill, h } from "../../dom.js";
+import { fill, h, visible } from "../../dom.js";
 import { descending } from "../statistics.js";
 import { cell, figure, instance, told } from "../words.js";
 
@@ -62,7 +62,7 @@ export function makePicked(portfolio, { pickAll }) {
     const { picked } = portfolio;
     at = Math.min(at, Math.max(Math.ceil(picked.length / PAGE) - 1, 0));
     count.textContent = picked.length
-      ? `${picked.length.toLocaleString("en")} rows picked ${portfolio.pickedWhy}.`
+      ? visible(`${picked.length.toLocaleString("en")} rows picked ${portfolio.pickedWhy}.`)
       : "No row is picked: click one in a picture, drag over the map, or filter.";
     const shown = picked.slice(at * PAGE, (at + 1) * PAGE);
     const others = portfolio.others().slice(0, 3);

@@ -1,6 +1,6 @@
 // What weighs most: mean |attribution| as bars, every row's attribution as a beeswarm.
 
-import { h } from "../../dom.js";
+import { h, visible } from "../../dom.js";
 import { drawBeeswarm } from "../../pictures/beeswarm.js";
 import { placeOf, redrawn } from "../../pictures/canvas.js";
 import { figure, told } from "../words.js";
@@ -65,7 +65,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
   canvas.addEventListener("mousemove", (event) => {
     const found = drawn?.at(...placeOf(canvas, event));
     const player = found && shown[found.player];
-    tip.textContent = found ? `Row ${portfolio.rows[found.place] + 1}: ${told(portfolio, player, found.place)}` : "";
+    tip.textContent = found ? visible(`Row ${portfolio.rows[found.place] + 1}: ${told(portfolio, player, found.place)}`) : "";
   });
   redrawn(frame, draw, signal);
   const element = h(

@@ -1,0 +1,428 @@
+"""The portfolio: what is drawn of a file is what `rationale explain` answers, whatever its names and values are."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, Route, expect
+from typer.testing import CliRunner
+
+from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
+from service.cli.main import app
+from tests.service.child import both_ends
+from tests.service.console import models
+from tests.service.console.conftest import (
+    Watched,
+    demand_accessible,
+    demand_no_sideways,
+    press_until,
+)
+
+ROWS = 2000
+SCALARS = ("row", "target", "explained_value", "base_value", "completeness_gap")
+
+
+@pytest.fixture(scope="module")
+def table() -> pd.DataFrame:
+    return credit_rows(ROWS)
+
+
+@pytest.fixture(scope="module")
+def file(table: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_rows(table, tmp_path_factory.mktemp("portfolio"), "csv")
+
+
+@pytest.fixture(scope="module")
+def explained(repository: Path, file: Path) -> pd.DataFrame:
+    """What `rationale explain` answers of the file."""
+    to = file.parent / "answers.csv"
+    asked = ["explain", "credit", "--repository", str(repository), "--input", str(file), "--save", str(to)]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    return pd.read_csv(to)
+
+
+def status(page: Page) -> str:
+    return page.locator("#portfolio-status").inner_text()
+
+
+def alert(page: Page) -> str:
+    return page.locator(".view > [role=alert]").inner_text()
+
+
+def refused(page: Page, url: str, file: Path, model: str = "credit") -> str:
+    drop(page, url, model, file)
+    assert page.locator(".view[data-state=failed]").count() == 1, status(page)
+    return alert(page)
+
+
+def saved(page: Page, folder: Path) -> pd.DataFrame:
+    """Save what was explained and read it."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save the attributions").click()
+    to = folder / download.value.suggested_filename
+    download.value.save_as(to)
+    return pd.read_csv(to)
+
+
+def weights(page: Page) -> dict[str, float]:
+    """Return the bars: names, and the numbers beside them."""
+    bars = page.locator(".weights li")
+    names = bars.locator(".name").all_inner_texts()
+    return dict(zip(names, map(float, bars.locator(".number").all_inner_texts()), strict=True))
+
+
+def cells(page: Page, table: str) -> list[list[str]]:
+    return [row.locator("th, td").all_inner_texts() for row in page.locator(f"{table} tbody tr").all()]
+
+
+def painted(page: Page, canvas: str) -> int:
+    """Return how many colours a canvas shows."""
+    found: int = page.evaluate(
+        """selector => {
+          const canvas = document.querySelector(selector);
+          const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+          return new Set(new Uint32Array(data.buffer)).size;
+        }""",
+        canvas,
+    )
+    return found
+
+
+# --- values ---------------------------------------------------------------------------------------------
+
+
+def test_what_is_drawn_is_what_rationale_explain_answers(
+    page: Page, gateway: str, file: Path, explained: pd.DataFrame, tmp_path: Path
+) -> None:
+    drop(page, gateway, "credit", file)
+    assert "2,000 rows explained by deepshap" in status(page), alert(page)
+    features = [name for name in explained if name not in SCALARS]
+    own = saved(page, tmp_path)
+    assert list(own) == ["row", "explained_value", "base_value", *features, "completeness_gap"]
+    np.testing.assert_array_equal(own["row"], np.arange(ROWS))
+    for name in ("explained_value", "base_value", *features):
+        np.testing.assert_allclose(own[name], explained[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    means = explained[features].abs().mean().sort_values(ascending=False)
+    shown = weights(page)
+    assert list(shown) == list(means.index)
+    np.testing.assert_allclose(list(shown.values()), means, rtol=6e-3)
+    assert painted(page, "canvas.beeswarm") > 50
+    assert painted(page, "canvas.map") > 50
+    demand_accessible(page)
+    page.set_viewport_size({"width": 360, "height": 800})
+    demand_no_sideways(page)
+    demand_accessible(page)
+
+
+@pytest.mark.parametrize("compression", ["snappy", "zstd"])
+def test_parquet_is_read_as_csv_is(
+    page: Page, gateway: str, table: pd.DataFrame, explained: pd.DataFrame, tmp_path: Path, compression: str
+) -> None:
+    file = tmp_path / "rows.parquet"
+    table.to_parquet(file, index=False, compression=compression, row_group_size=700)
+    drop(page, gateway, "credit", file)
+    own = saved(page, tmp_path)
+    for name in ("explained_value", "income", "recent_inquiries"):
+        np.testing.assert_allclose(own[name], explained[name], rtol=1e-5, atol=1e-6)
+    assert page.locator("#group option", has_text="region").count() == 1
+
+
+def test_words_stay_words(page: Page, gateway: str, repository: Path, tmp_path: Path) -> None:
+    rows = models.table(300, seed=5)
+    file = write_rows(rows, tmp_path, "csv")
+    drop(page, gateway, "words", file)
+    to = tmp_path / "answers.csv"
+    asked = ["explain", "words", "--repository", str(repository), "--input", str(file), "--save", str(to)]
+    assert CliRunner().invoke(app, asked).exit_code == 0
+    explained, own = pd.read_csv(to), saved(page, tmp_path)
+    assert set(weights(page)) == {"age", "housing", "purpose", "amount"}
+    for name in rows:
+        np.testing.assert_allclose(own[name], explained[name], rtol=1e-5, atol=1e-6)
+    page.select_option("#filter-column", label="housing")
+    page.select_option("#filter-word", "with parents")
+    page.get_by_role("button", name="Pick", exact=True).click()
+    count = (rows["housing"] == "with parents").sum()
+    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where housing is with parents.")
+    demand_accessible(page)
+
+
+def test_two_cohorts_are_compared_with_intervals(
+    page: Page, gateway: str, file: Path, table: pd.DataFrame, explained: pd.DataFrame
+) -> None:
+    drop(page, gateway, "credit", file)
+    page.select_option("#cohort-by", label="region")
+    page.select_option("#cohort-a", label=f"north ({(table['region'] == 'north').sum()})")
+    page.select_option("#cohort-b", "all others")
+    shown = {row[0]: row[1:4] for row in cells(page, "[aria-label=Comparison]")}
+    north = (table["region"] == "north").to_numpy()
+    for name in ("income", "late_payments_2y"):
+        a, b = explained[name][north], explained[name][~north]
+        half = 1.96 * np.sqrt(a.var() / len(a) + b.var() / len(b))
+        mean, told = (float(part.replace("−", "-")) for part in shown[name][2].split(" ± "))
+        np.testing.assert_allclose(mean, a.mean() - b.mean(), rtol=0.01, atol=1e-5)
+        np.testing.assert_allclose(told, half, rtol=0.06)
+
+
+def test_the_threshold_tells_rates_and_costs_by_group(
+    page: Page, gateway: str, file: Path, table: pd.DataFrame, explained: pd.DataFrame
+) -> None:
+    drop(page, gateway, "credit", file)
+    expect(page.locator("#threshold-value")).to_have_text("0.2")  # of the decision profile
+    page.select_option("#group", label="region")
+    page.locator("#threshold").focus()
+    page.keyboard.press("PageUp")
+    threshold = float(page.locator("#threshold-value").inner_text())
+    assert threshold > 0.2
+    shown = {row[0]: row for row in cells(page, "[aria-label='Rates by group']")}
+    approved = explained["explained_value"] < threshold
+    for label, members in {"all rows": table["region"] != "", "north": table["region"] == "north"}.items():
+        n, count = members.sum(), (approved & members).sum()
+        bad = (table["defaulted"] == 1) & members
+        assert shown[label][1] == f"{n:,}"
+        assert abs(int(shown[label][2].replace(",", "")) - count) <= 3  # the threshold is told by four digits
+        rate, defaulted = (float(shown[label][i].split("%")[0]) / 100 for i in (3, 4))
+        np.testing.assert_allclose(rate, count / n, atol=4e-3)
+        np.testing.assert_allclose(defaulted, (bad & approved).sum() / count, atol=4e-3)
+        cost = (5 * (bad & approved).sum() + (members & ~bad & ~approved).sum()) / n
+        np.testing.assert_allclose(float(shown[label][5]), cost, rtol=0.02)
+
+
+def test_where_the_model_errs_is_found(page: Page, gateway: str, tmp_path: Path, explained: pd.DataFrame) -> None:
+    """A region in which half as many default as the scores say."""
+    table = credit_rows(ROWS)
+    random = np.random.default_rng(0)
+    half = np.where(table["region"] == "north", 0.4, 1)
+    table["defaulted"] = (random.uniform(size=ROWS) < explained["explained_value"] * half).astype(int)
+    drop(page, gateway, "credit", write_rows(table, tmp_path, "csv"))
+    worst = page.locator("[aria-label='Where the model errs'] tbody tr").first
+    expect(worst.locator("th")).to_have_text("region")
+    expect(worst.locator("td").first).to_have_text("north")
+
+
+def test_statistics(page: Page, gateway: str) -> None:
+    """Principal components as numpy's, and the feature that an attribution goes with."""
+    page.goto(f"{gateway}/console/#portfolio?model=credit")
+    random = np.random.default_rng(0)
+    columns = random.normal(size=(5, 400)) * [[3], [2], [1], [0.5], [0.1]]
+    values = random.normal(size=(3, 400))
+    given = {"columns": columns.tolist(), "values": values.tolist()}
+    found: dict[str, Any] = page.evaluate(
+        """async ({columns, values}) => {
+          const {principal, interactions, ranks} = await import("./portfolio/statistics.js");
+          const {x, y, shares} = principal(columns.map((each) => Float32Array.from(each)), columns[0].length);
+          const rows = Uint32Array.from(columns[0].keys());
+          const [a, b, c] = values.map((each) => Float64Array.from(each));
+          const attributions = a.map((each, i) => each * b[i] + 0.1 * c[i]);
+          return {x: [...x], y: [...y], shares, strengths: interactions(a, attributions, [a, b, c], rows),
+                  ranks: [...ranks(Float64Array.of(5, NaN, 1, 3, 3), Uint32Array.of(0, 1, 2, 3, 4))]};
+        }""",
+        given,
+    )
+    centred = columns - columns.mean(1, keepdims=True)
+    sizes, vectors = np.linalg.eigh(centred @ centred.T / 400)
+    for along, k in (("x", -1), ("y", -2)):
+        wanted = vectors[:, k] @ centred
+        np.testing.assert_allclose(np.abs(found[along]), np.abs(wanted), atol=1e-3)
+    np.testing.assert_allclose(found["shares"], sizes[[-1, -2]] / sizes.sum(), rtol=1e-3)
+    strengths = found["strengths"]
+    assert strengths[0] == 0
+    assert strengths[1] > 3 * strengths[2]
+    first, missing, least, *middle = found["ranks"]
+    assert (first, missing, least, middle) == (254, 255, 0, [127, 127])
+
+
+# --- people ---------------------------------------------------------------------------------------------
+
+
+def test_by_the_keyboard_alone(page: Page, gateway: str, file: Path) -> None:
+    drop(page, gateway, "credit", file)
+    press_until(page, ".weights li:nth-child(2) button")
+    name = page.locator(".weights li:nth-child(2) .name").inner_text()
+    page.keyboard.press("Enter")
+    expect(page.locator("#along option:checked")).to_have_text(name)
+    press_until(page, "#filter-from")
+    page.keyboard.type("0.5")
+    page.keyboard.press("Enter")
+    expect(page.locator("#picked-count")).to_contain_text("rows picked where score is from 0.5")
+    press_until(page, "[aria-label='Picked rows'] a")
+    row = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    score = page.locator("[aria-label='Picked rows'] tbody tr").first.locator("td.number").first.inner_text()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Explain")
+    assert row.startswith("Explain row ")
+    expect(page.locator("main")).to_contain_text(score[:5])
+    page.go_back()  # the portfolio is still there
+    expect(page.locator(".view[data-state=drawn]")).to_be_visible()
+    assert len(weights(page)) == 10
+
+
+def test_a_click_and_a_drag_pick_rows(page: Page, gateway: str, file: Path) -> None:
+    drop(page, gateway, "credit", file)
+    rows = page.locator("[aria-label='Picked rows'] tbody tr")
+    box = page.locator("canvas.map").bounding_box()
+    assert box is not None
+    page.locator("canvas.map").scroll_into_view_if_needed()
+    box = page.locator("canvas.map").bounding_box()
+    assert box is not None
+    middle = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.move(middle[0] - 80, middle[1] - 60)
+    page.mouse.down()
+    page.mouse.move(middle[0] + 80, middle[1] + 60, steps=4)
+    page.mouse.up()
+    expect(page.locator("#picked-count")).to_contain_text("rows picked on the map")
+    assert rows.count() > 1
+    page.mouse.click(*middle)
+    expect(page.locator("#picked-count")).to_contain_text("1 rows picked in a picture")
+    page.select_option("#cohort-by", "picked")
+    page.get_by_role("button", name="None").click()
+    expect(page.locator("#picked-count")).to_contain_text("No row is picked")
+
+
+def test_hostile_names_and_values_are_text(page: Page, gateway: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    rows = pd.DataFrame(random.normal(size=(120, len(models.HOSTILE))).round(3), columns=list(models.HOSTILE))
+    kinds = ["<b>bold</b>", "<script>alert(4)</script>", "\"'><img src=x onerror=alert(5)>"]
+    rows["kind"] = random.choice(kinds, 120)
+    rows["<iframe src=//a.b>"] = random.choice(["<svg onload=alert(6)>", "=1+1"], 120)
+    rows["outcome"] = random.integers(0, 2, 120)
+    file = tmp_path / "<img src=x onerror=alert(7)>.csv"
+    rows.to_csv(file, index=False, quoting=csv.QUOTE_ALL)
+    page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    drop(page, gateway, "hostile.model", file)
+    assert "120 rows explained" in status(page), alert(page)
+    assert "<img src=x onerror=alert(7)>.csv" in status(page)
+    shown = [name.replace("\\u202e", "\u202e") for name in weights(page)]
+    assert sorted(shown) == sorted([*models.HOSTILE, "kind"])
+    for feature in range(len(models.HOSTILE) + 1):
+        page.locator(".weights button").nth(feature).click()
+    page.select_option("#filter-column", label="kind")
+    page.select_option("#filter-word", kinds[1])
+    page.get_by_role("button", name="Pick", exact=True).click()
+    expect(page.locator("#picked-count")).to_contain_text(f"where kind is {kinds[1]}")
+    page.select_option("#cohort-by", label="<iframe src=//a.b>")
+    page.select_option("#group", label="<iframe src=//a.b>")
+    assert page.locator("main :is(script, iframe, b, svg[onload], img)").count() == 0
+    link = page.locator("[aria-label='Picked rows'] a").first
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Explain")
+    assert page.locator("main :is(script, iframe, b, img)").count() == 0
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "The file is empty"),
+        ("income,loan_amount\n", "holds a header and no rows"),
+        ("income,loan_amount\n1,2\n", 'lacks: "term_months", "debt_to_income"'),
+        ("income,income\n1,2\n", 'Two columns are called "income"'),
+        ("income,loan_amount\n1,2,3\n", "Line 2 has 3 fields, and the first line 2"),
+        ('income,loan_amount\n1,"2\n', "Line 2: a quote that does not end"),
+        ("PAR1 and no more", "The parquet file cannot be read here"),
+        ("\xff\xfe", "not UTF-8 text"),
+    ],
+)
+def test_broken_files_are_refused_in_words(
+    page: Page, gateway: str, tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_bytes(text.encode("latin-1"))
+    assert told in refused(page, gateway, file)
+
+
+def test_words_where_numbers_belong_are_named(
+    page: Page, gateway: str, tmp_path: Path, table: pd.DataFrame
+) -> None:
+    rows = table.astype({"income": object})
+    rows.loc[7, "income"] = "a lot"
+    assert 'Column "income" has to hold numbers, and holds "a lot" in row 8' in refused(
+        page, gateway, write_rows(rows, tmp_path, "csv")
+    )
+
+
+def test_rows_without_a_value_are_left_out_and_counted(
+    page: Page, gateway: str, tmp_path: Path, table: pd.DataFrame
+) -> None:
+    rows = table.head(50).copy()
+    rows.loc[3:5, "income"] = np.nan
+    drop(page, gateway, "credit", write_rows(rows, tmp_path, "csv"))
+    assert "47 rows explained" in status(page)
+    assert "3 rows are left out (3 lack income)" in status(page)
+    assert saved(page, tmp_path)["row"].tolist() == [*range(3), *range(6, 50)]
+
+
+def test_semicolons_and_quotes_are_read(
+    page: Page, gateway: str, tmp_path: Path, table: pd.DataFrame
+) -> None:
+    rows = table.head(30).copy()
+    rows["region"] = 'a "b";\nc'
+    file = tmp_path / "rows.csv"
+    rows.to_csv(file, index=False, sep=";", lineterminator="\r\n")
+    drop(page, gateway, "credit", file)
+    assert "30 rows explained" in status(page), alert(page)
+
+
+def test_the_gateway_may_ask_to_wait_or_for_less(
+    watch: Callable[[str], Watched], gateway: str, file: Path, explained: pd.DataFrame, tmp_path: Path
+) -> None:
+    """429 with Retry-After, 413 of a batch, and a connection that breaks: in the end every row is there."""
+    watched = watch(gateway)
+    watched.may_be_refused = True
+    page, faults, asked = watched.page, [429, 413, 429], []
+
+    def faulty(route: Route) -> None:
+        asked.append(route.request)
+        if len(asked) > 1 and faults:  # the first is of one row
+            status = faults.pop(0)
+            body = {"title": "later", "status": status, "detail": "later"}
+            route.fulfill(status=status, json=body, headers={"Retry-After": "1"})
+        else:
+            route.continue_()
+
+    page.route("**/v2/models/credit/explain", faulty)
+    drop(page, gateway, "credit", file)
+    assert not faults
+    assert "2,000 rows explained" in status(page), alert(page)
+    np.testing.assert_allclose(saved(page, tmp_path)["income"], explained["income"], rtol=1e-5, atol=1e-6)
+
+
+def test_it_can_be_cancelled(page: Page, gateway: str, file: Path) -> None:
+    page.route("**/v2/models/credit/explain", lambda _: None)  # never answered
+    page.goto(f"{gateway}/console/#portfolio?model=credit")
+    page.locator("#portfolio-file").wait_for()
+    page.set_input_files("#portfolio-file", file)
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#portfolio-status")).to_contain_text("Cancelled")
+    expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
+
+
+def test_images_have_no_portfolio(page: Page, gateway: str) -> None:
+    page.goto(f"{gateway}/console/#portfolio?model=image")
+    expect(page.locator("main")).to_contain_text("no table")
+
+
+@pytest.mark.slow
+def test_a_portfolio_of_100000_rows_is_drawn_in_30_seconds(
+    watch: Callable[[str], Watched], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    write_wide(tmp_path / "models")
+    rows = wide_rows(100_000, 2)
+    assert rows.shape[1] - len(OTHERS) == 24
+    with both_ends("--repository", str(tmp_path / "models")) as ends:
+        url = f"http://{ends['http']}"
+        page = watch(url).page
+        for kind in ("csv", "parquet"):
+            seconds = drop(page, url, "wide", write_rows(rows, tmp_path, kind))
+            assert "100,000 rows explained" in status(page), alert(page)
+            gap = scroll(page)
+            record_property("summary", f"100,000 rows × 24 by {kind}: {seconds:.1f} s, frames {gap * 1000:.0f} ms")
+            assert seconds < 30
+            assert gap < 0.5
+            page.goto("about:blank")
