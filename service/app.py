@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from compiler.errors import InvalidOptionError
 from compiler.machine import available_cores
+from service.api import canary as routes_canary
 from service.api import decisions as routes_decisions
 from service.api import explainers as routes_admin
 from service.api import features as routes_features
@@ -70,6 +71,7 @@ Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 DOCUMENTED = (routes_v2.documented, routes_v1.documented)
 ADMIN_ROUTERS: tuple[APIRouter, ...] = (
     routes_admin.router,
+    routes_canary.router,
     routes_references.router,
     routes_repository.admin,
 )

@@ -1,5 +1,6 @@
 """What every request passes, by whichever protocol it came: find what answers, admit it, read it, run it."""
 
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
@@ -10,9 +11,10 @@ from service.inference.checks import tell_all
 from service.inference.dataplane import DataPlane
 from service.inference.request import Answer, InferenceRequest
 from service.observability.context import current
+from service.observability.metrics import CANARY, DEFAULT
 from service.references.resolver import Chosen, ReferenceResolver
 from service.repository.entry import Entry
-from service.repository.registry import ModelRegistry
+from service.repository.registry import Canary, ModelRegistry
 from service.security.keys import Scopes, needed_by_entry
 from service.tensors import Tensors
 
@@ -133,7 +135,9 @@ class Handler:
         tensors = await self.plane.infer(entry, chosen.inputs, request.outputs, admitted.deadline_s)
         version = call.version or entry.version
         explainer = self.plane.repository.explainer_name(admitted.entry)
-        return Answer(request, call.model, version, entry, tensors, explainer, chosen.references)
+        context = current()
+        is_split = context is not None and context.arm is not None
+        return Answer(request, call.model, version, entry, tensors, explainer, chosen.references, is_split)
 
     async def _chosen(self, admitted: Admitted) -> Chosen:
         entry, inputs, name = admitted.entry, admitted.inputs, admitted.request.reference_set
@@ -181,8 +185,23 @@ def _explains(registry: ModelRegistry, call: Call, default: Entry, request: Infe
         UnknownResourceError: the model has no such explainer.
     """
     if default.manifest is not None and request.explainer is None:
-        return default
+        split = registry.split(call.model, default)
+        return default if split is None else _drawn(split, default, request)
     return registry.explainer(call.model, call.version, request.explainer)
+
+
+def _drawn(split: tuple[Canary, Entry], default: Entry, request: InferenceRequest) -> Entry:
+    """Return the default or the canary: for a request that is sent again the one that answered it before.
+
+    It is known by its id in the body, or else by the header x-request-id.
+    """
+    context, (canary, entry) = current(), split
+    key = request.id or (secrets.token_hex(8) if context is None else context.request_id)
+    model = default.name if default.manifest is None else default.manifest.model
+    takes = canary.takes(model, key)
+    if context is not None:
+        context.arm = CANARY if takes else DEFAULT
+    return entry if takes else default
 
 
 def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:

@@ -102,6 +102,8 @@ class RequestInterceptor:
     def _count(self, context: RequestContext, seconds: float) -> None:
         labels = labels_of(context.entry, decides=context.decides)
         self.metrics.answered(labels, context.protocol, context.status)
+        if context.arm is not None:
+            self.metrics.split(labels[0], context.arm, context.status, seconds)
         if context.problem is not None:
             self.metrics.rejected(labels, context.problem)
         elif context.entry is not None and context.status != CLIENT_LEFT:
@@ -121,6 +123,7 @@ def log_access(request: RequestContext, seconds: float) -> None:
         "model": model,
         "verb": verb,
         "entry": request.entry.name if request.entry else "",
+        "arm": request.arm,
         "rows": request.rows,
         "status": request.status,
         "problem": request.problem,

@@ -9,6 +9,7 @@ A model and what explains it are taken up together, or stay as they were: manife
 graphs that were written with them.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -69,18 +70,18 @@ class RemoteRepository:
             InvalidOptionError: no URL of a storage, or the library for it is not installed.
         """
         try:
-            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+            from fsspec.registry import get_filesystem_class  # type: ignore[import-untyped]
 
-            self._storage, root = url_to_fs(url)
+            get_filesystem_class(url.partition("://")[0])
         except (ImportError, ValueError) as error:
             raise InvalidOptionError(
                 f"repository {shown(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER or "
                 f"file:///FOLDER, which needs pip install 'rationale[s3]' or fsspec's package for it: {error}"
             ) from error
+        self._url = url
         self.name = shown(url)
         self.folder = folder
         self.entries = folder / "repository"
-        self._root = str(root).rstrip("/")
         self._content = folder / "content"
         self.fault: str | None = None
         self._is_checked = False  # whether what lies there is what was pulled
@@ -92,11 +93,10 @@ class RemoteRepository:
             UnreachableError: it does not answer, or holds no entry.
             RepositoryError: a name leads out of the folder.
         """
-        listed = self._listed()
         found: dict[str, dict[str, str]] = defaultdict(dict)
-        for path, about in listed.items():
-            entry, slash, file = str(path).removeprefix(self._root).lstrip("/").partition("/")
-            if not slash or not file or entry.startswith(".") or about.get("type") == "directory":
+        for path, about in self._listed().items():
+            entry, _, file = path.partition("/")
+            if not file or entry.startswith(".") or about.get("type") == "directory":
                 continue
             if any(part in ("", ".", "..") for part in file.split("/")) or "\\" in file:
                 raise RepositoryError(f"{self.name}: '{path}' is no name of an entry's file: delete it")
@@ -152,15 +152,26 @@ class RemoteRepository:
 
     # --- the storage --------------------------------------------------------------------------------------
 
-    def _listed(self) -> dict[str, Any]:
-        limit = {"timeout": _LOOK_S} if getattr(self._storage, "async_impl", False) else {}
+    @functools.cached_property
+    def _storage(self) -> tuple[Any, str]:
+        """The storage, which some connect to when they are made, and the path of the repository in it."""
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
         with self._reading():
-            self._storage.invalidate_cache()
-            listed: dict[str, Any] = self._storage.find(self._root, detail=True, **limit)
-            return listed
+            storage, root = url_to_fs(self._url)
+        return storage, str(root).rstrip("/")
+
+    def _listed(self) -> dict[str, Any]:
+        storage, root = self._storage
+        limit = {"timeout": _LOOK_S} if storage.async_impl else {}
+        with self._reading():
+            storage.invalidate_cache()
+            listed: dict[str, Any] = storage.find(root, detail=True, **limit)
+        return {path.removeprefix(root).lstrip("/"): about for path, about in listed.items()}
 
     def _fetch(self, name: str, files: Files, folder: Path, before: Path | None) -> Path:
         """Return the entry, made in `folder` of what has changed and of what is there already."""
+        storage, root = self._storage
         known = _files_of(before) if before is not None else {}
         wanted: dict[str, Path] = {}
         for file, mark in files.items():
@@ -169,10 +180,10 @@ class RemoteRepository:
             if before is not None and known.get(file) == mark:
                 os.link(before / file, target)
             else:
-                wanted[f"{self._root}/{name}/{file}"] = target
+                wanted[f"{root}/{name}/{file}"] = target
         with self._reading():
             if wanted:
-                self._storage.get(list(wanted), [str(target) for target in wanted.values()])
+                storage.get(list(wanted), [str(target) for target in wanted.values()])
         (folder / _FILES).write_text(json.dumps(files))
         return folder / name
 
@@ -182,7 +193,7 @@ class RemoteRepository:
             yield
         except Exception as error:  # each storage has errors of its own
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise UnreachableError(f"{self.name}: cannot be read: {lines[0][:_REASON]}") from error
+            raise UnreachableError(f"{self.name}: cannot be read: {shown(lines[0])[:_REASON]}") from error
 
     # --- the copy -----------------------------------------------------------------------------------------
 
@@ -244,7 +255,7 @@ class RemoteRepository:
         """Let one process in at a time."""
         handle = None
         try:
-            for folder in (self.folder, self.entries, self._content):
+            for folder in (self.folder.parent, self.folder, self.entries, self._content):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
             if fcntl is not None:
                 handle = os.open(self.folder, os.O_RDONLY)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from service.explainers.spec import ExplainerSpec, Models, entry_name
 from service.repository.entry import Entry
-from service.repository.registry import ModelRegistry
+from service.repository.registry import Canary, ModelRegistry
 from service.state import Change
 from service.state.state import State
 
@@ -92,12 +92,24 @@ class Artifact:
     sha256: str = ""
 
 
+@dataclass(frozen=True)
+class Split:
+    """A canary of a model: the explainer that answers a share of the requests which name none."""
+
+    model: str
+    explainer: str
+    share: float
+
+
 def lease_of(digest: str) -> str:
     """Return the name of the lease of whoever makes or deletes an artefact."""
     return f"artefact/{digest}"
 
 
-EXPLAINER, ARTEFACT = "explainer", "artefact"  # kinds of records
+EXPLAINER, ARTEFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records
+
+
+Written = Record | Artifact | Split
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,7 @@ class Known:
     revision: int
     records: Sequence[Record]
     artefacts: Sequence[Artifact]
+    splits: Sequence[Split]
     others: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -118,13 +131,14 @@ def read(state: State) -> Known:
     """Read all that is recorded. Blocks. Raises StateUnavailableError."""
     revision, rows = state.snapshot()
     explainers = [Record(**{**row, "stage": Stage(row["stage"])}) for row in rows.get(EXPLAINER, ())]
-    return Known(revision, explainers, [Artifact(**row) for row in rows.get(ARTEFACT, ())], rows)
+    artefacts = [Artifact(**row) for row in rows.get(ARTEFACT, ())]
+    return Known(revision, explainers, artefacts, [Split(**row) for row in rows.get(SPLIT, ())], rows)
 
 
 def write(
     state: State,
-    saved: Iterable[Record | Artifact] = (),
-    removed: Iterable[Record | Artifact] = (),
+    saved: Iterable[Written] = (),
+    removed: Iterable[Written] = (),
     since: int | None = None,
 ) -> int | None:
     """Write all of it or nothing; no error for what is gone already. Raises StateUnavailableError.
@@ -136,7 +150,9 @@ def write(
     return state.write(*gone, *((*_place(one), asdict(one)) for one in saved), since=since)
 
 
-def _place(one: Record | Artifact) -> tuple[str, str]:
+def _place(one: Written) -> tuple[str, str]:
+    if isinstance(one, Split):
+        return SPLIT, one.model
     return (EXPLAINER, "/".join(one.key)) if isinstance(one, Record) else (ARTEFACT, one.digest)
 
 
@@ -168,6 +184,7 @@ class RecordStore:
     Attributes:
         records: by model and name.
         artefacts: by digest.
+        splits: by model.
         entries: by digest, those that are loaded or may be.
         revision: of the state that they are of.
     """
@@ -178,10 +195,12 @@ class RecordStore:
         base: ModelRegistry,
         records: Iterable[Record] = (),
         artefacts: Iterable[Artifact] = (),
+        splits: Iterable[Split] = (),
         revision: int = 0,
     ) -> None:
         self.records = {one.key: one for one in records}
         self.artefacts = {one.digest: one for one in artefacts}
+        self.splits = {one.model: one for one in splits}
         self.entries: dict[str, Entry] = {}
         self.revision = revision
         self._state = state
@@ -227,9 +246,7 @@ class RecordStore:
         self.records.update({one.key: one for one in changed})
         return changed[0]
 
-    async def write(
-        self, saved: Sequence[Record | Artifact] = (), removed: Sequence[Record | Artifact] = ()
-    ) -> None:
+    async def write(self, saved: Sequence[Written] = (), removed: Sequence[Written] = ()) -> None:
         """Write all of it or nothing, within `exclusively`. Raises StateUnavailableError, OutdatedError."""
         work = asyncio.to_thread(write, self._state, saved, removed, self.revision)
         revision = await to_its_end(work)
@@ -239,9 +256,12 @@ class RecordStore:
         for one in removed:
             if isinstance(one, Artifact):
                 self.artefacts.pop(one.digest, None)
+            elif isinstance(one, Split):
+                self.splits.pop(one.model, None)
             else:
                 self.records.pop(one.key, None)
         self.artefacts.update({one.digest: one for one in saved if isinstance(one, Artifact)})
+        self.splits.update({one.model: one for one in saved if isinstance(one, Split)})
 
     def current(self, record: Record) -> Record | None:
         """Return the record of that name, unless another one was requested since."""
@@ -302,6 +322,7 @@ class RecordStore:
             named,
             {one.model: entry for one, entry in serving if one.is_default},
             self.base.unserved,
+            {one.model: Canary(one.explainer, one.share) for one in self.splits.values()},
         )
 
 

@@ -64,7 +64,7 @@ def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore
         if changed or gone:
             revision = records.write(state, changed, gone, since=known.revision)
         if revision is not None:
-            store = RecordStore(state, base, today, kept.values(), revision)
+            store = RecordStore(state, base, today, kept.values(), known.splits, revision)
             serving = {one.serving for one in today}
             store.entries = {key: entry for key, entry in entries.items() if entry and key in serving}
             return store

@@ -29,6 +29,7 @@ from service.explainers.records import (
     Key,
     Known,
     Record,
+    Split,
     Stage,
     StageClock,
     lease_of,
@@ -180,6 +181,7 @@ class Explainers:
         now = {one.key: self._merged(one) for one in known.records}
         self.store.records = now
         self.store.artefacts = {one.digest: one for one in known.artefacts}
+        self.store.splits = {one.model: one for one in known.splits}
         await self._open_entries()
         self._show()
         self._plane.forget_answers()
@@ -352,6 +354,52 @@ class Explainers:
         """Return those that were requested by name, and those made for requests. Raises as `get`."""
         self.store.models.entry(model)
         return [self._status(one) for one in self.store.records.values() if one.model == model]
+
+    def split(self, model: str) -> Split:
+        """Return which explainer is a model's canary. Raises as `get`."""
+        self.store.models.entry(model)
+        found = self.store.splits.get(model)
+        if found is None:
+            raise UnknownResourceError(
+                f"model '{model[:80]}' has no canary: its default explainer answers all"
+            )
+        return found
+
+    async def put_split(self, asked: Split) -> Split:
+        """Have an explainer answer a share of the requests that name none.
+
+        Raises:
+            UnknownModelError, InvalidExplainerError: there is no such model that could have explainers.
+            UnknownResourceError: it has no such explainer that answers.
+            ConflictError: it is the default, or there is none beside which it would answer.
+            StateUnavailableError: it cannot be recorded.
+        """
+
+        async def note() -> None:
+            registry, plain = self._plane.repository, self.store.models.entry(asked.model)
+            canary = registry.explainer(asked.model, explainer=asked.explainer)
+            default = registry.default_explainer(plain)
+            if default is None or default is canary:
+                told = "is the default already" if default is canary else "would be the only one"
+                raise ConflictError(
+                    f"a canary answers beside the default, and '{asked.explainer[:80]}' {told}"
+                )
+            await self.store.write([asked])
+            self._show()
+
+        await self._exclusively(note)
+        await self.published()
+        return asked
+
+    async def delete_split(self, model: str) -> None:
+        """Have the default answer all again. Raises as `split`, and StateUnavailableError."""
+
+        async def note() -> None:
+            await self.store.write(removed=[self.split(model)])
+            self._show()
+
+        await self._exclusively(note)
+        await self.published()
 
     async def delete(self, model: str, name: str) -> None:
         """Answer no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
@@ -577,7 +625,9 @@ class Explainers:
 
     async def _drop(self, gone: list[Record]) -> None:
         """Take explainers out of the records and the registry; compiles for them end."""
-        await self.store.write(removed=gone)
+        named = {one.key for one in gone}
+        over = [one for one in self.store.splits.values() if (one.model, one.explainer) in named]
+        await self.store.write(removed=[*gone, *over])
         self._show()
         for record in gone:
             self._end(record)

@@ -57,6 +57,7 @@ class Answer:
         tensors: by name, in the order requested.
         explainer: the name of the model's explainer; None where a model answers, or where it has no name.
         references: digest of the reference set that the request brought or named.
+        is_split: whether another explainer answers other such requests.
     """
 
     request: InferenceRequest
@@ -66,6 +67,7 @@ class Answer:
     tensors: Tensors
     explainer: str | None = None
     references: str | None = None
+    is_split: bool = False
 
     @property
     def json_bytes(self) -> int:
@@ -80,6 +82,8 @@ class Answer:
         if manifest is None:
             return {}
         identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation}
+        if self.is_split and self.explainer is not None:
+            identity["explainer"] = self.explainer
         return identity if self.references is None else {**identity, "references": self.references}
 
 

@@ -37,6 +37,7 @@ class RequestContext:
     caller: Caller = _ANYONE
     entry: Entry | None = None
     decides: bool = False  # by the entry, which explains
+    arm: str | None = None  # of a model whose requests are split: default or canary
     rows: int = 0
     problem: str | None = None  # the slug of what it was refused with
     status: int = CLIENT_LEFT  # until there is an answer

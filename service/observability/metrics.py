@@ -2,8 +2,8 @@
 
 Every app has a registry of its own. Labels are `model` (the plain model's name, also for its explanations),
 `verb` (infer, explain, and of requests decide: what is run for those is an explanation), `protocol` (http,
-grpc), the features of a compiled decision profile and the reasons and outcomes listed here: names that a
-caller makes up never become labels, and explainers that come and go add none.
+grpc), `arm` (default, canary), the features of a compiled decision profile and the reasons and outcomes
+listed here: names that a caller makes up never become labels, and explainers that come and go add none.
 """
 
 import os
@@ -26,6 +26,7 @@ INFER, EXPLAIN, DECIDE = "infer", "explain", "decide"
 OUTCOMES = ("ready", "failed")  # of compiles
 PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's, of a request
 Labels = tuple[str, str]  # model and verb
+DEFAULT, CANARY = "default", "canary"  # the arms of a model whose explain requests are split
 UNKNOWN = ""  # the model, or verb, of a request that was refused before it named a known one
 
 _DURATIONS_S = (
@@ -92,6 +93,17 @@ class Metrics:
         self._answered = cache(lambda *labels: self._requests.labels(*labels).inc)
         self._rejections = self._counter(
             "rejections", "Requests not answered with a result, by the problem's name.", (*by_verb, "reason")
+        )
+        self._arm_requests = self._counter(
+            "canary_requests",
+            "Explain requests of models with a canary, by who answered: default or canary.",
+            ("model", "arm", "status"),
+        )
+        self._arm_s = self._histogram(
+            "canary_duration_seconds",
+            "As request_duration_seconds, of models with a canary, by who answered.",
+            ("model", "arm"),
+            _DURATIONS_S,
         )
         self._request_s = self._histogram(
             "request_duration_seconds", "From the request's first byte to its answer.", by_verb, _DURATIONS_S
@@ -205,6 +217,11 @@ class Metrics:
         of.seconds(seconds)
         for phase, phase_s in phases.items():
             of.phases_s[phase](phase_s)
+
+    def split(self, model: str, arm: str, status: int, seconds: float) -> None:
+        """Count an answer to a request that was split."""
+        self._arm_requests.labels(model, arm, status).inc()
+        self._arm_s.labels(model, arm).observe(seconds)
 
     def rejected(self, labels: Labels, reason: str) -> None:
         """Count a request without a result; `reason` is the problem's slug, such as queue-full."""

@@ -3,6 +3,7 @@
 A request looks its entry up once and keeps it, whatever is published or removed meanwhile.
 """
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,19 @@ class Unserved:
 
 
 @dataclass(frozen=True)
+class Canary:
+    """An explainer that answers a share of the requests that name none."""
+
+    explainer: str
+    share: float
+
+    def takes(self, model: str, key: str) -> bool:
+        """Tell whether it answers what has this key: always the same, and so too at a larger share."""
+        drawn = hashlib.sha256(f"{model}\n{key}".encode()).digest()[:8]
+        return int.from_bytes(drawn) < self.share * 2**64
+
+
+@dataclass(frozen=True)
 class ModelRegistry:
     """Entries, and which of them explain which model.
 
@@ -43,6 +57,7 @@ class ModelRegistry:
         explainers: made over the API: {model: {explainer: entry}}.
         defaults: what explains a model where a request names no explainer, {model: entry}; a model that is
             not here is explained by its `NAME_explain`.
+        canaries: what answers in place of the default for some requests, {model: canary}.
         unserved: folders of which nothing is served, or what they held before they changed.
     """
 
@@ -51,6 +66,7 @@ class ModelRegistry:
     explainers: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
     defaults: Mapping[str, Entry] = field(default_factory=dict)
     unserved: Mapping[str, Unserved] = field(default_factory=dict)
+    canaries: Mapping[str, Canary] = field(default_factory=dict)
 
     def entry(self, name: str, version: str | None = None) -> Entry:
         """Return the entry of that name; `NAME_explain` is NAME's default explainer.
@@ -128,6 +144,22 @@ class ModelRegistry:
         if entry.manifest is not None:
             return entry
         return self.defaults.get(entry.name) or self.compiled(entry.name)
+
+    def split(self, name: str, default: Entry) -> tuple[Canary, Entry] | None:
+        """Return what answers beside `default` where a request names no explainer; None for nothing.
+
+        Args:
+            name: of the model, as the request has it: `NAME_explain` is NAME's default explainer.
+        """
+        model = name.removesuffix(EXPLAIN_SUFFIX)
+        canary = self.canaries.get(model)
+        if canary is None:
+            return None
+        entry = self.explainers.get(model, {}).get(canary.explainer)
+        if canary.explainer == COMPILED:
+            entry = self.compiled(model)
+        is_default = default is (self.defaults.get(model) or self.compiled(model))
+        return (canary, entry) if is_default and entry is not None and entry is not default else None
 
     def takes_missing(self, entry: Entry) -> frozenset[str]:
         """Return names of the inputs in which NaN is a missing value, as what explains `entry` says."""

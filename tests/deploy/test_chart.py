@@ -80,6 +80,13 @@ def test_settings_and_flags_are_the_gateway_s(helm: Helm, values: list[str]) -> 
     assert {argument.split("=")[0] for argument in gateway["args"][1:]} <= flags
 
 
+def test_the_repository_may_be_a_url(helm: Helm) -> None:
+    gateway = containers(helm.rendered("--set", "models.url=s3://lender-models/production"))["gateway"]
+    (given,) = [one for one in gateway["args"] if one.startswith("--repository=")]
+    url = given.removeprefix("--repository=")
+    assert Settings(repository=url).repository_url == url == "s3://lender-models/production"
+
+
 def test_its_probes_are_answered(helm: Helm, tmp_path: Path) -> None:
     made.write_score(tmp_path / "models")
     gateway = containers(helm.rendered())["gateway"]
@@ -98,6 +105,8 @@ def test_its_probes_are_answered(helm: Helm, tmp_path: Path) -> None:
         ("triton.mode=service", "triton"),
         ("state.secret=a", "artifacts"),
         ("state.artifacts=bucket", "artifacts"),
+        ("models.url=bucket", "url"),
+        ("models.url=s3://a/b,triton.mode=sidecar", "mode"),
         ("settings.lower=1", "lower"),
         ("service.httpPort=70000", "httpPort"),
     ],

@@ -1,0 +1,269 @@
+"""A repository at a URL: what is pulled is what was written, once, whole or not at all."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from compiler import DeepShap, Gradient, compile_model
+from compiler.artefact.digest import graph_digest
+from compiler.artefact.remote import RemoteRepository, UnreachableError, pulled
+from compiler.cli.compile import app
+from compiler.errors import InvalidOptionError, RepositoryError
+from compiler.manifest import Manifest
+from tests.compiler.models import FEATURES, contents, mlp, rows
+
+ENTRIES = ["m", "m_explain", "n", "n_explain"]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("written")
+    for name, method in (("m", DeepShap(rows(4, FEATURES))), ("n", Gradient())):
+        compile_model(mlp(), method, targets=[1]).write(folder, name)
+    return folder
+
+
+@pytest.fixture
+def bucket(written: Path, tmp_path: Path) -> Path:
+    bucket = tmp_path / "bucket"
+    subprocess.run(["cp", "-r", written, bucket], check=True)
+    (bucket / "README.md").write_text("no entry")
+    return bucket
+
+
+@pytest.fixture
+def remote(bucket: Path, tmp_path: Path) -> RemoteRepository:
+    return RemoteRepository(f"file://{bucket}", tmp_path / "copy")
+
+
+@pytest.fixture
+def downloads(remote: RemoteRepository, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are downloaded from now on."""
+    found: list[str] = []
+    storage, root = remote._storage
+    get: Callable[..., Any] = storage.get
+
+    def counted(files: list[str], *more: Any, **options: Any) -> Any:
+        found.extend(file.removeprefix(f"{root}/") for file in files)
+        return get(files, *more, **options)
+
+    monkeypatch.setattr(storage, "get", counted)
+    return found
+
+
+def entries(remote: RemoteRepository) -> list[str]:
+    return sorted(path.name for path in remote.entries.iterdir())
+
+
+def same(remote: RemoteRepository, bucket: Path) -> bool:
+    return all(contents(remote.entries / name) == contents(bucket / name) for name in entries(remote))
+
+
+def recompile(bucket: Path, name: str = "m", seed: int = 7) -> None:
+    compile_model(mlp(), DeepShap(rows(3, FEATURES, seed=seed)), targets=[1]).write(bucket, name)
+
+
+def test_manifests_hold_the_digest_of_each_graph(written: Path) -> None:
+    manifest = Manifest.read(written / "m_explain" / "explanation.json")
+    assert manifest.graphs == {f"{name}/1": graph_digest(written / name / "1") for name in ("m", "m_explain")}
+    command = "sha256sum * | sha256sum"
+    said = subprocess.run(command, shell=True, cwd=written / "m" / "1", capture_output=True, check=True)  # noqa: S602
+    assert said.stdout.decode().split()[0] == manifest.graphs["m/1"]
+
+
+def test_all_is_pulled_and_nothing_twice(
+    remote: RemoteRepository, bucket: Path, downloads: list[str]
+) -> None:
+    assert remote.pull() == {}
+    assert entries(remote) == ENTRIES
+    assert same(remote, bucket)
+    assert remote.folder.stat().st_mode & 0o077 == 0
+    assert len(downloads) == sum(len(contents(bucket / name)) for name in ENTRIES)
+    downloads.clear()
+    assert remote.pull() == {}
+    again = RemoteRepository(f"file://{bucket}", remote.folder)  # after a restart, of the same storage object
+    assert again.open() == {}
+    assert downloads == []
+    config, graph = bucket / "m" / "config.pbtxt", remote.entries / "m" / "1" / "model.onnx"
+    config.write_text(config.read_text() + "# tuned\n")
+    before = graph.stat()
+    assert remote.pull() == {}
+    assert downloads == ["m/config.pbtxt"]
+    assert same(remote, bucket)
+    assert (graph.stat().st_ino, graph.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_what_comes_changes_and_goes_is_followed(remote: RemoteRepository, bucket: Path) -> None:
+    remote.pull()
+    seen = remote.look()
+    assert remote.look() == seen
+    recompile(bucket)
+    subprocess.run(["rm", "-r", bucket / "n", bucket / "n_explain"], check=True)
+    assert remote.look() != seen
+    assert remote.pull() == {}
+    assert entries(remote) == ["m", "m_explain"]
+    assert same(remote, bucket)
+    assert len(list((remote.folder / "content").iterdir())) == 2  # nothing old is left
+
+
+def test_a_model_and_what_explains_it_are_taken_up_together(remote: RemoteRepository, bucket: Path) -> None:
+    remote.pull()
+    before = {name: contents(remote.entries / name) for name in ENTRIES}
+    whole = (bucket / "m_explain" / "1" / "model.onnx").read_bytes()
+    recompile(bucket)  # an upload of it that is half way:
+    new = (bucket / "m_explain" / "1" / "model.onnx").read_bytes()
+    (bucket / "m_explain" / "1" / "model.onnx").write_bytes(whole)
+    refused = remote.pull()
+    assert set(refused) <= {"m", "m_explain"}
+    assert "m_explain" in refused
+    assert "m_explain/1: its files are not those that m_explain/explanation.json" in refused["m_explain"]
+    assert f"file://{bucket}" in refused["m_explain"]
+    assert {name: contents(remote.entries / name) for name in ENTRIES} == before
+    (bucket / "m_explain" / "1" / "model.onnx").write_bytes(new)
+    assert remote.pull() == {}
+    assert same(remote, bucket)
+
+
+@pytest.mark.parametrize("entry", ["m", "m_explain"])
+def test_a_file_that_is_not_what_was_written_is_not_served(
+    remote: RemoteRepository, bucket: Path, entry: str
+) -> None:
+    file = bucket / entry / "1" / "model.onnx"
+    file.write_bytes(file.read_bytes()[:-1] + b"\0")
+    refused = remote.pull()
+    assert refused.keys() == {"m", "m_explain"}
+    assert "upload m and what explains it as one compile wrote them" in refused["m"]
+    assert entries(remote) == ["n", "n_explain"]
+
+
+def test_a_manifest_that_cannot_be_read_is_refused_by_its_address(
+    remote: RemoteRepository, bucket: Path
+) -> None:
+    (bucket / "m_explain" / "explanation.json").write_text("{")
+    refused = remote.pull()
+    assert refused["m"].startswith(f"file://{bucket}/m_explain/explanation.json: not a manifest")
+
+
+def test_entries_of_older_compilers_are_taken_as_they_are(remote: RemoteRepository, bucket: Path) -> None:
+    path = bucket / "m_explain" / "explanation.json"
+    path.write_text(Manifest.read(path).model_copy(update={"graphs": {}}).to_json())
+    assert remote.pull() == {}
+    assert entries(remote) == ENTRIES
+
+
+def test_a_copy_that_was_altered_is_pulled_anew(remote: RemoteRepository, bucket: Path) -> None:
+    remote.pull()
+    file = remote.entries / "m" / "1" / "model.onnx"
+    file.write_bytes(b"damaged")
+    again = RemoteRepository(f"file://{bucket}", remote.folder)
+    assert again.pull() == {}
+    assert same(again, bucket)
+    file.write_bytes(b"damaged")
+    bucket.rename(bucket.with_name("away"))
+    third = RemoteRepository(f"file://{bucket}", remote.folder)
+    third.open()
+    assert entries(third) == ["n", "n_explain"]  # and never a damaged one
+
+
+def test_without_the_storage_the_copy_is_read_and_says_so(remote: RemoteRepository, bucket: Path) -> None:
+    with pytest.raises(UnreachableError, match="holds no entry"):
+        RemoteRepository(f"file://{bucket}-of-nothing", remote.folder).open()
+    assert remote.open() == {}
+    assert remote.fault is None
+    bucket.rename(bucket.with_name("away"))
+    assert remote.open() == {}
+    assert f"what was pulled before is read from {remote.entries}" in str(remote.fault)
+    assert entries(remote) == ENTRIES
+    bucket.with_name("away").rename(bucket)
+    remote.open()
+    assert remote.fault is None
+
+
+def test_a_storage_that_fails_half_way_changes_nothing(
+    remote: RemoteRepository, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.pull()
+    before = {name: contents(remote.entries / name) for name in ENTRIES}
+    recompile(bucket)
+
+    def failing(_: list[str], targets: list[str]) -> None:
+        Path(targets[0]).write_bytes(b"half")
+        raise ConnectionError("reset by peer\nand more")
+
+    monkeypatch.setattr(remote._storage[0], "get", failing)
+    with pytest.raises(UnreachableError, match=r"cannot be read: reset by peer$"):
+        remote.pull()
+    assert {name: contents(remote.entries / name) for name in ENTRIES} == before
+    assert [path.name for path in remote.folder.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("name", ["m/../../etc/passwd", "m/1//x", "m/./x", "m/a\\b"])
+def test_names_that_lead_elsewhere_are_refused(
+    remote: RemoteRepository, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    storage, root = remote._storage
+    monkeypatch.setattr(storage, "find", lambda *_, **__: {f"{root}/{name}": {"size": 1}})
+    with pytest.raises(RepositoryError, match="is no name of an entry's file"):
+        remote.pull()
+
+
+def test_processes_that_share_a_copy_take_turns(remote: RemoteRepository, bucket: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from compiler.artefact.remote import RemoteRepository\n"
+        "print(RemoteRepository(sys.argv[1], Path(sys.argv[2])).pull())"
+    )
+    command = [sys.executable, "-c", code, f"file://{bucket}", str(remote.folder)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [one.communicate()[0] for one in running] == ["{}\n"] * 3
+    assert same(remote, bucket)
+    assert entries(remote) == ENTRIES
+
+
+def test_what_a_killed_pull_left_goes_with_the_next(remote: RemoteRepository) -> None:
+    (remote.folder / ".pulling-abc" / "m").mkdir(parents=True)
+    (remote.folder / "content" / "old" / "m").mkdir(parents=True)
+    remote.pull()
+    assert sorted(path.name for path in remote.folder.iterdir()) == ["content", "repository"]
+    assert len(list((remote.folder / "content").iterdir())) == len(ENTRIES)
+
+
+def test_urls_that_make_no_sense_are_told(tmp_path: Path) -> None:
+    for url in ("nonsense://a/b", "gs://a/b"):  # of which the second has no library here
+        with pytest.raises(InvalidOptionError, match="must be a folder, or a URL"):
+            RemoteRepository(url, tmp_path)
+    assert RemoteRepository(f"file://{tmp_path}", tmp_path).name == f"file://{tmp_path}"
+    with pytest.raises(UnreachableError) as raised:
+        RemoteRepository("ftp://me:hunter2@127.0.0.1:9/models", tmp_path).pull()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_commands_that_read_take_a_url(bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rows_in = tmp_path / "x.npy"
+    np.save(rows_in, rows(3, FEATURES))
+    url = f"file://{bucket}"
+    command = ["explain", "m", "--repository", url, "--input", str(rows_in)]
+    told = CliRunner().invoke(app, command)
+    assert told.exit_code == 0, told.output
+    folder, warnings = pulled(url)
+    assert folder.is_relative_to(tmp_path / "cache")
+    assert warnings == []
+    bucket.rename(bucket.with_name("away"))
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0
+    assert "warning: file://" in again.stderr
+    assert again.stdout == told.stdout
+    away = CliRunner().invoke(app, ["check", "m", "--repository", f"{url}/other"])
+    assert away.exit_code == 2
+    assert "holds no entry" in away.stderr
+    model = tmp_path / "m.onnx"
+    model.write_bytes(mlp().SerializeToString())
+    written = CliRunner().invoke(app, ["compile", str(model), "--name", "m", "--repository", url])
+    assert written.exit_code == 2
+    assert "written to a folder" in written.stderr.replace("\n", " ")
