@@ -263,7 +263,6 @@ class Explainers:
             log.error("what explains models that have changed is not made anew: %s", error)
             self.store.rebase(repository)
             renewed = []
-        await self._open_entries()  # those that others have made of the models that are here now
         self._show()
         for one in renewed:
             self._end(one)
@@ -290,6 +289,7 @@ class Explainers:
             log.error("%s", error)
         self.store.rebase(repository)
         self.store.records.update(renewed)
+        await self._open_entries()  # those that others have made of the models that are here now
         return before
 
     # --- the resource -------------------------------------------------------------------------------------

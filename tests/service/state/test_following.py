@@ -112,9 +112,9 @@ async def test_an_explainer_of_another_version_is_not_answered_by(
         quick.close()
         assert (await one.put(f"{PATH}/second", json=GRADIENT)).status_code == 202
         await until(lambda: quick.waiting == 1)
-        await one.app.state.explainers.stop()
+        await explainers_of(one).stop()
         await until(lambda: quick.waiting == 0)
-        one.app.state.explainers._state.close()
+        explainers_of(one)._state.close()
         await asyncio.sleep(1)
         assert quick.waiting == 0
         assert (await two.get(f"{PATH}/second")).json()["state"] == "queued"
