@@ -107,13 +107,13 @@ def create_app(
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
         remote = remote_of(settings)
-        models, refused = (
-            (Path(settings.repository), {}) if remote is None else (remote.entries, remote.open())
-        )
+        if remote is not None:
+            remote.open()
+        models = Path(settings.repository) if remote is None else remote.entries
         # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
         has_copies = (blobs is not None and settings.triton is None) or remote is not None
         artifacts = ArtifactStore(copies_in(state) if has_copies else models, state, blobs)
-        repository = read_repository(models, strict=settings.strict, refused=refused)
+        repository = read_repository(models, strict=settings.strict, refused=remote and remote.refused)
         plane = DataPlane(repository, backend, settings, metrics)
         sets = ReferenceSets(state, blobs)
         sets.recover()

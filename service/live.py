@@ -56,7 +56,6 @@ class LiveRepository:
             remote: of which the repository's folder is a copy; None where it is none.
         """
         self._remote = remote
-        self._refused: Mapping[str, str] = {}  # what of it is not in the copy as it is there
         self._published = published
         self.grace_s = settings.request_timeout_s
         self._registry = explainers.store.base
@@ -102,12 +101,16 @@ class LiveRepository:
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamp of every folder, as it is on the disk now. Blocks. Raises OSError."""
         found = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
-        return found | {name: refused_stamp(reason) for name, reason in self._refused.items()}
+        return found | {name: refused_stamp(reason) for name, reason in self._refused().items()}
+
+    def _refused(self) -> Mapping[str, str]:
+        """Return why what is elsewhere is not here as it is there, by folder."""
+        return {} if self._remote is None else self._remote.refused
 
     async def _pull(self) -> None:
         """Have a copy of what is elsewhere, if it is. Raises RepositoryError."""
         if self._remote is not None:
-            self._refused = await asyncio.to_thread(self._remote.pull)
+            await asyncio.to_thread(self._remote.pull)
 
     async def scan(self) -> None:
         """Take up what has changed on the disk since it was taken up last; faults go to the log."""
@@ -215,7 +218,7 @@ class LiveRepository:
         faults: dict[str, RationaleError] = {}
         for name in changed:
             path = self._registry.folder / name
-            refused = self._refused.get(name)
+            refused = self._refused().get(name)
             stamp = stamp_of(path) if refused is None else refused_stamp(refused)
             try:
                 if refused is not None:

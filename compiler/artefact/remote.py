@@ -60,6 +60,7 @@ class RemoteRepository:
     Attributes:
         name: the URL, without what may be a password.
         entries: the folder to read.
+        refused: why entries that have changed there stay here as they were, by name.
         fault: why the copy may be older than what the storage has; None where it is not.
     """
 
@@ -83,6 +84,7 @@ class RemoteRepository:
         self.folder = folder
         self.entries = folder / "repository"
         self._content = folder / "content"
+        self.refused: dict[str, str] = {}
         self.fault: str | None = None
         self._is_checked = False  # whether what lies there is what was pulled
 
@@ -105,7 +107,7 @@ class RemoteRepository:
             raise UnreachableError(f"{self.name}: holds no entry of `rationale compile`")
         return dict(found)
 
-    def open(self) -> dict[str, str]:
+    def open(self) -> None:
         """Pull, or go by the copy where the storage cannot be read: `fault` says so then.
 
         Raises:
@@ -113,15 +115,14 @@ class RemoteRepository:
             RepositoryError: the copy cannot be written.
         """
         try:
-            return self.pull()
+            self.pull()
         except UnreachableError as error:
             if not self._held():
                 raise
             self.fault = f"{error}; what was pulled before is read from {self.entries}"
-            return {}
 
-    def pull(self) -> dict[str, str]:
-        """Have in `entries` what the storage has; return why entries that changed there stay as they were.
+    def pull(self) -> None:
+        """Have in `entries` what the storage has, but for what is `refused`.
 
         Raises:
             UnreachableError: the storage cannot be read; `entries` is what it was when it last could.
@@ -140,15 +141,14 @@ class RemoteRepository:
                 }
                 kept = {name: folder for name, folder in held.items() if name in found and name not in new}
                 faults = self._faults(kept | new, [*new, *(held.keys() - found.keys())])
-                refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
-                for name in new.keys() - refused.keys():
+                self.refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
+                for name in new.keys() - self.refused.keys():
                     self._take(new[name])
             for name in held.keys() - found.keys():
                 if model_of(name) not in faults:
                     (self.entries / name).unlink()
             self._sweep()
         self.fault = None
-        return refused
 
     # --- the storage --------------------------------------------------------------------------------------
 
@@ -282,8 +282,8 @@ def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
         InvalidOptionError, RepositoryError: with what to do.
     """
     remote = RemoteRepository(url, folder or _user_folder(url))
-    refused = remote.open()
-    return remote.entries, [*filter(None, [remote.fault]), *dict.fromkeys(refused.values())]
+    remote.open()
+    return remote.entries, [*filter(None, [remote.fault]), *dict.fromkeys(remote.refused.values())]
 
 
 def _user_folder(url: str) -> Path:

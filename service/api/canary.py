@@ -46,8 +46,8 @@ async def get_canary(request: Request, model: str) -> CanarySpec:
     "",
     summary="Have another explainer answer a share of the requests",
     description="Of those that name no explainer; decisions are not split. A request with the same `id`, or "
-    "the same header `x-request-id`, is answered by the same one; at a larger share the canary keeps those that "
-    "it has. Answers name their explainer, and `rationale_canary_requests` counts both.",
+    "the same header `x-request-id`, is answered by the same one; at a larger share the canary keeps those "
+    "that it has. Answers name their explainer, and `rationale_canary_requests` counts both.",
     operation_id="put_canary",
     responses=problem_responses(400, 404, 409, 413, 415, 422, 503),
     openapi_extra=body_of(CanarySpec),

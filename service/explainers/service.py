@@ -19,6 +19,7 @@ from service.errors import (
     QueueFullError,
     ServiceError,
     StateUnavailableError,
+    UnknownModelError,
     UnknownResourceError,
 )
 from service.explainers.artifact_store import ArtifactStore
@@ -150,8 +151,18 @@ class Explainers:
         waiting = [one for one in self.store.unsettled() if one.key not in self._making]
         self._elsewhere = await asyncio.to_thread(self._state.leases) if waiting else {}
         for one in waiting:
-            if lease_of(one.digest) not in self._elsewhere:
+            if lease_of(one.digest) not in self._elsewhere and await self._is_of_here(one):
                 self._begin(one)
+
+    async def _is_of_here(self, record: Record) -> bool:
+        """Tell whether what is wanted explains the model that is here, and not another version of it."""
+        spec = ExplainerSpec.model_validate(record.spec)
+        try:
+            return await self.store.digest(record.model, spec, record.references) == record.digest
+        except UnknownModelError:
+            return False
+        except ServiceError:  # which its making meets, too, and reports
+            return True
 
     async def _follow(self) -> None:
         is_lost = False
@@ -207,10 +218,20 @@ class Explainers:
         return replace(one, stage=stage, updated_s=max(one.updated_s, mine.updated_s))
 
     async def _open_entries(self) -> None:
-        """Have the entries that answer here; one that cannot be read is not served by this process."""
+        """Have the entries that answer here.
+
+        Not served by this process are those that cannot be read, and those that explain another version of a
+        model than it has.
+        """
         for one in list(self.store.records.values()):
             artefact = self.store.artefacts.get(one.serving or "")
             if artefact is None or artefact.digest in self.store.entries:
+                continue
+            if await asyncio.to_thread(self.store.models.digest, one.model) not in (
+                None,
+                artefact.model_digest,
+            ):
+                log.warning("%s explains another version of %s than is here", artefact.entry, one.model)
                 continue
             try:
                 entry = await asyncio.to_thread(self._artifacts.read, artefact)
@@ -268,6 +289,7 @@ class Explainers:
             log.error("%s", error)
         self.store.rebase(repository)
         self.store.records.update(renewed)
+        await self._open_entries()  # those that others have made of the models that are here now
         return before
 
     # --- the resource -------------------------------------------------------------------------------------

@@ -196,6 +196,15 @@ class Models:
             )
         return entry
 
+    def digest(self, name: str) -> str | None:
+        """Return the digest of a model as it is served; None where its files are others by now. Blocks."""
+        entry = self._base.entries.get(name)
+        if entry is None or stamp_of(self._base.folder / name) != entry.stamp:
+            return None
+        if name not in self._digests:
+            self._digests[name] = file_digest(entry.model_path.parent)
+        return self._digests[name]
+
     async def get(self, name: str) -> Model:
         """Return the model.
 

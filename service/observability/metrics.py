@@ -27,6 +27,7 @@ OUTCOMES = ("ready", "failed")  # of compiles
 PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's, of a request
 Labels = tuple[str, str]  # model and verb
 DEFAULT, CANARY = "default", "canary"  # the arms of a model whose explain requests are split
+BAD = 400  # from here on a status has no result
 UNKNOWN = ""  # the model, or verb, of a request that was refused before it named a known one
 
 _DURATIONS_S = (
@@ -221,7 +222,8 @@ class Metrics:
     def split(self, model: str, arm: str, status: int, seconds: float) -> None:
         """Count an answer to a request that was split."""
         self._arm_requests.labels(model, arm, status).inc()
-        self._arm_s.labels(model, arm).observe(seconds)
+        if status < BAD:
+            self._arm_s.labels(model, arm).observe(seconds)
 
     def rejected(self, labels: Labels, reason: str) -> None:
         """Count a request without a result; `reason` is the problem's slug, such as queue-full."""

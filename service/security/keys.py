@@ -206,7 +206,7 @@ _BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
     (r"/v1/decisions/.*", AUDIT),
     (rf"{_MODEL}/infer", None),  # by the model
     (r"/v1/models/(?P<model>[^/]+):predict", None),
-    (r"/v2/models/[^/]+/explainers(/.*)?|/v2/reference-sets(/.*)?|/v2/repository/models/.*", ADMIN),
+    (r"/v2/models/[^/]+/(canary|explainers(/.*)?)|/v2/reference-sets(/.*)?|/v2/repository/models/.*", ADMIN),
 )
 _PATHS = tuple((re.compile(pattern), scopes) for pattern, scopes in _BY_PATH)
 

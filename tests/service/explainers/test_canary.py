@@ -14,6 +14,7 @@ from service.grpc_api.servicer import infer
 from service.observability import context as contexts
 from service.observability.context import RequestContext
 from service.repository.registry import Canary
+from service.security.keys import Scope, new_key
 from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,
@@ -214,6 +215,22 @@ async def test_acts_are_recorded_and_requests_logged(
             name = await name_of(client, "a")
         (line,) = [record for record in caplog.records if record.name == "rationale.access"]
         assert vars(line)["arm"] == {"old": "default", "new": "canary"}[name]
+
+
+@pytest.mark.usefixtures("quick")
+async def test_it_takes_an_administrator_s_key(folder: Path, sets: Sets) -> None:
+    keys = {scope: new_key(scope.value, [scope], None) for scope in (Scope.EXPLAIN, Scope.ADMIN)}
+    inline = "".join(table for _, table in keys.values())
+    async with administered(folder, sets, keys=inline) as client:
+        for scope, statuses in ((Scope.EXPLAIN, {403}), (Scope.ADMIN, {404})):
+            header = {"authorization": f"Bearer {keys[scope][0]}"}
+            found = [
+                (await client.get(CANARY, headers=header)).status_code,
+                (await client.put(CANARY, headers=header, json=HALF)).status_code,
+                (await client.delete(CANARY, headers=header)).status_code,
+            ]
+            assert set(found) == statuses
+        assert (await client.get(CANARY)).status_code == 401
 
 
 def test_its_schema_is_what_is_answered() -> None:

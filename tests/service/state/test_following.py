@@ -2,13 +2,16 @@
 
 import asyncio
 import math
+import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from service.explainers import service
+from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,
     GRADIENT,
@@ -27,6 +30,7 @@ from tests.service.explaining import (
     sets,
     settled,
     until,
+    write_plain,
 )
 
 __all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
@@ -88,3 +92,37 @@ async def test_what_is_put_on_both_at_once_is_compiled_once(folder: Path, sets: 
         assert_answers(await explain(one), "typical")
         assert_answers(await explain(two), "typical")
         assert compiles(one) + compiles(two) == 1
+
+
+async def test_an_explainer_of_another_version_is_not_answered_by(
+    folder: Path, sets: Sets, quick: Gate
+) -> None:
+    shared: dict[str, Any] = {"state": folder / "state", "artifacts": f"file://{folder}/artifacts"}
+    write_plain(folder / "other" / "models", scale=2.0)
+    own = {**shared, "repository": folder / "other" / "models"}
+    async with administered(folder, sets, **shared) as one, administered(folder, sets, **own) as two:
+        await both(one, two)
+        await made_ready(one, f"{PATH}/first", DEEPSHAP)
+        assert (await two.get(f"{PATH}/first")).json()["serving"] is None
+        refused = await two.post("/v1/models/score:explain", json={"instances": made.X.tolist()})
+        assert refused.status_code == 404
+        assert "has no explainer" in refused.json()["detail"]
+        assert_answers(await explain(one), "typical")
+        # nor is one made by it that another version is waited for
+        quick.close()
+        assert (await one.put(f"{PATH}/second", json=GRADIENT)).status_code == 202
+        await until(lambda: quick.waiting == 1)
+        await explainers_of(one).stop()
+        await until(lambda: quick.waiting == 0)
+        explainers_of(one)._state.close()
+        await asyncio.sleep(1)
+        assert quick.waiting == 0
+        assert (await two.get(f"{PATH}/second")).json()["state"] == "queued"
+        # until it has the same
+        quick.open()
+        shutil.rmtree(folder / "other" / "models" / "score")
+        shutil.copytree(folder / "models" / "score", folder / "other" / "models" / "score")
+        assert (await two.post("/v2/repository/models/score/load")).status_code == 200
+        assert_answers(await explain(two, explainer="first"), "typical")
+        assert (await settled(two, f"{PATH}/second"))["state"] == "ready"
+        assert compiles(two) == 1
