@@ -13,15 +13,18 @@ from compiler.artefact.compiled import Compiled, Explanation
 from compiler.artefact.entry import open_entry
 from compiler.decisions.decide import decide
 from compiler.decisions.rows import explained_rows, keys_of, values_of
+from tests.compiler.export.conftest import MOST_MS
 from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
 from tests.service.console.models import HOSTILE
 
 Values = Mapping[str, Any]
 Open = Callable[[str], Page]
 OUTCOMES = {"approve": "Approved", "refer": "A person decides", "decline": "Declined"}
-NUMBERS = """() => new Promise((done) => setTimeout(done, 60)).then(() =>
-    [...document.querySelectorAll("#digits tbody tr")].map(({ cells }) => [...cells].map((cell) => cell.textContent))
-)"""
+NUMBERS = """async () => {
+    await new Promise((done) => setTimeout(done, 60));
+    const rows = [...document.querySelectorAll("#digits tbody tr")];
+    return rows.map(({ cells }) => [...cells].map((cell) => cell.textContent));
+}"""
 
 
 def facts_of(page: Page) -> dict[str, Any]:
@@ -255,7 +258,7 @@ def test_hostile_names_and_values_are_texts(opened: Open) -> None:
 def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Callable[[str], Path]) -> None:
     page = context.new_page()
     page.goto(exported("credit").as_uri())
-    expect(page.locator("table.bars")).to_be_visible()
+    expect(page.locator("table.bars")).to_be_visible(timeout=MOST_MS)
     refused = page.evaluate("""async () => {
         const refused = [];
         document.addEventListener("securitypolicyviolation", (one) => refused.push(one.effectiveDirective));
