@@ -93,17 +93,18 @@ def range_of(least: float, most: float, rule: FeatureRule, *, whole: bool) -> Ra
 
     It ends at round numbers beyond the outermost references: their values are nobody's business.
     """
-    least = least if rule.least is None else rule.least
-    most = max(most if rule.most is None else rule.most, least)
-    span = most - least or max(abs(least), 1.0)
+    if least == most:  # of all references
+        least, most = min(0.0, 2 * least, least - 1), max(0.0, 2 * most, most + 1)
+    low = least if rule.least is None else rule.least
+    high = max(most if rule.most is None else rule.most, low)
+    span = high - low or max(abs(low), 1.0)
     step = 10.0 ** math.floor(math.log10(span / _STEPS))
     step *= next(n for n in (1, 2, 5, 10) if n * step * _STEPS >= span)
     step = max(step, 1.0) if whole else step
     coarse = step if whole and step == 1 else step * 10
-    low, high = math.floor(least / coarse) * coarse, math.ceil(most / coarse) * coarse
-    low = low if rule.least is None else rule.least
-    high = high if rule.most is None else rule.most
-    low = 0.0 if low < 0 <= least else low
+    down, up = (math.floor(round(low / coarse, 9)) * coarse, math.ceil(round(high / coarse, 9)) * coarse)
+    low = down if rule.least is None else low
+    high = up if rule.most is None else high
     return Range(_plain(low), _plain(max(high, low + step)), _plain(step))
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-import compiler.browser
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.entry import check_table, open_entry, read_table
 from compiler.artefact.folder import write
 from compiler.artefact.repository import check_name
+from compiler.browser import FILES as SHARED
 from compiler.decisions.rows import keys_of, score_index
 from compiler.errors import InvalidOptionError
 from compiler.export.fields import fields
@@ -28,7 +28,6 @@ from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spre
 from compiler.references.spread import spreads
 
 FILES = Path(__file__).parent / "files"
-SHARED = Path(compiler.browser.__file__).parent  # with the gateway's console
 KIND = ".html"
 # Nothing is fetched, sent or framed; no other script and no other style than these runs.
 _POLICY = (

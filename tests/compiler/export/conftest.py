@@ -11,6 +11,8 @@ from compiler.export.page import export_page
 from tests.compiler.export import models
 from tests.service.console.conftest import Watched
 
+MOST_MS = 60_000  # until a page has unpacked and compiled 14 MB, where other tests have the cores
+
 
 @pytest.fixture(scope="package")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -59,7 +61,7 @@ def opened(context: BrowserContext, exported: Callable[[str], Path]) -> Iterator
         url = exported(name).as_uri()
         watched.append(Watched(context.new_page(), url))
         watched[-1].page.goto(url)
-        expect(watched[-1].page.locator("table.bars")).to_be_visible()
+        expect(watched[-1].page.locator("table.bars")).to_be_visible(timeout=MOST_MS)
         return watched[-1].page
 
     yield one

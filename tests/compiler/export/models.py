@@ -21,7 +21,11 @@ PROFILE: dict[str, Any] = {
     "max_reasons": 2,
     "outside": "refuse",
     "features": {
-        "job": {"title": "Job", "categories": {"0": "none", "1": "part time", "2": "full time"}, "reason": "J"},
+        "job": {
+            "title": "Job",
+            "categories": {"0": "none", "1": "part time", "2": "full time"},
+            "reason": "J",
+        },
         "age": {"title": "Age", "unit": "years", "least": 18, "most": 99, "reason": "A"},
     },
     "groups": {"money": {"members": ["income", "debt"], "title": "Money", "reason": "M"}},
@@ -52,7 +56,7 @@ def trees() -> Compiled:
 
 
 def double() -> Compiled:
-    """In float64, with groups, categories, a bounded feature, and a knock-out that the model knows nothing of."""
+    """In float64, with a group, categories, a bounded feature, and a knock-out on what is no input."""
     weights = np.array([[0.6], [1e-5], [-4e-5], [0.02]])
     model = parsed(
         "g (double[N, 4] x) => (double[N, 1] p) { z = MatMul (x, w) y = Add (z, b) p = Sigmoid (y) }",

@@ -66,8 +66,16 @@ def drawn(random: np.random.Generator) -> tuple[ExplainedRow, dict[str, Any]]:
         return of[random.integers(len(of))]
 
     values = {name: one(None, 0.0, 1.0, 2.0, 5.0, 7.0) for name in ("income", "debt", "late", "own", "rent")}
-    values |= {"inquiries": one(1.0, 9.0, 9.5), "constructor": one("a", "a", "b", "c"), "flag": one(0.0, 1.0, 2.0)}
-    values |= {"bankruptcies": one(None, 0, 0, 1), "status": one(None, "y", "x"), "flagged": one(None, False, True)}
+    values |= {
+        "inquiries": one(1.0, 9.0, 9.5),
+        "constructor": one("a", "a", "b", "c"),
+        "flag": one(0.0, 1.0, 2.0),
+    }
+    values |= {
+        "bankruptcies": one(None, 0, 0, 1),
+        "status": one(None, "y", "x"),
+        "flagged": one(None, False, True),
+    }
     amounts = {key: float(one(-0.1, 0.0, 0.01, 0.02, 0.05, 0.05 * (1 + 1e-8), 0.3)) for key in KEYS}
     score, gap = float(one(0.1, 0.15, 0.2, 0.21, 0.25, 0.9, np.nan)), one(None, 0.0, 0.009, 0.011)
     return ExplainedRow(score, score, 0.1, amounts, None, gap), values
@@ -114,7 +122,11 @@ def in_node(decided: Decided, rows: list[tuple[ExplainedRow, dict[str, Any]]], f
     module.write_text((FILES / "decide.js").read_text())
     given = [
         {
-            "row": {"score": None if np.isnan(r.score) else r.score, "gap": r.gap, "attributions": r.attributions},
+            "row": {
+                "score": None if np.isnan(r.score) else r.score,
+                "gap": r.gap,
+                "attributions": r.attributions,
+            },
             "values": values,
         }
         for r, values in rows
@@ -139,11 +151,19 @@ def expected(decided: Decided, row: ExplainedRow, values: dict[str, Any]) -> dic
     try:
         due = decide(decided, row, values)
     except NoReasonsError:  # the attributions do not add up
-        return {**refused, "decision": decide(decided, ExplainedRow(**{**vars(row), "gap": None}), values).decision}
+        return {
+            **refused,
+            "decision": decide(decided, ExplainedRow(**{**vars(row), "gap": None}), values).decision,
+        }
     return {
         "decision": due.decision,
         "reasons": [
-            (r.code, r.text, r.features, *(None if x is None else pytest.approx(x) for x in (r.share, r.attribution)))
+            (
+                r.code,
+                r.text,
+                r.features,
+                *(None if x is None else pytest.approx(x) for x in (r.share, r.attribution)),
+            )
             for r in due.reasons
         ],
         "warned": bool(due.warnings),

@@ -1,4 +1,4 @@
-"""An entry's page in a real Chromium, opened from disk with the network off: the numbers of the graph itself."""
+"""An entry's page in a real Chromium, opened from disk with the network off: the graph's own numbers."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -13,14 +13,18 @@ from compiler.artefact.compiled import Compiled, Explanation
 from compiler.artefact.entry import open_entry
 from compiler.decisions.decide import decide
 from compiler.decisions.rows import explained_rows, keys_of, values_of
+from tests.compiler.export.conftest import MOST_MS
 from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
 from tests.service.console.models import HOSTILE
 
 Values = Mapping[str, Any]
 Open = Callable[[str], Page]
 OUTCOMES = {"approve": "Approved", "refer": "A person decides", "decline": "Declined"}
-NUMBERS = """() => new Promise((done) => setTimeout(done, 60)).then(() =>
-    [...document.querySelectorAll("#digits tbody tr")].map((row) => [...row.cells].map((cell) => cell.textContent)))"""
+NUMBERS = """async () => {
+    await new Promise((done) => setTimeout(done, 60));
+    const rows = [...document.querySelectorAll("#digits tbody tr")];
+    return rows.map(({ cells }) => [...cells].map((cell) => cell.textContent));
+}"""
 
 
 def facts_of(page: Page) -> dict[str, Any]:
@@ -43,7 +47,7 @@ def shown(page: Page) -> dict[str, list[str]]:
     return {name: rest for name, *rest in page.evaluate(NUMBERS)}
 
 
-def inputs_of(compiled: Compiled, facts: Mapping[str, Any], values: Values) -> dict[str, np.ndarray]:
+def inputs_of(facts: Mapping[str, Any], values: Values) -> dict[str, np.ndarray]:
     dtypes = {"string": object, "bool": bool}
     rows = {}
     for spec in facts["inputs"]:
@@ -56,14 +60,15 @@ def inputs_of(compiled: Compiled, facts: Mapping[str, Any], values: Values) -> d
 def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0) -> Explanation:
     """Assert that the page shows what the entry answers here; return that answer."""
     found = shown(page)
-    answer = compiled.explain(inputs_of(compiled, facts_of(page), values))
+    answer = compiled.explain(inputs_of(facts_of(page), values))
     manifest = compiled.manifest
 
     def number(name: str | None) -> float | None:
         return None if name is None else float(answer[name][0, target])
 
     flat = [answer[e.attributions][0, target].reshape(-1) for e in manifest.attributed]
-    due = dict(zip(keys_of(manifest), np.concatenate(flat).tolist(), strict=True))
+    keys = [key.replace("\u202e", "\\u202e") for key in keys_of(manifest)]  # which would turn a name round
+    due = dict(zip(keys, np.concatenate(flat).tolist(), strict=True))
     due["explained value"] = number(manifest.explained_value)
     due |= {"base value": number(manifest.base_value)} if manifest.base_value else {}
     due |= {"completeness gap": number(manifest.completeness_gap)} if manifest.completeness_gap else {}
@@ -71,7 +76,7 @@ def demand_same(page: Page, compiled: Compiled, values: Values, target: int = 0)
     for name, value in due.items():
         assert float(found[name][1]) == pytest.approx(value, rel=1e-5, abs=1e-5), (name, values)
     errors = [answer[e.standard_error][0, target] for e in manifest.attributed if e.standard_error]
-    for name, error in zip(keys_of(manifest), np.concatenate(errors or [np.empty(0)]), strict=bool(errors)):
+    for name, error in zip(keys, np.concatenate(errors or [np.empty(0)]), strict=bool(errors)):
         assert float(found[name][2]) == pytest.approx(error, rel=1e-5, abs=1e-5)
     return answer
 
@@ -141,15 +146,15 @@ def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None
         values = drawn(facts_of(page), random)
         fill(page, values)
         shown(page)
-        inputs = inputs_of(compiled, facts_of(page), values)
+        inputs = inputs_of(facts_of(page), values)
         answer = compiled.explain(inputs)
         given = {k: v for k, v in values.items() if v is not None}
         (told,) = values_of(compiled.manifest, inputs, [given])
         due = decide(decided, explained_rows(compiled.manifest, answer)[0], told)
         expect(page.locator(".outcome")).to_have_text(OUTCOMES[due.decision])
-        assert page.locator("#reasons li").evaluate_all("items => items.map((each) => each.dataset.code)") == [
-            reason.code for reason in due.reasons
-        ]
+        assert page.locator("#reasons li").evaluate_all(
+            "items => items.map((each) => each.dataset.code)"
+        ) == [reason.code for reason in due.reasons]
         texts = page.locator("#reasons li").all_text_contents()
         assert all(text.startswith(r.text) for text, r in zip(texts, due.reasons, strict=True))
         outcomes.add(due.decision)
@@ -243,7 +248,8 @@ def test_hostile_names_and_values_are_texts(opened: Open) -> None:
     page = opened("hostile.model")
     page.on("dialog", lambda _: pytest.fail("a name ran as a script"))
     for name in HOSTILE:
-        expect(page.locator("table.bars th").filter(has_text=name).first).to_contain_text(name)
+        text = name.replace("\u202e", "\\u202e")
+        expect(page.locator("table.bars th").filter(has_text=text).first).to_contain_text(text)
     page.locator("select").select_option(label="<script>alert(4)</script>")
     expect(page.locator("table.bars")).to_contain_text("<script>alert(4)</script>")
     assert page.locator("img, svg[onload], script:not([type])").count() == 0
@@ -252,12 +258,12 @@ def test_hostile_names_and_values_are_texts(opened: Open) -> None:
 def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Callable[[str], Path]) -> None:
     page = context.new_page()
     page.goto(exported("credit").as_uri())
-    expect(page.locator("table.bars")).to_be_visible()
+    expect(page.locator("table.bars")).to_be_visible(timeout=MOST_MS)
     refused = page.evaluate("""async () => {
         const refused = [];
-        document.addEventListener("securitypolicyviolation", (event) => refused.push(event.effectiveDirective));
+        document.addEventListener("securitypolicyviolation", (one) => refused.push(one.effectiveDirective));
         await fetch("https://example.org/").catch(() => {});
-        const add = (tag, attributes) => document.body.append(Object.assign(document.createElement(tag), attributes));
+        const add = (tag, own) => document.body.append(Object.assign(document.createElement(tag), own));
         add("img", { src: "https://example.org/x.png" });
         add("script", { textContent: "window.ran = true" });
         add("script", { src: "data:text/javascript,window.ran = true" });

@@ -7,6 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from compiler.browser import FILES as SHARED
 from service.console.page import FILES
 from tests.service import patient
 from tests.service.child import both_ends
@@ -43,7 +44,8 @@ def test_what_is_no_file_of_it(gateway: str, path: str) -> None:
 
 
 def test_no_file_of_it_makes_markup_of_text_or_leads_elsewhere() -> None:
-    files = [path for path in FILES.rglob("*") if path.suffix in (".js", ".html", ".css")]
+    folders = (FILES, SHARED)
+    files = [p for each in folders for p in each.rglob("*") if p.suffix in (".js", ".html", ".css")]
     assert len(files) > 10
     for path in files:
         if "vendor" in path.parts:

@@ -1,0 +1,63 @@
+"""What the fields of a page go over: the profile's ranges, else round numbers beyond the references."""
+
+import numpy as np
+import pytest
+
+from compiler import DeepShap, compile_model
+from compiler.export.fields import Range, fields, range_of
+from compiler.export.page import page_of
+from compiler.export.web import WebRuntime
+from compiler.profile import FeatureRule
+from tests.compiler.export import models
+from tests.compiler.models import mlp, rows
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "whole", "due"),
+    [
+        (12000, 55130, True, Range(10000, 60000, 500)),
+        (0, 4, True, Range(0, 4, 1)),
+        (0.087, 0.6321, False, Range(0.05, 0.65, 0.005)),
+        (-1.2, 3.4, False, Range(-1.5, 3.5, 0.05)),
+        (3.0, 3.0, False, Range(0, 6, 0.05)),
+        (1e-9, 3e-9, False, Range(1e-9, 3e-9, 1e-11)),
+    ],
+)
+def test_round_numbers_beyond_the_references(least: float, most: float, whole: bool, due: Range) -> None:
+    assert range_of(least, most, FeatureRule(), whole=whole) == due
+
+
+def test_the_profile_comes_first() -> None:
+    found = range_of(20, 70, FeatureRule(least=18, most=99), whole=True)
+    assert (found.least, found.most) == (18, 99)
+
+
+def test_of_each_kind() -> None:
+    compiled = models.double()
+    assert compiled.manifest.references is not None
+    spreads = {spread.feature: spread for spread in compiled.manifest.references.spreads}
+    job, income, _, age, bankruptcies = fields(compiled.manifest, compiled.sample, spreads)
+    assert (job["title"], job["kind"], job["choices"][2]) == ("Job", "choice", [2.0, "full time"])
+    assert (income["kind"], income["least"] % 1000, income["missing"]) == ("number", 0, False)
+    assert (age["unit"], age["least"], age["most"]) == ("years", 18, 99)
+    assert (bankruptcies["input"], bankruptcies["begin"], bankruptcies["missing"]) == (None, None, True)
+
+
+def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
+    references = rows(7, 5, seed=3) * np.float32(1.2345)
+    compiled = compile_model(mlp(), DeepShap(references), feature_names=["a", "b", "c", "d", "e"])
+    assert compiled.manifest.references is not None
+    known = {spread.feature: spread for spread in compiled.manifest.references.spreads}
+    for i, field in enumerate(fields(compiled.manifest, compiled.sample, known)):
+        assert field["least"] < references[:, i].min()
+        assert field["most"] > references[:, i].max()
+        assert not set(references[:, i].tolist()) & {field["least"], field["most"], field["begin"]}
+
+
+def test_no_text_ends_its_element() -> None:
+    facts = {"name": "</title><script>", "output": "<!--</script>{{SCRIPT}}"}
+    page = page_of(facts, b"graph", WebRuntime("1.30.0", "const ort = {};", b"wasm")).decode()
+    assert page.count("<script") == 4
+    assert page.count("</script>") == 4
+    assert page.count("const ort = {};") == 1
+    assert "<!--" not in page
