@@ -288,7 +288,7 @@ def test_every_model_light_dark_wide_and_narrow(page: Page, gateway: str, width:
         demand_no_sideways(page)
 
 
-def test_the_gateway_is_gone_and_back(page: Page, gateway: str, watch: Callable[[str], Watched]) -> None:
+def test_the_gateway_is_gone_and_back(gateway: str, watch: Callable[[str], Watched]) -> None:
     watched = watch(gateway)
     lost = watched.page
     opened(lost, gateway, "credit")
