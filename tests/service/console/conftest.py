@@ -14,7 +14,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
 
 from tests.service.child import both_ends
-from tests.service.console import models
+from tests.service.console import media, models
 
 AXE = Axe()
 SERIOUS = ("serious", "critical")
@@ -25,6 +25,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Entries `credit` (decides), `words` (trees over a table with texts), `image` and `hostile`."""
     folder = tmp_path_factory.mktemp("console") / "model_repository"
     models.write_all(folder)
+    media.write_all(folder)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Models of pictures and words for the console: digits of 8×8 pixels, reviews of seven tokens, and an array."""
+"""More models for the console: one that decides, digits of 8×8 pixels, reviews of seven tokens, an array."""
 
 import struct
 import zlib
@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.datasets import load_digits
 
-from compiler import Gradient, Lrp, compile_model
+from compiler import Comparisons, DeepShap, Gradient, Lrp, compile_model
 from tests.compiler.models import parsed
 from tests.service.console.models import IMAGE, SCRIPT
 
@@ -16,10 +16,39 @@ VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "was", *POLARIT
 LENGTH = 7
 
 
+JUDGED = {
+    "output": "y",
+    "threshold": 0.0,
+    "adverse": "above",
+    "refer": [0.0, 0.5],
+    "features": {
+        "a": {"reason": "A", "title": f"Title {SCRIPT}", "unit": "<b>EUR</b>"},
+        "b": {"reason": "B"},
+        "c": {"reason": "C"},
+    },
+    "reasons": {"A": f"Too much {IMAGE}", "B": "Too little", "C": "Too late", "K": {"text": "Bankruptcy"}},
+    "knock_outs": [{"feature": "bankruptcies <i>", "above": 0, "reason": "K"}],
+    "output_range": [-20, 20],
+}
+
+
 def write_all(folder: Path) -> None:
+    judged(folder)
     digits(folder)
     reviews(folder)
     array(folder)
+
+
+def judged(folder: Path) -> None:
+    """A linear score: hostile texts, a knock-out that the model does not know, other references."""
+    model = parsed(
+        "g (float[N, 3] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((3, 1), np.float32)}
+    )
+    rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
+    others = Comparisons(baselines={"all_applicants": DeepShap(rows + np.float32([0, 3, 0]))}, draws=4)
+    compile_model(
+        model, DeepShap(rows), feature_names=["a", "b", "c"], decision=JUDGED, comparisons=others
+    ).write(folder, "judged")
 
 
 def digits(folder: Path) -> None:
@@ -45,13 +74,15 @@ def digits(folder: Path) -> None:
     (features,) = ReferenceEvaluator(parsed(text, weights)).run(None, {"pixels": rows})
     wanted = np.eye(10)[labels] - 0.1
     fitted = np.linalg.solve(features.T @ features + 10 * np.eye(256), features.T @ wanted)
-    text = text.replace("(float[N, 256] flat)", "(float[N, 10] scores)").replace("\n    }", "\n        scores = MatMul (flat, v)\n    }")
+    text = text.replace("(float[N, 256] flat)", "(float[N, 10] scores)").replace(
+        "\n    }", "\n        scores = MatMul (flat, v)\n    }"
+    )
     model = parsed(text, weights | {"v": fitted.astype(np.float32)})
     compile_model(model, Lrp("EpsilonPlus"), targets="all", layers=["hidden"]).write(folder, "digits")
 
 
 def reviews(folder: Path) -> None:
-    """Words that are good or bad: a table of embeddings, a layer, and their mean over what the mask leaves."""
+    """Words that are good or bad: embeddings, a layer, and their sum over what the mask leaves."""
     random = np.random.default_rng(0)
     table = random.normal(size=(len(VOCABULARY), 4)).astype(np.float32) / 20
     table[:, 0] += [POLARITY.get(word, 0.0) for word in VOCABULARY]
@@ -93,4 +124,9 @@ def png(pixels: np.ndarray) -> bytes:
 
     lines = b"".join(b"\0" + row.astype(np.uint8).tobytes() for row in pixels)
     head = struct.pack(">IIBBBBB", columns, rows, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(lines))
+        + chunk(b"IEND", b"")
+    )

@@ -2,16 +2,18 @@
 
 import * as address from "../address.js";
 import * as api from "../api.js";
-import { Applicant } from "../applicant.js";
 import { fill, h } from "../dom.js";
+import { Form } from "../explain/form.js";
 import { number, percent, signed, told } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
+import * as rows from "../rows.js";
 
 export const title = "Decisions";
 
 const OUTCOMES = { approve: "Approve", refer: "Refer to a person", decline: "Decline" };
 const AUDIT = "v1/decisions/";
+const IDLE = 300; // milliseconds without a move, after which the address and who does not see are told
 const letters = {}; // what a lender wrote of itself, from one notice to the next, as long as the page is open
 
 /** Why there is nothing to decide by; empty where there is. */
@@ -26,27 +28,35 @@ export async function show(root, at, context) {
 class View {
   constructor(root, at, { model, signal, go, say, failed }) {
     Object.assign(this, { root, at, model, signal, go, say, failed });
-    this.applicant = new Applicant(model, at.row);
+    this.fields = [...rows.fields(model), ...model.decision.beside];
+    this.form = new Form(this.fields, begun(model, at.row), () => this.moved());
+    this.latest = new api.Latest(
+      (question) => this.try(question),
+      ({ answer, question }) => question.turn === this.turn && this.decided(answer, null, question.row),
+      (error) => this.refused(error, this.formTold),
+    );
+    this.turn = 0; // of whatever was asked for last
+    this.open = new Set(); // details that stay open from one answer to the next
   }
 
   begin() {
-    this.find = h("input", { id: "decision-id", name: "decision", value: this.at.decision ?? "", spellcheck: "false", autocomplete: "off", placeholder: "32 digits and letters" });
+    this.find = h("input", { id: "decision-id", value: this.at.decision ?? "", spellcheck: "false", autocomplete: "off", placeholder: "32 digits and letters" });
     this.findTold = h("p", { class: "problem", role: "alert" });
     this.formTold = h("p", { class: "problem", role: "alert" });
     this.confirm = h("div", {});
-    this.result = h("div", { class: "result" }, h("section", { class: "panel" }, h("p", { class: "quiet" }, "Nothing is decided yet. Fill in the form, or give the id of a decision.")));
+    this.result = h("div", { class: "result" });
     this.root.append(
-      h("h1", {}, title, " ", h("span", { class: "quiet" }, this.model.model)),
-      h("div", { class: "sides" }, h("div", {}, this.old(), this.form()), this.result),
+      h("h1", {}, `${title} of ${this.model.model}`),
+      h("div", { class: "sides" }, h("div", {}, this.old(), this.applicant()), this.result),
     );
     if (this.at.decision) this.look(this.at.decision);
-    else if (this.at.row) this.ask(true);
+    else this.moved();
   }
 
   old() {
     return h(
       "section",
-      { class: "panel" },
+      { class: "panel", "aria-label": "A decision that was recorded" },
       h("h2", {}, "A decision that was recorded"),
       h(
         "form",
@@ -63,78 +73,87 @@ class View {
     );
   }
 
-  form() {
-    const { decision } = this.model;
-    const dry = h("button", { type: "submit", class: "first" }, "See what would be decided");
-    const record = h("button", { type: "button", onclick: () => this.askFirst() }, "Decide and record …");
-    this.stability = decision.comparisons?.length ? h("input", { type: "checkbox", name: "stability", checked: true }) : null;
+  applicant() {
+    const { comparisons } = this.model.decision;
+    this.stability = comparisons.length ? h("input", { type: "checkbox", checked: true, onchange: () => this.moved() }) : null;
     return h(
       "section",
-      { class: "panel" },
+      { class: "panel", "aria-label": "An applicant" },
       h("h2", {}, "An applicant"),
-      h(
-        "form",
-        {
-          novalidate: true,
-          onsubmit: (event) => {
-            event.preventDefault();
-            this.ask(true);
-          },
-        },
-        h("div", { class: "fields", onchange: () => this.isDry && this.ask(true) }, this.applicant.elements()),
-        this.stability && h("p", {}, h("label", { class: "row" }, this.stability, "Tell which reasons stay by other references")),
-        h("div", { class: "row" }, dry, record),
-        h("p", { class: "quiet" }, "To see what would be decided records nothing. A decision that is made is written to the audit trail, under the name of your key."),
-        this.formTold,
-        this.confirm,
-      ),
+      h("p", { class: "quiet" }, "Move a slider, and what would be decided is shown: nothing is recorded."),
+      this.form.element,
+      this.stability && h("p", { class: "check" }, h("label", { class: "row" }, this.stability, `Tell which reasons stay by other references: ${others(comparisons)}`)),
+      this.formTold,
+      h("p", { class: "row" }, h("button", { type: "button", onclick: () => this.askFirst() }, "Decide and record …")),
+      this.confirm,
     );
+  }
+
+  // --- asking --------------------------------------------------------------------------------------------
+
+  /** The applicant is another one: see what would be decided. */
+  moved() {
+    fill(this.confirm);
+    this.turn += 1;
+    this.latest.ask({ row: this.row(), turn: this.turn });
+    clearTimeout(this.idle);
+    this.idle = setTimeout(() => this.rested(), IDLE);
+  }
+
+  async try(question) {
+    const { decisions } = await api.decide(this.model.model, [question.row], { ...this.more(), dry_run: true }, { signal: this.signal });
+    this.formTold.textContent = "";
+    return { answer: decisions[0], question };
+  }
+
+  more() {
+    return this.stability?.checked ? { stability: true } : {};
+  }
+
+  /** The row as `:decide` takes it; an empty text that only a knock-out looks at is not known. */
+  row() {
+    const unknown = this.model.decision.beside.filter(({ name, kind }) => kind === "text" && this.form.row[name] === "");
+    return unknown.reduce((row, { name }) => rows.changed(row, name, null), this.form.row);
+  }
+
+  rested() {
+    if (this.signal.aborted) return;
+    this.go({ row: rows.written(this.row()), decision: this.shownId ?? "" });
+    if (this.told) this.say(this.told);
   }
 
   /** A decision is on record for good: it is made after a second word. */
   askFirst() {
-    const go = h("button", { type: "button", class: "first", onclick: () => this.ask(false) }, "Decide, and record it");
+    const key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+    const go = h("button", { type: "button", class: "first", onclick: () => this.record(`console-${key}`) }, "Decide, and record it");
     fill(
       this.confirm,
       h(
         "div",
         { class: "panel warning", role: "group", "aria-label": "Decide and record" },
-        h("p", {}, "This decides about the applicant, as a request of your application does. The decision, its inputs and the name of your key are written to the audit trail, and stay there."),
+        h("p", {}, "This decides about the applicant, as a request of your application does. The decision, what it was on and the name of your key are written to the audit trail, and stay there."),
         h("div", { class: "row" }, go, h("button", { type: "button", onclick: () => fill(this.confirm) }, "Leave it")),
       ),
     );
-    this.key = Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
     go.focus();
   }
 
-  async ask(isDry) {
-    this.formTold.textContent = "";
-    let row;
-    try {
-      row = this.applicant.row();
-    } catch (error) {
-      this.formTold.textContent = error.message;
-      return;
-    }
-    this.go({ row: JSON.stringify(row), decision: "" });
-    const more = { ...(this.stability?.checked ? { stability: true } : {}), ...(isDry ? { dry_run: true } : {}) };
-    const headers = isDry ? {} : { "Idempotency-Key": `console-${this.key}` }; // pressed twice, it decides once
+  /** `key` makes sure that it is decided once, however often this is asked. */
+  async record(key) {
+    const row = this.row();
+    this.turn += 1;
     this.result.setAttribute("aria-busy", "true");
-    const turn = (this.turn = (this.turn ?? 0) + 1);
     try {
-      const { decisions } = await api.decide(this.model.model, [row], more, { signal: this.signal, headers });
-      if (turn !== this.turn && isDry) return; // a later question is on its way
-      this.isDry = isDry;
+      const { decisions } = await api.decide(this.model.model, [row], this.more(), { signal: this.signal, headers: { "Idempotency-Key": key } });
+      const [answer] = decisions;
       fill(this.confirm);
-      if (decisions[0].id) {
-        this.go({ decision: decisions[0].id });
-        this.find.value = decisions[0].id;
-      }
-      this.decided(decisions[0], null, row);
+      this.find.value = answer.id;
+      this.decided(answer, null, row);
+      this.rested();
     } catch (error) {
       this.refused(error, this.formTold);
     } finally {
-      if (turn === this.turn) this.result.removeAttribute("aria-busy");
+      this.result.removeAttribute("aria-busy");
     }
   }
 
@@ -145,10 +164,11 @@ class View {
       return;
     }
     try {
+      this.turn += 1; // what is on its way is not asked for any more
       const record = await api.get(AUDIT + id, { signal: this.signal });
-      this.go({ decision: id });
-      this.isDry = false; // it stays until another is asked for
+      this.find.value = id;
       this.decided(record.answer, record, record.instance);
+      this.rested();
     } catch (error) {
       this.refused(error, this.findTold);
     }
@@ -164,6 +184,7 @@ class View {
 
   /** `record` None of one that was made just now; `row` is what it was on, where that is known. */
   decided(answer, record, row) {
+    this.shownId = answer.id;
     const outcome = h("span", { class: `outcome ${answer.decision}` }, OUTCOMES[answer.decision] ?? answer.decision);
     const rule = { ...this.model.decision, threshold: answer.threshold };
     const isOther = record && record.model !== this.model.model;
@@ -180,14 +201,19 @@ class View {
         answer.warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
         h("h2", {}, "Principal reasons"),
         this.reasons(answer),
-        h("details", {}, h("summary", {}, "All attributions"), this.attributions(answer)),
-        row && h("details", {}, h("summary", {}, "What it was on"), this.instance(row, record, isOther)),
-        h("details", {}, h("summary", {}, "Digests"), this.digests(answer, record)),
+        this.details("All attributions", this.attributions(answer)),
+        row && this.details("What it was on", this.instance(row, record, isOther)),
+        this.details("Digests", this.digests(answer, record)),
       ),
       answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
       !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
     );
-    this.say(`${OUTCOMES[answer.decision] ?? answer.decision}, score ${number(answer.score)}, ${answer.reasons.length} reasons`);
+    this.told = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${number(answer.score)}, ${answer.reasons.length} reasons`;
+  }
+
+  details(called, ...content) {
+    const element = h("details", { open: this.open.has(called), ontoggle: () => this.open[element.open ? "add" : "delete"](called) }, h("summary", {}, called), content);
+    return element;
   }
 
   where(answer, record, isOther) {
@@ -303,14 +329,13 @@ class View {
             {
               type: "button",
               onclick: () => {
-                this.applicant.take(row);
-                this.go({ row: JSON.stringify(row) });
-                this.say("The form has these values now");
+                this.form.set(begun(this.model, rows.written(row)));
+                this.moved();
               },
             },
             "Put these values into the form",
           ),
-          h("a", { href: address.changed({ view: "explain", row: JSON.stringify(row), decision: "" }) }, "Move them with sliders, in Explain"),
+          h("a", { href: address.changed({ view: "explain", row: rows.written(row), decision: "" }) }, "Move them with sliders, in Explain"),
         ),
     ];
   }
@@ -354,7 +379,7 @@ class View {
     if (record?.kept !== "hashed") return { field: null, read: () => ({}) };
     const area = h("textarea", { spellcheck: "false", placeholder: '{"income": 41000, …}' });
     return {
-      field: h("label", { class: "field" }, h("span", {}, "What it was on, as JSON: only a digest was kept"), area),
+      field: h("label", { class: "entry" }, h("span", {}, "What it was on, as JSON: only a digest was kept"), area),
       read: () => {
         if (!area.value.trim()) return {};
         try {
@@ -377,20 +402,26 @@ class View {
     );
     const isReferred = answer.decision === "refer";
     const judgment = h("textarea", { name: "judgment", placeholder: "One reason a line" });
-    const inputs = new Map(); // path → how its value is read
+    const inputs = new Map(); // path → {called, control, read()}
     const draw = () => {
       letters.template = choice.value;
       inputs.clear();
-      fill(body, h("div", { class: "fields" }, FIELDS[choice.value].map((field) => noticeField(field, "", inputs))));
+      fill(body, h("div", { class: "entries" }, FIELDS[choice.value].map((field) => noticeField(field, "", inputs))));
     };
     const write = async () => {
-      const variables = Object.fromEntries([...inputs].map(([path, read]) => [path, read()]).filter(([, value]) => value !== ""));
-      const message = { template: choice.value, variables: nested(variables) };
+      const variables = Object.fromEntries([...inputs].map(([path, { read }]) => [path, read()]));
+      const message = { template: choice.value, variables: nested(variables), person_declined: isReferred };
+      if (isReferred) inputs.set("judgment", { called: "Reasons of the person", control: judgment, read: () => linesOf(judgment) });
+      const empty = [...inputs.values()].filter(({ read }) => read() === "" || read().length === 0);
+      for (const { control } of inputs.values()) control.removeAttribute("aria-invalid");
+      if (empty.length) {
+        for (const { control } of empty) control.setAttribute("aria-invalid", "true");
+        empty[0].control.focus();
+        fill(out, h("p", { class: "problem" }, `Still missing: ${empty.map((one) => one.called).join(", ")}`));
+        return;
+      }
       try {
-        if (isReferred) {
-          message.person_declined = true;
-          message.variables.judgment = judgment.value.split("\n").map((line) => line.trim()).filter(Boolean);
-        }
+        if (isReferred) message.variables.judgment = linesOf(judgment);
         Object.assign(message, given.read());
         const made = await api.post(`${AUDIT}${answer.id}:notice`, message, { signal: this.signal });
         fill(out, this.letter(made));
@@ -408,8 +439,8 @@ class View {
       { class: "panel", "aria-label": "Notice" },
       h("h2", {}, "Notice"),
       h("p", { class: "quiet" }, "What the applicant is told: the principal reasons, all of them and no other. A template is a draft for your counsel, and no legal advice; nothing is sent."),
-      isReferred && h("label", { class: "field" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
-      h("label", { class: "field" }, h("span", {}, "Template"), choice),
+      isReferred && h("label", { class: "entry" }, h("span", {}, "The decision was referred. Reasons for which a person declined, one a line"), judgment),
+      h("label", { class: "entry" }, h("span", {}, "Template"), choice),
       body,
       given.field,
       h("p", {}, h("button", { type: "button", onclick: write }, "Write the notice")),
@@ -426,6 +457,28 @@ class View {
       h("p", {}, h("a", { href: url, download: `notice-${id}.txt` }, "Save it as a file")),
     ];
   }
+}
+
+/** ["all_applicants", "draw 1", "draw 2"] → "all applicants, 2 draws". */
+function others(comparisons) {
+  const draws = comparisons.filter((name) => name.startsWith("draw "));
+  const named = comparisons.filter((name) => !name.startsWith("draw ")).map((name) => name.replaceAll("_", " "));
+  return [...named, ...(draws.length ? [`${draws.length} draws`] : [])].join(", ");
+}
+
+/** The row of an address, with what knock-outs look at besides the model's features. */
+function begun(model, text) {
+  let given = {};
+  try {
+    given = JSON.parse(text || "{}") ?? {};
+  } catch {
+    // an address that was cut
+  }
+  const known = ({ name }) => (Object.hasOwn(given, name) ? given[name] : null);
+  return model.decision.beside.reduce(
+    (row, field) => rows.changed(row, field.name, rows.fits(field, known(field)) ? known(field) : null),
+    rows.read(model, text),
+  );
 }
 
 function replayed(made) {
@@ -454,12 +507,12 @@ function noticeField([path, called, more = {}], within, inputs) {
       if (!isApplicants) letters[remembered] = field.value;
     },
   });
-  inputs.set(name, () => (more.lines ? field.value.split("\n").filter((line) => line.trim()) : field.value.trim()));
-  return h("label", { class: "field" }, h("span", {}, called), field);
+  inputs.set(name, { called, control: field, read: () => (more.lines ? linesOf(field) : field.value.trim()) });
+  return h("label", { class: "entry" }, h("span", {}, called), field);
 }
 
 function group(name, called, more, inputs) {
-  const inner = h("div", { class: "fields" });
+  const inner = h("div", { class: "entries" });
   const own = new Map();
   const choice = h(
     "select",
@@ -469,14 +522,18 @@ function group(name, called, more, inputs) {
         own.clear();
         fill(inner, choice.value === "some" && more.within.map((field) => noticeField(field, name, own)));
         for (const path of [...inputs.keys()]) if (path === name || path.startsWith(`${name}.`)) inputs.delete(path);
-        if (choice.value === "none") inputs.set(name, () => false);
-        for (const [path, read] of own) inputs.set(path, read);
+        if (choice.value !== "some") inputs.set(name, unset);
+        for (const [path, one] of own) inputs.set(path, one);
       },
     },
     [["", "choose …"], ["none", more.none], ["some", more.some]].map(([value, text]) => h("option", { value }, text)),
   );
-  return [h("label", { class: "field" }, h("span", {}, called), choice), inner];
+  const unset = { called, control: choice, read: () => (choice.value === "none" ? false : "") };
+  inputs.set(name, unset);
+  return [h("label", { class: "entry" }, h("span", {}, called), choice), inner];
 }
+
+const linesOf = (area) => area.value.split("\n").map((line) => line.trim()).filter(Boolean);
 
 /** A value as it was sent; of a group by member. */
 function shownValue(value) {

@@ -69,7 +69,7 @@ class View {
     this.result = h("div", { class: "panel result" });
     this.told = h("p", { class: "problem", role: "alert" });
     this.root.append(
-      h("h1", {}, title, " ", h("span", { class: "quiet" }, this.model.model)),
+      h("h1", {}, `${title}: ${this.model.model}`),
       h("div", { class: "sides" }, this.form, this.result),
     );
     this.result.append(h("p", { class: "quiet" }, "Nothing is explained yet."));
@@ -156,7 +156,7 @@ class View {
   pick(called, name, options) {
     return h(
       "label",
-      { class: "field" },
+      { class: "entry" },
       h("span", {}, called),
       h(
         "select",
@@ -176,7 +176,7 @@ class View {
     return Object.entries(fields).map(([name, called]) =>
       h(
         "label",
-        { class: "field" },
+        { class: "entry" },
         h("span", {}, `${called} (one number, or one for each channel)`),
         h("input", {
           name,
@@ -198,7 +198,7 @@ class View {
         n < 0 &&
         h(
           "label",
-          { class: "field" },
+          { class: "entry" },
           h("span", {}, `Length of axis ${axis + 1}, which the model leaves open`),
           h("input", {
             type: "number",
@@ -226,17 +226,17 @@ class View {
     const keep = () => (this.written = { text: text.value, ids: ids.value });
     for (const area of [text, ids]) area.addEventListener("input", keep);
     return [
-      h("label", { class: "field" }, h("span", {}, "Numbers of the tokens"), ids),
+      h("label", { class: "entry" }, h("span", {}, "Numbers of the tokens"), ids),
       h("p", { class: "row" }, h("button", { type: "button", class: "first", onclick: () => (keep(), this.attempt(() => this.explainIds(ids.value))) }, "Explain these tokens")),
       h(
         "label",
-        { class: "field" },
+        { class: "entry" },
         h("span", {}, "Vocabulary: one token a line, {\"token\": number}, or a tokenizer.json"),
         this.vocabulary,
       ),
       has && [
         h("p", { class: "quiet" }, `${number(has.size, 9)} tokens. A text is split into the longest tokens that fit; where the model’s own tokenizer splits otherwise, give its numbers above.`),
-        h("label", { class: "field" }, h("span", {}, "Text"), text),
+        h("label", { class: "entry" }, h("span", {}, "Text"), text),
         h("p", { class: "row" }, h("button", { type: "button", onclick: () => (explainText(), keep()) }, "Explain the text")),
       ],
     ];
@@ -258,7 +258,7 @@ class View {
         this.model.inputs.map((input, i) => [i ? ", " : "", h("code", {}, `${input.name} [${input.shape.map((n) => (n < 0 ? "any" : n)).join(", ")}]`), ` ${input.datatype}`]),
         ". Flat lists will do.",
       ),
-      h("label", { class: "field" }, h("span", {}, "Numbers"), this.pasted),
+      h("label", { class: "entry" }, h("span", {}, "Numbers"), this.pasted),
       h("p", { class: "row" }, h("button", { type: "button", class: isOpen ? "first" : "", onclick: () => this.paste(this.pasted.value) }, "Explain these numbers")),
     );
   }
@@ -516,7 +516,7 @@ class View {
     const name = called.replaceAll(" ", "-").toLowerCase();
     return h(
       "label",
-      { class: "field" },
+      { class: "entry" },
       h("span", {}, called),
       h(
         "select",
@@ -616,12 +616,12 @@ class View {
         { class: "drawn", style: { "max-inline-size": drawn.width } },
         drawn.element,
         legend(heat),
-        slider && h("label", { class: "field" }, h("span", {}, "Opacity of the heatmap"), slider),
+        slider && h("label", { class: "entry" }, h("span", {}, "Opacity of the heatmap"), slider),
         h(
           "div",
           { class: "places" },
-          h("label", { class: "field" }, h("span", {}, "Row"), place.row),
-          h("label", { class: "field" }, h("span", {}, "Column"), place.column),
+          h("label", { class: "entry" }, h("span", {}, "Row"), place.row),
+          h("label", { class: "entry" }, h("span", {}, "Column"), place.column),
           read,
         ),
       ),
