@@ -193,4 +193,4 @@ def _unpack(file: Path, folder: Path) -> None:
     """
     safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(file) as archive:
-        archive.extractall(folder, **safely)
+        archive.extractall(folder, **safely)  # noqa: S202
