@@ -129,7 +129,8 @@ class Database:
             event.listen(engine, "begin", _begin)
             return engine
         limits = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _LOST_MS, "keepalives_idle": _CONNECT_S}
-        return create_engine(self.url, pool_pre_ping=True, connect_args=limits)
+        encoding = {"client_encoding": "utf8"}  # else one of SQL_ASCII gives bytes where text was written
+        return create_engine(self.url, pool_pre_ping=True, connect_args=limits | encoding)
 
     def _check_place(self) -> None:
         """Raise StateUnavailableError where SQLite writes to a file that is there no more."""

@@ -174,6 +174,10 @@ class Explainers:
                 if not is_lost:
                     log.error("other processes are not followed: %s", error)
                 is_lost = True
+            except Exception:  # a fault at one change: later ones are followed all the same
+                if not is_lost:
+                    log.exception("other processes are not followed")
+                is_lost = True
             await asyncio.sleep(_LOOK_S)
 
     async def _clear(self) -> None:

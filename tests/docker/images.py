@@ -46,7 +46,7 @@ urllib.request.urlopen(sys.argv[-1], timeout=2)
 SERVICES = "postgresql,haproxy"
 POSTGRES = """
 FROM rationale-tests/services:1
-ENV PGDATA=/var/lib/postgresql/data
+ENV PGDATA=/var/lib/postgresql/data LANG=C.UTF-8
 RUN mkdir -p "$PGDATA" && chown postgres "$PGDATA"
 COPY start /usr/local/bin/start
 USER postgres

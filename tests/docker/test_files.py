@@ -176,6 +176,37 @@ def test_the_gateways_state_outlives_its_container() -> None:
     assert f":{state} " in re.search(r"docker run .*", DOCKERFILE)[0]
 
 
+def test_replicas_differ_in_their_names_alone_and_only_the_proxy_is_reached() -> None:
+    services = compose("docker-compose.yml")
+    of_profile = {name: each for name, each in services.items() if each.get("profiles") == ["replicas"]}
+    replicas = [each for name, each in of_profile.items() if name.startswith("replica-")]
+    assert len(replicas) == 3
+    assert all(each == replicas[0] for each in replicas)
+    assert (replicas[0]["read_only"], replicas[0]["cap_drop"]) == (True, ["ALL"])
+    assert [name for name, each in of_profile.items() if "ports" in each] == ["proxy"]
+    assert of_profile.keys() & {"gateway", "triton"} == set()
+    # Every container of ours has what the database and the bucket were made with.
+    environment = replicas[0]["environment"]
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] in environment["RATIONALE_STATE"]
+    assert services["s3"]["environment"]["ROOT_SECRET_KEY"] == environment["AWS_SECRET_ACCESS_KEY"]
+    assert services["s3"]["environment"]["ROOT_ACCESS_KEY"] == environment["AWS_ACCESS_KEY_ID"]
+    assert services["bucket"]["environment"].items() <= environment.items()
+
+
+def test_the_proxy_asks_every_replica() -> None:
+    services = compose("docker-compose.yml")
+    [mount] = services["proxy"]["volumes"]
+    text = (ROOT / mount["source"]).read_text()
+    asked = re.findall(r"^    server \w+ (\S+):8080$", text, re.MULTILINE)
+    assert asked == [name for name in services if name.startswith("replica-")]
+    assert services["proxy"]["depends_on"].keys() == set(asked)
+    page = (ROOT / "docs/replicas.md").read_text()
+    assert re.search(r"```text\ndefaults\n(.*?)\n\n", page, re.DOTALL)[1] in text
+    delay_s = float(services[asked[0]]["environment"]["RATIONALE_SHUTDOWN_DELAY_S"])
+    inter_ms, fall = map(int, re.search(r"inter (\d+)ms fall (\d+)", text).groups())
+    assert inter_ms * fall / 1000 < delay_s  # it has found out before a replica takes no more
+
+
 def test_the_gpu_file_only_adds_to_services_that_exist() -> None:
     over = compose("docker-compose.gpu.yml")
     assert over.keys() <= compose("docker-compose.yml").keys()

@@ -109,7 +109,7 @@ def compose(engine: docker.DockerClient, image: str, models: Path, tmp_path: Pat
 
 def test_what_one_makes_all_serve_and_one_may_die(compose: Compose) -> None:
     wait_for(lambda: is_ready(compose.proxy))
-    body = {"method": "integrated-gradients", "reference_set": "own"}
+    body = {"method": "deepshap", "reference_set": "own"}
     rows = (ROOT / "examples/credit/references.csv").read_bytes()
     headers = compose.headers | {"Content-Type": "text/csv"}
     put = patient.put(f"{compose.proxy}/v2/reference-sets/own?model=credit", content=rows, headers=headers)

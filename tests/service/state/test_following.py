@@ -126,3 +126,24 @@ async def test_an_explainer_of_another_version_is_not_answered_by(
         assert_answers(await explain(two, explainer="first"), "typical")
         assert (await settled(two, f"{PATH}/second"))["state"] == "ready"
         assert compiles(two) == 1
+
+
+async def test_a_fault_while_following_ends_it_not(
+    folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with administered(folder, sets) as one, administered(folder, sets) as two:
+        await both(one, two)
+        refresh, faults = service.Explainers.refresh, []
+
+        async def torn(self: service.Explainers) -> None:
+            if self is explainers_of(two) and len(faults) < 2:
+                faults.append(1)
+                raise TypeError("torn")
+            await refresh(self)
+
+        monkeypatch.setattr(service.Explainers, "refresh", torn)
+        await until(lambda: len(faults) == 2)
+        await made_ready(one, f"{PATH}/own", GRADIENT)
+        await until(lambda: not behind(one))
+        assert (await settled(two, f"{PATH}/own"))["state"] == "ready"
+    assert caplog.text.count("other processes are not followed") == 1

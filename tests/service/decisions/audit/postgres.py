@@ -41,9 +41,10 @@ class Postgres:
         self.run("psql", "-h", str(self._folder), "-U", "postgres", "-c", f"CREATE SCHEMA {name}")
         return f"postgresql://postgres:secret@/postgres?host={self._folder}&options=-csearch_path%3D{name}"
 
-    def new_database(self, name: str) -> str:
+    def new_database(self, name: str, encoding: str = "UTF8") -> str:
         """Its URL: for what is dumped as a whole."""
-        self.run("createdb", "-h", str(self._folder), "-U", "postgres", name)
+        of_its_own = ("--template=template0", f"--encoding={encoding}", "--locale=C")
+        self.run("createdb", "-h", str(self._folder), "-U", "postgres", *of_its_own, name)
         return f"postgresql://postgres:secret@/{name}?host={self._folder}"
 
     def drop_database(self, name: str) -> None:

@@ -46,6 +46,19 @@ def test_several_open_a_new_trail_at_once(url: str) -> None:
         one.close()
 
 
+def test_a_database_without_an_encoding_keeps_text(server: Postgres) -> None:
+    """A cluster that was made without a locale has SQL_ASCII."""
+    url = server.new_database("ascii", "SQL_ASCII")
+    database = SqlStore(url)
+    try:
+        ledger_of(database).append([[decision(1, model="Kreditwürdigkeit")]])
+        assert [row["model"] for row in database.in_order(None, None, None)] == ["Kreditwürdigkeit"]
+        assert list(verify(database)) == [1]
+    finally:
+        database.close()
+        server.drop_database("ascii")
+
+
 def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: SqlStore) -> None:
     ledger_of(database).append([[decision(1)]])
     with database.writing() as connection:

@@ -1,0 +1,33 @@
+"""Entries that machines share: fetched whole, by every Python that is supported."""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from service.explainers.artifact_store import ArtifactStore
+from service.explainers.records import Artifact
+from service.state.blobs import Blobs
+from service.state.state import State
+
+
+@pytest.mark.parametrize("has_filter", [True, False], ids=["filter", "before 3.11.4"])
+def test_an_entry_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_filter: bool) -> None:
+    if not has_filter:
+        extract = tarfile.TarFile.extractall
+        monkeypatch.delattr(tarfile, "data_filter")
+        monkeypatch.setattr(
+            tarfile.TarFile, "extractall", lambda self, path: extract(self, path, filter="tar")
+        )
+    one, two = (
+        ArtifactStore(tmp_path / name, State(tmp_path / f"{name}.state"), Blobs(f"file://{tmp_path}/blobs"))
+        for name in ("one", "two")
+    )
+    made = one.staging() / "net_explain_1"
+    (made / "1").mkdir(parents=True)
+    (made / "1/model.onnx").write_bytes(b"graph")
+    kept = Artifact("d", "net_explain_1", "net", "m", None, 5, sha256=one.keep(made, "d"))
+    assert two.fetch(kept)
+    assert (tmp_path / "two/net_explain_1/1/model.onnx").read_bytes() == b"graph"
+    for store in (one, two):
+        store.state.close()
