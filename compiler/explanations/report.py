@@ -10,7 +10,8 @@ from compiler.artefact.compiled import Explanation
 from compiler.artefact.entry import open_entry, read_inputs
 from compiler.artefact.folder import write
 from compiler.decisions.decide import NoReasonsError, decide
-from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
+from compiler.decisions.domain import outside
+from compiler.decisions.rows import ExplainedRow, explained_rows, keys_of, values_of
 from compiler.errors import InvalidOptionError
 from compiler.explanations.explain import TARGETS, Tell, batches
 from compiler.manifest import Decided, Manifest
@@ -66,7 +67,16 @@ def report_file(
     head.append(
         ("explainer", f"{manifest.digests.explanation[:12]}, the digest of model, references and options")
     )
-    content = [table(head), *(element("p", f"warning: {w}", class_="note") for w in manifest.warnings)]
+    notes = [f"warning: {warning}" for warning in manifest.warnings]
+    if missing := _undecided(manifest):
+        notes.append(
+            f"Nothing is decided here: the profile needs {', '.join(missing)} too (rationale decide)."
+        )
+    elif manifest.decision is not None:
+        notes.append(
+            "What is decided here is recorded nowhere; `rationale decide --audit` and the gateway record."
+        )
+    content = [table(head), *(element("p", note, class_="note") for note in notes)]
     made = page(f"Explanations by {name}", [*content, *over, *sections.made])
     write(out.parent, {out.name: made}, "--html")
     return "; ".join([f"wrote {out}: {count:,} row{'s' * (count > 1)}", *left])
@@ -106,23 +116,34 @@ class _Sections:
             yield answer
 
 
+def _undecided(manifest: Manifest) -> list[str]:
+    """Return what knock-outs look at that the model does not take, so that nothing is decided here."""
+    if manifest.decision is None:
+        return []
+    known = {*keys_of(manifest), *(name for e in manifest.explained for name in e.feature_names or ())}
+    return sorted({rule.feature for rule in manifest.decision.profile.knock_outs} - known)
+
+
 def _decisions(answer: Explanation) -> list[Element]:
-    """Return what is decided about each row, where the entry's own features say all that is needed."""
+    """Return what the profile decides about each row; nothing where there is none, or it needs more."""
     decided = answer.manifest.decision
-    if decided is None:
+    if decided is None or _undecided(answer.manifest):
         return []
     values = values_of(answer.manifest, answer.inputs)
-    if any(rule.feature not in values[0] for rule in decided.profile.knock_outs):
-        return []
     rows = explained_rows(answer.manifest, answer)
     return [_decision(decided, row, known) for row, known in zip(rows, values, strict=True)]
 
 
 def _decision(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
+    faults = list(outside(decided.profile, values)) if decided.profile.outside == "refuse" else []
+    if faults:
+        return element("p", f"Not decided: {'; '.join(faults)}")
     try:
         made = decide(decided, row, values)
     except NoReasonsError as error:
-        return element("p", f"No reasons: {error}")
+        return element("p", f"Not decided: {error}")
     said = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
-    reasons = [element("li", f"{reason.code}  {reason.text}") for reason in made.reasons]
-    return element("div", element("p", said), *[element("ol", *reasons)] * bool(reasons), class_="decision")
+    reasons = [element("li", f"{reason.code} {reason.text}") for reason in made.reasons]
+    warnings = [element("p", f"warning: {warning}", class_="note") for warning in made.warnings]
+    listed = [element("ol", *reasons)] if reasons else []
+    return element("div", element("p", said), *listed, *warnings, class_="decision")

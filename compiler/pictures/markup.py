@@ -102,7 +102,7 @@ text-align: left }}
 .rationale table {{ border-collapse: collapse; margin: .3em 0 1em; border: 0 }}
 .rationale th, .rationale td {{ text-align: left; vertical-align: top; padding: .15em 1em .15em 0; border: 0;
 background: none; font-size: 1em; white-space: normal }}
-.rationale th {{ font-weight: 400; opacity: .8; overflow-wrap: normal }}
+.rationale th {{ font-weight: 400; opacity: .8; white-space: nowrap }}
 .rationale .tokens {{ line-height: 2.1; margin: 0 }}
 .rationale .tokens span {{ padding: .15em .25em; border-radius: .2em; print-color-adjust: exact;
 -webkit-print-color-adjust: exact }}

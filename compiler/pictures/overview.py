@@ -1,5 +1,6 @@
 """Attributions over many rows: the mean of their size, and how they spread."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -8,7 +9,8 @@ import numpy as np
 from compiler.manifest import Attributed, Manifest
 from compiler.pictures.panels import Answer, element_name, is_table, short
 
-DOTS = 300  # rows that have a dot for each feature
+DOTS = 300  # rows that have a dot for each feature; fewer, where features are so many
+_MOST_NUMBERS = 4_000_000  # that are kept for dots
 _TARGETS = 3
 _ENDS = (5, 95)  # percentiles of a feature's values that have the full colours
 
@@ -40,25 +42,28 @@ def overviews(answers: Iterable[Answer], count: int, top: int) -> list[Overview]
         answers: one after the other, `count` rows together.
         top: features that are shown.
     """
-    kept = np.unique(np.linspace(0, count - 1, min(count, DOTS)).round().astype(int))
-    first, sums, dots, values = 0, 0.0, list[np.ndarray](), list[np.ndarray]()
+    kept, dots, values = np.empty(0, int), list[np.ndarray](), list[np.ndarray]()
+    first, sums = 0, np.zeros(())
     titles, labels = list[str](), list[str]()
     for answer in answers:
         tables = tables_of(answer.manifest)
         if not tables:
             return []
         attributions = _side_by_side([answer[e.attributions] for e in tables])
-        rows = len(attributions)
+        rows, *each = attributions.shape
+        if not first:
+            most = max(2, min(count, DOTS, _MOST_NUMBERS // math.prod(each)))
+            kept = np.unique(np.linspace(0, count - 1, most).round().astype(int))
+            titles, labels = _titles(answer), _labels(answer, tables)
         sums = sums + np.abs(attributions).sum(axis=0)
         here = kept[(kept >= first) & (kept < first + rows)] - first
         dots.append(attributions[here])
         values.append(_values(answer, tables, here))
-        titles, labels = _titles(answer), _labels(answer, tables)
         first += rows
     if not first:
         return []
     all_dots, all_values = np.concatenate(dots), np.concatenate(values)
-    means = np.asarray(sums) / first
+    means = sums / first
     return [
         _overview(title, first, labels, means[j], all_dots[:, j], all_values, top)
         for j, title in enumerate(titles)

@@ -48,6 +48,14 @@ def test_one_batch_or_many(table: Compiled) -> None:
     np.testing.assert_array_equal(one.values, many.values)
 
 
+def test_many_features_leave_few_dots(table: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compiler.pictures.overview._MOST_NUMBERS", 4 * 2 * FEATURES)
+    x = rows(50, FEATURES, seed=9)
+    found = overviews(parts(table, x, 20), 50, 3)[0]
+    assert found.attributions.shape == (3, 4)
+    assert found.rows == 50
+
+
 def test_the_tables_of_several_inputs_stand_together() -> None:
     given = {"a": rows(6, 3), "b": rows(6, 4)}
     answer = compile_model(two_inputs(), DeepShap(given), targets=[0]).explain(given)
