@@ -84,7 +84,7 @@ def test_fields_begin_with_the_references_medians(page: Page, gateway: str) -> N
     for one in told:
         field = page.get_by_label(one.get("title", one["name"]), exact=False).first
         assert float(field.input_value()) == one["quantiles"][10], one["name"]
-        slider = page.get_by_label(f"{one['title']}, slider")
+        slider = page.get_by_label(f"{one['title']}, slider", exact=True)
         ends = [float(slider.get_attribute(end)) for end in ("min", "max")]
         assert ends == [one["least"], one["most"]], one["name"]
 
@@ -177,6 +177,7 @@ def test_a_second_row_and_why_this_one_and_not_that_one(page: Page, gateway: str
     assert page.locator(".answers .panel").count() == 2
     page.get_by_label("as the reference").check()
     expect(page.locator(".figures")).to_contain_text("score of the second row", timeout=60_000)
+    page.wait_for_url(re.compile("reference=1"))
     row = json.loads(page.locator("section.view").get_attribute("data-row"))
     other = json.loads(parse_qs(urlsplit(page.url).fragment.partition("?")[2])["other"][0])
     due = explanation(gateway, "credit", row, references=[other])
@@ -237,7 +238,7 @@ def test_hostile_names_and_values_are_text(page: Page, gateway: str) -> None:
         assert text.count(name) >= 2, name  # in the form and in the bars
     assert "income\\u202egnp.exe" in text  # what turns text round is shown by its number
     assert "\u202e" not in text
-    page.get_by_label("kind").select_option("<script>alert(4)</script>")
+    page.get_by_label("kind", exact=True).select_option("<script>alert(4)</script>")
     drawn(page)
     due = explanation(
         gateway, "hostile.model", json.loads(page.locator("section.view").get_attribute("data-row"))

@@ -76,7 +76,6 @@ class Explain {
     this.root.dataset.asked = this.latest.counts.asked;
     clearTimeout(this.idle);
     this.curves?.abort();
-    this.idle = setTimeout(() => this.rested(), IDLE);
   }
 
   async ask(row) {
@@ -111,6 +110,8 @@ class Explain {
     this.rule = ruleOf(this.model, this.threshold, views[0].target);
     this.present = views[0];
     this.draw(views);
+    clearTimeout(this.idle);
+    this.idle = setTimeout(() => this.rested(), IDLE);
     // What is seen, for whoever reads the page by a program.
     Object.assign(this.root.dataset, { ...this.latest.counts, row: rows.written(row) });
   }
@@ -158,7 +159,6 @@ class Explain {
   async rested() {
     const { row } = this.form;
     this.address();
-    if (!this.present) return;
     const { rule, target } = { rule: this.rule, target: this.present.target };
     const score = this.score(this.present);
     this.context.say(`score ${number(score)}${rule ? `, ${rule.judge(score)}` : ""}`);
@@ -322,7 +322,7 @@ class Explain {
 
   rowTools() {
     this.picker = h("span", { class: "row", hidden: true });
-    const file = h("input", { type: "file", accept: ".csv,text/csv,text/plain", class: "unseen", tabindex: "-1", "aria-label": "A CSV file", onchange: () => this.opened(file.files[0]) });
+    const file = h("input", { type: "file", accept: ".csv,text/csv,text/plain", class: "unseen", tabindex: "-1", "aria-label": "A CSV file", onchange: () => this.opened(file).finally(() => (file.value = "")) }); // the same file may come again, mended
     this.fileTrouble = h("p", { class: "problem", role: "alert" });
     return [
       h(
@@ -339,7 +339,7 @@ class Explain {
     ];
   }
 
-  async opened(file) {
+  async opened({ files: [file] }) {
     if (!file) return;
     try {
       this.file = { ...parse(await file.text()), name: file.name };
