@@ -4,13 +4,14 @@
 
 The model is a credit network of 24 features by DeepSHAP over 100 references, served by a `rationale serve` of
 its own; the file has three columns more. Medians of the seconds from the choice of the file to the last
-picture, and of the longest time between two frames while the page is scrolled from end to end. Needs the extra
-`test` and Debian's chromium.
+picture, and of the longest time between two frames while the page is scrolled from end to end. Needs the
+extra `test` and Debian's chromium.
 """
 
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -41,7 +42,7 @@ _FRAMES = """() => {
 
 
 def credit_rows(rows: int, seed: int = 0) -> pd.DataFrame:
-    """Return applicants like those of examples/credit, with an id, a region and an outcome that goes with them."""
+    """Return applicants like those of examples/credit, with an id, a region and an outcome."""
     random = np.random.default_rng(seed)
     known = pd.read_csv(CREDIT / "references.csv")
     table = known.sample(rows, replace=True, random_state=seed).reset_index(drop=True)
@@ -119,18 +120,21 @@ def measured(browser: Browser, url: str, file: Path, turns: int) -> str:
     return f"{file.suffix[1:]:8}{size:9.1f} MB{median(seconds):11.1f} s{median(gaps) * 1000:11.0f} ms"
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
+    """Print a line for each kind of file."""
     parser = parser_of(__doc__, KINDS, many=True)
     parser.add_argument("--rows", type=positive, default=100_000, help="of the file (100,000)")
     parser.add_argument("--turns", type=positive, default=3, help="of each kind (3)")
-    asked = parser.parse_args()
+    asked = parser.parse_args(given)
     with told_plainly(), tempfile.TemporaryDirectory() as there, sync_playwright() as playwright:
         folder = Path(there)
         write_wide(folder / "models")
         table = wide_rows(asked.rows, 2)
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         print(f"{'file':8}{'size':>12}{'drawn':>13}{'frame':>14}")
-        with gateway(folder / "models", "--grpc-port", "off", RATIONALE_STATE=str(folder / "state")) as server:
+        with gateway(
+            folder / "models", "--grpc-port", "off", RATIONALE_STATE=str(folder / "state")
+        ) as server:
             for kind in asked.models or KINDS:
                 file = write_rows(table, folder, kind)
                 print(measured(browser, f"http://{server.http}", file, asked.turns), flush=True)

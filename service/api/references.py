@@ -127,8 +127,8 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
 @router.get(
     "/{name}/spreads",
     summary="How the values of each feature are spread over a reference set",
-    description="Quantiles of each feature by itself, by the rows' weights; not which values belong to one row. "
-    "The least and the largest are somebody's.",
+    description="Quantiles of each feature by itself, by the rows' weights; not which values belong to one "
+    "row. The least and the largest are somebody's.",
     operation_id="get_reference_set_spreads",
     responses=problem_responses(404),
 )

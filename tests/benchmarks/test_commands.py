@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import one_shot, profile, runtimes, trees, walks
+from benchmarks import console_portfolio, one_shot, profile, runtimes, trees, walks
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
+    "console_portfolio": (console_portfolio.main, "csv --rows 500 --turns 1", "csv "),
     "one_shot": (one_shot.main, f"{CREDIT} --rounds 2 --threads 1", "explain=true: "),
     "profile": (profile.main, "credit --references 2", "the longest nodes of the explanation"),
     "runtimes": (runtimes.main, "credit-softmax --rounds 1", "openvino "),

@@ -1,4 +1,4 @@
-"""The portfolio: what is drawn of a file is what `rationale explain` answers, whatever its names and values are."""
+"""The portfolio: a file drawn as `rationale explain` answers it, whatever its names and values are."""
 
 import csv
 from collections.abc import Callable
@@ -12,7 +12,9 @@ from playwright.sync_api import Page, Route, expect
 from typer.testing import CliRunner
 
 from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
+from compiler import ExactShap, compile_model
 from service.cli.main import app
+from tests.compiler.models import parsed
 from tests.service.child import both_ends
 from tests.service.console import models
 from tests.service.console.conftest import (
@@ -192,7 +194,9 @@ def test_the_threshold_tells_rates_and_costs_by_group(
         np.testing.assert_allclose(float(shown[label][5]), cost, rtol=0.02)
 
 
-def test_where_the_model_errs_is_found(page: Page, gateway: str, tmp_path: Path, explained: pd.DataFrame) -> None:
+def test_where_the_model_errs_is_found(
+    page: Page, gateway: str, tmp_path: Path, explained: pd.DataFrame
+) -> None:
     """A region in which half as many default as the scores say."""
     table = credit_rows(ROWS)
     random = np.random.default_rng(0)
@@ -277,7 +281,7 @@ def test_a_click_and_a_drag_pick_rows(page: Page, gateway: str, file: Path) -> N
     expect(page.locator("#picked-count")).to_contain_text("rows picked on the map")
     assert rows.count() > 1
     page.mouse.click(*middle)
-    expect(page.locator("#picked-count")).to_contain_text("1 rows picked in a picture")
+    expect(page.locator("#picked-count")).to_contain_text("1 row picked in a picture")
     page.select_option("#cohort-by", "picked")
     page.get_by_role("button", name="None").click()
     expect(page.locator("#picked-count")).to_contain_text("No row is picked")
@@ -311,6 +315,63 @@ def test_hostile_names_and_values_are_text(page: Page, gateway: str, tmp_path: P
     link.click()
     expect(page.get_by_role("heading", level=1)).to_contain_text("Explain")
     assert page.locator("main :is(script, iframe, b, img)").count() == 0
+
+
+def test_a_file_is_dropped(page: Page, gateway: str, file: Path) -> None:
+    page.goto(f"{gateway}/console/#portfolio?model=credit")
+    dropped = page.evaluate_handle(
+        """text => {
+          const carried = new DataTransfer();
+          carried.items.add(new File([text], "dropped.csv"));
+          return carried;
+        }""",
+        file.read_text(),
+    )
+    page.locator(".drop").dispatch_event("drop", {"dataTransfer": dropped})
+    page.locator(".view[data-state=drawn]").wait_for()
+    assert "dropped.csv: 2,000 rows explained" in status(page)
+
+
+def test_groups_are_one_bar_and_targets_are_chosen(watch: Callable[[str], Watched], tmp_path: Path) -> None:
+    """One-hot columns that are explained as one, of a model with two targets."""
+    text = "g (float[N, 4] x) => (float[N, 2] y) { y = MatMul (x, w) }"
+    w = np.array([[1, -1], [2, 0.5], [-1, 3], [0.1, 0.2]], np.float32)
+    random = np.random.default_rng(0)
+    own = random.integers(0, 2, 80)
+    age = random.uniform(20, 60, 80).round(1)
+    columns = {
+        "housing_own": own,
+        "housing_rent": 1 - own,
+        "age": age,
+        "debt": random.normal(size=80).round(2),
+    }
+    rows = pd.DataFrame(columns)
+    compiled = compile_model(
+        parsed(text, {"w": w}),
+        ExactShap(rows.head(10).to_numpy(np.float32)),
+        feature_names=list(columns),
+        groups={"housing": ["housing_own", "housing_rent"]},
+        targets="all",
+    )
+    compiled.write(tmp_path / "models", "grouped")
+    with both_ends("--repository", str(tmp_path / "models")) as ends:
+        url = f"http://{ends['http']}"
+        page = watch(url).page
+        page.goto(f"{url}/console/#portfolio?model=grouped")
+        page.locator("#target").select_option("1")
+        file = write_rows(rows, tmp_path, "csv")
+        page.set_input_files("#portfolio-file", file)
+        page.locator(".view[data-state=drawn]").wait_for()
+        centred = rows - rows.head(10).mean()
+        means = {
+            "housing": np.abs(centred["housing_own"] * -1 + centred["housing_rent"] * 0.5).mean(),
+            "age": np.abs(centred["age"] * 3).mean(),
+            "debt": np.abs(centred["debt"] * 0.2).mean(),
+        }
+        assert weights(page) == pytest.approx(means, rel=6e-3)
+        page.locator("#along").select_option(label="housing")
+        page.locator("#by").select_option(label="housing")
+        expect(page.get_by_text("Colour: housing")).to_contain_text("own, rent")
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------
@@ -422,7 +483,9 @@ def test_a_portfolio_of_100000_rows_is_drawn_in_30_seconds(
             seconds = drop(page, url, "wide", write_rows(rows, tmp_path, kind))
             assert "100,000 rows explained" in status(page), alert(page)
             gap = scroll(page)
-            record_property("summary", f"100,000 rows × 24 by {kind}: {seconds:.1f} s, frames {gap * 1000:.0f} ms")
+            record_property(
+                "summary", f"100,000 rows × 24 by {kind}: {seconds:.1f} s, frames {gap * 1000:.0f} ms"
+            )
             assert seconds < 30
             assert gap < 0.5
             page.goto("about:blank")

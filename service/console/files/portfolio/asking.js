@@ -6,7 +6,7 @@ const LEAST = 1;
 const MOST = 4000;
 const AIM_S = 0.4; // for one request: often enough for progress, seldom enough for speed
 const LONGEST_WAIT_S = 60;
-const MOST_TRIES = 8;
+const MOST_TRIES = 20;
 const TOO_MUCH = new Set([413, 504]); // fewer rows may do
 const LATER = new Set([0, 429, 503]); // 0: the connection
 

@@ -1,5 +1,6 @@
 // What is told of many rows at once. Columns are typed arrays; `n` says how many of their values are there.
 
+const MOST_SAMPLED = 20_000;
 const Z = 1.959963984540054; // of a normal interval of 95%
 
 export function meanAbsolute(column, n) {
@@ -36,7 +37,7 @@ export function difference(a, b) {
 
 /** Return `count` values of a column at even steps of its order; NaN is passed over. */
 export function quantiles(values, rows, count) {
-  const step = Math.max(1, Math.floor(rows.length / 20_000));
+  const step = Math.max(1, Math.floor(rows.length / MOST_SAMPLED));
   const seen = [];
   for (let k = 0; k < rows.length; k += step) {
     const value = values[rows[k]];
@@ -110,21 +111,26 @@ function covariance(sample, from, to, ys, xs, rows) {
   return spread > 0 ? together / Math.sqrt(spread) : 0;
 }
 
-/** Project rows on their two principal components: {x, y, shares}. Columns are centred, not scaled. */
+/**
+ * Project rows on their two principal components: {x, y, shares}. Columns are centred, not scaled; of many rows
+ * a sample finds the components.
+ */
 export function principal(columns, n) {
   const width = columns.length;
+  const step = Math.max(1, Math.floor(n / MOST_SAMPLED));
+  const count = Math.ceil(n / step);
   const means = columns.map((column) => {
     let sum = 0;
-    for (let i = 0; i < n; i++) sum += column[i];
-    return sum / n;
+    for (let i = 0; i < n; i += step) sum += column[i];
+    return sum / count;
   });
   const matrix = columns.map(() => new Float64Array(width));
   for (let a = 0; a < width; a++) {
     for (let b = a; b < width; b++) {
       let sum = 0;
       const [p, q, mp, mq] = [columns[a], columns[b], means[a], means[b]];
-      for (let i = 0; i < n; i++) sum += (p[i] - mp) * (q[i] - mq);
-      matrix[a][b] = matrix[b][a] = sum / n;
+      for (let i = 0; i < n; i += step) sum += (p[i] - mp) * (q[i] - mq);
+      matrix[a][b] = matrix[b][a] = sum / count;
     }
   }
   const total = matrix.reduce((sum, row, i) => sum + row[i], 0);
@@ -138,7 +144,7 @@ export function principal(columns, n) {
       const [column, mean, weight] = [columns[a], means[a], vector[a]];
       for (let i = 0; i < n; i++) along[i] += weight * (column[i] - mean);
     }
-    return { along, share: total > 0 ? Math.max(value, 0) / total : 0, vector };
+    return { along, share: total > 0 ? Math.max(value, 0) / total : 0 };
   });
   return { x: found[0].along, y: found[1].along, shares: found.map((each) => each.share) };
 }

@@ -75,6 +75,7 @@ export async function show(root, address, context) {
   }
 
   fill(root, h("h1", {}, title), drop(take, target), h("div", { class: "row" }, bar, cancel), problem, status, save, results);
+  droppable(root, take, signal);
   if (kept?.digest === model.digest) {
     const pictures = draw(results, kept.portfolio, signal, context);
     status.textContent = visible(summary(kept.portfolio));
@@ -91,27 +92,30 @@ function drop(take, target) {
     accept: ".csv,.txt,.tsv,.parquet,text/csv",
     onchange: () => input.files.length && take(input.files[0]),
   });
-  const area = h(
+  return h(
     "div",
-    {
-      class: "panel drop",
-      ondragover: (event) => {
-        event.preventDefault();
-        area.classList.add("over");
-      },
-      ondragleave: () => area.classList.remove("over"),
-      ondrop: (event) => {
-        event.preventDefault();
-        area.classList.remove("over");
-        if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
-      },
-    },
+    { class: "panel drop" },
     h("label", { for: "portfolio-file" }, "Drop a CSV or parquet file here, or choose one: a row for each case, up to 100,000"),
     input,
     target && h("span", { class: "row" }, h("label", { for: "target" }, "Explain output"), target),
     h("p", { class: "quiet" }, "Columns are found by the names of the features. Others, such as outcomes and regions, stay in this page."),
   );
-  return area;
+}
+
+/** Take what is dropped anywhere on the view: beside the marked place the browser would open the file. */
+function droppable(root, take, signal) {
+  const over = (isOver) => root.querySelector(".drop")?.classList.toggle("over", isOver);
+  const listen = (name, then) => root.addEventListener(name, then, { signal });
+  listen("dragover", (event) => {
+    event.preventDefault();
+    over(true);
+  });
+  listen("dragleave", () => over(false));
+  listen("drop", (event) => {
+    event.preventDefault();
+    over(false);
+    if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
+  });
 }
 
 function targets(model) {

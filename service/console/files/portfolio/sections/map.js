@@ -7,6 +7,8 @@ import { placeOf, redrawn } from "../../pictures/canvas.js";
 import { asNumbers } from "../portfolio.js";
 import { principal, ranks } from "../statistics.js";
 
+const MOST_FEATURES = 64; // those that weigh most
+
 export function makeMap(portfolio, { pick, pickAll, signal }) {
   const canvas = h("canvas", { class: "map", role: "img" });
   const box = h("div", { class: "box", hidden: true });
@@ -19,7 +21,8 @@ export function makeMap(portfolio, { pick, pickAll, signal }) {
   function draw() {
     if (!portfolio.n || !frame.clientWidth) return;
     if (along === null || along.x.length !== portfolio.n) {
-      along = principal(portfolio.explained.attributions, portfolio.n);
+      const widest = portfolio.order().slice(0, MOST_FEATURES);
+      along = principal(widest.map((j) => portfolio.explained.attributions[j]), portfolio.n);
       by.replaceChildren(
         h("option", { value: "" }, "score"),
         ...portfolio.order().filter((j) => portfolio.values[j] !== null)

@@ -62,7 +62,7 @@ export function makePicked(portfolio, { pickAll }) {
     const { picked } = portfolio;
     at = Math.min(at, Math.max(Math.ceil(picked.length / PAGE) - 1, 0));
     count.textContent = picked.length
-      ? visible(`${picked.length.toLocaleString("en")} rows picked ${portfolio.pickedWhy}.`)
+      ? visible(`${picked.length.toLocaleString("en")} ${picked.length === 1 ? "row" : "rows"} picked ${portfolio.pickedWhy}.`)
       : "No row is picked: click one in a picture, drag over the map, or filter.";
     const shown = picked.slice(at * PAGE, (at + 1) * PAGE);
     const others = portfolio.others().slice(0, 3);

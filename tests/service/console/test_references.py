@@ -1,0 +1,154 @@
+"""The references: sets, how their values are spread, and how attributions move between two of them."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.service import patient
+from tests.service.child import both_ends
+from tests.service.console import models
+from tests.service.console.conftest import (
+    Watched,
+    demand_accessible,
+    demand_no_sideways,
+    press_until,
+)
+from tests.service.security.test_keys import key_file
+
+NAME = "all-approved"
+APPROVED = models.CREDIT / "references.csv"
+MOVES = "[aria-label='Attributions by either set']"
+
+
+@pytest.fixture(scope="module")
+def kept(gateway: str) -> Iterator[str]:
+    """The name of a set that is kept for `credit`."""
+    url = f"{gateway}/v2/reference-sets/{NAME}"
+    headers = {"Content-Type": "text/csv"}
+    answer = patient.put(f"{url}?model=credit", content=APPROVED.read_bytes(), headers=headers)
+    assert answer.status_code == 201, answer.text
+    yield NAME
+    patient.delete(f"{url}?force=true")
+
+
+def applicant() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((models.CREDIT / "applicants.json").read_text())["instances"][1]
+    return found
+
+
+def opened(page: Page, gateway: str, **more: str) -> None:
+    query = "&".join(f"{key}={value}" for key, value in {"model": "credit", **more}.items())
+    page.goto(f"{gateway}/console/#references?{query}")
+    expect(page.locator(f"{MOVES} tbody tr").first).to_be_visible(timeout=60_000)
+
+
+def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None:
+    row = applicant()
+    opened(page, gateway, row=json.dumps(row), second=kept)
+    sets = page.locator("[aria-label='Reference sets'] tbody tr")
+    assert sets.locator("th").all_inner_texts() == ["of the explanation", kept]
+    digest = patient.get(f"{gateway}/v2/reference-sets/{kept}").json()["digest"]
+    expect(sets.nth(1)).to_contain_text(digest[:12])
+    expect(sets.nth(1)).to_contain_text("100")
+    assert page.locator(".spreads figure").count() == 10
+    values = pd.read_csv(APPROVED)["income"]
+    label = page.locator(".spreads svg").first.get_attribute("aria-label")
+    assert f"the second set: median {values.quantile(0.5, interpolation='lower'):,.0f}" in label
+    assert f"to {values.max():,.0f}" in label
+    assert "the row has 24,500" in label
+
+    def explained(**more: str) -> dict[str, float]:
+        body = {"instances": [row], **more}
+        answer = patient.post(f"{gateway}/v1/models/credit:explain", json=body)
+        attributions: dict[str, float] = answer.json()["explanations"][0]["attributions"]
+        return attributions
+
+    own, other = explained(), explained(reference_set=kept)
+    titles = {
+        each["name"]: each.get("title", each["name"])
+        for each in patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
+    }
+    shown = {
+        cells[0]: cells[1:4]
+        for cells in (
+            tr.locator("th, td").all_inner_texts() for tr in page.locator(f"{MOVES} tbody tr").all()
+        )
+    }
+    for name in own:
+        told = [float(cell.replace("−", "-")) for cell in shown[titles[name]]]
+        np.testing.assert_allclose(told, [own[name], other[name], other[name] - own[name]], atol=6e-4)
+    demand_accessible(page)
+    page.set_viewport_size({"width": 360, "height": 800})
+    demand_no_sideways(page)
+    demand_accessible(page)
+
+
+def test_sets_are_chosen_by_the_keyboard_and_stay_in_the_address(page: Page, gateway: str, kept: str) -> None:
+    opened(page, gateway)
+    press_until(page, "#second-set")
+    page.keyboard.type(kept[:3])
+    expect(page.locator(f"{MOVES} thead")).to_contain_text(kept)
+    assert f"second={kept}" in page.url
+    page.reload()
+    expect(page.locator(f"{MOVES} thead")).to_contain_text(kept)
+
+
+def test_words_are_told_by_their_shares(page: Page, gateway: str) -> None:
+    opened(page, gateway, model="words")
+    shares = models.table(400)["housing"][:60].value_counts(normalize=True)
+    shown = page.locator(".spreads figure", has_text="housing").locator("li")
+    texts = dict(
+        zip(shown.locator(".name").all_inner_texts(), shown.locator(".number").all_inner_texts(), strict=True)
+    )
+    assert {name.split("\n")[0]: float(share[:-1]) / 100 for name, share in texts.items()} == pytest.approx(
+        shares.to_dict(), abs=1e-3
+    )
+
+
+def test_hostile_names_are_text(page: Page, gateway: str) -> None:
+    opened(page, gateway, model="hostile.model")
+    names = [
+        name.replace("\\u202e", "\u202e") for name in page.locator(".spreads figcaption").all_inner_texts()
+    ]
+    assert names == [*models.HOSTILE, "kind"]
+    assert page.locator("main :is(script, iframe, b, img)").count() == 0
+
+
+def test_sets_are_shown_to_administrators(
+    repository: Path, tmp_path: Path, watch: Callable[[str], Watched]
+) -> None:
+    tokens = key_file(tmp_path, analyst="explain")
+    with both_ends("--repository", str(repository), "--keys-file", str(tmp_path / "keys.toml")) as ends:
+        url = f"http://{ends['http']}"
+        watched = watch(url)
+        watched.may_be_refused = True
+        page = watched.page
+        page.goto(f"{url}/console/")
+        page.get_by_label("Key", exact=True).fill(tokens["analyst"])
+        page.get_by_role("button", name="Go on").click()
+        opened(page, url)
+        expect(page.locator("[aria-label='Reference sets']")).to_contain_text("keys with the scope admin")
+        assert page.locator(".spreads figure").count() == 10
+
+
+def test_a_histogram_follows_its_quantiles(page: Page, gateway: str) -> None:
+    page.goto(f"{gateway}/console/#references?model=credit")
+    values = np.random.default_rng(0).lognormal(size=4000)
+    quantiles = np.quantile(values, np.linspace(0, 1, 21), method="inverted_cdf").tolist()
+    found = page.evaluate(
+        """async ({quantiles, from, to}) => {
+          const {histogram} = await import("./pictures/spread.js");
+          return [histogram(quantiles, from, to, 12), histogram([0, 0, 0, 1, 1], -0.5, 1.5, 2)];
+        }""",
+        {"quantiles": quantiles, "from": quantiles[0], "to": quantiles[-1]},
+    )
+    wanted, _ = np.histogram(values, bins=12)
+    np.testing.assert_allclose(found[0], wanted / len(values), atol=0.05)
+    assert sum(found[0]) == pytest.approx(1)
+    assert found[1] == pytest.approx([0.625, 0.375])
