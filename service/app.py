@@ -113,7 +113,9 @@ def create_app(
         # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
         has_copies = (blobs is not None and settings.triton is None) or remote is not None
         artifacts = ArtifactStore(copies_in(state) if has_copies else models, state, blobs)
-        repository = read_repository(models, strict=settings.strict, refused=remote and remote.refused)
+        repository = read_repository(
+            models, strict=settings.strict, refused=remote.refused if remote else None
+        )
         plane = DataPlane(repository, backend, settings, metrics)
         sets = ReferenceSets(state, blobs)
         sets.recover()
@@ -163,6 +165,11 @@ def create_app(
     app.state.settings = settings
     app.state.metrics = metrics
     app.state.gate = gate
+    _add_routes(app, settings)
+    return app
+
+
+def _add_routes(app: FastAPI, settings: Settings) -> None:
     if settings.cors_origins:
         _allow_origins(app, settings.cors_origins)
     app.routes.extend([*routes_v2.inference, *routes_v1.inference])
@@ -179,7 +186,6 @@ def create_app(
         add_console(app)
     if settings.admin_port is None:
         _add_admin_routes(app)
-    return app
 
 
 async def _load(plane: DataPlane, live: LiveRepository, explainers: Explainers, trail: AuditTrail) -> None:

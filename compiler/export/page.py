@@ -25,7 +25,7 @@ from compiler.export.fields import fields
 from compiler.export.fit import TYPES, check_fits, check_size
 from compiler.export.web import WebRuntime, find_runtime
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
-from compiler.references.spread import spreads
+from compiler.references.reference_set import spreads
 
 FILES = Path(__file__).parent / "files"
 KIND = ".html"

@@ -45,14 +45,18 @@ def backup(
         from service.configuration import load_settings
 
         settings = load_settings({"repository": repository}, config)
-        if not settings.repository.is_dir():
-            raise InvalidOptionError(f"there is no repository {settings.repository}: --repository names it")
+        entries = Path(settings.repository) if settings.repository_url is None else None
+        if entries is not None and not entries.is_dir():
+            raise InvalidOptionError(f"there is no repository {entries}: --repository names it")
         with _whole(into) as folder:
             for line in [*_copy_state(settings, folder / STATE), *_copy_audit(settings, folder / STATE)]:
                 print(line)
             # Last: what a record names was there before it.
-            copied = _copy_entries(settings.repository, folder / REPOSITORY)
-        print(f"{REPOSITORY}: {copied} folders and files of {settings.repository}")
+            copied = 0 if entries is None else _copy_entries(entries, folder / REPOSITORY)
+        if entries is None:
+            print(f"{REPOSITORY}: not copied: it is at {settings.repository_url}")
+        else:
+            print(f"{REPOSITORY}: {copied} folders and files of {entries}")
         print(f"written to {into}")
 
 

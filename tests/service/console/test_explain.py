@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from benchmarks.sliders import move
 from tests.service import patient
 from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
-from benchmarks.sliders import move
 
 WORST = {
     "income": 24500,

@@ -28,7 +28,7 @@ def declined(decided: Decided, store: Ledger) -> RecordedDecision:
 @pytest.fixture
 def copied(decided: Decided, tmp_path: Path) -> Path:
     """Another repository, with the example's entry under another name."""
-    shutil.copytree(decided.settings.repository / "credit_explain", tmp_path / "kept" / "old")
+    shutil.copytree(Path(decided.settings.repository) / "credit_explain", tmp_path / "kept" / "old")
     config = tmp_path / "kept" / "old" / "config.pbtxt"
     config.write_text(config.read_text().replace('name: "credit_explain"', 'name: "old"'))
     return tmp_path / "kept"
@@ -109,7 +109,7 @@ def test_an_altered_graph_under_the_old_manifest_is_told(
     now = Replayer(decided.settings, copied).entry(declined).graph_digest or ""
     assert f"is {now[:12]}…, and was {declined.runtime['graph'][:12]}…" in told
     for name in ("a", "z"):  # whatever the order of names, the one with the graph
-        config = decided.settings.repository / "credit_explain" / "config.pbtxt"
+        config = Path(decided.settings.repository) / "credit_explain" / "config.pbtxt"
         shutil.copytree(config.parent, copied / name)
         (copied / name / "config.pbtxt").write_text(config.read_text().replace("credit_explain", name))
         assert Replayer(decided.settings, copied).entry(declined).name == name
@@ -190,7 +190,7 @@ def test_hashed_inputs_are_asked_for_and_compared(decided: Decided, tmp_path: Pa
     key.write_text("k" * 40)
     repository = tmp_path / "models"
     for name in ("credit", "credit_explain"):
-        shutil.copytree(decided.settings.repository / name, repository / name)
+        shutil.copytree(Path(decided.settings.repository) / name, repository / name)
     (instance,) = INSTANCES["credit"][1:2]
     hashed = decide_all(repository, {"credit": [instance]}, audit_inputs="hashed", audit_key_file=key)
     ((one,),) = hashed.ids.values()
