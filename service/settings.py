@@ -105,11 +105,10 @@ class Settings(BaseSettings):
 
         Where machines share a database, copies alone are kept here: in the folder for temporary files.
         """
-        repository = str(self.repository) if self.repository_url else os.path.abspath(self.repository)
+        url = self.repository_url
+        repository = os.path.abspath(self.repository) if url is None else url
         if self.state is None:
-            return Path(
-                f"{repository.rstrip('/').rpartition('/')[2] if self.repository_url else repository}.state"
-            )
+            return Path(f"{repository if url is None else url.rpartition('/')[2]}.state")
         if self.state_url is None:
             return Path(self.state.get_secret_value())
         digest = hashlib.sha256(repository.encode()).hexdigest()[:16]

@@ -98,7 +98,10 @@ class RemoteRepository:
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for path, about in self._listed().items():
             entry, _, file = path.partition("/")
-            if not file or entry.startswith(".") or about.get("type") == "directory":
+            is_folder = about.get("type") == "directory" or path.endswith(
+                "/"
+            )  # an object that stands for one
+            if not file or is_folder or entry.startswith("."):
                 continue
             if any(part in ("", ".", "..") for part in file.split("/")) or "\\" in file:
                 raise RepositoryError(f"{self.name}: '{path}' is no name of an entry's file: delete it")
@@ -177,7 +180,7 @@ class RemoteRepository:
         for file, mark in files.items():
             target = folder / name / file
             target.parent.mkdir(parents=True, exist_ok=True)
-            if before is not None and known.get(file) == mark:
+            if before is not None and known.get(file) == mark and (before / file).is_file():
                 os.link(before / file, target)
             else:
                 wanted[f"{root}/{name}/{file}"] = target
@@ -240,6 +243,8 @@ class RemoteRepository:
                 graphs = Manifest.read(folder / FILE_NAME).graphs
                 for version, digest in graphs.items():
                     entry, _, number = version.partition("/")
+                    if not number.isdecimal():
+                        raise RepositoryError(f"{folder / FILE_NAME}: '{version}' is no version folder")
                     if entry in entries and graph_digest(entries[entry] / number) != digest:
                         raise RepositoryError(
                             f"{self.name}/{version}: its files are not those that {name}/{FILE_NAME} was "

@@ -218,14 +218,42 @@ def test_names_that_lead_elsewhere_are_refused(
         remote.pull()
 
 
+@pytest.mark.parametrize("marker", ["m/1/", "n/", "empty/"])
+def test_objects_that_stand_for_folders_are_none(
+    remote: RemoteRepository, monkeypatch: pytest.MonkeyPatch, marker: str
+) -> None:
+    seen = remote.look()
+    storage, root = remote._storage
+    find: Callable[..., Any] = storage.find
+    more = {f"{root}/{marker}": {"size": 0, "type": "file"}}
+    monkeypatch.setattr(storage, "find", lambda *given, **options: find(*given, **options) | more)
+    assert remote.look() == seen
+
+
+def test_a_file_that_is_gone_from_the_copy_comes_back(remote: RemoteRepository, bucket: Path) -> None:
+    remote.pull()
+    (remote.entries / "m" / "warmup" / "input_0").unlink()
+    (bucket / "m" / "config.pbtxt").write_text((bucket / "m" / "config.pbtxt").read_text() + "# tuned\n")
+    assert pull(remote) == {}
+    assert same(remote, bucket)
+
+
+def test_a_manifest_names_no_files_elsewhere(remote: RemoteRepository, bucket: Path) -> None:
+    path = bucket / "m_explain" / "explanation.json"
+    path.write_text(Manifest.read(path).model_copy(update={"graphs": {"m/../../..": "0" * 64}}).to_json())
+    refused = pull(remote)
+    assert "'m/../../..' is no version folder" in refused["m"]
+    assert f"file://{bucket}/m_explain" in refused["m"]
+
+
 def test_processes_that_share_a_copy_take_turns(remote: RemoteRepository, bucket: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from compiler.artefact.remote import RemoteRepository\n"
         "RemoteRepository(sys.argv[1], Path(sys.argv[2])).pull()"
     )
     command = [sys.executable, "-c", code, f"file://{bucket}", str(remote.folder)]
-    running = [subprocess.Popen(command) for _ in range(3)]
-    assert [one.wait() for one in running] == [0] * 3
+    running = [subprocess.Popen(command) for _ in range(2)]
+    assert [one.wait() for one in running] == [0] * 2
     assert same(remote, bucket)
     assert entries(remote) == ENTRIES
 

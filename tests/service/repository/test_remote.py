@@ -45,6 +45,12 @@ def upload(storage: S3, folder: Path) -> None:
         client.put_object(Bucket=BUCKET, Key=key, Body=path.read_bytes())
 
 
+def folders(storage: S3) -> None:
+    """As the console of a storage makes them: objects without content."""
+    for key in ("models/", "models/m/", "models/m/1/", "models/new/"):
+        storage.client().put_object(Bucket=BUCKET, Key=key, Body=b"")
+
+
 def compiled(folder: Path, seed: int = 0) -> np.ndarray:
     """The first row's attributions by an entry that is written there."""
     made = compile_model(mlp(), DeepShap(rows(3, FEATURES, seed=seed)), targets=[1])
@@ -77,6 +83,7 @@ def test_where_it_is_and_where_its_copy() -> None:
 def test_a_bucket_is_served_and_followed(storage: S3, tmp_path: Path) -> None:
     due = compiled(tmp_path / "models")
     upload(storage, tmp_path / "models")
+    folders(storage)
     settings = {**storage.environment, "RATIONALE_STATE": str(tmp_path / "state"), "RATIONALE_WATCH_S": "0.3"}
     with serve(*ARGUMENTS, **settings) as child:
         url, _ = ready_line(child)
