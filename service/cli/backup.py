@@ -117,6 +117,7 @@ def _copy_entries(repository: Path, target: Path) -> int:
 def _copy_entry(source: Path, target: Path) -> bool:
     """Copy an entry as it was at one moment, though renames replace it; return False where it went."""
     for _ in range(_ATTEMPTS):
+        before = None
         try:
             before = source.stat().st_ino
             if source.is_dir():

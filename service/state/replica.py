@@ -37,6 +37,11 @@ class Replica:
             return False
         return _started(int(found["process"])) != found["started"]
 
+    def is_of_another_boot(self, other: str) -> bool:
+        """Tell whether a replica ran before this machine was started, or on another machine."""
+        found = _ID.match(other)
+        return found is not None and found["machine"].partition(".")[0] != _machine().partition(".")[0]
+
 
 @dataclass(frozen=True)
 class Lease:

@@ -147,8 +147,14 @@ class StateDatabase(Database):
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     def _is_gone(self, row: Any, replica: Replica, now_s: float) -> bool:
-        """Tell whether a replica runs no more. Those of one SQLite file see each other's processes."""
-        return replica.is_dead(row["id"]) or (not self.is_sqlite and row["seen_s"] < now_s - HEARD_S)
+        """Tell whether a replica runs no more.
+
+        Those of one SQLite file see each other's processes; what an earlier boot left, or a copy of the
+        folder brought along, is gone.
+        """
+        if self.is_sqlite:
+            return replica.is_dead(row["id"]) or replica.is_of_another_boot(row["id"])
+        return replica.is_dead(row["id"]) or row["seen_s"] < now_s - HEARD_S
 
 
 def _number(connection: Connection) -> int:

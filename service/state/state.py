@@ -168,5 +168,5 @@ class State:
     def _left_behind(self) -> Iterator[Path]:
         for path in list(self.staging.iterdir()) if self.staging.is_dir() else []:
             process, dash, _ = path.name.rpartition("-")
-            if not dash or self.replica.is_dead(process):
+            if not dash or self.replica.is_dead(process) or self.replica.is_of_another_boot(process):
                 yield path

@@ -183,6 +183,23 @@ def test_a_replica_of_another_machine_is_gone_when_it_is_not_heard_of(
     other.close()
 
 
+def test_what_an_earlier_boot_left_in_a_folder_is_gone(tmp_path: Path) -> None:
+    """After a loss of power, or a snapshot of the folder that was restored on another machine."""
+    state, other = State(tmp_path / "state"), State(tmp_path / "state")
+    _, dot, space = other.replica.id.partition("~")[0].partition(".")
+    other.replica = type(other.replica)(f"of-another-boot{dot}{space}~{os.getpid()}~1~ab")
+    other.follow(0)
+    state.write(("note", "a", NOTE))
+    other.follow(0)
+    (other.new_staging() / "rows").write_text("of somebody")
+    assert state.behind(9) == []
+    own = state.new_staging()
+    state.sweep()
+    assert list(state.staging.iterdir()) == [own]
+    state.close()
+    other.close()
+
+
 def test_which_process_is_dead() -> None:
     own = this_process()
     assert not own.is_dead(own.id)
@@ -192,6 +209,9 @@ def test_which_process_is_dead() -> None:
     assert own.is_dead(f"{machine}~{os.getpid()}~1~ab")  # the number is another process's by now
     assert not own.is_dead("elsewhere~1~1~ab")
     assert not own.is_dead("garbage")
+    assert own.is_of_another_boot("elsewhere~1~1~ab")
+    assert not own.is_of_another_boot(this_process().id)
+    assert not own.is_of_another_boot("garbage")
 
 
 def test_the_state_of_a_newer_version_is_left_alone(state: State, url: str | None, tmp_path: Path) -> None:
