@@ -83,7 +83,7 @@ def _shades() -> str:
     )
 
 
-STYLE = f"""
+_RULES = f"""
 .rationale {{ font: 14px/1.45 system-ui, sans-serif; max-width: 54em; overflow-wrap: anywhere }}
 .rationale figure {{ margin: 1.2em 0; padding: 0; container-type: inline-size; break-inside: avoid }}
 .rationale figcaption, .rationale h3 {{ font-size: 1em; font-weight: 600; margin: 0 0 .3em;
@@ -99,6 +99,7 @@ text-align: left }}
 .rationale ul li {{ grid-column: 1 / -1; grid-template-columns: subgrid; align-items: center }}
 .rationale ul li > svg {{ grid-column: 3 }}
 }}
+.rationale tr {{ background: none }}
 .rationale table {{ border-collapse: collapse; margin: .3em 0 1em; border: 0 }}
 .rationale th, .rationale td {{ text-align: left; vertical-align: top; padding: .15em 1em .15em 0; border: 0;
 background: none; font-size: 1em; white-space: normal }}
@@ -111,6 +112,7 @@ background: none; font-size: 1em; white-space: normal }}
 .rationale summary {{ cursor: pointer }}
 {_shades()}
 """
+STYLE = _RULES.replace(".rationale ", ".rationale:not(#_) ")  # an id, to outweigh a front end's own rules
 _PAGE_STYLE = """
 :root { color-scheme: light dark }
 body { margin: 0; padding: 1.2em; background: Canvas; color: CanvasText }

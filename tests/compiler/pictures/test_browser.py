@@ -23,6 +23,12 @@ from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "a" * 200, "</style><b>", "w " * 60]
 REPORTS = ("table", "credit", "image", "text")
+JUPYTER = """
+body { background: #111; color: #ddd }
+.jp-Common ul:not(.list-inline) { padding-left: 2em; list-style: disc }
+.jp-Common:not(.jp-Markdown) td, .jp-Common:not(.jp-Markdown) th { text-align: right; padding: .5em }
+.jp-Common:not(.jp-Markdown) tbody tr:nth-child(odd) { background: #222 }
+"""  # what JupyterLab says of lists and tables, dark
 WIDE, NARROW = 1000, 360
 # Of each bar that the page shows: where it begins and ends, of the width of its picture.
 BARS = """() => [...document.querySelectorAll('li rect')].map(rect => {
@@ -73,8 +79,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
         assert done.exit_code == 0, done.output
     shown = decides._repr_html_() + decides.explain(near)._repr_html_() + table._repr_html_()
-    dark = "<!doctype html><html lang=en><title>t</title><body style='background: #111; color: #ddd'><main>"
-    (folder / "notebook.html").write_text(dark + shown + "</main>", encoding="utf-8")
+    front = f"<!doctype html><html lang=en><title>t</title><style>{JUPYTER}</style><main class=jp-Common>"
+    (folder / "notebook.html").write_text(front + shown + "</main>", encoding="utf-8")
     return folder
 
 
@@ -166,6 +172,19 @@ def test_a_page_runs_nothing_even_where_it_is_told_to(browser: Browser, folder: 
     assert page.evaluate("getComputedStyle(document.querySelector('.rationale li')).display") == "grid"
     assert stopped == {"https://example.invalid/x.png": "csp"}
     context.close()
+
+
+def test_a_front_ends_rules_do_not_reach_the_pictures(browser: Browser, folder: Path) -> None:
+    page, _ = opened(browser, folder / "notebook.html", "light", WIDE)
+    places = "[...document.querySelectorAll('figure')].flatMap(f => [...f.querySelectorAll('li')].map("
+    places += "li => li.getBoundingClientRect().left - f.getBoundingClientRect().left))"
+    assert set(page.evaluate(places)) == {0}
+    for of, value in (("td", "left"), ("th", "left")):
+        assert page.evaluate(f"getComputedStyle(document.querySelector('{of}')).textAlign") == value
+    assert (
+        page.evaluate("getComputedStyle(document.querySelector('tr')).backgroundColor") == "rgba(0, 0, 0, 0)"
+    )
+    page.context.close()
 
 
 def test_it_is_printed_light_and_whole(browser: Browser, folder: Path) -> None:
