@@ -33,6 +33,7 @@ def opened(page: Page, gateway: str, model: str, row: dict[str, Any] | None = No
     """Open the view and wait until its curves are drawn."""
     given = {**more, **({} if row is None else {"row": json.dumps(row)})}
     query = "".join(f"&{name}={quote(value)}" for name, value in given.items())
+    page.goto("about:blank")  # else the page that is there is seen until the new one is drawn
     page.goto(f"{gateway}/console/#explain?model={model}{query}")
     drawn(page)
 
@@ -121,7 +122,6 @@ def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: 
         answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [row]})
         assert answer.json()["decisions"][0]["decision"] == "approve", name
         expect(page.locator(".badge")).to_have_text("approve")
-        page.goto("about:blank")
         opened(page, gateway, "credit", milder)
     assert page.locator(".curve .flip").count() == lines.count()
     expect(page.locator(".turns").filter(has_text="turns to approve at").first).to_be_visible()
@@ -302,7 +302,6 @@ def test_every_model_light_dark_wide_and_narrow(page: Page, gateway: str, width:
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     for query in ("credit&beside=row", "words&threshold=0", "hostile.model"):
-        page.goto("about:blank")
         opened(page, gateway, query)
         demand_accessible(page)
         demand_no_sideways(page)
