@@ -94,7 +94,7 @@ def range_of(least: float, most: float, rule: FeatureRule, *, whole: bool) -> Ra
     It ends at round numbers beyond the outermost references: their values are nobody's business.
     """
     if least == most:  # of all references
-        least, most = min(0.0, 2 * least, least - 1), max(0.0, 2 * most, most + 1)
+        least, most = min(0.0, 2 * least), max(0.0, 2 * most) or 1.0
     low = least if rule.least is None else rule.least
     high = max(most if rule.most is None else rule.most, low)
     span = high - low or max(abs(low), 1.0)

@@ -47,7 +47,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(MOST_MS)
     yield context
     context.close()
 

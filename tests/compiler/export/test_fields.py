@@ -20,6 +20,8 @@ from tests.compiler.models import mlp, rows
         (0.087, 0.6321, False, Range(0.05, 0.65, 0.005)),
         (-1.2, 3.4, False, Range(-1.5, 3.5, 0.05)),
         (3.0, 3.0, False, Range(0, 6, 0.05)),
+        (0, 0, True, Range(0, 1, 1)),
+        (-3.0, -3.0, False, Range(-6, 1, 0.05)),
         (1e-9, 3e-9, False, Range(1e-9, 3e-9, 1e-11)),
     ],
 )

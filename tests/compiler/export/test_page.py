@@ -102,11 +102,10 @@ def drawn(facts: Mapping[str, Any], random: np.random.Generator) -> dict[str, An
     "name",
     [
         "credit",
-        "trees",
         "words",
         *(
             pytest.param(name, marks=pytest.mark.full)
-            for name in ("double", "classes", "one_shot", "relevance", "integers", "hostile.model")
+            for name in ("trees", "double", "classes", "one_shot", "relevance", "integers", "hostile.model")
         ),
     ],
 )
@@ -136,7 +135,7 @@ def test_each_target(opened: Open, repository: Path) -> None:
 # --- decisions --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["credit", "double"])
+@pytest.mark.parametrize("name", ["credit", pytest.param("double", marks=pytest.mark.full)])
 def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None:
     page, compiled = opened(name), open_entry(repository, name)
     decided = compiled.manifest.decision
@@ -161,6 +160,7 @@ def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None
     assert len(outcomes) > 1
 
 
+@pytest.mark.full
 def test_what_the_profile_does_not_take(opened: Open) -> None:
     page = opened("double")
     page.get_by_label("Age years").last.fill("17")
@@ -231,7 +231,7 @@ def test_a_whole_number_is_needed(opened: Open) -> None:
 # --- the page ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.full), "dark"])
 def test_readable_and_accessible(opened: Open, scheme: str) -> None:
     page = opened("credit")
     page.emulate_media(color_scheme=scheme)
