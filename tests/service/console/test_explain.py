@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from benchmarks.sliders import move
 from tests.service import patient
 from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
-from tests.service.console.sliders import move
 
 WORST = {
     "income": 24500,
@@ -106,11 +106,11 @@ def test_a_hundred_moves_the_last_is_shown(page: Page, gateway: str) -> None:
 def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
     lines = page.locator(".changes tbody tr")
-    assert lines.count() == 0  # no single feature is enough
+    assert lines.count() == 0
     expect(page.locator("section.view")).to_contain_text("No single feature")
-    milder = {**WORST, "late_payments_2y": 0, "utilisation": 0.4, "recent_inquiries": 1}
-    opened(page, gateway, "credit", milder)
+    opened(page, gateway, "credit", {"debt_to_income": 0.6, "income": 20000})  # the others are typical
     expect(page.locator(".badge")).to_have_text("decline")
+    milder = json.loads(page.locator("section.view").get_attribute("data-row"))
     assert lines.count() >= 1
     for i in range(lines.count()):
         button = lines.nth(i).get_by_role("button")
@@ -123,9 +123,22 @@ def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: 
         expect(page.locator(".badge")).to_have_text("approve")
         page.goto("about:blank")
         opened(page, gateway, "credit", milder)
-    marks = page.locator(".curve .flip")
-    assert marks.count() == lines.count()
+    assert page.locator(".curve .flip").count() == lines.count()
     expect(page.locator(".turns").filter(has_text="turns to approve at").first).to_be_visible()
+
+
+def test_several_features_at_once_carry_it_across(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit", {**WORST, "late_payments_2y": 1})
+    expect(page.locator("section.view")).to_contain_text("No single feature")
+    names = page.locator(".several li").count()
+    assert 2 <= names <= 4
+    page.get_by_role("button", name="Try them together").click()
+    expect(page.locator(".badge")).to_have_text("approve")
+    drawn(page)
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    assert sum(row[name] != value for name, value in {**WORST, "late_payments_2y": 1}.items()) == names
+    answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [row]})
+    assert answer.json()["decisions"][0]["decision"] == "approve"
 
 
 def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str) -> None:
@@ -276,14 +289,21 @@ def test_a_wrong_entry_is_named_beside_its_field(page: Page, gateway: str) -> No
     expect(page.locator(".turns").first).to_contain_text("which the model does not take")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (360, "dark"),
+        (1280, "light"),
+        pytest.param(360, "light", marks=pytest.mark.full),
+        pytest.param(1280, "dark", marks=pytest.mark.full),
+    ],
+)
 def test_every_model_light_dark_wide_and_narrow(page: Page, gateway: str, width: int, scheme: Any) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
-    for model, more in (("credit", {"beside": "row"}), ("words", {"threshold": "0"}), ("hostile.model", {})):
+    for query in ("credit&beside=row", "words&threshold=0", "hostile.model"):
         page.goto("about:blank")
-        opened(page, gateway, model, **more)
+        opened(page, gateway, query)
         demand_accessible(page)
         demand_no_sideways(page)
 
