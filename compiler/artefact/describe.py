@@ -40,9 +40,8 @@ from compiler.manifest import (
     TensorSpec,
 )
 from compiler.manifest import Method as MethodEntry
-from compiler.references.reference_set import ReferenceSet
+from compiler.references.reference_set import ReferenceSet, spreads
 from compiler.references.request_time import describe_open
-from compiler.references.spread import spreads
 from compiler.request import CompileRequest, plain
 from compiler.rules.rule import find_rule, package_of
 from compiler.runtime.kernels import digest

@@ -6,7 +6,7 @@ import weakref
 
 from compiler.manifest import Manifest, Spread
 from compiler.references.archives import read_npz
-from compiler.references.spread import spreads
+from compiler.references.reference_set import spreads
 from compiler.references.tables import FEATURE_NAMES, WEIGHTS
 from service.errors import (
     ConflictError,

@@ -28,7 +28,7 @@ export function targetName(model, target) {
 
 /**
  * A rule by which a score turns: of the decision profile, or a threshold of the reader's own.
- * {threshold, judge(score) → word, passes(score), score(prediction, explanation)}; null without either.
+ * {threshold, judge(score) → word, passes(score), gain(score): larger is nearer to passing, score(prediction, explained)}; null without either.
  */
 export function ruleOf(model, own, target) {
   const profile = model.decision;
@@ -44,6 +44,7 @@ export function ruleOf(model, own, target) {
       judge,
       passes: (score) => judge(score) === "approve",
       score: (prediction, explained) => output(model, prediction, profile.output)?.[profile.index] ?? explained,
+      gain: (score) => (profile.adverse === "above" ? -score : score),
       good: "approve",
     };
   }
@@ -56,6 +57,7 @@ export function ruleOf(model, own, target) {
     judge,
     passes: (score) => judge(score) === "above",
     score: (prediction, explained) => element(model, prediction, target) ?? explained,
+    gain: (score) => score,
     good: "above",
   };
 }

@@ -10,10 +10,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from benchmarks.sliders import move
 from tests.service import patient
 from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
-from tests.service.console.sliders import move
 
 WORST = {
     "income": 24500,
@@ -126,6 +126,20 @@ def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: 
     marks = page.locator(".curve .flip")
     assert marks.count() == lines.count()
     expect(page.locator(".turns").filter(has_text="turns to approve at").first).to_be_visible()
+
+
+def test_several_features_at_once_carry_it_across(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit", {**WORST, "late_payments_2y": 1})
+    expect(page.locator("section.view")).to_contain_text("No single feature")
+    names = page.locator(".several li").count()
+    assert 2 <= names <= 4
+    page.get_by_role("button", name="Try them together").click()
+    expect(page.locator(".badge")).to_have_text("approve")
+    drawn(page)
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    assert sum(row[name] != value for name, value in {**WORST, "late_payments_2y": 1}.items()) == names
+    answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [row]})
+    assert answer.json()["decisions"][0]["decision"] == "approve"
 
 
 def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str) -> None:
@@ -288,7 +302,7 @@ def test_every_model_light_dark_wide_and_narrow(page: Page, gateway: str, width:
         demand_no_sideways(page)
 
 
-def test_the_gateway_is_gone_and_back(page: Page, gateway: str, watch: Callable[[str], Watched]) -> None:
+def test_the_gateway_is_gone_and_back(gateway: str, watch: Callable[[str], Watched]) -> None:
     watched = watch(gateway)
     lost = watched.page
     opened(lost, gateway, "credit")

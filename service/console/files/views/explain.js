@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import { parse } from "../csv.js";
 import { fill, h } from "../dom.js";
-import { Scores, along } from "../explain/along.js";
+import { Scores, along, together } from "../explain/along.js";
 import { Form } from "../explain/form.js";
 import { number, rest, signed, told } from "../format.js";
 import { bars, scaleOf } from "../pictures/bars.js";
@@ -174,7 +174,8 @@ class Explain {
     try {
       const found = await along({ row, fields: this.fields, spans: this.form.spans, scores, rule, relevance, signal });
       this.form.paint(found, rule);
-      this.wouldChange(found, rule, row);
+      const several = rule && (await together({ ...found, row, scores, rule, signal }));
+      this.wouldChange(found, several, rule, row);
       this.root.dataset.drawn = rows.written(row);
     } catch (error) {
       if (error.name !== "AbortError") this.troubled(error);
@@ -270,7 +271,7 @@ class Explain {
   }
 
   /** What would have to change for the decision to turn: one feature at a time. */
-  wouldChange({ present, result }, rule, row) {
+  wouldChange({ present, result }, several, rule, row) {
     this.changes.hidden = false;
     if (!rule) {
       fill(this.changes, h("h2", {}, "What would have to change"), h("p", { class: "quiet" }, "Set a threshold above, and this says which one feature would carry the score across it."));
@@ -310,7 +311,18 @@ class Explain {
             h("table", { class: "changes" }, h("thead", {}, h("tr", {}, ["Feature", "now", "would be", "score then"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, h("span", { class: "unseen" }, "Try it")))), h("tbody", {}, flips.map(line))),
           )
         : none,
+      h("h3", {}, "Several at once"),
+      several ? this.severalAtOnce(several, rule, row) : h("p", {}, `No two to four features, moved together within the middle nine tenths of the references, make it ${aim}.`),
     );
+  }
+
+  severalAtOnce({ changed, row: next, score }, rule, row) {
+    const moves = changed.filter(({ field, value }) => value !== row[field.name]);
+    const step = ({ field, value }) => h("li", {}, `${field.title ?? field.name} `, this.form.called(field, row[field.name]), " → ", h("strong", {}, this.form.called(field, value)), field.unit && ` ${field.unit}`);
+    return [
+      h("ul", { class: "several" }, moves.map(step)),
+      h("p", {}, `Then the score is ${number(score)}: ${rule.judge(score)}. One way of many. `, h("button", { type: "button", onclick: () => this.take(next), "aria-label": "Try them together" }, "Try")),
+    ];
   }
 
   take(row) {
