@@ -1,7 +1,7 @@
 """What the commands here have in common on the command line."""
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from compiler.bench.cases import MODELS, Case, choose_cases
 
@@ -14,11 +14,21 @@ def parser_of(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     if many:
-        parser.add_argument("models", nargs="*", choices=tuple(models), metavar="MODEL")
+        # no `choices`: argparse looks for [] among them where none is given
+        parser.add_argument("models", nargs="*", type=_one_of(tuple(models)), metavar="MODEL")
     else:
         parser.add_argument("model", choices=tuple(models))
         parser.add_argument("--threads", type=positive, default=2, help="of every system (2)")
     return parser
+
+
+def _one_of(names: Sequence[str]) -> Callable[[str], str]:
+    def checked(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"must be {' or '.join(names)}, not {text!r}")
+        return text
+
+    return checked
 
 
 def case_of(asked: argparse.Namespace) -> Case:
