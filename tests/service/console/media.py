@@ -3,6 +3,7 @@
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -15,8 +16,7 @@ POLARITY = {"good": 2.0, "bad": -2.0, "very": 0.5, "dull": -1.0, "fine": 1.0}
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "was", *POLARITY, "##ly", IMAGE, SCRIPT]
 LENGTH = 7
 
-
-JUDGED = {
+JUDGED: dict[str, Any] = {
     "output": "y",
     "threshold": 0.0,
     "adverse": "above",
@@ -45,7 +45,9 @@ def judged(folder: Path) -> None:
         "g (float[N, 3] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((3, 1), np.float32)}
     )
     rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
-    others = Comparisons(baselines={"all_applicants": DeepShap(rows + np.float32([0, 3, 0]))}, draws=4)
+    others = Comparisons(
+        baselines={"all_applicants": DeepShap(rows + np.array([0, 3, 0], np.float32))}, draws=4
+    )
     compile_model(
         model, DeepShap(rows), feature_names=["a", "b", "c"], decision=JUDGED, comparisons=others
     ).write(folder, "judged")
@@ -55,10 +57,10 @@ def digits(folder: Path) -> None:
     """Random filters, and a last layer that is fitted to scikit-learn's digits, whose pixels are 0 to 16."""
     random = np.random.default_rng(0)
     pixels, labels = load_digits(return_X_y=True)
-    weights = {
+    weights: dict[str, np.ndarray] = {
         "w": random.normal(size=(16, 1, 3, 3)).astype(np.float32),
         "b": random.normal(size=16).astype(np.float32),
-        "scale": np.float32(1 / 16),
+        "scale": np.array(1 / 16, np.float32),
     }
     text = """g (float[N, 8, 8, 1] pixels) => (float[N, 256] flat) {
         turned = Transpose <perm = [0, 3, 1, 2]> (pixels)
@@ -71,8 +73,9 @@ def digits(folder: Path) -> None:
     from onnx.reference import ReferenceEvaluator
 
     rows = pixels.reshape(-1, 8, 8, 1).astype(np.float32)
+    features: Any
     (features,) = ReferenceEvaluator(parsed(text, weights)).run(None, {"pixels": rows})
-    wanted = np.eye(10)[labels] - 0.1
+    wanted: np.ndarray = np.eye(10)[labels] - 0.1
     fitted = np.linalg.solve(features.T @ features + 10 * np.eye(256), features.T @ wanted)
     text = text.replace("(float[N, 256] flat)", "(float[N, 10] scores)").replace(
         "\n    }", "\n        scores = MatMul (flat, v)\n    }"
@@ -86,7 +89,7 @@ def reviews(folder: Path) -> None:
     random = np.random.default_rng(0)
     table = random.normal(size=(len(VOCABULARY), 4)).astype(np.float32) / 20
     table[:, 0] += [POLARITY.get(word, 0.0) for word in VOCABULARY]
-    weights = {
+    weights: dict[str, np.ndarray] = {
         "table": table,
         "w": np.vstack([[1, -1, 0, 0], random.normal(size=(3, 4)) / 9]).astype(np.float32),
         "v": np.array([[-1, 1], [1, -1], [0.1, 0], [0, 0.1]], np.float32),
