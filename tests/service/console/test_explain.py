@@ -178,9 +178,7 @@ def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> 
 
 def test_each_of_several_targets(page: Page, gateway: str) -> None:
     opened(page, gateway, "classes")
-    due = explanation(
-        gateway, "classes", json.loads(page.locator("section.view").get_attribute("data-row"))
-    )
+    due = explanation(gateway, "classes", json.loads(page.locator("section.view").get_attribute("data-row")))
     for i, one in enumerate(due["targets"]):
         page.get_by_label("Explained").select_option(str(i))
         expect(page.locator("#score")).to_have_text(re.compile(f"{one['explained_value']:.4f}"[:5]))
