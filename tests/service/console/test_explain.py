@@ -158,6 +158,50 @@ def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str)
     demand_accessible(page)
 
 
+def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit.trees", WORST)
+    field = page.locator(".field").filter(has_text="utilisation")
+    field.get_by_label("missing").check()
+    drawn(page)
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    assert row == {**WORST, "utilisation": None}
+    due = explanation(gateway, "credit.trees", row)
+    assert effects(page.locator(".answers"))["utilisation"] == pytest.approx(
+        due["attributions"]["utilisation"], abs=1e-4
+    )
+    expect(page.locator(".answers")).to_contain_text("missing")
+    field.get_by_label("missing").uncheck()
+    expect(field.get_by_role("textbox")).to_have_value("0.91")
+    drawn(page)
+    assert json.loads(page.locator("section.view").get_attribute("data-row")) == WORST
+
+
+def test_each_of_several_targets(page: Page, gateway: str) -> None:
+    opened(page, gateway, "classes")
+    due = explanation(gateway, "classes", json.loads(page.locator("section.view").get_attribute("data-row")))
+    for i, one in enumerate(due["targets"]):
+        page.get_by_label("Explained").select_option(str(i))
+        expect(page.locator("#score")).to_have_text(re.compile(f"{one['explained_value']:.4f}"[:5]))
+    page.wait_for_url(re.compile("target=2"))
+    page.reload()
+    drawn(page)
+    assert number(page.locator("#score").inner_text()) == pytest.approx(
+        due["targets"][2]["explained_value"], abs=1e-4
+    )
+
+
+def test_a_method_without_references_or_base_value(page: Page, gateway: str) -> None:
+    opened(page, gateway, "bare")
+    due = explanation(gateway, "bare", json.loads(page.locator("section.view").get_attribute("data-row")))
+    assert "base_value" not in due
+    shown = effects(page.locator(".answers"))
+    assert shown == pytest.approx(due["attributions"], abs=1e-4)  # bars from zero, no totals
+    page.locator("[aria-label='age, slider']").press("ArrowRight")
+    drawn(page)
+    assert json.loads(page.locator("section.view").get_attribute("data-row"))["age"] > 0
+    demand_accessible(page)
+
+
 def test_an_address_can_be_sent(page: Page, gateway: str, watch: Callable[[str], Watched]) -> None:
     opened(page, gateway, "credit", WORST)
     page.get_by_label("Income", exact=False).first.fill("40000")
