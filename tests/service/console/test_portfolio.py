@@ -27,6 +27,10 @@ from tests.service.console.conftest import (
 ROWS = 2000
 SCALARS = ("row", "target", "explained_value", "base_value", "completeness_gap")
 
+PATIENT_MS = 30_000  # of a busy machine
+
+expect.set_options(timeout=PATIENT_MS)
+
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
