@@ -27,6 +27,10 @@ from tests.service.console.conftest import (
 ROWS = 2000
 SCALARS = ("row", "target", "explained_value", "base_value", "completeness_gap")
 
+PATIENT_MS = 30_000  # of a busy machine
+
+expect.set_options(timeout=PATIENT_MS)
+
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
@@ -121,7 +125,7 @@ def test_what_is_drawn_is_what_rationale_explain_answers(
     demand_accessible(page)
 
 
-@pytest.mark.parametrize("compression", ["snappy", "zstd"])
+@pytest.mark.parametrize("compression", ["snappy", pytest.param("zstd", marks=pytest.mark.full)])
 def test_parquet_is_read_as_csv_is(
     page: Page, gateway: str, table: pd.DataFrame, explained: pd.DataFrame, tmp_path: Path, compression: str
 ) -> None:
@@ -194,6 +198,7 @@ def test_the_threshold_tells_rates_and_costs_by_group(
         np.testing.assert_allclose(float(shown[label][5]), cost, rtol=0.02)
 
 
+@pytest.mark.full
 def test_where_the_model_errs_is_found(
     page: Page, gateway: str, tmp_path: Path, explained: pd.DataFrame
 ) -> None:
@@ -332,6 +337,7 @@ def test_a_file_is_dropped(page: Page, gateway: str, file: Path) -> None:
     assert "dropped.csv: 2,000 rows explained" in status(page)
 
 
+@pytest.mark.full
 def test_groups_are_one_bar_and_targets_are_chosen(watch: Callable[[str], Watched], tmp_path: Path) -> None:
     """One-hot columns that are explained as one, of a model with two targets."""
     text = "g (float[N, 4] x) => (float[N, 2] y) { y = MatMul (x, w) }"
@@ -377,25 +383,28 @@ def test_groups_are_one_bar_and_targets_are_chosen(watch: Callable[[str], Watche
 # --- what goes wrong ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "The file is empty"),
-        ("income,loan_amount\n", "holds a header and no rows"),
-        ("income,loan_amount\n1,2\n", 'lacks: "term_months", "debt_to_income"'),
-        ("income,income\n1,2\n", 'Two columns are called "income"'),
-        ("income,loan_amount\n1,2,3\n", "Line 2 has 3 fields, and the first line 2"),
-        ('income,loan_amount\n1,"2\n', "Line 2: a quote that does not end"),
-        ("PAR1 and no more", "The parquet file cannot be read here"),
-        ("\xff\xfe", "not UTF-8 text"),
-    ],
-)
-def test_broken_files_are_refused_in_words(
-    page: Page, gateway: str, tmp_path: Path, text: str, told: str
-) -> None:
-    file = tmp_path / "rows.csv"
-    file.write_bytes(text.encode("latin-1"))
-    assert told in refused(page, gateway, file)
+BROKEN = {
+    "": "The file is empty",
+    "income,loan_amount\n": "holds a header and no rows",
+    "income,loan_amount\n1,2\n": 'lacks: "term_months", "debt_to_income"',
+    "income,income\n1,2\n": 'Two columns are called "income"',
+    "income,loan_amount\n1,2,3\n": "Line 2 has 3 fields, and the first line 2",
+    'income,loan_amount\n1,"2\n': "Line 2: a quote that does not end",
+    "PAR1 and no more": "The parquet file cannot be read here",
+    "\xff\xfe": "not UTF-8 text",
+}
+
+
+def test_broken_files_are_refused_in_words(page: Page, gateway: str, tmp_path: Path, file: Path) -> None:
+    page.goto(f"{gateway}/console/#portfolio?model=credit")
+    for i, (text, told) in enumerate(BROKEN.items()):
+        broken = tmp_path / f"{i}.csv"
+        broken.write_bytes(text.encode("latin-1"))
+        page.set_input_files("#portfolio-file", broken)
+        expect(page.locator(".view > [role=alert]")).to_contain_text(told)
+    page.set_input_files("#portfolio-file", file)
+    expect(page.locator("#portfolio-status")).to_contain_text("2,000 rows explained by")
+    expect(page.locator(".view > [role=alert]")).to_be_empty()
 
 
 def test_words_where_numbers_belong_are_named(
@@ -419,6 +428,7 @@ def test_rows_without_a_value_are_left_out_and_counted(
     assert saved(page, tmp_path)["row"].tolist() == [*range(3), *range(6, 50)]
 
 
+@pytest.mark.full
 def test_semicolons_and_quotes_are_read(
     page: Page, gateway: str, tmp_path: Path, table: pd.DataFrame
 ) -> None:

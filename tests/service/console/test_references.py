@@ -25,6 +25,10 @@ NAME = "all-approved"
 APPROVED = models.CREDIT / "references.csv"
 MOVES = "[aria-label='Attributions by either set']"
 
+PATIENT_MS = 30_000  # of a busy machine
+
+expect.set_options(timeout=PATIENT_MS)
+
 
 @pytest.fixture(scope="module")
 def kept(gateway: str) -> Iterator[str]:

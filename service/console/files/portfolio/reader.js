@@ -2,7 +2,6 @@
 
 import { Fault } from "./columns.js";
 import { readCsv } from "./csv.js";
-import { readParquet } from "./parquet.js";
 
 const EVERY_MS = 100;
 
@@ -15,7 +14,7 @@ self.onmessage = async ({ data: { file, texts } }) => {
   };
   try {
     const magic = new TextDecoder().decode(await file.slice(0, 4).arrayBuffer());
-    const read = magic === "PAR1" ? readParquet : readCsv;
+    const read = magic === "PAR1" ? (await import("./parquet.js")).readParquet : readCsv; // thirty files
     const table = await read(file, new Set(texts), progress);
     self.postMessage({ table }, table.columns.map((column) => (column.values ?? column.codes).buffer));
   } catch (error) {
