@@ -21,7 +21,7 @@ from compiler.artefact.repository import check_name
 from compiler.browser import FILES as SHARED
 from compiler.decisions.rows import keys_of, score_index
 from compiler.errors import InvalidOptionError
-from compiler.export.fields import fields
+from compiler.export.fields import fields, names_of
 from compiler.export.fit import TYPES, check_fits, check_size
 from compiler.export.web import WebRuntime, find_runtime
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
@@ -60,8 +60,9 @@ def export_page(
     compiled = open_entry(repository, name)
     runtime = find_runtime(folder)
     check_fits(name, compiled.manifest, compiled.model, runtime)
-    known = _spreads_of(ranges, compiled) if ranges else compiled.manifest.references
-    facts = describe_page(compiled, known if isinstance(known, tuple) else known.spreads if known else ())
+    references = compiled.manifest.references
+    known = _spreads_of(ranges, compiled) if ranges else references.spreads if references else ()
+    facts = describe_page(compiled, known)
     page = page_of(facts, compiled.model.SerializeToString(), runtime)
     write(out.parent, {out.name: page}, "--html")
     return list(_told(out, page, compiled.manifest, runtime))
@@ -74,7 +75,7 @@ def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
     arrays = compiled.fit(table.given)
     texts = {spec.name for spec in manifest.inputs if spec.datatype == "BYTES"}
     rows = {name: array.astype(str) if name in texts else array for name, array in arrays.items()}
-    return spreads(rows, {e.tensor.name: e.feature_names for e in manifest.explained}, None)
+    return spreads(rows, {spec.name: names_of(manifest, spec) for spec in manifest.inputs}, None)
 
 
 def _told(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:

@@ -1,7 +1,7 @@
 // The page: fields on one side, the answer on the other; each change is answered by one run of the graph.
 
 import { fill, h } from "./dom.js";
-import { number, percent, told } from "./format.js";
+import { number, percent, rest, told } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf } from "./pictures/bars.js";
 import { decide, own, ruleOf } from "./decide.js";
@@ -82,7 +82,7 @@ async function start() {
     const drawn = bars({ items, base: row.base, value: row.explained, kind, threshold, scale,
       caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, target) });
     const gap = row.gap === null ? null
-      : h("p", { class: "quiet" }, `Completeness gap ${number(row.gap)}: what the attributions leave unexplained.`);
+      : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
     return [h("h3", {}, "What contributes"), drawn, gap, digits(row, items, values)];
   }
 

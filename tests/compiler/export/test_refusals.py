@@ -151,6 +151,16 @@ def test_what_is_typed_wrongly(place: Path, arguments: tuple[str, ...], words: s
     assert_refused(call(*arguments, "--onnxruntime-web", str(package(place / "web"))), words)
 
 
+def test_ranges_of_other_rows(place: Path) -> None:
+    written(compile_model(mlp(), DeepShap(rows(4, 5))))
+    np.save("ranges.npy", np.linspace([100.0, 0, 0, 0, 0], [900.0, 1, 1, 1, 1], 9).astype(np.float32))
+    done = call("m", *FLAGS, "--ranges", "ranges.npy", "--onnxruntime-web", str(package(place / "web")))
+    assert done.exit_code == 0, done.output
+    page = Path("out/page.html").read_text()
+    first, *_ = json.loads(page.partition('id="facts">')[2].partition("</script>")[0])["fields"]
+    assert (first["least"], first["most"], first["begin"]) == (100, 900, 500)
+
+
 def test_a_page_that_cannot_be_written(place: Path) -> None:
     written(compile_model(mlp(), DeepShap(rows(4, 5))))
     (place / "file").write_text("")
