@@ -107,12 +107,12 @@ def measured(name: str, rows: int, turns: int, bare_rows: int) -> str:
     return f"{name:8}{speeds[0]:14,.0f}{speeds[1]:14,.0f}{np.median(ratios):10.2f}{grown:12.0f} MB"
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, SUBJECTS, many=True)
     parser.add_argument("--rows", type=positive, default=1_000_000, help="of each model (1,000,000)")
     parser.add_argument("--turns", type=positive, default=3, help="of either way (3)")
     parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
-    asked = parser.parse_args()
+    asked = parser.parse_args(given)
     with told_plainly():
         print(f"{'rows/s':8}{'bare':>14}{'rationale':>14}{'ratio':>10}{'memory +':>15}")
         for name in asked.models or SUBJECTS:

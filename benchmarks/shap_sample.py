@@ -14,7 +14,7 @@ from its own, in parts of the largest: the methods of a pair are the same for De
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 
 import numpy as np
@@ -125,12 +125,12 @@ def measured(name: str, count: int, seconds: float) -> Iterator[str]:
         yield f"{name:10}{peer:18}{speed:12,.3g}{own / speed:12,.0f}{differs:12.1e}"
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     """Prints a line for each model and system."""
     parser = parser_of(__doc__, SUBJECTS, many=True)
     parser.add_argument("--rows", type=positive, default=200, help="of the sample (200)")
     parser.add_argument("--seconds", type=positive, default=20, help="for each system (20)")
-    asked = parser.parse_args()
+    asked = parser.parse_args(given)
     with told_plainly():
         print(f"{'':28}{'rows/s':>12}{'times':>12}{'differs':>12}")
         for name in asked.models or SUBJECTS:
