@@ -1,12 +1,12 @@
 """A portfolio of rows in parquet files, explained by `rationale explain` and by a bare ONNX Runtime loop.
 
-    python -m benchmarks.portfolio [credit trees] [--rows 1000000] [--turns 3]
+    python -m benchmarks.portfolio [credit trees] [--rows 1000000] [--turns 3] [--bare-rows 500]
 
 `credit` is the network of examples/credit, `trees` XGBoost as in benchmarks.trees. The bare loop reads the
-same files, runs the same graph on as many rows at a time in a thread on each core, and keeps nothing;
+same files, runs the same graph on so many rows at a time in a thread on each core, and keeps nothing;
 `rationale explain` also checks the rows, and writes a file for each. Rows per second of either, in turn; the
-median of their ratios; and by how much the memory of the process grew from a tenth of the rows to all, before
-any loop ran.
+median of their ratios; and by how much the memory of the process grew from a tenth of the rows (in whole
+batches: ONNX Runtime keeps what the largest took) to all, before any loop ran.
 """
 
 import resource
@@ -52,8 +52,8 @@ def known_rows(instances: Sequence[Mapping[str, float | None]]) -> np.ndarray:
     return np.array([[np.nan if v is None else v for v in row.values()] for row in instances], np.float32)
 
 
-def bare(compiled: Compiled, folder: Path, names: list[str]) -> None:
-    """Run the graph on every row, by a session of one core in a thread on each."""
+def bare(compiled: Compiled, folder: Path, names: list[str], at_once: int) -> None:
+    """Run the graph on every row, by a session of one core in a thread on each, so many rows at once."""
     from pyarrow import parquet
 
     options = ort.SessionOptions()
@@ -68,7 +68,7 @@ def bare(compiled: Compiled, folder: Path, names: list[str]) -> None:
 
     with ThreadPoolExecutor(available_cores()) as pool:
         for file in sorted(folder.glob("*.parquet")):
-            for _ in pool.map(run, parquet.ParquetFile(file).iter_batches(ROWS, columns=names)):
+            for _ in pool.map(run, parquet.ParquetFile(file).iter_batches(at_once, columns=names)):
                 pass
 
 
@@ -80,7 +80,7 @@ def seconds_of(run: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def measured(name: str, rows: int, turns: int) -> str:
+def measured(name: str, rows: int, turns: int, bare_rows: int) -> str:
     """Return a line about a model."""
     compiled, instances = SUBJECTS[name]()
     names = list(instances[0])
@@ -88,7 +88,7 @@ def measured(name: str, rows: int, turns: int) -> str:
     with tempfile.TemporaryDirectory() as there:
         folder = Path(there)
         entry = compiled.write(folder / "models", name).parent / name
-        write_rows(folder / "few", names, known, rows // 10)
+        write_rows(folder / "few", names, known, max(rows // 10, FILES * ROWS))
         write_rows(folder / "all", names, known, rows)
 
         def explained(what: str, to: str) -> None:
@@ -100,22 +100,23 @@ def measured(name: str, rows: int, turns: int) -> str:
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
         ratios, ours, theirs = [], [], []
         for i in range(turns):
-            theirs.append(seconds_of(partial(bare, compiled, folder / "all", names)))
+            theirs.append(seconds_of(partial(bare, compiled, folder / "all", names, bare_rows)))
             ours.append(seconds_of(partial(explained, "all", f"answers-{i}")))
             ratios.append(theirs[-1] / ours[-1])
     speeds = [rows / float(np.median(times)) for times in (theirs, ours)]
     return f"{name:8}{speeds[0]:14,.0f}{speeds[1]:14,.0f}{np.median(ratios):10.2f}{grown:12.0f} MB"
 
 
-def main() -> None:
+def main(given: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, SUBJECTS, many=True)
     parser.add_argument("--rows", type=positive, default=1_000_000, help="of each model (1,000,000)")
     parser.add_argument("--turns", type=positive, default=3, help="of either way (3)")
-    asked = parser.parse_args()
+    parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
+    asked = parser.parse_args(given)
     with told_plainly():
         print(f"{'rows/s':8}{'bare':>14}{'rationale':>14}{'ratio':>10}{'memory +':>15}")
         for name in asked.models or SUBJECTS:
-            print(measured(name, asked.rows, asked.turns), flush=True)
+            print(measured(name, asked.rows, asked.turns, asked.bare_rows), flush=True)
 
 
 if __name__ == "__main__":

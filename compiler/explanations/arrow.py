@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ from compiler.memory.budget import rows_that_fit
 from compiler.runtime.session import Run, Runner, explaining, kernels_of, outline
 
 DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of what explained the rows
-ROWS = 500  # that a thread explains at once, where the entry's memory budget holds so many for all
+ROWS = 500  # that a thread reads and answers at once, where the entry's memory budget holds so many for all
+_CACHE_BYTES = 2_500_000  # of a core: more rows in a run are slower, and ONNX Runtime keeps their memory
+_FEWEST = 32  # rows of a run, however much each takes: weights are read once for all of them
 _ENTRIES = 4  # that a process keeps open
 _AHEAD = 2  # batches that are under way for each thread
 
@@ -71,6 +73,11 @@ def explain_batches(
     return _in_turn(partial(_explained, opened, tuple(keep), numbered), _parts(given, most), count)
 
 
+def run_rows(compiled: Compiled) -> int:
+    """Return how many rows of a batch the graph is run on at once."""
+    return max(_FEWEST, _CACHE_BYTES // max(compiled.manifest.memory.work, 1))
+
+
 def batches_schema(
     entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
 ) -> Any:
@@ -95,6 +102,26 @@ class _Opened:
 
     compiled: Compiled
     run: Run
+
+    def explain(self, batch: Any) -> Explanation:
+        """Return the explanation of a batch's rows, as columns need it."""
+        inputs, step = inputs_of_arrow(self.compiled, batch), run_rows(self.compiled)
+        parts = [
+            self.run({name: rows[start : start + step] for name, rows in inputs.items()}, self.wanted)
+            for start in range(0, batch.num_rows, step)
+        ]
+        answers = {name: np.concatenate([part[name] for part in parts]) for name in self.wanted}
+        return Explanation(answers, self.compiled.manifest, inputs)
+
+    @cached_property
+    def wanted(self) -> list[str]:
+        """The outputs that columns are made of."""
+        manifest = self.compiled.manifest
+        named = [manifest.explained_value, manifest.base_value, manifest.completeness_gap]
+        named += [manifest.completeness_gap_standard_error, manifest.explained_output]
+        named += [name for one in manifest.attributed for name in (one.attributions, one.standard_error)]
+        there = {value.name for value in outline(self.compiled.graph).graph.output}
+        return [name for name in dict.fromkeys(named) if name in there]
 
     def nothing(self) -> Explanation:
         """Return an answer about no rows."""
@@ -147,9 +174,7 @@ def _no_batches(given: Any) -> InvalidOptionError:
 def _explained(opened: _Opened, keep: tuple[str, ...], numbered: bool, part: tuple[int, Any]) -> Any:
     first, batch = part
     try:
-        inputs = inputs_of_arrow(opened.compiled, batch)
-        answer = Explanation(opened.run(inputs), opened.compiled.manifest, inputs)
-        return _answer(answer, first if numbered else None, batch, keep)
+        return _answer(opened.explain(batch), first if numbered else None, batch, keep)
     except CheckFailedError as error:
         raise InvalidOptionError(
             f"rows {first} to {first + batch.num_rows - 1}: the model cannot take one of them (an id outside "

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import console_portfolio, one_shot, profile, runtimes, trees, walks
+from benchmarks import console_portfolio, one_shot, portfolio, profile, runtimes, shap_sample, trees, walks
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
     "console_portfolio": (console_portfolio.main, "csv --rows 500 --turns 1", "csv "),
     "one_shot": (one_shot.main, f"{CREDIT} --rounds 2 --threads 1", "explain=true: "),
+    "portfolio": (portfolio.main, "credit --rows 10 --turns 1 --bare-rows 100", "credit "),
+    "shap_sample": (shap_sample.main, "credit --rows 2 --seconds 1", "DeepExplainer"),
     "profile": (profile.main, "credit --references 2", "the longest nodes of the explanation"),
     "runtimes": (runtimes.main, "credit-softmax --rounds 1", "openvino "),
     "trees": (trees.main, "xgboost --references 2 --rows 1 --rounds 1", "contributions"),

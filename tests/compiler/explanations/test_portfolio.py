@@ -19,7 +19,8 @@ import rationale
 from compiler import Compiled, DeepShap, InvalidOptionError, InvalidReferencesError, compile_model
 from compiler.cli.compile import app
 from compiler.errors import RationaleError
-from compiler.explanations import answered_files, portfolio
+from compiler.explanations import answered_files, arrow, portfolio
+from compiler.explanations.arrow import run_rows
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 
 N, K = 2500, 6
@@ -68,6 +69,18 @@ def test_batches_are_explained_as_their_rows_are(
             found[name], due[explained.attributions].reshape(N, -1)[:, j], rtol=1e-5, atol=1e-6
         )
     assert found.schema.metadata[DIGEST].decode() == compiled.manifest.digests.explanation
+
+
+def test_a_batch_is_run_in_parts(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, whole = table(100), run_rows(compiled)
+    (due,) = rationale.explain_batches(compiled, given)
+    monkeypatch.setattr(arrow, "_CACHE_BYTES", 7 * compiled.manifest.memory.work)
+    monkeypatch.setattr(arrow, "_FEWEST", 3)
+    assert (run_rows(compiled), whole > 7) == (7, True)
+    (found,) = rationale.explain_batches(compiled, given)
+    assert found.schema == due.schema
+    for name in found.schema.names:
+        np.testing.assert_allclose(found.column(name), due.column(name), rtol=1e-5, atol=1e-6)
 
 
 def test_every_target_has_a_row(compiled: Compiled) -> None:
