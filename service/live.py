@@ -64,6 +64,8 @@ class LiveRepository:
         self._strict = settings.strict
         self._state = state
         self._loads = ""  # which load of a folder this process has heard of last
+        self._written = 0  # revision of the state at which this process wrote last
+        self._telling = asyncio.Lock()  # what others wrote is not looked at between a change and its record
         self._turn = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -135,6 +137,11 @@ class LiveRepository:
 
     async def follow(self, known: Known) -> None:
         """Serve what the other processes of the state serve: what was loaded and unloaded by request."""
+        async with self._telling:
+            if known.revision >= self._written:  # else it is from before what was requested here
+                await self._follow(known)
+
+    async def _follow(self, known: Known) -> None:
         loads = "".join(str(row["token"]) for row in known.others.get(_LOADED, ()))
         if loads != self._loads:
             self._loads = loads
@@ -159,10 +166,12 @@ class LiveRepository:
             NotReadyError: Triton does not answer, or loads nothing by request.
             StateUnavailableError: other processes cannot be told.
         """
-        await self._load(name)
         token = secrets.token_hex(8)
-        self._loads = token
-        await self._tell((_UNLOADED, name, None), (_LOADED, "last", {"token": token}))
+        async with self._telling:
+            await self._load(name)
+            self._loads = token
+            await self._tell((_UNLOADED, name, None), (_LOADED, "last", {"token": token}))
+        await self._explainers.published()
 
     async def _load(self, name: str) -> None:
         async with self._turn:
@@ -186,13 +195,14 @@ class LiveRepository:
             ConflictError: it belongs to an explainer.
             StateUnavailableError: other processes cannot be told.
         """
-        await self._unload(name)
-        await self._tell((_UNLOADED, name, {"name": name}))
+        async with self._telling:
+            await self._unload(name)
+            await self._tell((_UNLOADED, name, {"name": name}))
+        await self._explainers.published()
 
     async def _tell(self, *changes: Change) -> None:
-        """Return when all processes of the state serve so, or have had the time for it."""
-        await asyncio.to_thread(self._state.write, *changes)
-        await self._explainers.published()
+        """Record what all processes of the state are to serve. Raises StateUnavailableError."""
+        self._written = await asyncio.to_thread(self._state.write, *changes) or self._written
 
     async def _unload(self, name: str) -> None:
         async with self._turn:

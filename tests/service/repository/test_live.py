@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import signal
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from compiler import DeepShap, Deployment, compile_model
 from compiler.errors import RepositoryError
 from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started
 from service.app import create_app, create_backend
+from service.explainers.records import read
 from service.live import LiveRepository
 from service.security.keys import Scope, new_key
 from service.settings import Settings
@@ -311,6 +313,31 @@ async def test_entries_of_explainers_are_left_to_them(tmp_path: Path, sets: Sets
             answer = await client.post(f"/v2/repository/models/{entry}/{verb}")
             assert answer.status_code == 409
             assert "belongs to an explainer" in answer.json()["detail"]
+
+
+async def test_what_was_requested_before_does_not_undo_a_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plain(tmp_path / "models")
+    async with administered(tmp_path) as client:
+        live: LiveRepository = client.app.state.live  # type: ignore[attr-defined]
+        assert (await client.post("/v2/repository/models/score/unload")).status_code == 200
+        before, write, go_on = read(live._state), live._state.write, threading.Event()
+
+        def slowly(*changes: Any, **options: Any) -> Any:
+            go_on.wait(60)
+            return write(*changes, **options)
+
+        monkeypatch.setattr(live._state, "write", slowly)
+        load = asyncio.create_task(client.post("/v2/repository/models/score/load"))
+        await until(lambda: "score" in live._registry.entries)  # and it is not recorded yet
+        follow = asyncio.create_task(live.follow(before))
+        await asyncio.sleep(0.3)
+        go_on.set()
+        assert (await load).status_code == 200
+        await follow
+        await live.follow(before)
+        assert (await client.get("/v2/models/score/ready")).status_code == 200
 
 
 @pytest.mark.usefixtures("quick")
