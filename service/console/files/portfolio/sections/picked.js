@@ -72,7 +72,7 @@ export function makePicked(portfolio, { pickAll }) {
         h(
           "table",
           {},
-          h("thead", {}, h("tr", {}, ["Row", ...others.map((each) => each.name), "Score", "Largest attributions", ""].map((name) => h("th", { scope: "col" }, name || h("span", { class: "unseen" }, "Link"))))),
+          h("thead", {}, h("tr", {}, ["Row", ...others.map((each) => each.name), "Score", "Largest attributions"].map((name) => h("th", { scope: "col" }, name)))),
           h("tbody", {}, shown.map((place) => line(place, others))),
         ),
     );
@@ -101,11 +101,10 @@ export function makePicked(portfolio, { pickAll }) {
     return h(
       "tr",
       {},
-      h("th", { scope: "row", class: "number" }, row + 1),
+      h("th", { scope: "row", class: "number" }, h("a", { href: link, "aria-label": `Explain row ${row + 1}` }, row + 1)),
       others.map((each) => h("td", {}, cell(each, row))),
       h("td", { class: "number" }, figure(portfolio.scores[place], 4)),
-      h("td", {}, largest.join(" · ")),
-      h("td", {}, h("a", { href: link, "aria-label": `Explain row ${row + 1}` }, "Explain")),
+      h("td", { class: "largest" }, largest.join(" · ")),
     );
   }
 

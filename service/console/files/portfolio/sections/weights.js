@@ -6,6 +6,7 @@ import { placeOf, redrawn } from "../../pictures/canvas.js";
 import { figure, told } from "../words.js";
 
 const MOST = 30;
+const MOST_MARKED = 5; // rows, on every line
 const ON_THE_WAY = 20_000; // rows of a beeswarm before all are there
 
 /** `choose(player)` is called for the feature that is clicked, `pick(place)` for the row. */
@@ -27,7 +28,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
       ranks: portfolio.ranks(j),
     }));
     if (!players.length || !n || !frame.clientWidth) return;
-    drawn = drawBeeswarm(canvas, frame.clientWidth, players, n, portfolio.picked.slice(0, 20));
+    drawn = drawBeeswarm(canvas, frame.clientWidth, players, n, portfolio.picked.length > MOST_MARKED ? [] : portfolio.picked);
     canvas.setAttribute(
       "aria-label",
       `Attributions of ${n.toLocaleString("en")} rows, a line for each feature, the one that weighs most first: ` +
