@@ -21,6 +21,7 @@ from compiler.artefact.folder import write
 from compiler.errors import InvalidOptionError
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
+LEAST = (1, 24)  # release whose script holds all that it needs beside the WebAssembly
 # Of the archive, as npm's registry has it: another one is refused, wherever npm found it.
 INTEGRITY = "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
 SCRIPT, WASM = "dist/ort.wasm.bundle.min.mjs", "dist/ort-wasm-simd-threaded.wasm"
@@ -80,6 +81,11 @@ def _read(folder: Path, flag: str = "") -> WebRuntime:
     version = about.get("version") if isinstance(about, dict) and about.get("name") == PACKAGE else None
     if not re.fullmatch(r"\d+\.\d+\.\d+.*", str(version)) or not wasm.startswith(b"\0asm"):
         raise InvalidOptionError(f"{flag}{folder}: is not the npm package {PACKAGE}. {_ADVICE}.")
+    if tuple(map(int, str(version).split(".")[:2])) < LEAST:
+        raise InvalidOptionError(
+            f"{flag}{folder}: is {PACKAGE} {version}, and those before {LEAST[0]}.{LEAST[1]} load a further "
+            f"script, which a page cannot. {_ADVICE}."
+        )
     return WebRuntime(
         str(version), _without_exports(script, f"{flag}{folder}"), gzip.compress(wasm, 6, mtime=0)
     )

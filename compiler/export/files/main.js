@@ -91,11 +91,12 @@ async function start() {
     const ends = [["score", row.score], ["explained value", row.explained], ["base value", row.base], ["completeness gap", row.gap]];
     const numbers = [...ends.filter(([, value]) => value !== null).map(([name, value]) => [name, "", value, null]),
       ...items.map(({ key, shown, amount }) => [key, key in values ? String(values[key] ?? "missing") : shown, amount, own(row.errors, key) ?? null])];
+    const titles = ["Name", "Value", "Number", ...(Object.keys(row.errors).length ? ["Standard error"] : [])];
     const isOpen = place("digits")?.open ?? false;
     return h("details", { id: "digits", open: isOpen }, h("summary", {}, "All digits"), h("table", {},
-      h("thead", {}, h("tr", {}, ["Name", "Value", "Number", "Standard error"].map((text) => h("th", { scope: "col" }, text)))),
-      h("tbody", {}, numbers.map(([name, value, amount, error]) =>
-        h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, value), h("td", {}, String(amount)), h("td", {}, error ?? ""))))));
+      h("thead", {}, h("tr", {}, titles.map((text) => h("th", { scope: "col" }, text)))),
+      h("tbody", {}, numbers.map(([name, ...cells]) =>
+        h("tr", {}, h("th", { scope: "row" }, name), cells.slice(0, titles.length - 1).map((cell) => h("td", {}, cell ?? "")))))));
   }
 
   const chooser = facts.targets.length < 2 ? null : h("label", { class: "chooser" }, "Explained ",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from compiler import Compiled, DeepShap, Deployment, ExactShap, Lrp, PermutationShap, TreeShap, compile_model
+from compiler import Compiled, DeepShap, Deployment, ExactShap, Lrp, TreeShap, compile_model
 from tests.compiler.models import mlp, parsed, rows
 from tests.service.console import models as console
 
@@ -76,8 +76,8 @@ def double() -> Compiled:
 
 
 def classes() -> Compiled:
-    """Three classes, each explained, estimated from few draws: with standard errors."""
-    method = PermutationShap(rows(6, 5, seed=1), permutations=4, seed=0)
+    """Several classes, each explained, with the standard errors of their attributions."""
+    method = DeepShap(rows(6, 5, seed=1), standard_error=True)
     return compile_model(mlp(), method, targets="all")
 
 

@@ -125,6 +125,7 @@ def test_each_target(opened: Open, repository: Path) -> None:
     page, compiled = opened("classes"), open_entry(repository, "classes")
     values = drawn(facts_of(page), np.random.default_rng(1))
     fill(page, values)
+    expect(page.locator("#digits thead")).to_contain_text("Standard error")
     page.get_by_label("Explained").focus()
     for target in range(3):
         page.get_by_label("Explained").select_option(f"y[{target}]")

@@ -53,10 +53,14 @@ def package(
 ) -> Path:
     """A folder as npm unpacks it, with files of a few bytes."""
     (folder / "dist").mkdir(parents=True)
-    (folder / "package.json").write_text(json.dumps({"name": web.PACKAGE, "version": web.VERSION, **over}))
+    package_json(folder, **over)
     (folder / web.SCRIPT).write_text(script)
     (folder / web.WASM).write_bytes(b"\0asm\1\0\0\0")
     return folder
+
+
+def package_json(folder: Path, version: str = web.VERSION) -> None:
+    (folder / "package.json").write_text(json.dumps({"name": web.PACKAGE, "version": version}))
 
 
 # --- entries ----------------------------------------------------------------------------------------------
@@ -180,8 +184,8 @@ def test_a_folder_and_node_modules_here(place: Path) -> None:
     assert "export" not in given.script
     package(place / "project/node_modules" / web.PACKAGE)
     assert web.find_runtime(place / "project") == given
-    package(place / "node_modules" / web.PACKAGE, version="1.22.0")
-    assert web.find_runtime(None).release == (1, 22)
+    package(place / "node_modules" / web.PACKAGE, version="1.24.1")
+    assert web.find_runtime(None).release == (1, 24)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +198,8 @@ def test_a_folder_and_node_modules_here(place: Path) -> None:
             lambda folder: (folder / "package.json").write_text('{"name": "left-pad"}'),
             "is not the npm package",
         ),
+        (lambda folder: package_json(folder, "1.22.0"), "those before 1.24 load a further script"),
+        (lambda folder: package_json(folder, "latest"), "is not the npm package"),
         (lambda folder: (folder / web.WASM).unlink(), "ort-wasm-simd-threaded.wasm: No such file"),
         (
             lambda folder: (folder / web.WASM).write_bytes(b"version https://git-lfs"),
