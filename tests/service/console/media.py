@@ -58,7 +58,7 @@ def digits(folder: Path) -> None:
     weights = {
         "w": random.normal(size=(16, 1, 3, 3)).astype(np.float32),
         "b": random.normal(size=16).astype(np.float32),
-        "scale": np.float32(1 / 16),
+        "scale": np.array(1 / 16, np.float32),
     }
     text = """g (float[N, 8, 8, 1] pixels) => (float[N, 256] flat) {
         turned = Transpose <perm = [0, 3, 1, 2]> (pixels)

@@ -83,7 +83,7 @@ def test_a_picture_file_is_scaled_to_the_models_shape(page: Page, gateway: str, 
     page.wait_for_function(
         "() => Math.max(...JSON.parse(document.querySelector('#numbers-json').value).flat(2)) > 10"
     )
-    seen = np.float32(json.loads(sent.input_value()))
+    seen = np.array(json.loads(sent.input_value()), np.float32)
     assert seen.shape == (8, 8, 1)
     assert np.abs(seen[:, :, 0] - THREE).max() < 4  # the browser's own smoothing lies between
     due = explained(gateway, "digits", pixels=seen)
@@ -100,7 +100,7 @@ def test_a_picture_file_is_scaled_to_the_models_shape(page: Page, gateway: str, 
 
 def test_another_target_and_layer_and_the_opacity(page: Page, gateway: str) -> None:
     panel = opened(page, gateway, "digits", THREE[:, :, None].tolist())
-    due = explained(gateway, "digits", pixels=np.float32(THREE[:, :, None]))
+    due = explained(gateway, "digits", pixels=THREE[:, :, None].astype(np.float32))
     panel.get_by_label("What is explained").select_option("8")
     demand_strongest(panel, due["pixels_attributions"][0, 8, :, :, 0])
     panel.get_by_label("Where").select_option("hidden")
@@ -198,7 +198,7 @@ def test_any_array_is_pasted_and_its_faults_are_told(page: Page, gateway: str) -
         area.fill(wrong)
         button.click()
         expect(page.get_by_role("alert")).to_contain_text(told)
-    row = np.float32(np.arange(15).reshape(5, 3) / 7)
+    row = (np.arange(15).reshape(5, 3) / 7).astype(np.float32)
     area.fill(json.dumps(row.ravel().tolist()))
     button.click()
     expect(panel.locator(".heatmap")).to_be_visible()
