@@ -3,8 +3,10 @@
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from onnx.reference import ReferenceEvaluator
 from sklearn.datasets import load_digits
 
 from compiler import Comparisons, DeepShap, Gradient, Lrp, compile_model
@@ -45,7 +47,9 @@ def judged(folder: Path) -> None:
         "g (float[N, 3] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((3, 1), np.float32)}
     )
     rows = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
-    others = Comparisons(baselines={"all_applicants": DeepShap(rows + np.float32([0, 3, 0]))}, draws=4)
+    others = Comparisons(
+        baselines={"all_applicants": DeepShap(rows + np.array([0, 3, 0], np.float32))}, draws=4
+    )
     compile_model(
         model, DeepShap(rows), feature_names=["a", "b", "c"], decision=JUDGED, comparisons=others
     ).write(folder, "judged")
@@ -55,7 +59,7 @@ def digits(folder: Path) -> None:
     """Random filters, and a last layer that is fitted to scikit-learn's digits, whose pixels are 0 to 16."""
     random = np.random.default_rng(0)
     pixels, labels = load_digits(return_X_y=True)
-    weights = {
+    weights: dict[str, np.ndarray] = {
         "w": random.normal(size=(16, 1, 3, 3)).astype(np.float32),
         "b": random.normal(size=16).astype(np.float32),
         "scale": np.array(1 / 16, np.float32),
@@ -68,10 +72,9 @@ def digits(folder: Path) -> None:
         pooled = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (hidden)
         flat = Flatten (pooled)
     }"""
-    from onnx.reference import ReferenceEvaluator
-
     rows = pixels.reshape(-1, 8, 8, 1).astype(np.float32)
-    (features,) = ReferenceEvaluator(parsed(text, weights)).run(None, {"pixels": rows})
+    evaluator: Any = ReferenceEvaluator(parsed(text, weights))
+    (features,) = evaluator.run(None, {"pixels": rows})
     wanted = np.eye(10)[labels] - 0.1
     fitted = np.linalg.solve(features.T @ features + 10 * np.eye(256), features.T @ wanted)
     text = text.replace("(float[N, 256] flat)", "(float[N, 10] scores)").replace(
@@ -86,7 +89,7 @@ def reviews(folder: Path) -> None:
     random = np.random.default_rng(0)
     table = random.normal(size=(len(VOCABULARY), 4)).astype(np.float32) / 20
     table[:, 0] += [POLARITY.get(word, 0.0) for word in VOCABULARY]
-    weights = {
+    weights: dict[str, np.ndarray] = {
         "table": table,
         "w": np.vstack([[1, -1, 0, 0], random.normal(size=(3, 4)) / 9]).astype(np.float32),
         "v": np.array([[-1, 1], [1, -1], [0.1, 0], [0, 0.1]], np.float32),
@@ -107,7 +110,7 @@ def reviews(folder: Path) -> None:
 
 
 def array(folder: Path) -> None:
-    """Recordings of 3 sensors, of whatever length up to 9: neither a picture nor words."""
+    """Recordings of 3 sensors at 5 times: neither a picture nor words."""
     model = parsed(
         "g (float[N, 5, 3] signals) => (float[N, 1] y) { f = Flatten (signals) y = MatMul (f, w) }",
         {"w": np.linspace(-1, 1, 15, dtype=np.float32)[:, None]},
