@@ -178,7 +178,15 @@ EXAMPLES: dict[str, Example] = {
             "has_gap": True,
             "references": {"rows": 1, "digest": _REFERENCES},
             "request_references": 32,
-            "decision": {"output": "y", "index": 0, "threshold": -5.0, "adverse": "above", "space": "output"},
+            "decision": {
+                "output": "y",
+                "index": 0,
+                "threshold": -5.0,
+                "adverse": "above",
+                "space": "output",
+                "beside": [],
+                "comparisons": [],
+            },
             "warnings": [],
         }
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx.reference import ReferenceEvaluator
 from sklearn.datasets import load_digits
 
 from compiler import Comparisons, DeepShap, Gradient, Lrp, compile_model
@@ -16,7 +17,8 @@ POLARITY = {"good": 2.0, "bad": -2.0, "very": 0.5, "dull": -1.0, "fine": 1.0}
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "film", "was", *POLARITY, "##ly", IMAGE, SCRIPT]
 LENGTH = 7
 
-JUDGED: dict[str, Any] = {
+
+JUDGED = {
     "output": "y",
     "threshold": 0.0,
     "adverse": "above",
@@ -70,12 +72,10 @@ def digits(folder: Path) -> None:
         pooled = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (hidden)
         flat = Flatten (pooled)
     }"""
-    from onnx.reference import ReferenceEvaluator
-
     rows = pixels.reshape(-1, 8, 8, 1).astype(np.float32)
-    features: Any
-    (features,) = ReferenceEvaluator(parsed(text, weights)).run(None, {"pixels": rows})
-    wanted: np.ndarray = np.eye(10)[labels] - 0.1
+    evaluator: Any = ReferenceEvaluator(parsed(text, weights))
+    (features,) = evaluator.run(None, {"pixels": rows})
+    wanted = np.eye(10)[labels] - 0.1
     fitted = np.linalg.solve(features.T @ features + 10 * np.eye(256), features.T @ wanted)
     text = text.replace("(float[N, 256] flat)", "(float[N, 10] scores)").replace(
         "\n    }", "\n        scores = MatMul (flat, v)\n    }"
@@ -110,7 +110,7 @@ def reviews(folder: Path) -> None:
 
 
 def array(folder: Path) -> None:
-    """Recordings of 3 sensors, of whatever length up to 9: neither a picture nor words."""
+    """Recordings of 3 sensors at 5 times: neither a picture nor words."""
     model = parsed(
         "g (float[N, 5, 3] signals) => (float[N, 1] y) { f = Flatten (signals) y = MatMul (f, w) }",
         {"w": np.linspace(-1, 1, 15, dtype=np.float32)[:, None]},

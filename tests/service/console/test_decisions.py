@@ -12,7 +12,7 @@ from playwright.sync_api import Locator, Page, expect
 
 from tests.service import patient
 from tests.service.child import both_ends
-from tests.service.console import media, models
+from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
 from tests.service.console.test_explain import WORST, number
 from tests.service.security.test_keys import key_file
@@ -263,5 +263,4 @@ def test_the_texts_of_the_example_are_its_profiles(gateway: str) -> None:
     """What the other tests compare with is not empty."""
     answer = decided(gateway, "credit", WORST, dry_run=True)
     assert len(answer["reasons"]) == 4
-    assert media.JUDGED["reasons"]["K"] == {"text": "Bankruptcy"}
     assert answer["reasons"][0]["text"] == "Delinquent credit obligations"

@@ -100,7 +100,7 @@ def test_a_picture_file_is_scaled_to_the_models_shape(page: Page, gateway: str, 
 
 def test_another_target_and_layer_and_the_opacity(page: Page, gateway: str) -> None:
     panel = opened(page, gateway, "digits", THREE[:, :, None].tolist())
-    due = explained(gateway, "digits", pixels=np.array(THREE[:, :, None], np.float32))
+    due = explained(gateway, "digits", pixels=THREE[:, :, None].astype(np.float32))
     panel.get_by_label("What is explained").select_option("8")
     demand_strongest(panel, due["pixels_attributions"][0, 8, :, :, 0])
     panel.get_by_label("Where").select_option("hidden")
