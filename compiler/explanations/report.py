@@ -11,7 +11,7 @@ from compiler.artefact.entry import open_entry, read_inputs
 from compiler.artefact.folder import write
 from compiler.decisions.decide import NoReasonsError, decide
 from compiler.decisions.domain import outside
-from compiler.decisions.rows import ExplainedRow, explained_rows, keys_of, values_of
+from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
 from compiler.errors import InvalidOptionError
 from compiler.explanations.explain import TARGETS, Tell, batches
 from compiler.manifest import Decided, Manifest
@@ -120,7 +120,7 @@ def _undecided(manifest: Manifest) -> list[str]:
     """Return what knock-outs look at that the model does not take, so that nothing is decided here."""
     if manifest.decision is None:
         return []
-    known = {*keys_of(manifest), *(name for e in manifest.explained for name in e.feature_names or ())}
+    known = {name for e in manifest.explained for name in e.feature_names or ()}
     return sorted({rule.feature for rule in manifest.decision.profile.knock_outs} - known)
 
 

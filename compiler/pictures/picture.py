@@ -37,7 +37,7 @@ class Picture:
     note: str = ""
 
     def _repr_html_(self) -> str:
-        return fragment(self._content())
+        return fragment(self.content())
 
     def save(self, path: str | Path) -> None:
         """Write a page (.html), or by matplotlib a picture (.png, .svg, .pdf) of the rows.
@@ -48,12 +48,17 @@ class Picture:
         """
         kind = Path(path).suffix.lower()
         if kind == ".html":
-            content = page(self.title, self._content())
+            content = page(self.title, self.content())
         elif kind in PICTURES:
             rows = [panel for panel in self.drawn if not isinstance(panel, Overview)]
             if not rows:
                 raise InvalidOptionError(f"{path}: no row is shown: give rows=…, or save it as .html.")
-            content = picture(fitting(rows), kind.removeprefix("."))
+            if len(kept := fitting(rows, len(rows))) < len(rows):
+                raise InvalidOptionError(
+                    f"{path}: a picture holds {len(kept)} of these {len(rows)} panels: give fewer rows, or "
+                    "save them as .html."
+                )
+            content = picture(kept, kind.removeprefix("."))
         else:
             raise InvalidOptionError(f"{path}: its name must end in .html, {', '.join(PICTURES)}.")
         try:
@@ -61,7 +66,8 @@ class Picture:
         except OSError as error:
             raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
-    def _content(self) -> Iterator[Element]:
+    def content(self) -> Iterator[Element]:
+        """Yield its elements."""
         yield from figures(self.drawn)
         if self.note:
             yield element("p", self.note, class_="note")
@@ -123,7 +129,7 @@ def answer_html(answer: Answer) -> str:
         ("arrays", ", ".join(f"{name} {list(array.shape)}" for name, array in _arrays(answer))),
     ]
     made = answer_picture(answer, None, TARGETS, TOP, None)
-    return fragment([table(lines), *figures(made.drawn), element("p", made.note, class_="note")])
+    return fragment([table(lines), *made.content()])
 
 
 def _arrays(answer: Answer) -> Iterator[tuple[str, np.ndarray]]:
@@ -150,11 +156,9 @@ def _starts(manifest: Manifest) -> Iterator[Element]:
         alike = manifest.explained_output == manifest.decision.profile.output
         yield thresholds(manifest.decision, bases[0] if bases and alike else None)
     elif bases and len(bases) > 1 and manifest.targets != "predicted":
-        shown = [(element_name(manifest, t), b) for t, b in zip(manifest.targets, bases, strict=True)][
-            :_BASES
-        ]
+        named = [(element_name(manifest, t), b) for t, b in zip(manifest.targets, bases, strict=True)]
         few = f", the first {_BASES} of {len(bases):,}" * (len(bases) > _BASES)
-        yield levels("base values", f"the mean outputs over the references{few}", shown)
+        yield levels("base values", f"the mean outputs over the references{few}", named[:_BASES])
 
 
 def _inputs(manifest: Manifest) -> Iterator[Element]:

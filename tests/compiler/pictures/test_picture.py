@@ -152,6 +152,11 @@ def test_a_file_that_cannot_be_saved(answer: Explanation, tmp_path: Path, name: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_more_than_a_picture_holds_is_not_cut(answer: Explanation, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOptionError, match=r"a picture holds \d+ of these 120 panels: give fewer rows"):
+        answer.plot(range(40)).save(tmp_path / "p.png")
+
+
 def test_nothing_needs_matplotlib_but_its_own_files(
     answer: Explanation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
