@@ -11,12 +11,21 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    expect,
+    sync_playwright,
+)
 
 from tests.service.child import both_ends
 from tests.service.console import media, models
 
 AXE = Axe()
+PATIENCE_MS = 60_000  # of a busy machine; what is there is seen at once
 SERIOUS = ("serious", "critical")
 
 
@@ -82,7 +91,8 @@ class Watched:
 @pytest.fixture
 def context(browser: Browser) -> Iterator[BrowserContext]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(30_000)
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
     yield context
     context.close()
 
