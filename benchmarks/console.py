@@ -2,8 +2,8 @@
 
     python -m benchmarks.console [--moves 100] [--pause 20] [--turns 3]
 
-`rationale serve` with examples/credit and a Chromium of this machine, both on the cores that there are. The page
-asks for the score and the attributions of each row that it has time for; the last one is always shown.
+`rationale serve` with examples/credit and a Chromium of this machine, both on the cores that there are. The
+page asks for the score and the attributions of each row that it has time for; the last one is always shown.
 """
 
 import argparse

@@ -77,13 +77,13 @@ export const predict = (model, rows, options = {}) => post(of(model, ":predict")
 export const decide = (model, rows, more = {}, options = {}) =>
   post(of(model, ":decide"), { instances: rows, ...more }, options);
 
-/** Ask again while the gateway makes what answers (503 with Retry-After), at most `times`. */
+/** Ask again while the gateway makes what answers, or has too much to do (503, 429 with Retry-After). */
 export async function patiently(ask, { times = 20, signal } = {}) {
   for (let i = 0; ; i += 1) {
     try {
       return await ask();
     } catch (error) {
-      if (!(error instanceof Problem) || error.status !== 503 || !error.retryAfter || i >= times) throw error;
+      if (!(error instanceof Problem) || ![429, 503].includes(error.status) || !error.retryAfter || i >= times) throw error;
       await pause(error.retryAfter * 1000, signal);
     }
   }
