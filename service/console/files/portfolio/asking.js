@@ -1,7 +1,7 @@
 // Many rows by few requests at once, each as large as the gateway answers in a moment.
 
 const AT_ONCE = 3;
-const FIRST = 256;
+const FIRST = 256; // and the fewest, unless that is too much: fewer would wait as long for their turn
 const LEAST = 1;
 const MOST = 4000;
 const AIM_S = 0.4; // for one request: often enough for progress, seldom enough for speed
@@ -26,6 +26,7 @@ export async function ask({ total, send, decode, take, signal }) {
   let next = 0;
   let taken = 0;
   let size = Math.min(FIRST, Math.max(total, 1));
+  let fewest = FIRST;
   let resting = Promise.resolve();
 
   function settle() {
@@ -43,7 +44,7 @@ export async function ask({ total, send, decode, take, signal }) {
       const answer = await decode(await send(from, to, stop.signal));
       waiting.set(from, { answer, count: to - from });
       const seconds = (performance.now() - began) / 1000;
-      size = Math.round(clamp(size * clamp(AIM_S / seconds, 0.5, 2), LEAST, MOST));
+      size = Math.round(clamp(size * clamp(AIM_S / seconds, 0.5, 2), fewest, MOST));
       settle();
     } catch (error) {
       if (stop.signal.aborted) throw error;
@@ -55,6 +56,7 @@ export async function ask({ total, send, decode, take, signal }) {
     if (TOO_MUCH.has(error.status) && to - from > LEAST) {
       const half = Math.max(Math.floor((to - from) / 2), LEAST);
       size = half;
+      fewest = Math.min(fewest, half);
       await part(from, from + half);
       await part(from + half, to);
     } else if (LATER.has(error.status) && tries < MOST_TRIES) {
