@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from compiler import DeepShap, ExactShap, Lrp, TreeShap, compile_model
-from tests.compiler.models import parsed
+from compiler import DeepShap, ExactShap, Gradient, Lrp, TreeShap, compile_model
+from tests.compiler.models import NAMES, mlp, parsed, rows
 
 CREDIT = Path("examples/credit").resolve()
 SCRIPT = "<script>alert(1)</script>"
@@ -22,6 +22,7 @@ HOSTILE = (SCRIPT, IMAGE, BREAKOUT, "__proto__", "constructor", "income\u202egnp
 def write_all(folder: Path) -> None:
     credit(folder)
     credit_trees(folder)
+    networks(folder)
     words(folder)
     image(folder)
     hostile(folder)
@@ -34,36 +35,43 @@ def credit(folder: Path) -> None:
 
 
 def credit_trees(folder: Path) -> None:
-    """Boosted trees of the same features as `credit`, without a profile."""
-    rows = pd.read_csv(CREDIT / "references.csv").astype(np.float32)
-    risk = rows["debt_to_income"] + rows["utilisation"] + rows["late_payments_2y"] / 2
-    model = GradientBoostingClassifier(n_estimators=10, max_depth=2, random_state=0).fit(rows, risk > 1)
-    compile_model(model, TreeShap(rows)).write(folder, "credit.trees")
+    """Boosted trees of the same features as `credit`, which take missing values; without a profile."""
+    people = pd.read_csv(CREDIT / "references.csv").astype(np.float32)
+    risk = people["debt_to_income"] + people["utilisation"] + people["late_payments_2y"] / 2
+    people.loc[::9, "utilisation"] = np.nan
+    model = HistGradientBoostingClassifier(max_iter=10, max_depth=3, random_state=0).fit(people, risk > 1)
+    compile_model(model, TreeShap(people)).write(folder, "credit.trees")
 
 
-def table(rows: int, seed: int = 0) -> pd.DataFrame:
+def networks(folder: Path) -> None:
+    """Of three classes: `classes` explains each of them, `bare` the predicted one without references."""
+    compile_model(mlp(), DeepShap(rows(6, 5)), targets="all", feature_names=NAMES).write(folder, "classes")
+    compile_model(mlp(), Gradient(), feature_names=NAMES).write(folder, "bare")
+
+
+def table(count: int, seed: int = 0) -> pd.DataFrame:
     """Tenants, with words and whole numbers."""
     random = np.random.default_rng(seed)
     return pd.DataFrame(
         {
-            "age": random.integers(18, 80, rows).astype(np.float32),
-            "housing": random.choice(["own", "rent", "with parents"], rows, p=[0.5, 0.4, 0.1]),
-            "purpose": random.choice(["car", "holiday", "education & training"], rows),
-            "amount": np.round(random.lognormal(8, 0.6, rows), 0).astype(np.float32),
+            "age": random.integers(18, 80, count).astype(np.float32),
+            "housing": random.choice(["own", "rent", "with parents"], count, p=[0.5, 0.4, 0.1]),
+            "purpose": random.choice(["car", "holiday", "education & training"], count),
+            "amount": np.round(random.lognormal(8, 0.6, count), 0).astype(np.float32),
         }
     )
 
 
 def words(folder: Path) -> None:
     """Boosted trees behind one-hot columns of texts; no decision profile."""
-    rows = table(400)
-    risk = (rows["amount"] / 4000) + (rows["housing"] == "rent") - rows["age"] / 40
+    people = table(400)
+    risk = (people["amount"] / 4000) + (people["housing"] == "rent") - people["age"] / 40
     columns = ColumnTransformer(
         [("words", OneHotEncoder(handle_unknown="ignore"), ["housing", "purpose"])], remainder="passthrough"
     )
     model = make_pipeline(columns, GradientBoostingClassifier(n_estimators=20, max_depth=3, random_state=0))
-    model.fit(rows, risk > risk.median())
-    compile_model(model, TreeShap(rows[:60])).write(folder, "words")
+    model.fit(people, risk > risk.median())
+    compile_model(model, TreeShap(people[:60])).write(folder, "words")
 
 
 def image(folder: Path) -> None:
@@ -99,9 +107,9 @@ def hostile(folder: Path) -> None:
     }"""
     weights = np.arange(1, 9, dtype=np.float32)[:, None]
     model = parsed(text, {"shape": np.array([-1, 2]), "w": weights}, opsets='"" : 21, "ai.onnx.ml" : 3')
-    rows = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    given = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
     kinds = np.array([["<b>"], ["<script>alert(4)</script>"], ["<b>"], ["other"], ["other"]])
     names = {"x": list(HOSTILE), "kind": ["kind"]}
-    compile_model(model, ExactShap({"x": rows, "kind": kinds}), feature_names=names).write(
+    compile_model(model, ExactShap({"x": given, "kind": kinds}), feature_names=names).write(
         folder, "hostile.model"
     )

@@ -33,6 +33,7 @@ def opened(page: Page, gateway: str, model: str, row: dict[str, Any] | None = No
     """Open the view and wait until its curves are drawn."""
     given = {**more, **({} if row is None else {"row": json.dumps(row)})}
     query = "".join(f"&{name}={quote(value)}" for name, value in given.items())
+    page.goto("about:blank")  # else the page that is there is seen until the new one is drawn
     page.goto(f"{gateway}/console/#explain?model={model}{query}")
     drawn(page)
 
@@ -121,7 +122,6 @@ def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: 
         answer = patient.post(f"{gateway}/v1/models/credit:decide", json={"instances": [row]})
         assert answer.json()["decisions"][0]["decision"] == "approve", name
         expect(page.locator(".badge")).to_have_text("approve")
-        page.goto("about:blank")
         opened(page, gateway, "credit", milder)
     assert page.locator(".curve .flip").count() == lines.count()
     expect(page.locator(".turns").filter(has_text="turns to approve at").first).to_be_visible()
@@ -155,6 +155,50 @@ def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str)
     assert number(page.locator("#score").inner_text()) == pytest.approx(due["explained_value"], abs=1e-4)
     shown = effects(page.locator(".answers"))
     assert shown["housing"] == pytest.approx(due["attributions"]["housing"], abs=1e-4)
+    demand_accessible(page)
+
+
+def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> None:
+    opened(page, gateway, "credit.trees", WORST)
+    field = page.locator(".field").filter(has_text="utilisation")
+    field.get_by_label("missing").check()
+    drawn(page)
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    assert row == {**WORST, "utilisation": None}
+    due = explanation(gateway, "credit.trees", row)
+    assert effects(page.locator(".answers"))["utilisation"] == pytest.approx(
+        due["attributions"]["utilisation"], abs=1e-4
+    )
+    expect(page.locator(".answers")).to_contain_text("missing")
+    field.get_by_label("missing").uncheck()
+    expect(field.get_by_role("textbox")).to_have_value("0.91")
+    drawn(page)
+    assert json.loads(page.locator("section.view").get_attribute("data-row")) == WORST
+
+
+def test_each_of_several_targets(page: Page, gateway: str) -> None:
+    opened(page, gateway, "classes")
+    due = explanation(gateway, "classes", json.loads(page.locator("section.view").get_attribute("data-row")))
+    for i, one in enumerate(due["targets"]):
+        page.get_by_label("Explained").select_option(str(i))
+        expect(page.locator("#score")).to_have_text(re.compile(f"{one['explained_value']:.4f}"[:5]))
+    page.wait_for_url(re.compile("target=2"))
+    page.reload()
+    drawn(page)
+    assert number(page.locator("#score").inner_text()) == pytest.approx(
+        due["targets"][2]["explained_value"], abs=1e-4
+    )
+
+
+def test_a_method_without_references_or_base_value(page: Page, gateway: str) -> None:
+    opened(page, gateway, "bare")
+    due = explanation(gateway, "bare", json.loads(page.locator("section.view").get_attribute("data-row")))
+    assert "base_value" not in due
+    shown = effects(page.locator(".answers"))
+    assert shown == pytest.approx(due["attributions"], abs=1e-4)  # bars from zero, no totals
+    page.locator("[aria-label='age, slider']").press("ArrowRight")
+    drawn(page)
+    assert json.loads(page.locator("section.view").get_attribute("data-row"))["age"] > 0
     demand_accessible(page)
 
 
@@ -302,7 +346,6 @@ def test_every_model_light_dark_wide_and_narrow(page: Page, gateway: str, width:
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
     for query in ("credit&beside=row", "words&threshold=0", "hostile.model"):
-        page.goto("about:blank")
         opened(page, gateway, query)
         demand_accessible(page)
         demand_no_sideways(page)

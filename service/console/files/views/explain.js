@@ -1,11 +1,12 @@
 // One row: its score, what each feature adds to it, and what would change it.
 
 import * as api from "../api.js";
-import { parse } from "../csv.js";
 import { fill, h } from "../dom.js";
 import { Scores, along, together } from "../explain/along.js";
+import { changes } from "../explain/changes.js";
 import { Form } from "../explain/form.js";
-import { number, rest, signed, told } from "../format.js";
+import { source } from "../explain/source.js";
+import { number, rest, told } from "../format.js";
 import { bars, scaleOf } from "../pictures/bars.js";
 import * as rows from "../rows.js";
 import { element, ruleOf, targetName, targets } from "../score.js";
@@ -15,7 +16,6 @@ export const title = "Explain";
 const IDLE = 220; // milliseconds without a move, after which the curves are drawn anew
 const SLOW = 500; // milliseconds of an answer, after which it is said that one is waited for
 const KINDS = { waterfall: "Waterfall", bars: "Bars from zero" };
-const KEPT = "rationale.rows"; // of this tab alone, as its key
 
 export function unavailable(model) {
   const arrays = rows.arrays(model).map((input) => input.name);
@@ -39,7 +39,6 @@ class Explain {
     this.other = at.other ? rows.read(this.model, at.other) : null;
     this.asReference = at.reference === "1";
     this.set = at.set ?? "";
-    this.file = null;
     this.form = new Form(this.fields, rows.read(this.model, at.row), (row) => this.moved(row));
     this.latest = new api.Latest(
       (row) => this.ask(row),
@@ -59,7 +58,7 @@ class Explain {
       h("h1", {}, `Explain ${this.model.model}`),
       this.tools,
       this.busy,
-      h("div", { class: "explain-columns" }, h("section", { class: "panel", "aria-label": "The row" }, this.rowTools(), this.form.element), h("div", {}, this.summary, this.trouble, this.panels)),
+      h("div", { class: "explain-columns" }, h("section", { class: "panel", "aria-label": "The row" }, source(this.model, { take: (row) => this.take(row), present: () => this.form.row }), this.form.element), h("div", {}, this.summary, this.trouble, this.panels)),
       this.changes,
     );
     await this.second();
@@ -175,7 +174,9 @@ class Explain {
       const found = await along({ row, fields: this.fields, spans: this.form.spans, scores, rule, relevance, signal });
       this.form.paint(found, rule);
       const several = rule && (await together({ ...found, row, scores, rule, signal }));
-      this.wouldChange(found, several, rule, row);
+      const take = (next) => this.take(next);
+      fill(this.changes, changes({ found, several, rule, row, form: this.form, take }));
+      this.changes.hidden = false;
       this.root.dataset.drawn = rows.written(row);
     } catch (error) {
       if (error.name !== "AbortError") this.troubled(error);
@@ -270,143 +271,9 @@ class Explain {
     return Array.isArray(this.model.targets) ? targetName(this.model, this.model.targets[i]) : this.model.output;
   }
 
-  /** What would have to change for the decision to turn: one feature at a time. */
-  wouldChange({ present, result }, several, rule, row) {
-    this.changes.hidden = false;
-    if (!rule) {
-      fill(this.changes, h("h2", {}, "What would have to change"), h("p", { class: "quiet" }, "Set a threshold above, and this says which one feature would carry the score across it."));
-      return;
-    }
-    const passes = rule.passes(present);
-    const flips = [...result.values()].flatMap(({ field, flips: found }) => found.map((flip) => ({ field, ...flip })));
-    const size = ({ field, value }) => {
-      const span = this.form.spans.get(field.name);
-      return span && typeof value === "number" ? Math.abs(value - row[field.name]) / (span[1] - span[0]) : 0.5;
-    };
-    flips.sort((a, b) => size(a) - size(b));
-    const line = (flip) => {
-      const shown = (value) => `${this.form.called(flip.field, value)}${flip.field.unit ? ` ${flip.field.unit}` : ""}`;
-      const put = () => this.take(rows.changed(row, flip.field.name, flip.value));
-      const by = typeof flip.value === "number" && typeof row[flip.field.name] === "number" && !flip.field.called ? signed(flip.value - row[flip.field.name]) : "";
-      return h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, flip.field.title ?? flip.field.name),
-        h("td", {}, shown(row[flip.field.name])),
-        h("td", {}, h("strong", {}, shown(flip.value)), by && h("small", {}, ` (${by})`)),
-        h("td", { class: "number" }, number(flip.score), " ", h("span", { class: "quiet" }, rule.judge(flip.score))),
-        h("td", {}, h("button", { type: "button", onclick: put, "aria-label": `Try ${flip.field.title ?? flip.field.name} ${shown(flip.value)}` }, "Try")),
-      );
-    };
-    const aim = passes ? `not ${rule.good}` : rule.good;
-    const none = h("p", {}, `No single feature, moved within its range, makes it ${aim}.`);
-    fill(
-      this.changes,
-      h("h2", {}, `What would have to change for ${aim}: one feature at a time`),
-      h("p", { class: "quiet" }, `The nearest values that the model was asked about and answers otherwise (threshold ${number(rule.threshold)}), the smallest steps first. It says what the model does, not what an applicant can do.`),
-      flips.length
-        ? h(
-            "div",
-            { class: "wide", tabindex: "0", role: "region", "aria-label": "What would have to change" },
-            h("table", { class: "changes" }, h("thead", {}, h("tr", {}, ["Feature", "now", "would be", "score then"].map((name) => h("th", { scope: "col" }, name)), h("th", { scope: "col" }, h("span", { class: "unseen" }, "Try it")))), h("tbody", {}, flips.map(line))),
-          )
-        : none,
-      h("h3", {}, "Several at once"),
-      several ? this.severalAtOnce(several, rule, row) : h("p", {}, `No two to four features, moved together within the middle nine tenths of the references, make it ${aim}.`),
-    );
-  }
-
-  severalAtOnce({ changed, row: next, score }, rule, row) {
-    const moves = changed.filter(({ field, value }) => value !== row[field.name]);
-    const step = ({ field, value }) => h("li", {}, `${field.title ?? field.name} `, this.form.called(field, row[field.name]), " → ", h("strong", {}, this.form.called(field, value)), field.unit && ` ${field.unit}`);
-    return [
-      h("ul", { class: "several" }, moves.map(step)),
-      h("p", {}, `Then the score is ${number(score)}: ${rule.judge(score)}. One way of many. `, h("button", { type: "button", onclick: () => this.take(next), "aria-label": "Try them together" }, "Try")),
-    ];
-  }
-
   take(row) {
     this.form.set(row);
     this.moved(row);
-  }
-
-  // --- rows -----------------------------------------------------------------------------------------------
-
-  rowTools() {
-    this.picker = h("span", { class: "row", hidden: true });
-    const file = h("input", { type: "file", accept: ".csv,text/csv,text/plain", class: "unseen", tabindex: "-1", "aria-label": "A CSV file", onchange: () => this.opened(file).finally(() => (file.value = "")) }); // the same file may come again, mended
-    this.fileTrouble = h("p", { class: "problem", role: "alert" });
-    return [
-      h(
-        "div",
-        { class: "row start" },
-        h("h2", {}, "The row"),
-        h("button", { type: "button", onclick: () => this.take(rows.typical(this.model)) }, "Typical"),
-        h("button", { type: "button", onclick: () => file.click() }, "From a CSV …"),
-        file,
-        this.picker,
-        this.keptRows(),
-      ),
-      this.fileTrouble,
-    ];
-  }
-
-  async opened({ files: [file] }) {
-    if (!file) return;
-    try {
-      this.file = { ...parse(await file.text()), name: file.name };
-      this.fileTrouble.textContent = "";
-      const pick = h("input", { type: "number", min: 1, max: this.file.rows.length, value: 1, "aria-label": `Row of ${file.name}`, onchange: () => this.fromFile(pick.value) });
-      const step = (by) => () => {
-        pick.value = Math.min(this.file.rows.length, Math.max(1, Number(pick.value) + by));
-        this.fromFile(pick.value);
-      };
-      fill(this.picker, h("button", { type: "button", onclick: step(-1), "aria-label": "The row before" }, "‹"), pick, h("button", { type: "button", onclick: step(1), "aria-label": "The next row" }, "›"), ` of ${this.file.rows.length}`);
-      this.picker.hidden = false;
-      this.fromFile(1);
-    } catch (error) {
-      this.fileTrouble.textContent = `${file.name}: ${error.message}`;
-    }
-  }
-
-  fromFile(place) {
-    try {
-      const texts = this.file.rows[Number(place) - 1];
-      if (!texts) throw new Error(`there are rows 1 to ${this.file.rows.length}`);
-      this.take(rows.ofTable(this.model, this.file.columns, texts));
-      this.fileTrouble.textContent = "";
-    } catch (error) {
-      this.fileTrouble.textContent = `${this.file.name}, row ${place}: ${error.message}`;
-    }
-  }
-
-  /** Rows saved under a name, in this tab: they may be people's. */
-  keptRows() {
-    const kept = () => JSON.parse(sessionStorage.getItem(KEPT) ?? "[]");
-    const own = () => kept().filter(({ model }) => model === this.model.model);
-    const place = h("span", { class: "row" });
-    const paint = () => {
-      const name = h("input", { type: "text", maxlength: 60, size: 12, placeholder: "a name", "aria-label": "Save the row as" });
-      const save = (event) => {
-        event.preventDefault();
-        if (!name.value.trim()) return name.focus();
-        const others = kept().filter((one) => one.model !== this.model.model || one.name !== name.value.trim());
-        sessionStorage.setItem(KEPT, JSON.stringify([...others, { model: this.model.model, name: name.value.trim(), row: this.form.row }]));
-        paint();
-      };
-      const load = (event) => {
-        const found = own()[Number(event.target.value)];
-        if (found) this.take(rows.read(this.model, JSON.stringify(found.row)));
-      };
-      const list = own().map((one, i) => h("option", { value: i }, one.name));
-      fill(
-        place,
-        list.length > 0 && h("select", { "aria-label": "Saved rows", onchange: load }, h("option", { value: "" }, "Saved …"), list),
-        h("form", { class: "row", onsubmit: save }, name, h("button", { type: "submit" }, "Save")),
-      );
-    };
-    paint();
-    return place;
   }
 
   // --- what stands beside ---------------------------------------------------------------------------------

@@ -1,0 +1,85 @@
+// What would have to change for the decision to turn: one feature at a time, and several at once.
+
+import { h } from "../dom.js";
+import { number, signed } from "../format.js";
+import { changed } from "../rows.js";
+
+/**
+ * `found` from `along`, `several` from `together`; `form` says what values are called and how far sliders go;
+ * `take(row)` puts a row into the form.
+ */
+export function changes({ found: { present, result }, several, rule, row, form, take }) {
+  if (!rule) {
+    const how = "Set a threshold above, and this says which one feature would carry the score across it.";
+    return [h("h2", {}, "What would have to change"), h("p", { class: "quiet" }, how)];
+  }
+  const aim = rule.passes(present) ? `not ${rule.good}` : rule.good;
+  const flips = [...result.values()].flatMap(({ field, flips }) => flips.map((flip) => ({ field, ...flip })));
+  flips.sort((a, b) => size(form, row, a) - size(form, row, b));
+  const said =
+    `The nearest values that the model was asked about and answers otherwise (threshold ${number(rule.threshold)}), ` +
+    "the smallest steps first. It says what the model does, not what an applicant can do.";
+  return [
+    h("h2", {}, `What would have to change for ${aim}: one feature at a time`),
+    h("p", { class: "quiet" }, said),
+    flips.length
+      ? table(flips.map((flip) => line({ flip, rule, row, form, take })))
+      : h("p", {}, `No single feature, moved within its range, makes it ${aim}.`),
+    h("h3", {}, "Several at once"),
+    several
+      ? together({ several, rule, row, form, take })
+      : h("p", {}, `No two to four features, moved together within the middle nine tenths of the references, make it ${aim}.`),
+  ];
+}
+
+/** How large a step is, of the feature's range; one to another word counts as half of it. */
+function size(form, row, { field, value }) {
+  const span = form.spans.get(field.name);
+  return span && typeof value === "number" ? Math.abs(value - row[field.name]) / (span[1] - span[0]) : 0.5;
+}
+
+function table(lines) {
+  const head = ["Feature", "now", "would be", "score then"].map((name) => h("th", { scope: "col" }, name));
+  const last = h("th", { scope: "col" }, h("span", { class: "unseen" }, "Try it"));
+  return h(
+    "div",
+    { class: "wide", tabindex: "0", role: "region", "aria-label": "What would have to change" },
+    h("table", { class: "changes" }, h("thead", {}, h("tr", {}, head, last)), h("tbody", {}, lines)),
+  );
+}
+
+function line({ flip: { field, value, score }, rule, row, form, take }) {
+  const title = field.title ?? field.name;
+  const present = row[field.name];
+  const shown = (one) => `${form.called(field, one)}${field.unit ? ` ${field.unit}` : ""}`;
+  const isStep = typeof value === "number" && typeof present === "number" && !field.called;
+  const put = () => take(changed(row, field.name, value));
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row" }, title),
+    h("td", {}, shown(present)),
+    h("td", {}, h("strong", {}, shown(value)), isStep && h("small", {}, ` (${signed(value - present)})`)),
+    h("td", { class: "number" }, number(score), " ", h("span", { class: "quiet" }, rule.judge(score))),
+    h("td", {}, h("button", { type: "button", onclick: put, "aria-label": `Try ${title} ${shown(value)}` }, "Try")),
+  );
+}
+
+function together({ several, rule, row, form, take }) {
+  const moved = several.changed.filter(({ field, value }) => value !== row[field.name]);
+  const step = ({ field, value }) => [
+    `${field.title ?? field.name} ${form.called(field, row[field.name])} → `,
+    h("strong", {}, form.called(field, value)),
+    field.unit && ` ${field.unit}`,
+  ];
+  const put = () => take(several.row);
+  return [
+    h("ul", { class: "several" }, moved.map((one) => h("li", {}, step(one)))),
+    h(
+      "p",
+      {},
+      `Then the score is ${number(several.score)}: ${rule.judge(several.score)}. One way of many. `,
+      h("button", { type: "button", onclick: put, "aria-label": "Try them together" }, "Try"),
+    ),
+  ];
+}
