@@ -145,7 +145,7 @@ class ModelFeatures(BaseModel):
     operation_id="v1_features",
     response_model=ModelFeatures,
     response_model_exclude_none=True,
-    responses=problem_responses(404, 503),
+    responses=problem_responses(404, 422, 503),
 )
 async def features(request: Request, model: str, explainer: Explainer = None) -> ModelFeatures:
     plane = plane_of(request)
