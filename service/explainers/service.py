@@ -159,7 +159,7 @@ class Explainers:
         spec = ExplainerSpec.model_validate(record.spec)
         try:
             return await self.store.digest(record.model, spec, record.references) == record.digest
-        except UnknownModelError:
+        except (UnknownModelError, ConflictError):  # not here, or not loaded as it is on the disk now
             return False
         except ServiceError:  # which its making meets, too, and reports
             return True

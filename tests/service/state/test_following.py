@@ -103,6 +103,7 @@ async def test_an_explainer_of_another_version_is_not_answered_by(
     async with administered(folder, sets, **shared) as one, administered(folder, sets, **own) as two:
         await both(one, two)
         await made_ready(one, f"{PATH}/first", DEEPSHAP)
+        await until(lambda: not behind(one))
         assert (await two.get(f"{PATH}/first")).json()["serving"] is None
         refused = await two.post("/v1/models/score:explain", json={"instances": made.X.tolist()})
         assert refused.status_code == 404
@@ -111,7 +112,7 @@ async def test_an_explainer_of_another_version_is_not_answered_by(
         # nor is one made by it that another version is waited for
         quick.close()
         assert (await one.put(f"{PATH}/second", json=GRADIENT)).status_code == 202
-        await until(lambda: quick.waiting == 1)
+        await until(lambda: quick.waiting == 1 and not behind(one))
         await explainers_of(one).stop()
         await until(lambda: quick.waiting == 0)
         explainers_of(one)._state.close()
