@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterable
+from functools import partial
 
 from compiler.bench.cases import MODELS, Case, choose_cases
 
@@ -14,7 +15,7 @@ def parser_of(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     if many:
-        parser.add_argument("models", nargs="*", choices=tuple(models), metavar="MODEL")
+        parser.add_argument("models", nargs="*", type=partial(_one_of, tuple(models)), metavar="MODEL")
     else:
         parser.add_argument("model", choices=tuple(models))
         parser.add_argument("--threads", type=positive, default=2, help="of every system (2)")
@@ -25,6 +26,13 @@ def case_of(asked: argparse.Namespace) -> Case:
     """Return the case of `rationale bench` for its network, and its `--references` where they are given."""
     references = getattr(asked, "references", None)
     return choose_cases([asked.model], [references] if references else [], None)[0]
+
+
+def _one_of(models: tuple[str, ...], text: str) -> str:
+    """Return a model's name; `choices` of argparse would refuse that none is given."""
+    if text not in models:
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(models)}, not {text!r}")
+    return text
 
 
 def positive(text: str) -> int:
