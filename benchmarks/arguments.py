@@ -1,7 +1,8 @@
 """What the commands here have in common on the command line."""
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 
 from compiler.bench.cases import MODELS, Case, choose_cases
 
@@ -14,27 +15,24 @@ def parser_of(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     if many:
-        # no `choices`: argparse looks for [] among them where none is given
-        parser.add_argument("models", nargs="*", type=_one_of(tuple(models)), metavar="MODEL")
+        parser.add_argument("models", nargs="*", type=partial(_one_of, tuple(models)), metavar="MODEL")
     else:
         parser.add_argument("model", choices=tuple(models))
         parser.add_argument("--threads", type=positive, default=2, help="of every system (2)")
     return parser
 
 
-def _one_of(names: Sequence[str]) -> Callable[[str], str]:
-    def checked(text: str) -> str:
-        if text not in names:
-            raise argparse.ArgumentTypeError(f"must be {' or '.join(names)}, not {text!r}")
-        return text
-
-    return checked
-
-
 def case_of(asked: argparse.Namespace) -> Case:
     """Return the case of `rationale bench` for its network, and its `--references` where they are given."""
     references = getattr(asked, "references", None)
     return choose_cases([asked.model], [references] if references else [], None)[0]
+
+
+def _one_of(models: tuple[str, ...], text: str) -> str:
+    """Return a model's name; `choices` of argparse would refuse that none is given."""
+    if text not in models:
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(models)}, not {text!r}")
+    return text
 
 
 def positive(text: str) -> int:

@@ -30,3 +30,12 @@ def test_a_command_prints_its_figures(name: str, capsys: pytest.CaptureFixture[s
     main, arguments, told = COMMANDS[name]
     main(arguments.split())
     assert told in capsys.readouterr().out
+
+
+def test_many_models_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = parser_of("", ("credit", "trees"), many=True)
+    assert parser.parse_args([]).models == []
+    assert parser.parse_args(["trees"]).models == ["trees"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["tree"])
+    assert "choose from credit, trees, not 'tree'" in capsys.readouterr().err
