@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import console_portfolio, one_shot, portfolio, profile, runtimes, shap_sample, trees, walks
+from benchmarks.arguments import parser_of
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
