@@ -106,7 +106,9 @@ def create_app(
         # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
         has_copies = (blobs is not None and settings.triton is None) or remote is not None
         artifacts = ArtifactStore(copies_in(state) if has_copies else models, state, blobs)
-        repository = read_repository(models, strict=settings.strict, refused=remote and remote.refused)
+        repository = read_repository(
+            models, strict=settings.strict, refused=None if remote is None else remote.refused
+        )
         plane = DataPlane(repository, backend, settings, metrics)
         sets = ReferenceSets(state, blobs)
         sets.recover()
