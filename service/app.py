@@ -114,7 +114,7 @@ def create_app(
         has_copies = (blobs is not None and settings.triton is None) or remote is not None
         artifacts = ArtifactStore(copies_in(state) if has_copies else models, state, blobs)
         repository = read_repository(
-            models, strict=settings.strict, refused=remote.refused if remote else None
+            models, strict=settings.strict, refused=None if remote is None else remote.refused
         )
         plane = DataPlane(repository, backend, settings, metrics)
         sets = ReferenceSets(state, blobs)

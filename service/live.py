@@ -202,7 +202,8 @@ class LiveRepository:
 
     async def _tell(self, *changes: Change) -> None:
         """Record what all processes of the state are to serve. Raises StateUnavailableError."""
-        self._written = await asyncio.to_thread(self._state.write, *changes) or self._written
+        revision = await asyncio.to_thread(self._state.write, *changes)
+        self._written = self._written if revision is None else revision
 
     async def _unload(self, name: str) -> None:
         async with self._turn:
