@@ -42,7 +42,7 @@ class InputItem(BaseModel):
     datatype: str
     shape: list[int] = Field(description="of one row; -1 is any size")
     explained: bool
-    features: list[str] | None = Field(description="their names; null where the input is sent whole")
+    features: list[str] | None = Field(None, description="their names; absent where the input is sent whole")
 
 
 class OutputItem(BaseModel):

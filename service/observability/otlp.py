@@ -83,8 +83,8 @@ def metrics_of(family: Family, began_ns: int, now_ns: int) -> Iterator["otel.Met
 
     cumulative = otel.AggregationTemporality.CUMULATIVE
     if family.type == "histogram":
-        points = _histogram_points(family, began_ns, now_ns)
-        yield otel.Metric(family.name, family.documentation, "", otel.Histogram(points, cumulative))
+        if points := _histogram_points(family, began_ns, now_ns):
+            yield otel.Metric(family.name, family.documentation, "", otel.Histogram(points, cumulative))
         return
     by_name: dict[str, list[otel.NumberDataPoint]] = {}
     for sample in family.samples:

@@ -21,4 +21,4 @@ def test_a_line_for_each_trail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         decisions.main(["forests"])
-    assert "invalid choice: 'forests'" in capsys.readouterr().err
+    assert "choose from credit, trees, not 'forests'" in capsys.readouterr().err

@@ -115,8 +115,11 @@ def test_an_explainer_is_written_alone(tmp_path: Path) -> None:
     compiled.write(tmp_path, "credit")
     compiled.write_explainer(tmp_path / "credit_explain_0123", "credit")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["credit", "credit_explain", "credit_explain_0123"]
-    manifest = Manifest.read(tmp_path / "credit_explain_0123" / "explanation.json")
-    assert manifest == Manifest.read(tmp_path / "credit_explain" / "explanation.json")
+    entries = [tmp_path / entry for entry in ("credit_explain_0123", "credit_explain")]
+    one, other = (Manifest.read(entry / "explanation.json") for entry in entries)
+    assert one.graphs.keys() == {"credit_explain_0123/1"}  # the plain model is not written with it
+    assert one.graphs["credit_explain_0123/1"] == other.graphs["credit_explain/1"]
+    assert one.model_copy(update={"graphs": other.graphs}) == other
     assert 'name: "credit_explain_0123"' in (tmp_path / "credit_explain_0123" / "config.pbtxt").read_text()
     with pytest.raises(RepositoryError, match="cannot be written"):
         compiled.write_explainer(tmp_path / "credit_explain_0123", "credit")

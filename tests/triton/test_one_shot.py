@@ -118,7 +118,7 @@ def numbers(text: str) -> np.ndarray:
 def test_models_are_listed_as_two_entries_are(servers: Servers) -> None:
     for ends in servers.values():
         listed = patient.get(f"http://{ends['http']}/v1/models").json()
-        assert listed == {"models": ["apart", "pair", "perceptron"]}
+        assert listed == {kind: ["apart", "pair", "perceptron"] for kind in ("models", "explainable")}
 
 
 @pytest.mark.parametrize("end", ENDS)

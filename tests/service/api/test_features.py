@@ -57,6 +57,8 @@ async def test_the_profile_comes_before_the_references(decides: Path) -> None:
         "refer": [0.5, 0.52],
         "adverse": "below",
         "space": "output",
+        "beside": [],
+        "comparisons": [],
     }
 
 

@@ -130,7 +130,7 @@ def comparisons_in(folder: Path) -> list[str]:
 
 
 def test_they_are_explanations_of_the_model_and_no_models(url: str, folder: Path) -> None:
-    assert patient.get(f"{url}/v1/models").json() == {"models": ["alone", "m"]}
+    assert patient.get(f"{url}/v1/models").json() == {"models": ["alone", "m"], "explainable": ["alone", "m"]}
     names = comparisons_in(folder)
     assert len(names) == 1 + DRAWS
     index = patient.post(f"{url}/v2/repository/index").json()
@@ -211,4 +211,4 @@ def test_a_restart_keeps_them_beside_explainers_of_the_api(tmp_path: Path) -> No
             answer = decide(url, INSTANCES, stability=True)
             assert answer.status_code == 200
             assert {*names} < {*comparisons_in(tmp_path)}
-            assert patient.get(f"{url}/v1/models").json() == {"models": ["m"]}
+            assert patient.get(f"{url}/v1/models").json() == {"models": ["m"], "explainable": ["m"]}

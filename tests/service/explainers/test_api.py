@@ -77,7 +77,7 @@ async def test_from_a_request_to_an_answer_by_a_real_worker(folder: Path, sets: 
         assert_answers(explained, "typical")
         assert explained["parameters"]["explanation"] == status["serving"]["digests"]["explanation"]
         assert names(folder / "models.state" / "staging") == []
-        assert (await client.get("/v1/models")).json() == {"models": ["score"]}
+        assert (await client.get("/v1/models")).json() == {"models": ["score"], "explainable": ["score"]}
         by_name = await client.get("/v1/models/score")
         assert by_name.json()["explainable"]
 
