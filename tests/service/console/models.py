@@ -45,8 +45,8 @@ def credit_trees(folder: Path) -> None:
 
 def networks(folder: Path) -> None:
     """Of three classes: `classes` explains each of them, `bare` the predicted one without references."""
-    compile_model(mlp(), DeepShap(rows(6, 5)), targets="all", feature_names=NAMES).write(folder, "classes")
-    compile_model(mlp(), Gradient(), feature_names=NAMES).write(folder, "bare")
+    compile_model(mlp(), DeepShap(rows(6, 5)), targets="all", feature_names=NAMES).write(folder, "several")
+    compile_model(mlp(), Gradient(), feature_names=NAMES).write(folder, "gradient")
 
 
 def table(count: int, seed: int = 0) -> pd.DataFrame:

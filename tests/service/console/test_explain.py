@@ -177,8 +177,8 @@ def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> 
 
 
 def test_each_of_several_targets(page: Page, gateway: str) -> None:
-    opened(page, gateway, "classes")
-    due = explanation(gateway, "classes", json.loads(page.locator("section.view").get_attribute("data-row")))
+    opened(page, gateway, "several")
+    due = explanation(gateway, "several", json.loads(page.locator("section.view").get_attribute("data-row")))
     for i, one in enumerate(due["targets"]):
         page.get_by_label("Explained").select_option(str(i))
         expect(page.locator("#score")).to_have_text(re.compile(f"{one['explained_value']:.4f}"[:5]))
@@ -191,8 +191,8 @@ def test_each_of_several_targets(page: Page, gateway: str) -> None:
 
 
 def test_a_method_without_references_or_base_value(page: Page, gateway: str) -> None:
-    opened(page, gateway, "bare")
-    due = explanation(gateway, "bare", json.loads(page.locator("section.view").get_attribute("data-row")))
+    opened(page, gateway, "gradient")
+    due = explanation(gateway, "gradient", json.loads(page.locator("section.view").get_attribute("data-row")))
     assert "base_value" not in due
     shown = effects(page.locator(".answers"))
     assert shown == pytest.approx(due["attributions"], abs=1e-4)  # bars from zero, no totals
