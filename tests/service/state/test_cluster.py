@@ -75,7 +75,7 @@ def test_what_one_makes_all_serve_and_what_one_deletes_is_nowhere(three: Cluster
         assert_explains(explain(url, explainer="mine"), R)
         assert patient.get(f"{url}/{path}").json()["serving"]["digest"]
     assert_explains(explain(third, reference_set="own"), R)  # made when the set was put, by one of them
-    kept = storage.objects_of(three.folder.name)  # moto's buckets are those of the process: of other tests too
+    kept = storage.objects_of(three.folder.name)  # others in moto are of other tests of this process
     assert {name.split("/")[1] for name in kept} == {"artifacts", "references"}
     assert _compiles(three) == 2  # this explainer, and the one that explains by default with the set
 
