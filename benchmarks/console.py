@@ -7,41 +7,15 @@ page asks for the score and the attributions of each row that it has time for; t
 """
 
 import argparse
-import re
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.arguments import positive
+from benchmarks.decisions import credit
 from benchmarks.sliders import move
-
-CREDIT = Path(__file__).parents[1] / "examples" / "credit"
-COMPILE = (
-    *("compile", str(CREDIT / "credit.onnx"), "--references", str(CREDIT / "near_threshold.csv")),
-    *("--decision", str(CREDIT / "decision.yaml"), "--name", "credit", "--repository"),
-)
-
-
-@contextmanager
-def gateway(folder: str) -> Iterator[str]:
-    """The URL of a gateway with the model."""
-    command = [sys.executable, "-m", "rationale"]
-    subprocess.run([*command, *COMPILE, folder], check=True, capture_output=True)  # noqa: S603
-    served = subprocess.Popen(  # noqa: S603
-        [*command, "serve", "--repository", folder, "--port", "0"], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert served.stdout is not None
-        lines = (re.fullmatch(r"ready on (\S+)\n", line) for line in served.stdout)
-        yield next(found[1] for found in lines if found)
-    finally:
-        served.terminate()
-        served.wait()
+from loadtests.systems.process import gateway
 
 
 def main() -> None:
@@ -59,12 +33,12 @@ def main() -> None:
 
     with (
         tempfile.TemporaryDirectory() as folder,
-        gateway(f"{folder}/repository") as url,
+        gateway(credit()[0].write(Path(folder) / "models", "credit").parent) as server,
         sync_playwright() as playwright,
     ):
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{url}/console/#explain?model=credit")
+        page.goto(f"http://{server.http}/console/#explain?model=credit")
         page.wait_for_selector(".curve .score")
         for _ in range(asked.turns):
             moved = move(page, asked.moves, asked.pause)
