@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from benchmarks.arguments import parser_of, positive
-from benchmarks.one_system import start, written
+from benchmarks.one_system import peak_bytes, written
 from compiler.bench.cases import CASES, OURS, Case, parse_references
 from compiler.bench.process import in_a_process
 from compiler.bench.subjects import compile_ours, make_subject, ready
@@ -60,7 +60,7 @@ def walked(case: Case, threads: int, budget: int) -> Walk:
     (rounds,) = alternate([system], ROUNDS).values()
     memory = compiled.manifest.memory
     with written(subject, compiled) as folder:
-        held = start(OURS, folder, threads).peak_bytes
+        held = peak_bytes(OURS, folder, threads)
     run_s = statistics.median(itertools.chain(*rounds))
     return Walk(case.references, compile_s, run_s, held, memory.needed, memory.chunks, memory.recomputed)
 

@@ -2,23 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from compiler.errors import InvalidOptionError
 
-OURS, FORWARD, TORCH, COMPILED, SHAP, CAPTUM = (
-    "ours",
-    "ort-forward",
-    "torch",
-    "torch-compile",
-    "shap",
-    "captum",
-)
-PEERS = (FORWARD, TORCH, COMPILED, SHAP, CAPTUM)
+OURS, FORWARD, SHAP, CAPTUM = "ours", "ort-forward", "shap", "captum"
+PEERS = (FORWARD, SHAP, CAPTUM)
 NEEDS = {SHAP: "shap", CAPTUM: "captum"}  # beside torch and torchvision
-BY_HAND = {TORCH, COMPILED}  # of `benchmarks`
 # What a row is called, by its axes: the credit network's features, a transformer's tokens, an image.
 SIZES = {1: "{0}-256-256-2", 2: "{0} tokens", 3: "{1}²"}
 
@@ -85,31 +75,6 @@ class Settings:
     as_installed: bool = False
 
 
-def outside(name: str) -> Any:
-    """Return a module of the repository's folder `benchmarks`, which no wheel holds.
-
-    Raises:
-        InvalidOptionError: it is not found.
-    """
-    _need_checkout()
-    return import_module(f"benchmarks.{name}")
-
-
-def _need_checkout() -> None:
-    if not _in_checkout():
-        raise InvalidOptionError(
-            "the folder `benchmarks` of the repository is not found: "
-            "run `python -m rationale bench` in a checkout of it."
-        )
-
-
-def _in_checkout() -> bool:
-    try:
-        return find_spec("benchmarks.torch.systems") is not None
-    except ModuleNotFoundError:
-        return False
-
-
 def choose_cases(models: Sequence[str], references: Sequence[int], rows: int | None) -> list[Case]:
     """Return the cases of these models, with other sizes where they are given.
 
@@ -139,13 +104,12 @@ def parse_references(text: str | None) -> tuple[int, ...]:
 
 
 def choose_peers(text: str | None) -> tuple[str, ...]:
-    """Return the peers in a list by commas; none where it is empty; without a list, all that are here.
+    """Return the peers in a list by commas; none where it is empty; all where there is no list.
 
     Raises:
         InvalidOptionError: a peer that there is none of, or that is not installed.
     """
-    here = [peer for peer in PEERS if peer not in BY_HAND or _in_checkout()]
-    peers = here if text is None else [part.strip() for part in text.split(",") if part.strip()]
+    peers = PEERS if text is None else [part.strip() for part in text.split(",") if part.strip()]
     _known("peer", peers, PEERS)
     needed = ["torch", "torchvision", *(NEEDS[peer] for peer in peers if peer in NEEDS)]
     missing = [name for name in needed if find_spec(name) is None]
@@ -153,8 +117,6 @@ def choose_peers(text: str | None) -> tuple[str, ...]:
         raise InvalidOptionError(
             f"rationale bench needs {', '.join(missing)}: pip install 'rationale[bench]'"
         )
-    if not BY_HAND.isdisjoint(peers):
-        _need_checkout()
     return tuple(peer for peer in PEERS if peer in peers)
 
 

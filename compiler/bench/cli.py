@@ -59,18 +59,15 @@ def bench_command(
         typer.Option(help="Write bench.json (every single time) and plots to this folder.", metavar="FOLDER"),
     ] = None,
 ) -> None:
-    """Time an explanation beside the plain model, SHAP, captum, and the same idea in PyTorch.
+    """Time an explanation beside the plain model, SHAP and captum.
 
     Compiles networks with random weights (the paper's, a small transformer, a credit network) for DeepSHAP of
     the predicted output, and gives every system the same weights, rows, references and threads, in turn in
     one process. Times are ratios: numbers of different machines do not compare. Run it on a machine that does
     nothing else.
 
-    ort-forward is a plain forward pass of the same model over N·(1+K) rows, the least there is to do; torch
-    is DeepSHAP with baked references in PyTorch, written by hand, and torch-compile the same through
-    torch.compile (needs a C++ compiler). These two, errors against float64 and plots are in the folder
-    benchmarks of the repository: run `python -m rationale bench` in a checkout. docs/performance.md says how
-    it is measured.
+    ort-forward is a plain forward pass of the same model over N·(1+K) rows, the least there is to do. Errors
+    are against a computation in float64. docs/performance.md says how it is measured.
 
     Runs on a GPU where ONNX Runtime finds one (onnxruntime-gpu), PyTorch beside it where that does too.
     Needs the extra: pip install 'rationale[bench]'.

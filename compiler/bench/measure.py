@@ -12,13 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from compiler.artefact.compiled import Compiled
-from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings, outside
+from compiler.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
 from compiler.bench.device import gpu_name, provider
+from compiler.bench.exact import exact
 from compiler.bench.peers import misses
 from compiler.bench.process import ProcessDiedError, in_a_process, memory_kept
 from compiler.bench.subjects import Subject, compile_ours, due, make_subject, ready
 from compiler.bench.timing import System, alternate
-from compiler.errors import InvalidOptionError, RationaleError
+from compiler.errors import RationaleError
 from compiler.terminal import progress_bar
 
 PACKAGES = ("rationale", "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")
@@ -99,12 +100,12 @@ def measure(case: Case, settings: Settings) -> Outcome:
         compiled = compile_ours(subject, settings.threads)
         compile_s = time.perf_counter() - started
         tell(f"{case.label}: float64", 0, 1)
-        exact, sums = _truth(subject), due(subject)
+        truth, sums = _truth(subject), due(subject)
         gc.collect()  # torch.fx's graphs know their modules, which know their graphs
         found, left_out = _ready(
             subject, compiled, settings, lambda name: tell(f"{case.label}: {name}", 0, 1)
         )
-        errors = {name: _errors(one, exact, sums) for name, one in found.items()}
+        errors = {name: _errors(one, truth, sums) for name, one in found.items()}
         times = alternate(
             list(found.values()),
             settings.repeats,
@@ -134,22 +135,21 @@ def _ready(
 
 
 def _truth(subject: Subject) -> np.ndarray | None:
-    """None without `benchmarks`, or where its baseline has no rule for a layer."""
+    """Return the attributions in float64; None where there is no rule for a layer."""
     try:
-        values: np.ndarray = outside("torch.systems").truth(subject)
-    except (InvalidOptionError, NotImplementedError):
+        return exact(subject.network, subject.rows, subject.references)
+    except NotImplementedError:
         return None
-    return values
 
 
-def _errors(one: System, exact: np.ndarray | None, sums: np.ndarray) -> tuple[float | None, float | None]:
+def _errors(one: System, truth: np.ndarray | None, sums: np.ndarray) -> tuple[float | None, float | None]:
     """Its error and its gap."""
     if one.explain is None:
         return None, None
     attributions = one.explain()
     missing = attributions.reshape(len(sums), -1).sum(1, dtype=np.float64) - sums
     gap = float(np.abs(missing).max() / np.abs(sums).max())
-    return (None if exact is None else float(np.abs(attributions - exact).max() / np.abs(exact).max())), gap
+    return (None if truth is None else float(np.abs(attributions - truth).max() / np.abs(truth).max())), gap
 
 
 def machine() -> Machine:

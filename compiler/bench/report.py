@@ -10,13 +10,14 @@ from typing import Any
 from rich.table import Table
 
 from compiler.artefact.folder import write
-from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH, Settings, outside
+from compiler.bench import plot
+from compiler.bench.cases import CAPTUM, FORWARD, OURS, SHAP, Settings
 from compiler.bench.measure import Machine, Measured, Outcome, versions
 from compiler.bench.timing import Ratio, quartiles, ratio
 from compiler.errors import InvalidOptionError
 
 JSON_FILE, PLOT_FILE, CURVES_FILE = "bench.json", "bench.png", "references.png"
-VERSION = 3
+VERSION = 4
 
 
 def ratios(outcome: Outcome) -> dict[str, Ratio]:
@@ -28,12 +29,6 @@ def ratios(outcome: Outcome) -> dict[str, Ratio]:
         for name, theirs in times.items()
         if name != OURS
     }
-
-
-def best_torch(outcome: Outcome) -> str | None:
-    """Return the faster of the PyTorch baselines that ran."""
-    ran = [name for name in (TORCH, COMPILED) if name in outcome.systems]
-    return min(ran, key=lambda name: median_s(outcome, name), default=None)
 
 
 def median_s(outcome: Outcome, name: str) -> float:
@@ -49,7 +44,6 @@ def show(outcomes: Sequence[Outcome]) -> Table:
         "ours to the forward\nof N·(1+K) rows ↓",
         "SHAP\nto ours ↑",
         "captum\nto ours ↑",
-        "same caching in\nPyTorch to ours ↑",
         "error against\nfloat64 ↓",
         "missing from\nthe sum ↓",
         "compiled in",
@@ -57,12 +51,11 @@ def show(outcomes: Sequence[Outcome]) -> Table:
         pad_edge=False,
     )
     for outcome in outcomes:
-        found, torch_name = ratios(outcome), best_torch(outcome)
+        found = ratios(outcome)
         table.add_row(
             outcome.case.label,
             _time(outcome),
             *(_ratio(found.get(name)) for name in (FORWARD, SHAP, CAPTUM)),
-            _ratio(found[torch_name]) + f" ({torch_name})" if torch_name else "–",
             *(_error(value) for value in (outcome.systems[OURS].error, outcome.systems[OURS].gap)),
             f"{outcome.compile_s:.1f} s",
         )
@@ -126,7 +119,7 @@ def write_report(
 ) -> tuple[list[str], list[str]]:
     """Write bench.json and its pictures; return their names and what to say.
 
-    The pictures need matplotlib and `benchmarks`: bench.png, and references.png where only K differs.
+    The pictures need matplotlib: bench.png, and references.png where only K differs.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.
@@ -134,10 +127,9 @@ def write_report(
     text = json.dumps(contents(outcomes, settings, machine), indent=1, allow_nan=False, ensure_ascii=False)
     files, said = {JSON_FILE: f"{text}\n".encode()}, []
     try:
-        draw = outside("plot")
-        files[PLOT_FILE] = draw.plot({o.case.label: _times(o) for o in outcomes})
+        files[PLOT_FILE] = plot.bars({o.case.label: _times(o) for o in outcomes})
         if swept := curves(outcomes):
-            files[CURVES_FILE] = draw.plot_curves(swept)
+            files[CURVES_FILE] = plot.curves(swept)
     except InvalidOptionError as error:  # the numbers are worth having without it
         said.append(str(error))
     write(folder, files)
@@ -190,7 +182,6 @@ def _case(outcome: Outcome) -> dict[str, Any]:
         "model_bytes": outcome.model_bytes,
         "plain_bytes": outcome.plain_bytes,
         "ratios": {name: asdict(found) for name, found in ratios(outcome).items()},
-        "best_torch": best_torch(outcome),
         "systems": systems,
         "left_out": outcome.left_out,
     }

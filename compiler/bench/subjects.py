@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from compiler.artefact.compiled import Compiled
-from compiler.bench.cases import BY_HAND, FORWARD, OURS, Case, outside
+from compiler.bench.cases import FORWARD, OURS, Case
 from compiler.bench.device import on_device, provider, session_of, torch_device
 from compiler.bench.networks import Encoder, keep_signal, perceptron, vision
 from compiler.bench.peers import EXPLAINERS, quietly
@@ -87,16 +87,10 @@ def compile_ours(subject: Subject, threads: int, memory_budget: int | None = Non
 
 
 def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> System:
-    """Return a system by its name, with its threads set.
-
-    Raises:
-        RuntimeError: torch.compile finds no C++ compiler.
-    """
+    """Return a system by its name, with its threads set."""
     started = time.perf_counter()
     if name in (OURS, FORWARD):
         run, explain, prepare = (_ours if name == OURS else _forward)(subject, compiled, threads)
-    elif name in BY_HAND:
-        run, explain, prepare = outside("torch.systems").SYSTEMS[name](subject, threads)
     else:
         network, _, references = in_torch(subject)
         run, prepare = best_threads(

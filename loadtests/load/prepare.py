@@ -10,13 +10,12 @@ FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something els
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from benchmarks.torch.systems import truth
+from compiler.bench.exact import exact
 from compiler.bench.peers import EXPLAINERS, misses
 from compiler.bench.subjects import Subject, compile_ours, make_subject
 from loadtests.load.expected import (
@@ -33,7 +32,6 @@ from loadtests.load.workloads import ALL_SYSTEMS, WORKLOADS, Workload
 
 SEED = 24
 TOLERANCE = 1e-3  # float32 against float64, through the fifty layers of the deepest network here
-_AT_ONCE = 16_000  # rows × references in one pass of the float64 walk
 
 
 def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTEMS) -> None:
@@ -43,7 +41,8 @@ def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTE
     np.save(folder / REFERENCES, subject.references.numpy())
     compile_ours(subject, torch.get_num_threads()).write(folder / REPOSITORY, MODEL)
     predictions = _predictions(subject)
-    _save(folder / EXPECTED, subject, predictions, _truth(subject))
+    attributions = exact(subject.network, subject.rows, subject.references)
+    _save(folder / EXPECTED, subject, predictions, attributions)
     if misses(subject.network):
         for name in (name for name in EXPLAINERS if name in systems):
             attributions = EXPLAINERS[name](subject.network, subject.references)(subject.rows)
@@ -55,11 +54,6 @@ def _predictions(subject: Subject) -> np.ndarray:
         y: torch.Tensor = subject.network.double()(subject.rows.double())
         subject.network.float()
     return y.numpy()
-
-
-def _truth(subject: Subject) -> np.ndarray:
-    size = max(_AT_ONCE // len(subject.references), 1)
-    return np.concatenate([truth(replace(subject, rows=rows)) for rows in torch.split(subject.rows, size)])
 
 
 def _save(path: Path, subject: Subject, predictions: np.ndarray, attributions: np.ndarray) -> None:

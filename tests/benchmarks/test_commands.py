@@ -5,11 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import console_portfolio, one_shot, portfolio, profile, runtimes, shap_sample, trees, walks
+from benchmarks import (
+    alone,
+    console_portfolio,
+    one_shot,
+    portfolio,
+    profile,
+    runtimes,
+    shap_sample,
+    trees,
+    walks,
+)
 from benchmarks.arguments import parser_of
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
+    "alone": (alone.main, "credit --references 2 --peers shap", "shap "),
     "console_portfolio": (console_portfolio.main, "csv --rows 500 --turns 1", "csv "),
     "one_shot": (one_shot.main, f"{CREDIT} --rounds 2 --threads 1", "explain=true: "),
     "portfolio": (portfolio.main, "credit --rows 10 --turns 1 --bare-rows 100", "credit "),
@@ -31,6 +42,12 @@ def test_a_command_prints_its_figures(name: str, capsys: pytest.CaptureFixture[s
     main, arguments, told = COMMANDS[name]
     main(arguments.split())
     assert told in capsys.readouterr().out
+
+
+def test_nothing_is_timed_no_times(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        profile.main(["credit", "--threads", "0"])
+    assert "must be 1 or more" in capsys.readouterr().err
 
 
 def test_many_models_may_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from compiler.bench import cases
-from compiler.bench.cases import PEERS, Case, choose_cases, choose_peers, parse_references
+from compiler.bench.cases import PEERS, Case, choose_cases, parse_references
 from compiler.errors import InvalidOptionError
 from service.cli.main import app
 
@@ -23,7 +23,7 @@ def call(*arguments: str) -> Result:
 def test_files(tmp_path: Path) -> None:
     """Every ratio from every time, with what it was measured on; all systems agree on this network."""
     out = tmp_path / "new" / "folder"
-    peers = ["ort-forward", "torch", "shap", "captum"]
+    peers = ["ort-forward", "shap", "captum"]
     result = call(*TINY, "--peers", ",".join(reversed(peers)), "--out", str(out))
     assert result.exit_code == 0, result.output
     assert sorted(p.name for p in out.iterdir()) == ["bench.json", "bench.png"]
@@ -53,7 +53,6 @@ def test_files(tmp_path: Path) -> None:
         assert system["notes"] == []
     for found in case["ratios"].values():
         assert 0 < found["low"] <= found["median"] <= found["high"]
-    assert case["best_torch"] == "torch"
     assert case["left_out"] == {}
 
 
@@ -61,7 +60,7 @@ def test_table() -> None:
     result = call(*TINY, "--peers", "ort-forward")
     assert result.exit_code == 0, result.output
     (row,) = (line for line in result.stdout.splitlines() if line.startswith("credit 24-256-256-2, K=5, N=3"))
-    assert row.count("–") == 5  # two between quartiles, three peers that did not run
+    assert row.count("–") == 4  # two between quartiles, two peers that did not run
 
 
 REFUSED = {
@@ -86,15 +85,6 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     result = call("credit")
     assert result.exit_code == 2
     assert "needs torchvision, shap: pip install 'rationale[bench]'" in result.output
-
-
-def test_a_wheel_compares_with_what_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_peers(None) == PEERS
-    monkeypatch.setattr(cases, "find_spec", lambda name: None if name.startswith("benchmarks") else name)
-    assert choose_peers(None) == ("ort-forward", "shap", "captum")
-    result = call("credit", "--peers", "torch")
-    assert result.exit_code == 2
-    assert "`python -m rationale bench` in a checkout" in result.output
 
 
 def test_help_imports_no_peer() -> None:

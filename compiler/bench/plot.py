@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from compiler.bench.cases import CAPTUM, COMPILED, FORWARD, OURS, SHAP, TORCH
+from compiler.bench.cases import CAPTUM, FORWARD, OURS, SHAP
 from compiler.pictures.drawings import matplotlib_or_advice, png
 
 if TYPE_CHECKING:
@@ -16,15 +16,13 @@ WIDTH_IN, ROW_IN, PANEL_IN, LEGEND_IN, DPI = 8.0, 0.22, 3.2, 1.0, 150
 NAMES = {
     OURS: "ours",
     FORWARD: "plain forward pass of N·(1+K) rows",
-    TORCH: "same caching in PyTorch",
-    COMPILED: "same caching, torch.compile",
     SHAP: "SHAP",
     CAPTUM: "captum",
 }
 
 
-def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
-    """A PNG: a bar for each system of each case, in milliseconds on a logarithmic axis.
+def bars(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
+    """Return a PNG: a bar for each system of each case, in milliseconds on a logarithmic axis.
 
     Args:
         times: by case and system, quartiles in seconds.
@@ -54,15 +52,15 @@ def plot(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
     return png(figure)
 
 
-def plot_curves(curves: Mapping[str, Curves]) -> bytes:
-    """A PNG: for each network the time of one run against K, a line for each system with its quartiles.
+def curves(networks: Mapping[str, Curves]) -> bytes:
+    """Return a PNG: for each network the time of one run against K, a line for each system with quartiles.
 
     Raises:
         InvalidOptionError: matplotlib is not installed.
     """
-    figure = _figure(PANEL_IN * len(curves) + LEGEND_IN)
+    figure = _figure(PANEL_IN * len(networks) + LEGEND_IN)
     for axes, (label, lines) in zip(
-        figure.subplots(len(curves), squeeze=False)[:, 0], curves.items(), strict=True
+        figure.subplots(len(networks), squeeze=False)[:, 0], networks.items(), strict=True
     ):
         for name, times in lines.items():
             low, median, high = ([1e3 * values[i] for values in times.values()] for i in range(3))
@@ -75,7 +73,7 @@ def plot_curves(curves: Mapping[str, Curves]) -> bytes:
         _plain_numbers(axes.yaxis)
         axes.minorticks_off()
         axes.grid(alpha=0.3)
-    _legend(figure, [name for lines in curves.values() for name in lines])
+    _legend(figure, [name for lines in networks.values() for name in lines])
     return png(figure)
 
 
@@ -87,7 +85,7 @@ def _figure(height_in: float) -> "Figure":
 
 
 def _colour(name: str) -> str:
-    """A system has the same one in every plot."""
+    """Return that of a system, the same in every plot."""
     return f"C{list(NAMES).index(name)}"
 
 

@@ -1,1 +1,0 @@
-"""DeepSHAP by hand in PyTorch: the baseline of `rationale bench`, and its float64 values."""
