@@ -8,6 +8,7 @@ imports.
 
 import contextlib
 import resource
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.bench.cases import CAPTUM, OURS, SHAP
-from compiler.bench.process import run_module
 
 if TYPE_CHECKING:
     from compiler.artefact.compiled import Compiled
@@ -48,8 +48,10 @@ def written(subject: "Subject", compiled: "Compiled") -> Iterator[Path]:
 
 
 def peak_bytes(name: str, folder: Path, threads: int) -> int:
-    """Start a system, and ask it a few times. Raises ProcessDiedError: it ended without an answer."""
-    return int(run_module("benchmarks.one_system", name, str(folder), str(threads)).splitlines()[-1])
+    """Start a system, and ask it a few times. Raises CalledProcessError: it ended without an answer."""
+    command = [sys.executable, "-m", "benchmarks.one_system", name, str(folder), str(threads)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603 (ours)
+    return int(done.stdout.splitlines()[-1])
 
 
 # -- in that process -----------------------------------------------------------------------------------

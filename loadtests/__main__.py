@@ -20,8 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from compiler.bench.measure import machine
-from compiler.bench.process import ProcessDiedError, run_module
+from compiler.bench.process import ProcessDiedError, in_a_process
 from loadtests.load.measure import Result, measure
+from loadtests.load.prepare import prepare
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile
 from loadtests.report import PAGES, About, compare, write_report
@@ -67,7 +68,7 @@ def run(profile: Profile, cores: int, pages: Path, tell: Callable[[str], None]) 
         with tempfile.TemporaryDirectory() as name:
             tell(f"{workload.name}: weights, references and reference values")
             # In a process of its own, whose memory goes with it.
-            run_module("loadtests.load.prepare", workload.name, name, ",".join(profile.systems))
+            in_a_process(prepare, workload, Path(name), profile.systems)
             for system in profile.systems:
                 tell(f"{workload.name}, {system}: {next(number)} of {total}")
                 yield measure(workload, system, cores, profile, folder=Path(name), pages=pages, tell=tell)

@@ -1,7 +1,5 @@
 """Work in a process of its own, whose memory goes with it."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -21,19 +19,6 @@ _KEPT = {
 
 class ProcessDiedError(RationaleError):
     """It ended without an answer, for want of memory as a rule; `str` is how."""
-
-
-def run_module(name: str, *arguments: str) -> str:
-    """Return what `python -m name` prints.
-
-    Raises:
-        ProcessDiedError: it failed; `str` is what it said of that.
-    """
-    command = [sys.executable, "-m", name, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 (ours)
-    if done.returncode:
-        raise ProcessDiedError(done.stderr.strip() or f"its process ended with exit code {done.returncode}")
-    return done.stdout
 
 
 def memory_kept(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,14 +1,11 @@
 """One workload made ready in a folder, for every system the same weights, rows and references.
 
-python -m loadtests.load.prepare WORKLOAD FOLDER SYSTEM,SYSTEM
-
 FOLDER/network.pt, references.npy              what the baselines load
 FOLDER/repository/             what `rationale serve` does
 FOLDER/expected.npz            rows; outputs and attributions in float64, rounded last
 FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something else
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +25,7 @@ from loadtests.load.expected import (
     REPOSITORY,
     write_expected,
 )
-from loadtests.load.workloads import ALL_SYSTEMS, WORKLOADS, Workload
+from loadtests.load.workloads import ALL_SYSTEMS, Workload
 
 SEED = 24
 TOLERANCE = 1e-3  # float32 against float64, through the fifty layers of the deepest network here
@@ -60,13 +57,3 @@ def _save(path: Path, subject: Subject, predictions: np.ndarray, attributions: n
     """`attributions` [N, …] of each row's largest output, which is one target: [N, 1, …]."""
     due = {OUTPUT: predictions.astype(np.float32), ATTRIBUTIONS: attributions[:, None].astype(np.float32)}
     write_expected(path, subject.rows.numpy(), due, TOLERANCE)
-
-
-def main() -> None:
-    name, folder, systems = sys.argv[1:]
-    workload = next(workload for workload in WORKLOADS if workload.name == name)
-    prepare(workload, Path(folder), systems.split(","))
-
-
-if __name__ == "__main__":
-    main()

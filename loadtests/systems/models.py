@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, numpy_helper, parser
 
 from compiler import DeepShap, compile_model
 from compiler.machine import LARGE_BLOCKS
@@ -18,27 +18,20 @@ SEED = 24
 
 def network(width: int) -> ModelProto:
     """A classifier of 24 features with two hidden layers: credit scoring, as banks do it with networks."""
+    model = parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 21]>
+        network (float[N, 24] x) => (float[N, 1] y) {
+            z0 = Gemm (x, w0, b0)   a0 = Relu (z0)
+            z1 = Gemm (a0, w1, b1)  a1 = Relu (z1)
+            z2 = Gemm (a1, w2, b2)  y = Sigmoid (z2)
+        }
+    """)
     generator = np.random.default_rng(SEED)
-    sizes = [FEATURES, width, width, 1]
-    nodes, constants, value = [], [], "x"
-    for i, (rows, columns) in enumerate(itertools.pairwise(sizes)):
+    for i, (rows, columns) in enumerate(itertools.pairwise([FEATURES, width, width, 1])):
         weights = (generator.normal(size=(rows, columns)) / np.sqrt(rows)).astype(np.float32)
-        constants += [
-            numpy_helper.from_array(weights, f"w{i}"),
-            numpy_helper.from_array(np.full(columns, 0.1, np.float32), f"b{i}"),
-        ]
-        nodes.append(helper.make_node("Gemm", [value, f"w{i}", f"b{i}"], [f"z{i}"]))
-        last = i == len(sizes) - 2
-        nodes.append(helper.make_node("Sigmoid" if last else "Relu", [f"z{i}"], ["y" if last else f"a{i}"]))
-        value = f"a{i}"
-    graph = helper.make_graph(
-        nodes,
-        "network",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", FEATURES])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 1])],
-        constants,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        for name, array in ((f"w{i}", weights), (f"b{i}", np.full(columns, 0.1, np.float32))):
+            model.graph.initializer.append(numpy_helper.from_array(array, name))
+    return model
 
 
 def write_network(repository: Path, *, width: int, references: int) -> None:

@@ -157,7 +157,7 @@ def test_locust_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
 def test_a_server_that_does_not_start_ends_the_command_with_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "run_module", lambda *_: None)  # nothing is there to serve
+    monkeypatch.setattr(command, "in_a_process", lambda *_: None)  # nothing is there to serve
     monkeypatch.setattr(command, "restrict", lambda _: None)
     monkeypatch.setattr(sys, "argv", ["loadtests", "--profile", "tiny", "--system", "rationale"])
     assert command.main() == 2

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from compiler.bench.process import ProcessDiedError, in_a_process, memory_kept, run_module
+from compiler.bench.process import ProcessDiedError, in_a_process, memory_kept
 
 
 def adds(a: int, b: int) -> tuple[int, int]:
@@ -48,12 +48,3 @@ def test_kept_memory_leaves_what_is_set(given: dict[str, str], expected: str) ->
 def test_death(how: str, said: str) -> None:
     with pytest.raises(ProcessDiedError, match=said):
         in_a_process(dies, how)
-
-
-def test_a_module_is_run_to_its_end() -> None:
-    assert "usage:" in run_module("json.tool", "--help")
-
-
-def test_a_module_that_fails_tells_why() -> None:
-    with pytest.raises(ProcessDiedError, match=r"No such file or directory: '/nowhere'"):
-        run_module("json.tool", "/nowhere")
