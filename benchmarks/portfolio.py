@@ -1,12 +1,18 @@
 """A portfolio of rows in parquet files, explained by `rationale explain` and by a bare ONNX Runtime loop.
 
-    python -m benchmarks.portfolio [credit trees] [--rows 1000000] [--turns 3] [--bare-rows 500]
+    python -m benchmarks.portfolio [credit trees] [--engine spark|ray] [--rows 1000000] [--turns 3]
+        [--bare-rows 500]
 
 `credit` is the network of examples/credit, `trees` XGBoost as in benchmarks.trees. The bare loop reads the
 same files, runs the same graph on so many rows at a time in a thread on each core, and keeps nothing;
-`rationale explain` also checks the rows, and writes a file for each. Rows per second of either, in turn; the
-median of their ratios; and by how much the memory of the process grew from a tenth of the rows (in whole
-batches: ONNX Runtime keeps what the largest took) to all, before any loop ran.
+`rationale explain` also checks the rows, and writes a file for each, and so does an engine: Spark is a local
+cluster of two workers with one core each, Ray has two cores; it has explained a tenth of the rows before, so
+that its start is not counted, and its rows are compared.
+
+Rows per second of each way, in turn; the median of the ratios to the bare loop by the clock and, in brackets,
+by the CPU time of all processes, which counts on a machine that does other things too; and by how much the
+memory of this process grew from a tenth of the rows (in whole batches: ONNX Runtime keeps what the largest
+took) to all, before any loop ran. Engines need the extra `spark` (and a Java) or `ray`.
 """
 
 import resource
@@ -14,15 +20,18 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
+import psutil
 
 from benchmarks.arguments import parser_of, positive
 from benchmarks.decisions import SUBJECTS
+from benchmarks.engines import ENGINES, Explain
 from compiler.artefact.compiled import Compiled
 from compiler.bench.timing import REST_S
 from compiler.explanations.arrow import ROWS
@@ -72,16 +81,30 @@ def bare(compiled: Compiled, folder: Path, names: list[str], at_once: int) -> No
                 pass
 
 
-def seconds_of(run: Callable[[], object]) -> float:
-    """Return how long it takes, after a rest."""
+def times_of(run: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds that it takes, and of CPU in this process and those that it has started."""
     time.sleep(REST_S)
-    began = time.perf_counter()
+    began, used = time.perf_counter(), _cpu_s()
     run()
-    return time.perf_counter() - began
+    return time.perf_counter() - began, _cpu_s() - used
 
 
-def measured(name: str, rows: int, turns: int, bare_rows: int) -> str:
-    """Return a line about a model."""
+def _cpu_s() -> float:
+    own = psutil.Process()
+    times = [process.cpu_times() for process in (own, *own.children(recursive=True))]
+    return float(sum(t.user + t.system + t.children_user + t.children_system for t in times))
+
+
+def answers(folder: Path) -> Any:
+    """Return what was written, in the order of the rows."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(folder)
+    return table.drop_columns([name for name in table.column_names if name == "row"]).sort_by("id")
+
+
+def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain | None) -> str:
+    """Return a line about a model. Raises AssertionError where an engine explains a row otherwise."""
     compiled, instances = SUBJECTS[name]()
     names = list(instances[0])
     known = known_rows(instances)
@@ -98,25 +121,37 @@ def measured(name: str, rows: int, turns: int, bare_rows: int) -> str:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         explained("all", "warm")
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-        ratios, ours, theirs = [], [], []
-        for i in range(turns):
-            theirs.append(seconds_of(partial(bare, compiled, folder / "all", names, bare_rows)))
-            ours.append(seconds_of(partial(explained, "all", f"answers-{i}")))
-            ratios.append(theirs[-1] / ours[-1])
-    speeds = [rows / float(np.median(times)) for times in (theirs, ours)]
-    return f"{name:8}{speeds[0]:14,.0f}{speeds[1]:14,.0f}{np.median(ratios):10.2f}{grown:12.0f} MB"
+        ways: list[Callable[[int], object]] = [
+            lambda _: bare(compiled, folder / "all", names, bare_rows),
+            lambda i: explained("all", f"own-{i}"),
+        ]
+        if engine is not None:
+            engine(entry, folder / "few", folder / "its-warm")
+            ways.append(lambda i: engine(entry, folder / "all", folder / f"its-{i}"))
+        taken = np.array([[times_of(partial(way, i)) for way in ways] for i in range(turns)])
+        if engine is not None:
+            due, found = answers(folder / "own-0"), answers(folder / "its-0")
+            for column in due.column_names:
+                np.testing.assert_allclose(found[column], due[column], rtol=1e-5, atol=1e-6)
+    speeds = "".join(f"{speed:14,.0f}" for speed in rows / np.median(taken[:, :, 0], axis=0))
+    ratios = np.median(taken[:, :1] / taken, axis=0)[1:]  # [way, clock and CPU]
+    shown = "".join(f"{clock:10.2f}{f'({cpu:.2f})':>8}" for clock, cpu in ratios)
+    return f"{name:8}{speeds}{shown}{grown:9.0f} MB"
 
 
 def main(given: Sequence[str] | None = None) -> None:
     parser = parser_of(__doc__, SUBJECTS, many=True)
+    parser.add_argument("--engine", choices=tuple(ENGINES), help="beside `rationale explain`")
     parser.add_argument("--rows", type=positive, default=1_000_000, help="of each model (1,000,000)")
-    parser.add_argument("--turns", type=positive, default=3, help="of either way (3)")
+    parser.add_argument("--turns", type=positive, default=3, help="of each way (3)")
     parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
     asked = parser.parse_args(given)
-    with told_plainly():
-        print(f"{'rows/s':8}{'bare':>14}{'rationale':>14}{'ratio':>10}{'memory +':>15}")
+    ways = ["rationale", *filter(None, [asked.engine])]
+    with told_plainly(), ENGINES[asked.engine]() if asked.engine else nullcontext() as engine:
+        heads = "".join(f"{way:>14}" for way in ("bare", *ways)) + "".join(f"{way:>18}" for way in ways)
+        print(f"rows/s  {heads}{'memory +':>12}")
         for name in asked.models or SUBJECTS:
-            print(measured(name, asked.rows, asked.turns, asked.bare_rows), flush=True)
+            print(measured(name, asked.rows, asked.turns, asked.bare_rows, engine), flush=True)
 
 
 if __name__ == "__main__":
