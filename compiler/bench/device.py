@@ -14,14 +14,12 @@ def provider() -> Provider:
     return "cuda" if CUDA in ort.get_available_providers() else "cpu"
 
 
-def session_of(
-    model: str | bytes, threads: int, blocks: tuple[str, str] = LARGE_BLOCKS
-) -> ort.InferenceSession:
+def session_of(model: str | bytes, threads: int) -> ort.InferenceSession:
     """Return a file or a serialised model in ONNX Runtime, on what `provider` says."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
-    options.add_session_config_entry(*blocks)
+    options.add_session_config_entry(*LARGE_BLOCKS)
     return ort.InferenceSession(model, options, providers=[CUDA, CPU] if provider() == "cuda" else [CPU])
 
 
