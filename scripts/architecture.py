@@ -3,7 +3,6 @@
 Stages are read from their functions' annotations, layers from the import contract in pyproject.toml.
 """
 
-import sys
 import tomllib
 from collections.abc import Iterator
 from html import escape
@@ -13,7 +12,6 @@ from operator import attrgetter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
 PICTURE = ROOT / "docs" / "architecture.svg"
 
 STAGES = {

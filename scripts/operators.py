@@ -1,18 +1,15 @@
 """Counts the tests of each operator and writes docs/operators.md: python3 scripts/operators.py"""
 
 import json
-import sys
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from compiler.cli.operator_table import full_name, operator_table
+from tests.compiler.samples import SAMPLES
+from tests.conformance.cases import collect
+from tests.conformance.verdicts import stopped
 
-from compiler.cli.operator_table import full_name, operator_table  # noqa: E402  (found by the line above)
-from tests.compiler.samples import SAMPLES  # noqa: E402
-from tests.conformance.cases import collect  # noqa: E402
-from tests.conformance.verdicts import stopped  # noqa: E402
-
+ROOT = Path(__file__).parents[1]
 TESTED, PAGE = ROOT / "compiler" / "tested.json", ROOT / "docs" / "operators.md"
 HEAD = """# Operators
 
