@@ -82,7 +82,7 @@ def peer(name: str, folder: Path, threads: int) -> Callable[[], Run]:
 
     def load() -> Run:
         torch.set_num_threads(threads)
-        network = on_device(torch.load(folder / NETWORK, weights_only=False))
+        network = torch.load(folder / NETWORK, weights_only=False)
         rows, references = (on_device(torch.from_numpy(np.load(folder / n))) for n in (ROWS, REFERENCES))
         return partial(EXPLAINERS[name](network, references), rows)
 

@@ -21,7 +21,7 @@ def shap_explainer(network: nn.Module, references: Tensor) -> Explain:
     with quietly():
         import shap
 
-        explainer = shap.DeepExplainer(separated(copy.deepcopy(network)), references)
+        explainer = shap.DeepExplainer(separated(copy.deepcopy(network)).to(references.device), references)
 
     def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:
         del targets  # it looks for the largest itself
@@ -41,7 +41,7 @@ def captum_explainer(network: nn.Module, references: Tensor) -> Explain:
     with quietly():
         import captum.attr
 
-        model = pools_apart(separated(copy.deepcopy(network)))
+        model = pools_apart(separated(copy.deepcopy(network))).to(references.device)
         explainer = captum.attr.DeepLiftShap(model)
 
     def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from compiler.artefact.compiled import Compiled
 from compiler.bench.cases import FORWARD, OURS, Case
-from compiler.bench.device import on_device, provider, session_of, torch_device
+from compiler.bench.device import on_device, provider, session_of
 from compiler.bench.networks import Encoder, keep_signal, perceptron, vision
 from compiler.bench.peers import EXPLAINERS, quietly
 from compiler.bench.timing import System, alternate
@@ -92,18 +92,12 @@ def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> Syst
     if name in (OURS, FORWARD):
         run, explain, prepare = (_ours if name == OURS else _forward)(subject, compiled, threads)
     else:
-        network, _, references = in_torch(subject)
+        references = on_device(subject.references)
         run, prepare = best_threads(
-            lambda: partial(EXPLAINERS[name](network, references), subject.rows), subject, threads
+            lambda: partial(EXPLAINERS[name](subject.network, references), subject.rows), subject, threads
         )
         explain = run
     return System(name, run, prepare, explain, time.perf_counter() - started)
-
-
-def in_torch(subject: Subject) -> tuple[nn.Module, Tensor, Tensor]:
-    """Network, rows and references where PyTorch runs; the subject's own stay where they are."""
-    network = subject.network if torch_device() == "cpu" else copy.deepcopy(subject.network)
-    return on_device(network), on_device(subject.rows), on_device(subject.references)
 
 
 Made = tuple[Callable[[], Any], Callable[[], np.ndarray] | None, Callable[[], Any]]

@@ -31,7 +31,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
     "walks": (
         walks.main,
         "efficientnetb0 --size 32 --references 1,2 --many 4 --budget 500MB",
-        "a reference of many",
+        "recomputed",
     ),
 }
 
