@@ -23,13 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from compiler.artefact.digest import graph_digest
+from compiler.artefact.folder import locked
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes that pull at once are not kept apart there
-    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 Files = Mapping[str, str]  # of an entry: by path in it, what changes with the content
 _LOOK_S = 15.0  # for a list of files: a storage that does not answer must not hold up a start
@@ -131,7 +127,7 @@ class RemoteRepository:
             UnreachableError: the storage cannot be read; `entries` is what it was when it last could.
             RepositoryError: the copy cannot be written.
         """
-        with self._locked():
+        with self._alone():
             self._drop_damaged()
             found = self.look()
             held = self._held()
@@ -256,25 +252,19 @@ class RemoteRepository:
         return faults
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """Let one process in at a time."""
-        handle = None
         try:
             for folder in (self.folder.parent, self.folder, self.entries, self._content):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
-            if fcntl is not None:
-                handle = os.open(self.folder, os.O_RDONLY)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            for left in self.folder.glob(".pulling-*"):
-                shutil.rmtree(left, ignore_errors=True)
-            yield
+            with locked(self.folder) as alone:
+                for left in self.folder.glob(".pulling-*") if alone else ():  # else another may still pull
+                    shutil.rmtree(left, ignore_errors=True)
+                yield
         except OSError as error:
             raise RepositoryError(
                 f"{self.folder}: the copy of {self.name} cannot be written: {error.strerror or error}"
             ) from error
-        finally:
-            if handle is not None:
-                os.close(handle)
 
 
 def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:

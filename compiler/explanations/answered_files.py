@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from compiler.artefact.folder import locked
 from compiler.errors import InvalidOptionError, RationaleError
-
-try:
-    import fcntl
-except ImportError:  # Windows: two runs into one folder are not kept apart there
-    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
 SUFFIX = ".parquet"
@@ -274,13 +270,16 @@ def _published(system: Any, file: str) -> Iterator[Any]:
     """
     from pyarrow import fs
 
-    if isinstance(system, fs.LocalFileSystem):
-        with _published_here(Path(file)) as out:
-            yield out
-        return
-    part = (
-        f"{file}.{secrets.token_hex(8)}.part"  # of this run alone; a store shows none that was not finished
-    )
+    with ExitStack() as stack:
+        is_here = isinstance(system, fs.LocalFileSystem)
+        out = stack.enter_context(_published_here(Path(file))) if is_here else None
+        yield stack.enter_context(_published_there(system, file)) if out is None else out
+
+
+@contextmanager
+def _published_there(system: Any, file: str) -> Iterator[Any]:
+    """Yield a stream as `_published` does, to a name of this run alone; a store shows none half written."""
+    part = f"{file}.{secrets.token_hex(8)}.part"
     with ExitStack() as on_failure:
         on_failure.callback(_delete, system, part)
         with system.open_output_stream(part) as out:
@@ -291,24 +290,23 @@ def _published(system: Any, file: str) -> Iterator[Any]:
 
 @contextmanager
 def _published_here(file: Path) -> Iterator[Any]:
-    """Yield a stream as `_published` does; a lock on it goes with the process, whichever way that ends."""
+    """Yield a stream as `_published` does, or None where no lock keeps other runs from writing to it."""
     part = file.with_name(f"{file.name}.part")
-    with part.open("ab") as out:
-        try:
-            if fcntl is not None:
-                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InvalidOptionError("another run writes its answer: wait for that one.") from error
-        if not part.exists() or not os.path.samestat(part.stat(), os.fstat(out.fileno())):
-            raise InvalidOptionError("another run has just written its answer: run it again.")
-        out.truncate(0)
-        try:
-            yield out
-            out.flush()
-            part.replace(file)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    with part.open("ab") as out, locked(out, "another run writes its answer: wait for that one.") as alone:
+        if alone:
+            if not part.exists() or not os.path.samestat(part.stat(), os.fstat(out.fileno())):
+                raise InvalidOptionError("another run has just written its answer: run it again.")
+            out.truncate(0)
+            try:
+                yield out
+                out.flush()
+                part.replace(file)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+            return
+    part.unlink(missing_ok=True)
+    yield None
 
 
 def _delete(system: Any, file: str) -> None:

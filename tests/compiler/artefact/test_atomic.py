@@ -165,6 +165,13 @@ def test_a_writer_waits_for_another_process(tmp_path: Path, compiled: Compiled) 
     assert open_entry(tmp_path, "m").manifest.model == "m"
 
 
+@pytest.mark.usefixtures("without_locks")
+def test_a_file_system_without_locks(tmp_path: Path, compiled: Compiled, other: Compiled) -> None:
+    compiled.write(tmp_path, "m")
+    other.write(tmp_path, "m")
+    assert open_entry(tmp_path, "m").manifest.digests == other.manifest.digests
+
+
 # -- reading back --------------------------------------------------------------------------------------
 
 

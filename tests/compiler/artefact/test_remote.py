@@ -266,6 +266,15 @@ def test_what_a_killed_pull_left_goes_with_the_next(remote: RemoteRepository) ->
     assert len(list((remote.folder / "content").iterdir())) == len(ENTRIES)
 
 
+@pytest.mark.usefixtures("without_locks")
+def test_a_copy_on_a_file_system_without_locks(remote: RemoteRepository, bucket: Path) -> None:
+    other = remote.folder / ".pulling-abc"
+    other.mkdir(parents=True)
+    assert pull(remote) == {}
+    assert same(remote, bucket)
+    assert other.exists()  # for another process may still write to it
+
+
 def test_urls_that_make_no_sense_are_told(tmp_path: Path) -> None:
     for url in ("nonsense://a/b", "gs://a/b"):  # of which the second has no library here
         with pytest.raises(InvalidOptionError, match="must be a folder, or a URL"):
