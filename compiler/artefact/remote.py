@@ -40,11 +40,6 @@ class UnreachableError(RepositoryError):
     """The storage does not answer, or holds nothing."""
 
 
-def is_url(repository: str | Path) -> bool:
-    """Tell whether a repository is named by a URL, and not by its folder."""
-    return isinstance(repository, str) and "://" in repository
-
-
 def shown(url: str) -> str:
     """Return a URL without what may be a password in it."""
     return re.sub(r"//[^/@]*@", "//", url)

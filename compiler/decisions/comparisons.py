@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from compiler.decisions.stability import DRAWS
 from compiler.errors import InvalidOptionError
 from compiler.explain.engine import Method
 from compiler.machine import Deployment
@@ -12,7 +13,6 @@ from compiler.manifest import Manifest
 from compiler.references.draws import draws
 from compiler.references.reference_set import OpenReferences
 
-DRAWS = "draws"  # what they are called together
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 

@@ -6,7 +6,7 @@ from compiler.decisions.decide import NoReasonsError, principal
 from compiler.decisions.rows import ExplainedRow
 from compiler.manifest import Comparison, Decided, Manifest
 
-DRAWS = "draws"
+DRAWS = "draws"  # what they are called together
 Codes = tuple[str, ...]
 
 

@@ -32,13 +32,11 @@ class Move:
     Attributes:
         mean, largest: of the largest |Δ| of a row's attributions, in parts of its largest attribution.
         differ: share of rows whose principal reasons are not the same codes.
-        differ_first: share of those whose first reason is another.
     """
 
     mean: float
     largest: float
     differ: float
-    differ_first: float
 
 
 def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
@@ -63,13 +61,12 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
 
 def move(pairs: Iterable[tuple[Answer, Answer]]) -> Move:
     """Return the move of each pair's second one from the first."""
-    moved, differ, first = list[np.ndarray](), list[bool](), list[bool]()
+    moved, differ = list[np.ndarray](), list[bool]()
     for a, b in pairs:
         largest = np.abs(a.attributions).max(axis=1)
         moved.append(np.abs(a.attributions - b.attributions).max(axis=1) / np.where(largest > 0, largest, 1))
         differ += [{*one} != {*other} for one, other in zip(a.codes, b.codes, strict=True)]
-        first += [one[:1] != other[:1] for one, other in zip(a.codes, b.codes, strict=True)]
-    return Move(float(np.mean(moved)), float(np.max(moved)), float(np.mean(differ)), float(np.mean(first)))
+    return Move(float(np.mean(moved)), float(np.max(moved)), float(np.mean(differ)))
 
 
 def from_draw_to_draw(answers: Iterable[Answer]) -> Move:

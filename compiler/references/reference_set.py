@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.manifest import Category, Spread
+from compiler.request import whole_number
 from compiler.runtime.session import is_float
 
 _SHOWN = 60  # characters of a value in a message
@@ -42,11 +43,7 @@ class OpenReferences:
     examples: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.count, int | np.integer) and not isinstance(self.count, bool)
-        if not whole or not 1 <= self.count <= MAX_OPEN:
-            raise InvalidOptionError(
-                f"open references: K must be a whole number, 1 to {MAX_OPEN}, not {self.count!r}."
-            )
+        whole_number("open references: K", self.count, 1, MAX_OPEN)
 
 
 @dataclass(frozen=True)
