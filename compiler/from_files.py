@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compiler.artefact.compiled import Compiled
     from compiler.decisions.comparisons import Comparisons
     from compiler.explain.engine import Method
-    from compiler.memory.fit import Progress
+    from compiler.progress import Progress
     from compiler.references.tables import Table
 
 

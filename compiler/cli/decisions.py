@@ -95,7 +95,7 @@ def report_command(
                 groups=group or (),
                 references=references,
                 seed=seed,
-                tell=progress,
+                progress=progress,
             )
         for table in tables(done):
             print(table.title)

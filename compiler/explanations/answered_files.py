@@ -5,7 +5,7 @@ import importlib.util
 import os
 import posixpath
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,13 @@ from typing import Any, Protocol
 
 from compiler.artefact.folder import locked
 from compiler.errors import InvalidOptionError, RationaleError
+from compiler.progress import Progress, silent
 
 SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
 SUFFIX = ".parquet"
 _GLOB = frozenset("*?[")
 _GROUP = 50_000  # rows that are written together
 _REASON = 300  # characters of what a library reports
-
-Progress = Callable[[str, int, int], None]
 
 
 class Answering(Protocol):
@@ -77,9 +76,7 @@ def is_portfolio(rows: str) -> bool:
     return "://" in rows or (not Path(rows).is_file() and (not _GLOB.isdisjoint(rows) or Path(rows).is_dir()))
 
 
-def answer_files(
-    rows: str, save: str, answering: Answering, progress: Progress = lambda *_: None
-) -> Answered:
+def answer_files(rows: str, save: str, answering: Answering, progress: Progress = silent) -> Answered:
     """Answer the rows of parquet files.
 
     Each file is written whole or not at all, under its own name. What an earlier run wrote of the same rows

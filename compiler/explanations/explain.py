@@ -1,6 +1,6 @@
 """`rationale explain`: the rows of a file, explained in batches, told in lines and saved."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,9 @@ from compiler.artefact.entry import open_entry, read_inputs
 from compiler.errors import CheckFailedError, InvalidOptionError
 from compiler.explanations.files import check_kind, write_explanations
 from compiler.pictures.panels import largest_targets, targets_of
+from compiler.progress import Progress, silent
 
 ROWS, TARGETS = 10, 10  # that are told: rows, and targets of a row
-Tell = Callable[[str, int, int], None]
 
 
 def explain_file(
@@ -22,7 +22,7 @@ def explain_file(
     save: Path | None,
     top: int,
     rows: int | None = ROWS,
-    progress: Tell | None = None,
+    progress: Progress = silent,
 ) -> list[str]:
     """Explain the rows of a file, in batches that the entry's memory budget holds.
 
@@ -46,8 +46,7 @@ def explain_file(
     count = len(next(iter(inputs.values())))
     shown = count if rows is None else min(rows, count)
     lines: list[str] = []
-    tell = progress or (lambda *_: None)
-    answers = _told(batches(compiled, inputs, shown if save is None else count, tell), shown, top, lines)
+    answers = _told(batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines)
     saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers)}"]
     for _ in answers:  # what was not saved
         pass
@@ -63,7 +62,7 @@ def parse_rows(text: str) -> int | None:
 
 
 def batches(
-    compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, tell: Tell = lambda *_: None
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, progress: Progress = silent
 ) -> Iterator[Explanation]:
     """Explain the first `count` rows of inputs.
 
@@ -72,7 +71,7 @@ def batches(
     """
     run, size = compiled.run, compiled.manifest.measured.max_batch
     for start in range(0, count, size):
-        tell("explaining", start, count)
+        progress("explaining", start, count)
         stop = min(start + size, count)
         part = {name: a[start:stop] for name, a in inputs.items()}
         try:

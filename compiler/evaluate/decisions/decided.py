@@ -1,7 +1,7 @@
 """The rows of a file, decided: by the entry, and explained by each of its comparisons."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,9 @@ from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
 from compiler.manifest import FILE_NAME, Comparison, Decided, Manifest
 from compiler.profile import DecisionProfile
+from compiler.progress import Progress
 from compiler.references.tables import read_rows, rows_of_arrow
 
-Tell = Callable[[str, int, int], None]
 TABLES = (".csv", ".parquet")
 
 
@@ -91,7 +91,9 @@ def only_deciding(repository: Path) -> str:
     return names[0]
 
 
-def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str], tell: Tell) -> DecidedFile:
+def decide_file(
+    repository: Path, name: str, file: Path, columns: Sequence[str], progress: Progress
+) -> DecidedFile:
     """Decide every row of a file.
 
     Rows are run in batches: their last bits may differ from those that the gateway answers.
@@ -117,7 +119,7 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
         for i, own in enumerate(values_of(manifest, inputs))
     ]
     _check_domain(decided.profile, values)
-    explained = _explained(compiled, inputs, "deciding", tell)
+    explained = _explained(compiled, inputs, "deciding", progress)
     rows = []
     for row, known in zip(explained, values, strict=True):
         try:
@@ -134,7 +136,7 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
         for number, (one, other) in enumerate(zip(decided.comparisons, others, strict=True), start=1):
             stage = f"{one.name} ({number} of {len(others)})"
             other = replace(other, manifest=judged_by(other.manifest, decided))
-            for i, row in zip(asked, _explained(other, chosen, stage, tell), strict=True):
+            for i, row in zip(asked, _explained(other, chosen, stage, progress), strict=True):
                 rows[i] = replace(rows[i], others=(*rows[i].others, _codes(decided, row, one.name)))
     return DecidedFile(compiled, decided.comparisons, tuple(rows), inputs, beside)
 
@@ -219,11 +221,11 @@ def _comparison(repository: Path, one: Comparison) -> Compiled:
 
 
 def _explained(
-    compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, tell: Tell
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, progress: Progress
 ) -> list[ExplainedRow]:
     count, found = len(next(iter(inputs.values()))), list[ExplainedRow]()
     for part in slices(count, compiled.manifest.measured.max_batch):
-        tell(stage, part.start, count)
+        progress(stage, part.start, count)
         answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
         found += explained_rows(compiled.manifest, answer)
     odd = next((i for i, row in enumerate(found) if not math.isfinite(row.score)), None)

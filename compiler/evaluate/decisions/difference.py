@@ -14,7 +14,8 @@ import numpy as np
 
 from compiler.artefact.folder import whole
 from compiler.decisions.rows import decided_of
-from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, Tell, decide_file
+from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
+from compiler.progress import Progress, silent
 
 SHOWN = 20  # features in lines
 OTHER_OUTPUTS = (
@@ -72,14 +73,14 @@ class Difference:
         return self.reasons_changed / max(self.declined_by_both, 1)
 
 
-def difference(repository: Path, old: str, new: str, file: Path, tell: Tell = lambda *_: None) -> Difference:
+def difference(repository: Path, old: str, new: str, file: Path, progress: Progress = silent) -> Difference:
     """Decide the rows of a file by two entries.
 
     Raises:
         RepositoryError: no such entry.
         InvalidOptionError, InvalidReferencesError: no profile, or rows that do not fit one of them.
     """
-    before, after = (decide_file(repository, name, file, (), tell) for name in (old, new))
+    before, after = (decide_file(repository, name, file, (), progress) for name in (old, new))
     pairs = list(zip(before.rows, after.rows, strict=True))
     flipped = [i for i, (a, b) in enumerate(pairs) if a.outcome != b.outcome]
     flips = Counter(f"{pairs[i][0].outcome} → {pairs[i][1].outcome}" for i in flipped)

@@ -13,10 +13,11 @@ from compiler.decisions.decide import Outcome
 from compiler.decisions.rows import decided_of
 from compiler.decisions.stability import DRAWS, survival
 from compiler.errors import InvalidOptionError
-from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, Tell, decide_file, plain
+from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain
 from compiler.evaluate.decisions.moved import Moved, move
 from compiler.evaluate.evaluate import references_of
 from compiler.manifest import Manifest
+from compiler.progress import Progress, silent
 
 SMALL = 30  # rows; rates of fewer say little
 MOST_GROUPS = 20  # values of a protected attribute
@@ -149,7 +150,7 @@ def report(
     groups: Sequence[str] = (),
     references: Path | None = None,
     seed: int = 0,
-    tell: Tell | None = None,
+    progress: Progress = silent,
 ) -> Report:
     """Decide every row of `data`, and measure what comes of it.
 
@@ -163,9 +164,8 @@ def report(
         RepositoryError, InvalidOptionError, InvalidReferencesError: as `decide_file`; columns that are no
             label or no groups, references that are not those of the entry.
     """
-    tell = tell or (lambda *_: None)
     columns = [*groups, *([] if label is None else [label])]
-    file = decide_file(repository, name, data, columns, tell)
+    file = decide_file(repository, name, data, columns, progress)
     manifest = file.compiled.manifest
     given = None if references is None else references_of(file.compiled, name, references)
     rated = [rate for column in dict.fromkeys(groups) for rate in _rates(column, file)]
@@ -182,7 +182,7 @@ def report(
         len(by_score),
         tuple(_reasons(file)),
         tuple(_agreements(file, by_score)),
-        NO_REFERENCES if given is None else move(file, given, seed, tell),
+        NO_REFERENCES if given is None else move(file, given, seed, progress),
         tuple(rated),
         labelled,
         _gaps(file),

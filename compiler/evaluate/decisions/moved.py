@@ -8,9 +8,10 @@ import numpy as np
 
 from compiler.artefact.compiled import Compiled
 from compiler.decisions.rows import decided_of, score_index
-from compiler.evaluate.decisions.decided import DecidedFile, Tell
+from compiler.evaluate.decisions.decided import DecidedFile
 from compiler.evaluate.explained_model import GivenReferences, slices
 from compiler.manifest import elements
+from compiler.progress import Progress
 from compiler.runtime.session import Runner, kernels_of
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
@@ -41,7 +42,7 @@ class Moved:
     of_each: tuple[tuple[float, float], ...]
 
 
-def move(file: DecidedFile, references: GivenReferences, seed: int, tell: Tell) -> Moved | str:
+def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Progress) -> Moved | str:
     """Return what the named reasons do to the score; a text where nothing can be moved, or moved to."""
     manifest = file.compiled.manifest
     profile = decided_of(manifest).profile
@@ -54,7 +55,7 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, tell: Tell) 
     score, sign = _Score(file.compiled), 1 if profile.adverse == "above" else -1
     found, passed = list[tuple[float, float]](), list[tuple[float, float]]()
     for done, i in enumerate(declined):
-        tell("moving reasons", done, len(declined))
+        progress("moving reasons", done, len(declined))
         decision = file.rows[i].decision
         assert decision is not None
         named = [key for reason in decision.reasons for key in reason.features]
