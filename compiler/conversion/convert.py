@@ -13,12 +13,16 @@ import onnx
 from compiler.conversion.graphs import AsOnnx
 from compiler.conversion.parity import ADVICE, check_allowed, compare, demand, said, warnings_of
 from compiler.conversion.rows import Features, part_of
-from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError, UnsupportedModelError
+from compiler.errors import (
+    InvalidModelError,
+    InvalidOptionError,
+    RationaleError,
+    UnsupportedModelError,
+    reason_of,
+)
 from compiler.explain.engine import Method
 from compiler.manifest import Parity
 from compiler.references.reference_set import Baseline, OpenReferences
-
-_REASON = 300  # characters of what a library says
 
 
 @dataclass(frozen=True)
@@ -162,7 +166,7 @@ def _name(model: object) -> str:
 
 
 def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
-    reason = " ".join(str(error).split()).rstrip(".")[:_REASON] or type(error).__name__
+    reason = reason_of(error)
     if type(error).__name__ == "NotFittedError":
         return InvalidModelError(f"{name} is not fitted: {reason}.")
     return UnsupportedModelError(

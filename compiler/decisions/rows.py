@@ -42,7 +42,7 @@ def keys_of(manifest: Manifest) -> tuple[str, ...]:
     return tuple(
         key
         for item in manifest.attributed
-        for key in _names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+        for key in feature_names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
     )
 
 
@@ -93,7 +93,7 @@ def values_of(
         if spec.name not in inputs:
             continue
         table = inputs[spec.name].reshape(rows, -1)
-        names = _names(spec.name, named.get(spec.name), table.shape[1])
+        names = feature_names(spec.name, named.get(spec.name), table.shape[1])
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
         if len(names) == 1:
@@ -133,12 +133,13 @@ def _by_name(
     found: dict[str, list[float]] = {}
     for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
-        names = _names(item.tensor.name, item.feature_names, values.shape[1])
+        names = feature_names(item.tensor.name, item.feature_names, values.shape[1])
         found.update(zip(names, values.T.tolist(), strict=True))
     return found
 
 
-def _names(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+def feature_names(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """Name the `count` features of a tensor's row, where nobody did: the only one by the tensor."""
     return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from compiler.artefact.folder import locked
-from compiler.errors import InvalidOptionError, RationaleError
+from compiler.errors import InvalidOptionError, RationaleError, reason_of
 from compiler.progress import Progress, silent
 
 SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
 SUFFIX = ".parquet"
 _GLOB = frozenset("*?[")
 _GROUP = 50_000  # rows that are written together
-_REASON = 300  # characters of what a library reports
 
 
 class Answering(Protocol):
@@ -321,7 +320,7 @@ def _told(what: str) -> Iterator[None]:
     except RationaleError as error:
         raise type(error)(f"{what}: {error}") from error
     except (ArrowException, OSError) as error:
-        raise InvalidOptionError(f"{what}: {' '.join(str(error).split())[:_REASON]}") from error
+        raise InvalidOptionError(f"{what}: {reason_of(error)}") from error
 
 
 def _words(schema: Any) -> list[str]:

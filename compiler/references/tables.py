@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from compiler.errors import InvalidReferencesError, LargeReferencesError
+from compiler.errors import InvalidReferencesError, LargeReferencesError, reason_of
 from compiler.references.archives import read_npy, read_npz
 from compiler.references.represented import StandsFor
 
@@ -23,7 +23,6 @@ Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
 STANDS_FOR = "stands_for"  # another: JSON
 _LONGEST_LINE = 1 << 20
-_REASON = 300  # characters of what a library says
 _SHOWN = 80  # characters of a name, and names of a list
 
 _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kinds
@@ -142,9 +141,8 @@ def read_stream(
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk; pyarrow's own are of what it reads
-        reason = " ".join(str(error).split()).rstrip(".")[:_REASON] or type(error).__name__
         raise InvalidReferencesError(
-            f"{name}: damaged, or not what its name says: {reason}. Write or copy it again."
+            f"{name}: damaged, or not what its name says: {reason_of(error)}. Write or copy it again."
         ) from error
     return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
 

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.artefact.compiled import Compiled
-from compiler.decisions.rows import decided_of, score_index
+from compiler.decisions.rows import decided_of, feature_names, score_index
 from compiler.evaluate.decisions.decided import DecidedFile
 from compiler.evaluate.explained_model import GivenReferences, slices
-from compiler.manifest import elements
 from compiler.progress import Progress
 from compiler.runtime.session import Runner, kernels_of
 
@@ -92,8 +91,7 @@ def places_of(file: DecidedFile) -> dict[str, Places]:
     """Return where the features of each key, a feature or a group, stand."""
     single: dict[str, tuple[str, int]] = {}
     for item in file.compiled.manifest.explained:
-        size = math.prod(item.tensor.shape)
-        names = item.feature_names or ((item.tensor.name,) if size == 1 else elements(item.tensor.name, size))
+        names = feature_names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
         single |= {name: (item.tensor.name, j) for j, name in enumerate(names)}
     players = {player.name: player.features for player in file.compiled.manifest.players}
     keys = file.rows[0].explained.attributions if file.rows else {}

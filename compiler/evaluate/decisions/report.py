@@ -1,9 +1,6 @@
 """What `rationale decisions report` shows and writes: tables, report.json, CSVs and plots."""
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from compiler.errors import InvalidOptionError
 from compiler.evaluate.decisions.measures import Report, told
 from compiler.evaluate.decisions.moved import Moved
 from compiler.evaluate.decisions.plots import plots
+from compiler.evaluate.report import csv_of, json_of
 
 DECISIONS, REASONS, GROUPS, WHOLE = "decisions.csv", "reasons.csv", "groups.csv", "report.json"
 SHOWN = 20  # reasons of a table
@@ -140,11 +138,11 @@ def write_report(report: Report, data: Path, seed: int, folder: Path) -> tuple[l
     said = list[str]()
     contents = {
         WHOLE: _json(report, data, seed),
-        DECISIONS: _csv(list(_decisions(report))),
-        REASONS: _csv([_flat(asdict(one)) for one in report.reasons]),
+        DECISIONS: csv_of(list(_decisions(report))),
+        REASONS: csv_of([_flat(asdict(one)) for one in report.reasons]),
     }
     if report.groups:
-        contents[GROUPS] = _csv([asdict(one) for one in report.groups])
+        contents[GROUPS] = csv_of([asdict(one) for one in report.groups])
     try:
         contents |= plots(report)
     except InvalidOptionError as error:  # the rest is worth having without them
@@ -156,7 +154,7 @@ def write_report(report: Report, data: Path, seed: int, folder: Path) -> tuple[l
 def _json(report: Report, data: Path, seed: int) -> bytes:
     manifest, decided = report.manifest, decided_of(report.manifest)
     moved = None if isinstance(report.moved, str) else asdict(report.moved)
-    whole = {
+    content = {
         "version": 1,
         "entry": report.name,
         "data": data.name,
@@ -178,7 +176,7 @@ def _json(report: Report, data: Path, seed: int) -> bytes:
         "gaps": asdict(report.gaps),
         "notes": report.notes,
     }
-    return (json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    return json_of(content)
 
 
 def _decisions(report: Report) -> Iterator[dict[str, Any]]:
@@ -211,12 +209,3 @@ def _flat(members: Mapping[str, Any]) -> dict[str, Any]:
         parts = value if isinstance(value, dict) else {"": value}
         found |= {f"{key}_{name}".rstrip("_"): part for name, part in parts.items()}
     return found
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()
