@@ -422,8 +422,8 @@ class Classes(_Frozen):
     shares: tuple[float, ...] = Field(description="of the references: one more than there are bounds")
 
 
-class Decided(_Frozen):
-    """By what rules the entry's answers become decisions."""
+class EmbeddedProfile(_Frozen):
+    """A decision profile in an entry: the rules by which its answers become decisions."""
 
     profile: DecisionProfile
     digest: str = Field(description="SHA-256 of the profile")
@@ -492,7 +492,9 @@ class Manifest(_Frozen):
     extensions: tuple[Extension, ...] = Field((), description="what came from outside Rationale")
     tools: dict[str, str] = Field(description="versions of what made the graph")
     custom_ops: tuple[CustomOps, ...] = Field((), description="libraries of the kernels of own operators")
-    decision: Decided | None = Field(None, description="where it was compiled with a decision profile")
+    decision: EmbeddedProfile | None = Field(
+        None, description="where it was compiled with a decision profile"
+    )
     measured: Measured
     parity: Parity | None = Field(None, description="None where the model was given as ONNX")
     variants: Variants

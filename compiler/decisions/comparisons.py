@@ -62,9 +62,9 @@ class Comparisons:
 def demand_alike(name: str, own: Manifest, other: Manifest) -> None:
     """Raise InvalidOptionError where it explains otherwise than by other references."""
     if own.method != other.method:
-        told = [f"{m.method.name} {m.method.options}" for m in (own, other)]
+        ours, theirs = (f"{m.method.name} {m.method.options}" for m in (own, other))
         raise InvalidOptionError(
-            f"{name} is explained by {told[1]}, the decision by {told[0]}: give the same method and options "
+            f"{name} is explained by {theirs}, the decision by {ours}: give the same method and options "
             "(with --method auto, name the method)."
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.manifest import Attributed, Decided, Manifest, elements
+from compiler.manifest import Attributed, EmbeddedProfile, Manifest, elements
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -31,8 +31,8 @@ class ExplainedRow:
     gap: float | None
 
 
-def decided_of(manifest: Manifest) -> Decided:
-    """Return a manifest's decision profile, and assert that there is one."""
+def profile_of(manifest: Manifest) -> EmbeddedProfile:
+    """Return the decision profile in a manifest, and assert that there is one."""
     assert manifest.decision is not None
     return manifest.decision
 
@@ -120,7 +120,7 @@ def score_index(index: int | None, elements: int) -> int:
 
 
 def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
-    profile = decided_of(manifest).profile
+    profile = profile_of(manifest).profile
     if profile.tensor not in tensors:  # an inner tensor, which is what is explained
         return tensors[manifest.explained_value][:, 0]
     output = tensors[profile.tensor].reshape(len(tensors[profile.tensor]), -1)

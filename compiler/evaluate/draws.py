@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.artefact.compiled import Compiled
 from compiler.decisions.decide import principal
-from compiler.decisions.rows import decided_of, explained_rows, values_of
+from compiler.decisions.rows import explained_rows, profile_of, values_of
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
         rows: [rows, …] by input.
     """
     manifest = compiled.manifest
-    profile, batch = decided_of(manifest).profile, manifest.measured.max_batch
+    profile, batch = profile_of(manifest).profile, manifest.measured.max_batch
     attributions, codes, base = [], [], float("nan")
     for start in range(0, len(next(iter(rows.values()))), batch):
         answer = compiled.explain({name: array[start : start + batch] for name, array in rows.items()})

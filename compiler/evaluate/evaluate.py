@@ -258,13 +258,13 @@ def _panels(
         p = i * targets
         chosen = manifest.targets
         target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
-        asked = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
+        explained = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
         due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
             replace(part, explained=_named(part.explained, known.names, model))
             for part in parts_of(manifest, pairs.attributions[p], subject.features[i])
         ]
-        title = f"{entry.name} ({_method(manifest)}), row {row}, {asked}"
+        title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
         key = (model, row, *((part.explained.tensor.name, part.explained.of_players) for part in parts))
         for panel in panels(title, parts, TOP, shapley=due, order=known.orders.get(key, ())):
             if isinstance(panel, Bars):
@@ -334,8 +334,8 @@ def _check_features(manifest: Manifest, settings: Settings) -> None:
 def _question(manifest: Manifest, baseline: np.ndarray) -> object:
     """Return a key: entries with the same key have the same curve for the same order of features."""
     inputs = tuple(e.tensor.name for e in manifest.explained)
-    asked = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
-    return *asked, baseline.tobytes()
+    question = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
+    return *question, baseline.tobytes()
 
 
 def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:

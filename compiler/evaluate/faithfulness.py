@@ -193,10 +193,10 @@ def infidelity(
         rows, elements, shares = pairs.rows[part], pairs.elements[part], pairs.attributions[part]
         x = subject.features[rows]
         for _ in range(draws):
-            step, told = _perturb(random, kind, x, baseline, spread, shares, subject)
+            step, foretold = _perturb(random, kind, x, baseline, spread, shares, subject)
             after = subject.answer(x - step, rows)[np.arange(len(rows)), elements]
             change = pairs.answers[part] - after
-            missed += ((told - change) ** 2).sum()
+            missed += ((foretold - change) ** 2).sum()
             changed += (change**2).sum()
             count(len(rows))
     total = draws * len(pairs.rows)

@@ -205,9 +205,9 @@ def _compare(
 ) -> tuple[float | None, float | None]:
     """Return Spearman's correlation, signed and absolute, over pairs whose target is explained again."""
     subject = Subject(again, inputs)
-    place = {element: i for i, element in enumerate(subject.columns.tolist())}
-    kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in place]
-    positions = np.asarray([[place[pairs.elements[p]]] for p in kept])
+    position = {element: i for i, element in enumerate(subject.columns.tolist())}
+    kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in position]
+    positions = np.asarray([[position[pairs.elements[p]]] for p in kept])
     rows = pairs.rows[kept]
     after = subject.attributions(subject.features[rows], rows, positions)[:, 0]
     before = pairs.attributions[kept]

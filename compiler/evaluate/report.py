@@ -183,16 +183,16 @@ def write_report(
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    said = notes(evaluations, settings)
+    messages = notes(evaluations, settings)
     if folder is None:
-        return [], said
+        return [], messages
     contents = files(evaluations, settings, input_file)
     try:
         contents |= plots(evaluations)
     except InvalidOptionError as error:  # the table is worth having without them
-        said.append(str(error))
+        messages.append(str(error))
     write(folder, contents)
-    return list(contents), said
+    return list(contents), messages
 
 
 def files(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> dict[str, bytes]:

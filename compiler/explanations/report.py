@@ -14,7 +14,7 @@ from compiler.decisions.domain import outside
 from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
 from compiler.errors import InvalidOptionError
 from compiler.explanations.explain import TARGETS, batches
-from compiler.manifest import Decided, Manifest
+from compiler.manifest import EmbeddedProfile, Manifest
 from compiler.pictures.figures import figures
 from compiler.pictures.markup import element, page, table
 from compiler.pictures.overview import overviews, tables_of
@@ -127,20 +127,20 @@ def _undecided(manifest: Manifest) -> list[str]:
 
 def _decisions(answer: Explanation) -> list[Element]:
     """Return what the profile decides about each row; nothing where there is none, or it needs more."""
-    decided = answer.manifest.decision
-    if decided is None or _undecided(answer.manifest):
+    embedded = answer.manifest.decision
+    if embedded is None or _undecided(answer.manifest):
         return []
     values = values_of(answer.manifest, answer.inputs)
     rows = explained_rows(answer.manifest, answer)
-    return [_decision(decided, row, known) for row, known in zip(rows, values, strict=True)]
+    return [_decision(embedded, row, known) for row, known in zip(rows, values, strict=True)]
 
 
-def _decision(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
-    faults = list(outside(decided.profile, values)) if decided.profile.outside == "refuse" else []
+def _decision(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
+    faults = list(outside(embedded.profile, values)) if embedded.profile.outside == "refuse" else []
     if faults:
         return element("p", f"Not decided: {'; '.join(faults)}")
     try:
-        made = decide(decided, row, values)
+        made = decide(embedded, row, values)
     except NoReasonsError as error:
         return element("p", f"Not decided: {error}")
     said = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"

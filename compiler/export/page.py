@@ -100,7 +100,7 @@ def _told(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Se
 def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]:
     """Return what the page has to know of an entry, as JSON."""
     manifest = compiled.manifest
-    decided = manifest.decision
+    embedded = manifest.decision
     keys, at = keys_of(manifest), 0
     attributed = []
     for item in manifest.attributed:
@@ -130,8 +130,8 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             **dict(zip(("score", "element"), _score(manifest), strict=True)),
         },
         "decided": None
-        if decided is None
-        else {"profile": decided.profile.model_dump(mode="json"), "tolerance": decided.tolerance},
+        if embedded is None
+        else {"profile": embedded.profile.model_dump(mode="json"), "tolerance": embedded.tolerance},
         "references": manifest.references.count if manifest.references else None,
         "digest": manifest.digests.explanation,
         "tools": f"Rationale {metadata.version('rationale')}",

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from compiler.manifest import Decided
+from compiler.manifest import EmbeddedProfile
 from compiler.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from compiler.pictures.markup import SHADES, element
 from compiler.pictures.overview import Overview
@@ -200,9 +200,9 @@ def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Elem
     return _figure(title, about, element("ul", *rows))
 
 
-def thresholds(decided: Decided, base: float | None) -> Element:
+def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
     """Draw for which scores an entry approves and declines or a person decides, and the base value."""
-    profile, (least, most) = decided.profile, decided.output_range
+    profile, (least, most) = embedded.profile, embedded.output_range
     scale = _Scale.over(least, most, profile.threshold, base)
     low, high = profile.refer or (profile.threshold, profile.threshold)
     below, above = (least, low), (high, most)

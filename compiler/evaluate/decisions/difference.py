@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from compiler.artefact.folder import whole
-from compiler.decisions.rows import decided_of
+from compiler.decisions.rows import profile_of
 from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
 from compiler.progress import Progress, silent
 
@@ -101,22 +101,22 @@ def difference(repository: Path, old: str, new: str, file: Path, progress: Progr
 
 def lines(found: Difference) -> list[str]:
     """Return what to print."""
-    told = [f"{found.rows} rows: {_percent(found.flip_share)} are decided otherwise"]
-    told += [f"  {count:8}  {flip}" for flip, count in found.flips.items()]
-    told.append(
+    printed = [f"{found.rows} rows: {_percent(found.flip_share)} are decided otherwise"]
+    printed += [f"  {count:8}  {flip}" for flip, count in found.flips.items()]
+    printed.append(
         f"first reason changed: {_percent(found.reason_share)} of {found.declined_by_both} declined by both"
     )
-    told.append(f"score: {found.score_change:+.6g} in the mean")
+    printed.append(f"score: {found.score_change:+.6g} in the mean")
     if found.base_change is not None:
-        told.append(
+        printed.append(
             f"base value: {found.base_change:+.6g}; attributions, in the mean and of their absolutes:"
         )
-        told += [
+        printed += [
             f"  {one.mean:+12.6g}  {one.mean_absolute:12.6g}  {one.feature}" for one in found.features[:SHOWN]
         ]
         if len(found.features) > SHOWN:
-            told.append(f"  {len(found.features) - SHOWN} more features, of smaller change")
-    return told
+            printed.append(f"  {len(found.features) - SHOWN} more features, of smaller change")
+    return printed
 
 
 def write_difference(found: Difference, file: Path) -> None:
@@ -126,9 +126,9 @@ def write_difference(found: Difference, file: Path) -> None:
         part.write_text(json.dumps({**asdict(found), **shares}, indent=1) + "\n")
 
 
-def _explains(decided: DecidedFile) -> tuple[str, str]:
-    profile = decided_of(decided.compiled.manifest).profile
-    return decided.compiled.manifest.explained_output, profile.space
+def _explains(file: DecidedFile) -> tuple[str, str]:
+    profile = profile_of(file.compiled.manifest).profile
+    return file.compiled.manifest.explained_output, profile.space
 
 
 def _base_change(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> float | None:
