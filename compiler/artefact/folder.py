@@ -22,7 +22,7 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(place: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
+def locked(target: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
     """Let one process at a time into a folder or an open file, and yield whether others are kept out.
 
     The lock goes with the process, whichever way that ends. A file system without locks (Windows, NFS for
@@ -39,14 +39,14 @@ def locked(place: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
     """
     if sys.platform == "win32":
         yield False
-    elif isinstance(place, Path):
-        handle = os.open(place, os.O_RDONLY)
+    elif isinstance(target, Path):
+        handle = os.open(target, os.O_RDONLY)
         try:
             yield _lock(handle, busy)
         finally:
             os.close(handle)
     else:
-        yield _lock(place.fileno(), busy)
+        yield _lock(target.fileno(), busy)
 
 
 def _lock(handle: int, busy: str | None) -> bool:

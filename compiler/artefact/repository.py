@@ -61,14 +61,14 @@ def write_entries(
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name, "graphs": {}})
-    beside = {one.noted(name).entry: one for one in comparisons}
+    alternatives = {one.comparison(name).entry: one for one in comparisons}
     if manifest.decision is not None:
-        noted = {"comparisons": tuple(one.noted(name) for one in comparisons)}
-        manifest = manifest.model_copy(update={"decision": manifest.decision.model_copy(update=noted)})
+        update = {"comparisons": tuple(one.comparison(name) for one in comparisons)}
+        manifest = manifest.model_copy(update={"decision": manifest.decision.model_copy(update=update)})
     plain, explain = name, f"{name}{manifest.suffix}"
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *beside)
+        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *alternatives)
         with locked(repository):  # nobody moves them meanwhile
             _spare_foreign_folders([repository / entry for entry in entries])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
@@ -79,14 +79,16 @@ def write_entries(
                 _write_entry(new / plain, source, sample, MAX_BATCH, libraries)
                 manifest = manifest.model_copy(update={"graphs": _graph_of(new / plain)})
             _write_explaining(new / explain, combined, manifest, sample, libraries)
-            for entry, one in beside.items():
+            for entry, one in alternatives.items():
                 own = one.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
                 _write_explaining(new / entry, one.graph, own, one.sample, libraries, audited=True)
             with locked(repository):  # both entries are of one compile
                 stale = _of_another_model(repository, name, manifest)
                 if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
                     stale += _comparisons(repository, name)
-                _move_into_place(list(dict.fromkeys([*beside, plain, explain, *stale])), repository, new)
+                _move_into_place(
+                    list(dict.fromkeys([*alternatives, plain, explain, *stale])), repository, new
+                )
     except OSError as error:
         raise RepositoryError(
             f"{repository}: cannot be written: {error.strerror or error}. Nothing was changed."
