@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from compiler.conversion.graphs import AsOnnx
-from compiler.conversion.parity import ADVICE, check_allowed, compare, demand, said, warnings_of
+from compiler.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
 from compiler.conversion.rows import Features, part_of
 from compiler.errors import (
     InvalidModelError,
@@ -81,7 +81,7 @@ class Converted:
     @property
     def report(self) -> str:
         """The parity in a line."""
-        return "parity: not measured, without references" if self.parity is None else said(self.parity)
+        return "parity: not measured, without references" if self.parity is None else summary(self.parity)
 
     @property
     def warnings(self) -> tuple[str, ...]:
