@@ -102,8 +102,8 @@ def report_command(
             table.title = None
             console().print(table)
             console().print()
-        written, said = write_report(done, data, seed, out) if out is not None else ([], [])
-        for note in (*done.notes, *said):
+        written, messages = write_report(done, data, seed, out) if out is not None else ([], [])
+        for note in (*done.notes, *messages):
             print(note, file=sys.stderr)
         if out is not None:
             print(f"wrote {', '.join(written)} to {out}")

@@ -108,8 +108,8 @@ def explain_command(
             from compiler.explanations.report import report_file
 
             with progress_bar() as progress:
-                said = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
-            print(said)
+                message = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
+            print(message)
         with progress_bar() as progress:
             lines = explain_file(
                 repository, name, input_file, None if save is None else Path(save), top, shown, progress

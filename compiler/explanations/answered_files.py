@@ -66,7 +66,7 @@ class Answered:
         from pyarrow import parquet
 
         for file in self.files:
-            with _told(file), self.target.system.open_input_file(file) as opened:
+            with _naming(file), self.target.system.open_input_file(file) as opened:
                 yield parquet.read_table(opened, columns=names)
 
 
@@ -92,7 +92,7 @@ def answer_files(rows: str, save: str, answering: Answering, progress: Progress 
         raise InvalidOptionError("many files need pyarrow: pip install 'rationale[parquet]'.")
     target = Folder.at(save, "--save")
     sources = _sources(rows, target)
-    if any(target.is_place_of(source) for source in sources):
+    if any(target.is_target_of(source) for source in sources):
         raise InvalidOptionError(f"--save {save}: holds the rows to answer: save to another folder.")
     waiting = [source for source in sources if not _is_done(answering, source, target)]
     total = sum(source.rows for source in waiting)
@@ -122,10 +122,10 @@ class Folder:
 
         if "://" not in text:
             return cls(text, fs.LocalFileSystem(), Path(text).resolve().as_posix())
-        with _told(f"{option} {text}"):
+        with _naming(f"{option} {text}"):
             return cls(text, *fs.FileSystem.from_uri(text))
 
-    def is_place_of(self, source: "Source") -> bool:
+    def is_target_of(self, source: "Source") -> bool:
         """Tell whether a source lies where its answer would be written."""
         return source.path == self.file(source) and bool(source.system.equals(self.system))
 
@@ -162,7 +162,7 @@ def _sources(text: str, target: Folder) -> list[Source]:
 
     fixed, pattern = _split(text)
     folder = Folder.at(fixed, "--input")
-    with _told(f"--input {text}"):
+    with _naming(f"--input {text}"):
         info = folder.system.get_file_info(folder.path)
         if info.type == fs.FileType.NotFound:
             raise InvalidOptionError("no such file or folder.")
@@ -209,7 +209,7 @@ def _split(text: str) -> tuple[str, str | None]:
 def _source(system: Any, info: Any, name: str) -> Source:
     from pyarrow import parquet
 
-    with _told(name), system.open_input_file(info.path) as file, parquet.ParquetFile(file) as opened:
+    with _naming(name), system.open_input_file(info.path) as file, parquet.ParquetFile(file) as opened:
         rows, schema = opened.metadata.num_rows, opened.schema_arrow
     return Source(system, info.path, name, f"{info.size} {info.mtime_ns}", rows, schema)
 
@@ -237,7 +237,7 @@ def _write(answering: Answering, source: Source, target: Folder) -> Iterator[int
     from pyarrow import Table, parquet
 
     file, schema = target.file(source), _schema(answering, source)
-    with _told(source.name):
+    with _naming(source.name):
         target.system.create_dir(posixpath.dirname(file), recursive=True)
         with (
             source.system.open_input_file(source.path) as rows,
@@ -311,7 +311,7 @@ def _delete(system: Any, file: str) -> None:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _naming(what: str) -> Iterator[None]:
     """Name the subject of what is raised; what the file system raises becomes InvalidOptionError."""
     from pyarrow import ArrowException
 

@@ -143,8 +143,8 @@ def _decision(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str,
         made = decide(embedded, row, values)
     except NoReasonsError as error:
         return element("p", f"Not decided: {error}")
-    said = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
+    outcome = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
     reasons = [element("li", f"{reason.code} {reason.text}") for reason in made.reasons]
     warnings = [element("p", f"warning: {warning}", class_="note") for warning in made.warnings]
     listed = [element("ol", *reasons)] if reasons else []
-    return element("div", element("p", said), *listed, *warnings, class_="decision")
+    return element("div", element("p", outcome), *listed, *warnings, class_="decision")

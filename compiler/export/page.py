@@ -65,7 +65,7 @@ def export_page(
     facts = describe_page(compiled, known)
     page = page_of(facts, compiled.model.SerializeToString(), runtime)
     write(out.parent, {out.name: page}, "--html")
-    return list(_told(out, page, compiled.manifest, runtime))
+    return list(_summary(out, page, compiled.manifest, runtime))
 
 
 def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
@@ -78,7 +78,7 @@ def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
     return spreads(rows, {spec.name: names_of(manifest, spec) for spec in manifest.inputs}, None)
 
 
-def _told(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:
+def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:
     lines = [
         f"wrote {out}: {len(page) / 1e6:.1f} MB, with onnxruntime-web {runtime.version}. It opens from disk, "
         "computes in the browser, and sends nothing."

@@ -161,19 +161,19 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], text
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
     arrays: dict[str | None, np.ndarray] = {}
-    for name, places in index.items():
-        words = any(table.columns[i] in texts for i in places)
-        arrays[name] = rows[:, places] if words else rows[:, places].astype(np.float64)
+    for name, positions in index.items():
+        words = any(table.columns[i] in texts for i in positions)
+        arrays[name] = rows[:, positions] if words else rows[:, positions].astype(np.float64)
     return replace(table, arrays=arrays, columns=None)
 
 
 def _read_npz(source: Source) -> Table:
     arrays = read_npz(source.file, source.most_bytes)
-    weights, names, said = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
+    weights, names, represented = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
     columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
     if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "fiu" or not len(weights)):
         raise ValueError(f"{WEIGHTS} that are not a list of numbers")
-    stands_for = None if said is None else StandsFor.model_validate_json(str(said))
+    stands_for = None if represented is None else StandsFor.model_validate_json(str(represented))
     if not arrays:
         raise ValueError("an archive without arrays")
     only = list(arrays) == ["arr_0"]  # what numpy.savez(file, array) makes of an array without a name
@@ -201,8 +201,8 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
     header = None if _are_numbers(first) else tuple(cell.strip() for cell in first)
     index = _choose(source.name, header, source.columns)
     names = header or tuple(str(i) for i in range(len(first)))
-    places = index or range(len(first))
-    numbers, words = array("d"), {j: list[str]() for j, i in enumerate(places) if names[i] in source.texts}
+    positions = index or range(len(first))
+    numbers, words = array("d"), {j: list[str]() for j, i in enumerate(positions) if names[i] in source.texts}
     for row in itertools.chain([first] if header is None else [], filter(None, reader)):
         line = reader.line_num
         if len(row) != len(first):
@@ -210,12 +210,12 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
                 f"{source.name}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
                 "write the file again."
             )
-        for j, i in enumerate(places):
+        for j, i in enumerate(positions):
             if j in words:
                 words[j].append(row[i])
             numbers.append(math.nan if j in words else _number(source.name, line, names[i], row[i]))
         source.check_bytes(len(numbers) * numbers.itemsize)
-    rows = (np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)).reshape(-1, len(places))
+    rows = (np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)).reshape(-1, len(positions))
     if words:
         rows = rows.astype(object)
     for j, column in words.items():
