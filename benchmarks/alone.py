@@ -20,7 +20,7 @@ from compiler.bench.process import ProcessDiedError
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.errors import RationaleError
 from compiler.machine import in_words, parse_bytes
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 MOST = 1000  # references; nobody is asked for more
 STEP = 4
@@ -120,7 +120,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--starts", type=positive, default=1, help="of each system (1)")
     parser.add_argument("--budget", help="of memory, for which the most references are sought: 2GB, 512MB")
     asked = parser.parse_args(given)
-    with told_plainly():
+    with reporting_errors():
         case = case_of(asked)
         systems = [OURS, *(peer for peer in choose_peers(asked.peers) if peer in KINDS)]
         lines = (

@@ -27,7 +27,7 @@ from benchmarks.decisions import SUBJECTS
 from benchmarks.portfolio import bare, known_rows, seconds_of, write_rows
 from compiler.explanations.arrow import ROWS
 from compiler.explanations.portfolio import explain_portfolio
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 ROOT = Path(__file__).parents[1]
 WORKERS = 2
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument("--turns", type=positive, default=3, help="of either way (3)")
     parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
     asked = parser.parse_args()
-    with told_plainly(), ENGINES[asked.engine]() as engine:
+    with reporting_errors(), ENGINES[asked.engine]() as engine:
         heads = (
             f"{'bare':>14}{'rationale':>14}{asked.engine:>14}{'rationale':>12}{asked.engine:>10}{'CPU':>10}"
         )

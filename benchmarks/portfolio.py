@@ -28,7 +28,7 @@ from compiler.bench.timing import REST_S
 from compiler.explanations.arrow import ROWS
 from compiler.explanations.portfolio import explain_portfolio
 from compiler.machine import available_cores
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 FILES = 10
 
@@ -113,7 +113,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--turns", type=positive, default=3, help="of either way (3)")
     parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
     asked = parser.parse_args(given)
-    with told_plainly():
+    with reporting_errors():
         print(f"{'rows/s':8}{'bare':>14}{'rationale':>14}{'ratio':>10}{'memory +':>15}")
         for name in asked.models or SUBJECTS:
             print(measured(name, asked.rows, asked.turns, asked.bare_rows), flush=True)

@@ -34,7 +34,7 @@ Repository = Annotated[
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def reporting_errors() -> Iterator[None]:
     """Turn this project's errors, and a lack of memory, into a line on stderr and exit status 2."""
     try:
         yield

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from compiler.conversion.files import ALLOW_PICKLE
-from compiler.terminal import console, told_plainly
+from compiler.terminal import console, reporting_errors
 
 if TYPE_CHECKING:
     from compiler.references.centroids import Centroids
@@ -149,7 +149,7 @@ def references_command(
 
     Example: rationale references approved.csv --centroids 40 -o typical.npz --model credit.onnx
     """
-    with told_plainly():
+    with reporting_errors():
         from compiler.cli.policies import DrawRequest, draw_by_policy
         from compiler.errors import InvalidOptionError
         from compiler.request import parse_features
