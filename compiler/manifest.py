@@ -315,7 +315,7 @@ class Measured(_Frozen):
 class Memory(_Frozen):
     """How the graph uses memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
 
-    budget: int = Field(description="what weights, baked references and work may take together")
+    budget: int = Field(description="what weights, precomputed references and work may take together")
     needed: int = Field(description="what they take, with the copies that ONNX Runtime makes of weights")
     weights: int = Field(description="constants of the model and of the walk back")
     baked: int = Field(description="references, and what was computed of them when the graph was made")
@@ -479,7 +479,7 @@ class Manifest(_Frozen):
     )
     references: References | None
     open_references: OpenReferences | None = Field(
-        None, description="where references are inputs of the graph and none are baked"
+        None, description="where references are inputs of the graph and none are kept in it"
     )
     open_length: OpenLength | None = Field(None, description="where requests choose it")
     points: int | None = Field(

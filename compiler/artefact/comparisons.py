@@ -1,4 +1,4 @@
-"""Entries beside the one that decides, which explain the same model by other references."""
+"""Alternative baselines: entries that explain the model of one that decides by other references."""
 
 import re
 from collections.abc import Mapping

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 COUNT, FEW = 100, 20  # rows of a set by default, and below which a warning says that there are few
 DRAWS, DECLINES = 3, 100  # of each size, and that are explained by each
-MANY = 10  # times as many references, beside which each draw is held
+MANY = 10  # times as many references, with which each draw is compared
 BY = ("stratified", "medoids", "whole")
 
 

@@ -93,8 +93,6 @@ class Converted:
 
         They are chosen where the references are a table. Where no table names the one input's features, names
         of these are returned too.
-
-        And names of the one input's features, where no table says them.
         """
         given: Any = getattr(method, "references", None)
         opened = isinstance(given, OpenReferences)
