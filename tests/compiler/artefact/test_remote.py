@@ -155,7 +155,7 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_its_address(
     assert refused["m"].startswith(f"file://{bucket}/m_explain/explanation.json: not a manifest")
 
 
-def test_entries_of_older_compilers_are_taken_as_they_are(remote: RemoteRepository, bucket: Path) -> None:
+def test_entries_without_digests_are_taken_as_they_are(remote: RemoteRepository, bucket: Path) -> None:
     path = bucket / "m_explain" / "explanation.json"
     path.write_text(Manifest.read(path).model_copy(update={"graphs": {}}).to_json())
     assert pull(remote) == {}
