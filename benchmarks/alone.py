@@ -12,7 +12,7 @@ from benchmarks.one_system import LIBRARIES, peak_bytes, written
 from compiler.bench.cases import OURS, choose_peers
 from compiler.bench.subjects import compile_ours, make_subject
 from compiler.machine import in_words
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -21,7 +21,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--references", type=positive, help="K; by default as in `rationale bench`")
     parser.add_argument("--peers", help="with whom to compare, by commas; by default all")
     asked = parser.parse_args(given)
-    with told_plainly():
+    with reporting_errors():
         case = case_of(asked)
         systems = [OURS, *(peer for peer in choose_peers(asked.peers) if peer in LIBRARIES)]
         subject = make_subject(case, 0)

@@ -22,7 +22,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from benchmarks.arguments import parser_of, positive
 from compiler import DeepShap, compile_model
 from compiler.bench.peers import quietly
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 from loadtests.systems.process import gateway
 
 CREDIT = Path(__file__).parents[1] / "examples" / "credit"
@@ -126,7 +126,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=positive, default=100_000, help="of the file (100,000)")
     parser.add_argument("--turns", type=positive, default=3, help="of each kind (3)")
     asked = parser.parse_args(given)
-    with told_plainly(), tempfile.TemporaryDirectory() as there, sync_playwright() as playwright:
+    with reporting_errors(), tempfile.TemporaryDirectory() as there, sync_playwright() as playwright:
         folder = Path(there)
         write_wide(folder / "models")
         table = wide_rows(asked.rows, 2)

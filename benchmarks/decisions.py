@@ -26,7 +26,7 @@ from compiler import DeepShap, TreeShap, compile_model
 from compiler.artefact.compiled import Compiled
 from compiler.bench.peers import quietly
 from compiler.bench.timing import REST_S, quartiles
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 from loadtests.systems.process import gateway
 
 CREDIT = Path(__file__).parents[1] / "examples" / "credit"
@@ -119,7 +119,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--instances", type=positive, default=200, help="of each line (200)")
     asked = parser.parse_args(given)
     print(f"{'':10}{'audit':12}{'explain':>10}{'decide':>10}{'added':>10} {'quartiles':16}{'sync':>8}  ms")
-    with told_plainly():
+    with reporting_errors():
         for name in asked.models or SUBJECTS:
             for line in measured(name, asked.audit.split(","), asked.instances):
                 print(line, flush=True)

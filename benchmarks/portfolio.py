@@ -37,7 +37,7 @@ from compiler.bench.timing import REST_S
 from compiler.explanations.arrow import ROWS
 from compiler.explanations.portfolio import explain_portfolio
 from compiler.machine import available_cores
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 FILES = 10
 
@@ -147,7 +147,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
     asked = parser.parse_args(given)
     ways = ["rationale", *filter(None, [asked.engine])]
-    with told_plainly(), ENGINES[asked.engine]() if asked.engine else nullcontext() as engine:
+    with reporting_errors(), ENGINES[asked.engine]() if asked.engine else nullcontext() as engine:
         heads = "".join(f"{way:>14}" for way in ("bare", *ways)) + "".join(f"{way:>18}" for way in ways)
         print(f"rows/s  {heads}{'memory +':>12}")
         for name in asked.models or SUBJECTS:

@@ -27,7 +27,7 @@ from benchmarks.portfolio import known_rows
 from benchmarks.trees import data, session, trained
 from compiler.bench.peers import quietly
 from compiler.explanations.arrow import explain_batches
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 Explain = Callable[[np.ndarray], np.ndarray]  # rows to attributions [N, features]
 OURS, AT_ONCE = "explain_batches", 10
@@ -132,7 +132,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=positive, default=200, help="of the sample (200)")
     parser.add_argument("--seconds", type=positive, default=20, help="for each system (20)")
     asked = parser.parse_args(given)
-    with told_plainly():
+    with reporting_errors():
         print(f"{'':28}{'rows/s':>12}{'times':>12}{'differs':>12}")
         for name in asked.models or SUBJECTS:
             for line in measured(name, asked.rows, asked.seconds):

@@ -26,7 +26,7 @@ from benchmarks.arguments import numbers, parser_of, positive
 from compiler import TreeShap, compile_model
 from compiler.bench.peers import quietly
 from compiler.bench.timing import System, alternate, ratio
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 TREES, DEPTH, FEATURES, MISSING = 300, 6, 50, 0.02
 TRAINED, KEPT = 4000, 2000
@@ -157,7 +157,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=numbers, default=[1, 64], help="N, by commas (1,64)")
     parser.add_argument("--rounds", type=positive, default=5, help="in each, every system has its turn")
     asked = parser.parse_args(given)
-    with told_plainly():
+    with reporting_errors():
         for name in asked.models or BOOSTERS:
             for line in measured(name, asked.references, asked.rows, asked.rounds):
                 print(line, flush=True)

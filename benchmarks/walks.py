@@ -19,7 +19,7 @@ from compiler.bench.process import in_a_process
 from compiler.bench.subjects import compile_ours, make_subject, ready
 from compiler.bench.timing import alternate
 from compiler.machine import in_words, parse_bytes
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 AMPLE = 1 << 40  # bytes
 ROUNDS = 5
@@ -53,7 +53,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--many", type=positive, default=1000, help="K under the budget (1000)")
     parser.add_argument("--budget", default="2GB", help="of memory, for many references (2GB)")
     asked = parser.parse_args(given)
-    with told_plainly():
+    with reporting_errors():
         budget = parse_bytes(asked.budget)
         for count, bytes_ in (*((count, AMPLE) for count in asked.references), (asked.many, budget)):
             case = Case(asked.model, (3, asked.size, asked.size), count)

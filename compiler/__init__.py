@@ -157,7 +157,7 @@ _HOME = {
         "compiler.graph.ops": "Ops",
         "compiler.graph.tensor": "Tensor",
         "compiler.rules.rule": "Kind Selection Trait Weights rule",
-        "compiler.explain.walk.path": "Concepts",
+        "compiler.request": "Concepts",
     }.items()
     for name in names.split()
 }

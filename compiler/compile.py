@@ -33,8 +33,9 @@ from compiler.graph.variants import Variants
 from compiler.lowering import Lowered, lower, plain_for
 from compiler.lowering.inference import Span, span_of
 from compiler.machine import HERE, Deployment
-from compiler.memory.fit import Combined, Progress, fit
+from compiler.memory.fit import Combined, fit
 from compiler.profile import DecisionProfile, as_profile
+from compiler.progress import Progress, silent
 from compiler.references.reference_set import OpenReferences
 from compiler.references.represented import StandsFor
 from compiler.request import CompileRequest, Concepts, FeatureNames, Groups, Layers, Size, Targets
@@ -147,7 +148,7 @@ def compile_request(
         method: the request's, with its references.
         stands_for: what the references were drawn from, where their file says it.
     """
-    tell = progress or _silent
+    progress = progress or silent
     libraries = () if request.custom_ops == () else found(request.custom_ops)
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)
@@ -160,17 +161,17 @@ def compile_request(
     subject = Subject(given, method, request, libraries)
     with kernels_of(libraries):
         subject.check(method)
-        tell("loading and lowering", 0, 1)
+        progress("loading and lowering", 0, 1)
         profile = None
         if decision is not None:
             where = str(decision) if isinstance(decision, str | Path) else "decision"
             profile = apply_profile(as_profile(decision), subject.lowered, method, request, where)
             method, request = profile.method, profile.request
         around = Circumstances(profile, converted, stands_for)
-        compiled = explain(subject, method, request, tell, around)
+        compiled = explain(subject, method, request, progress, around)
         if comparisons is None:
             return compiled
-        return replace(compiled, comparisons=_compared(subject, around, compiled, comparisons, tell))
+        return replace(compiled, comparisons=_compared(subject, around, compiled, comparisons, progress))
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ class Circumstances:
     converted: Converted | None = None
     stands_for: StandsFor | None = None
 
-    def told(self, compiled: Compiled) -> Compiled:
+    def completed(self, compiled: Compiled) -> Compiled:
         """Return an explanation that holds them."""
         if self.converted is not None:
             compiled = replace(compiled, conversion=self.converted.report)
@@ -240,14 +241,14 @@ def explain(
     subject: Subject,
     method: Method,
     request: CompileRequest,
-    tell: Progress,
+    progress: Progress,
     around: Circumstances = _NONE,
 ) -> Compiled:
     """Compile with the first method of those to be tried of which a graph can be made."""
     choices, declined = method.engine.choices(subject.lowered, method, request), ""
     for choice in choices:
         try:
-            return _explained(subject, choice, declined, request, tell, around)
+            return _explained(subject, choice, declined, request, progress, around)
         except (UnsupportedModelError, InvalidOptionError, InvalidReferencesError, CheckFailedError) as error:
             if choice is choices[-1]:
                 raise
@@ -260,7 +261,7 @@ def _explained(
     choice: MethodChoice,
     declined: str,
     request: CompileRequest,
-    tell: Progress,
+    progress: Progress,
     around: Circumstances,
 ) -> Compiled:
     """Run all stages for one method."""
@@ -270,19 +271,19 @@ def _explained(
         own = request_of(choice.method)
         request = request.model_copy(update={"method": own.method, "options": own.options})
 
-    def combined(lowered: Lowered, tell: Progress) -> tuple[Any, Any, Combined]:
+    def combined(lowered: Lowered, progress: Progress) -> tuple[Any, Any, Combined]:
         selection = choice.method.engine.select(lowered, choice.method, request)
         referenced = prepare_references(selection)
-        plan = combine(selection, referenced.set, variants, tell)
-        return selection, referenced, fit(plan, deployment, tell)
+        plan = combine(selection, referenced.set, variants, progress)
+        return selection, referenced, fit(plan, deployment, progress)
 
     def at(sizes: Mapping[str, int]) -> ir.Model:
-        return combined(subject.at(sizes), _silent)[2].model
+        return combined(subject.at(sizes), silent)[2].model
 
-    selection, referenced, made = combined(subject.lowered, tell)
+    selection, referenced, made = combined(subject.lowered, progress)
     graph = finish(selection.lowered, made, deployment, subject.span, at)
     del made  # its constants are in `graph` now
-    tell("checking against the original", 0, 1)
+    progress("checking against the original", 0, 1)
     checked = check(selection, referenced, graph)
     plain, notes = plain_for(deployment.provider, selection.lowered)
     why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
@@ -299,7 +300,7 @@ def _explained(
         libraries=subject.libraries,
         parity=converted.parity if converted else None,
     )
-    return around.told(Compiled(graph.served, manifest, plain, checked.sample, tuple(subject.libraries)))
+    return around.completed(Compiled(graph.served, manifest, plain, checked.sample, tuple(subject.libraries)))
 
 
 def _compared(
@@ -307,7 +308,7 @@ def _compared(
     around: Circumstances,
     own: Compiled,
     comparisons: Comparisons,
-    tell: Progress,
+    progress: Progress,
 ) -> tuple[Compared, ...]:
     """Compile the same model by other references."""
     profile, converted = around.profile, around.converted
@@ -317,11 +318,11 @@ def _compared(
     for i, (name, kind, other) in enumerate(others, start=1):
         where = f"{name} ({i} of {len(others)})"
 
-        def told(stage: str, done: int, total: int, where: str = where) -> None:
-            tell(f"{where}: {stage}", done, total)
+        def of_this(stage: str, done: int, total: int, where: str = where) -> None:
+            progress(f"{where}: {stage}", done, total)
 
         other = converted.columns_of(other)[0] if converted else other
-        compiled = explain(subject, profile.alike(other), request, told)
+        compiled = explain(subject, profile.alike(other), request, of_this)
         demand_alike(name, own.manifest, compiled.manifest)
         compared.append(Compared(name, kind, compiled.graph, compiled.manifest, compiled.sample))
     return tuple(compared)
@@ -341,7 +342,3 @@ def _converted(model: Any, method: Method, allow_parity: float | None) -> Conver
             "with nothing."
         )
     return None
-
-
-def _silent(*_: object) -> None:
-    """Show no progress."""

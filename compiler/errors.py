@@ -12,6 +12,13 @@ RationaleError              carries an HTTP `status`, for whoever serves it
 └── RepositoryError         the model repository cannot be read or written
 """
 
+_LONGEST = 300  # characters of what a library says
+
+
+def reason_of(error: Exception) -> str:
+    """Return what a library says went wrong, in one line that is not too long."""
+    return " ".join(str(error).split()).rstrip(".")[:_LONGEST] or type(error).__name__
+
 
 class RationaleError(Exception):
     """Base of every error this project raises on purpose; its text is meant for the user."""

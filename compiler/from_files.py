@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from compiler.artefact.compiled import Compiled
     from compiler.decisions.comparisons import Comparisons
     from compiler.explain.engine import Method
-    from compiler.memory.fit import Progress
+    from compiler.progress import Progress
     from compiler.references.tables import Table
 
 
@@ -53,13 +53,13 @@ def compile_files(
         names = request.features or table.columns
     columns = replace(read, columns=read.columns or names)
     recorded = request_of(method)  # options as they are recorded, whatever files they came from
-    asked = {"features": names, "options": recorded.options, "method": recorded.method}
+    update = {"features": names, "options": recorded.options, "method": recorded.method}
     compared = {name: _method(request, file, columns)[0] for name, file in request.compare.items()}
     open_references = request.open_references is not None
     return compile_request(
         read.model,
         method,
-        request.model_copy(update=asked),
+        request.model_copy(update=update),
         request.decision,
         _comparisons(request, compared),
         progress,
@@ -71,8 +71,9 @@ def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> 
     """Return the comparisons; None where none are requested."""
     from compiler.decisions.comparisons import Comparisons
 
-    asked = Comparisons(baselines, request.draws, request.draws_seed)
-    return asked if baselines or request.draws else None
+    if not baselines and not request.draws:
+        return None
+    return Comparisons(baselines, request.draws, request.draws_seed)
 
 
 def _method(

@@ -34,10 +34,10 @@ class Deployment:
     Args:
         provider: of ONNX Runtime; operators are emitted in the variants that are fastest there.
         threads: that one run may use; None for as many as this process has cores.
-        memory_budget: bytes for baked references and working memory together, at one row. Above it the
+        memory_budget: bytes for precomputed references and working memory together, at one row. Above it the
             references are walked in chunks, and recomputed where they do not fit.
-        storage: how baked reference activations are kept; float16 halves them, at an error that the check
-            measures.
+        storage: how precomputed reference activations are kept; float16 halves them, at an error that the
+            check measures.
         one_shot: one entry, in which a BOOL input `explain` decides whether the explanation is computed.
         runtime: that will load the graph; of others than ONNX Runtime it avoids what they get wrong or lack,
             and "any" avoids all of that (docs/runtimes.md).

@@ -315,7 +315,7 @@ class Measured(_Frozen):
 class Memory(_Frozen):
     """How the graph uses memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
 
-    budget: int = Field(description="what weights, baked references and work may take together")
+    budget: int = Field(description="what weights, precomputed references and work may take together")
     needed: int = Field(description="what they take, with the copies that ONNX Runtime makes of weights")
     weights: int = Field(description="constants of the model and of the walk back")
     baked: int = Field(description="references, and what was computed of them when the graph was made")
@@ -422,8 +422,8 @@ class Classes(_Frozen):
     shares: tuple[float, ...] = Field(description="of the references: one more than there are bounds")
 
 
-class Decided(_Frozen):
-    """By what rules the entry's answers become decisions."""
+class EmbeddedProfile(_Frozen):
+    """A decision profile in an entry: the rules by which its answers become decisions."""
 
     profile: DecisionProfile
     digest: str = Field(description="SHA-256 of the profile")
@@ -479,7 +479,7 @@ class Manifest(_Frozen):
     )
     references: References | None
     open_references: OpenReferences | None = Field(
-        None, description="where references are inputs of the graph and none are baked"
+        None, description="where references are inputs of the graph and none are kept in it"
     )
     open_length: OpenLength | None = Field(None, description="where requests choose it")
     points: int | None = Field(
@@ -492,7 +492,9 @@ class Manifest(_Frozen):
     extensions: tuple[Extension, ...] = Field((), description="what came from outside Rationale")
     tools: dict[str, str] = Field(description="versions of what made the graph")
     custom_ops: tuple[CustomOps, ...] = Field((), description="libraries of the kernels of own operators")
-    decision: Decided | None = Field(None, description="where it was compiled with a decision profile")
+    decision: EmbeddedProfile | None = Field(
+        None, description="where it was compiled with a decision profile"
+    )
     measured: Measured
     parity: Parity | None = Field(None, description="None where the model was given as ONNX")
     variants: Variants

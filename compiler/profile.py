@@ -192,8 +192,8 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
         where = str(given)
         members, faults = _read(Path(given))
     if not isinstance(members, Mapping):
-        told = f"a profile is a mapping of keys such as output and threshold, not {_told(members)}"
-        raise faulty(where, [told])
+        fault = f"a profile is a mapping of keys such as output and threshold, not {_as_written(members)}"
+        raise faulty(where, [fault])
     try:
         profile = DecisionProfile.model_validate(dict(members))
         _ = profile.digest
@@ -202,7 +202,7 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
             "a name or value is no text of Unicode: it holds half of a character (\\ud800 to \\udfff)"
         )
     except ValidationError as error:
-        faults += _said(error)
+        faults += _messages(error)
     if faults:
         raise faulty(where, faults)
     return profile
@@ -210,9 +210,9 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
 
 def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
     """Return one error for all."""
-    told = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
+    numbered = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
     first = f", of which the first {_MOST}" * (len(faults) > _MOST)
-    text = f"{faults[0]}." if len(faults) == 1 else f"{len(faults)} problems{first}: {told}"
+    text = f"{faults[0]}." if len(faults) == 1 else f"{len(faults)} problems{first}: {numbered}"
     return InvalidProfileError(f"{where}: {text.encode(errors='backslashreplace').decode()}")
 
 
@@ -324,17 +324,17 @@ _DUE = {
 }
 
 
-def _said(error: ValidationError) -> Iterator[str]:
+def _messages(error: ValidationError) -> Iterator[str]:
     """Yield a sentence for each place at which something is wrong."""
-    told = dict[str, str]()
+    messages = dict[str, str]()
     for detail in error.errors(include_url=False):
         loc = list(detail["loc"])
         if loc[-1] == "[key]" and detail["type"] != "extra_forbidden":  # False would stand as 0 before it
             loc[-2:] = [str(detail["input"])]
         if _is_condition(loc[:-1]):  # of one of the kinds that it may be held against
             loc.pop()
-        told.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
-    yield from (f"{place} {fault}" for place, fault in told.items())
+        messages.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
+    yield from (f"{where} {fault}" for where, fault in messages.items())
 
 
 def _is_condition(loc: Sequence[str | int]) -> bool:
@@ -358,10 +358,10 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
     if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
         due = "a text, or a mapping with the key text"
     quote = ": put it in quotes" * ("a text" in due and not isinstance(given, str | Mapping | list | None))
-    return f"must be {due}, not {_told(given)}{quote}"
+    return f"must be {due}, not {_as_written(given)}{quote}"
 
 
-def _told(given: Any) -> str:
+def _as_written(given: Any) -> str:
     """Write a value as a reader of YAML meets it."""
     if given is None:
         return "empty"

@@ -34,7 +34,7 @@ Repository = Annotated[
 
 
 @contextmanager
-def told_plainly() -> Iterator[None]:
+def reporting_errors() -> Iterator[None]:
     """Turn this project's errors, and a lack of memory, into a line on stderr and exit status 2."""
     try:
         yield
@@ -107,7 +107,7 @@ def report(manifest: "Manifest") -> None:
 def facts(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     """Yield what a combined graph is, and what was measured, in lines with a name each."""
     yield from _explained(manifest)
-    yield from _decided(manifest)
+    yield from _decision(manifest)
     yield from _measured(manifest)
 
 
@@ -135,12 +135,12 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
         yield "references", f"come with a request, {manifest.open_references.count} at most"
 
 
-def _decided(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+def _decision(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     """Yield what a decision profile decides by, and what it needs of a caller, where there is one."""
     if manifest.decision is None:
         return
-    decided = manifest.decision
-    profile, (least, most) = decided.profile, decided.output_range
+    embedded = manifest.decision
+    profile, (least, most) = embedded.profile, embedded.output_range
     band = f", a person from {profile.refer[0]:g} to {profile.refer[1]:g}" if profile.refer else ""
     yield (
         "decision",
@@ -148,12 +148,12 @@ def _decided(manifest: "Manifest") -> Iterator[tuple[str, str]]:
         f"it is {least:g} to {most:g}",
     )
     features = {name for item in manifest.explained for name in item.feature_names or ()}
-    beside = dict.fromkeys(rule.feature for rule in profile.knock_outs if rule.feature not in features)
-    asks = f"; instances need {', '.join(beside)} too" if beside else ""
+    further = dict.fromkeys(rule.feature for rule in profile.knock_outs if rule.feature not in features)
+    needs = f"; instances need {', '.join(further)} too" if further else ""
     yield (
         "reasons",
         f"{profile.max_reasons} at most, {len(profile.reasons)} texts, against {profile.references.policy} "
-        f"references; profile {decided.digest[:12]}{asks}",
+        f"references; profile {embedded.digest[:12]}{needs}",
     )
 
 

@@ -28,7 +28,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import SecretStr
 
 from compiler.errors import InvalidOptionError
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 from service.configuration import unknown_variables
 from service.observability import logs
 from service.observability.otlp import create_metrics_push
@@ -195,7 +195,7 @@ def main() -> None:
     ignore_hangup()
     told = json.loads(sys.stdin.readline())
     gc.disable()  # as in `rationale serve`
-    with told_plainly():
+    with reporting_errors():
         from service.server import run_server
 
         announce = functools.partial(print, flush=True)

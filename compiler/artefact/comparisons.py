@@ -1,4 +1,4 @@
-"""Entries beside the one that decides, which explain the same model by other references."""
+"""Alternative baselines: entries that explain the model of one that decides by other references."""
 
 import re
 from collections.abc import Mapping
@@ -27,8 +27,8 @@ class Compared:
     manifest: Manifest
     sample: Mapping[str, np.ndarray]
 
-    def noted(self, model: str) -> Comparison:
-        """Return it as the manifest of the entry that decides names it."""
+    def comparison(self, model: str) -> Comparison:
+        """Return how the manifest of the entry that decides names it."""
         explanation = self.manifest.digests.explanation
         return Comparison(
             name=self.name, kind=self.kind, entry=entry_name(model, explanation), explanation=explanation

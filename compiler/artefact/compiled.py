@@ -266,10 +266,10 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
 
 def _texts(name: str, array: np.ndarray) -> np.ndarray:
     """Return texts alone: ONNX Runtime would take None for the text "None"."""
-    for place, value in np.ndenumerate(array):
+    for position, value in np.ndenumerate(array):
         if not isinstance(value, str):
             raise InvalidOptionError(
-                f"{name!r} holds {value!r} at {list(place)}, which is not text. Impute it."
+                f"{name!r} holds {value!r} at {list(position)}, which is not text. Impute it."
             )
     return array
 
@@ -280,11 +280,11 @@ def _cast(name: str, array: np.ndarray, dtype: np.dtype, missing: bool) -> np.nd
         cast = array.astype(dtype)
     kept = np.isfinite(cast) | (missing & (array != array)) if is_float(dtype) else cast == array
     if not kept.all():
-        place = tuple(int(i) for i in np.argwhere(~kept)[0])
+        position = tuple(int(i) for i in np.argwhere(~kept)[0])
         fault = f"which cannot be explained as {dtype}. Impute, scale"
-        if array[place] != array[place]:
+        if array[position] != array[position]:
             fault = "a missing value (an empty cell of a table), which this model does not take. Impute"
         raise InvalidOptionError(
-            f"{name!r} holds {array[place]} at {list(place)}, {fault} or drop such rows."
+            f"{name!r} holds {array[position]} at {list(position)}, {fault} or drop such rows."
         )
     return cast

@@ -207,7 +207,7 @@ def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
         check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs], run)
     if run is None:
         return compiled.manifest.model_copy(update={"measured": found.measured})
-    error = _beside(compiled, found.answers, probes)
+    error = _difference(compiled, found.answers, probes)
     measured = found.measured.model_copy(update={"runtime_error": error})
     warnings = demand(measured, _gap_of(compiled.manifest), bool(compiled.manifest.stopped))
     return compiled.manifest.model_copy(update={"measured": measured, "warnings": warnings})
@@ -222,7 +222,9 @@ def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
     return probes
 
 
-def _beside(compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]) -> float:
+def _difference(
+    compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]
+) -> float:
     """Return the largest relative difference from ONNX Runtime's answers; a gap's rest is rounding."""
     there = compiled.run(probes)
     names = [name for name in there if name not in (GAP, GAP_ERROR)]

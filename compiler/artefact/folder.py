@@ -1,12 +1,17 @@
-"""Files for a user, in a folder that the user named: each is written whole or not at all."""
+"""Files written whole or not at all, and one writer at a time."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from compiler.errors import InvalidOptionError
+
+if sys.platform != "win32":
+    import fcntl
 
 
 def check_folder(folder: Path) -> None:
@@ -14,6 +19,44 @@ def check_folder(folder: Path) -> None:
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
+
+
+@contextmanager
+def locked(target: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
+    """Let one process at a time into a folder or an open file, and yield whether others are kept out.
+
+    The lock goes with the process, whichever way that ends. A file system without locks (Windows, NFS for
+    folders, some clusters' storage) lets everyone in and yields False. To refuse it would take it from those
+    who write alone, which nearly all do; so every caller puts what it writes in place by renames, and two
+    who meet there leave what the last of them wrote, or one of them fails.
+
+    Args:
+        busy: why the user is refused while another process is in; without it, wait for that one.
+
+    Raises:
+        InvalidOptionError: another process is in.
+        OSError: the folder cannot be opened.
+    """
+    if sys.platform == "win32":
+        yield False
+    elif isinstance(target, Path):
+        handle = os.open(target, os.O_RDONLY)
+        try:
+            yield _lock(handle, busy)
+        finally:
+            os.close(handle)
+    else:
+        yield _lock(target.fileno(), busy)
+
+
+def _lock(handle: int, busy: str | None) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX if busy is None else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InvalidOptionError(str(busy)) from error
+    except OSError:
+        return False
+    return True
 
 
 @contextmanager

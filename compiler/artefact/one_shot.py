@@ -53,17 +53,17 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     _lift_large(outer, branch)
     explain = _value(EXPLAIN, ir.DataType.BOOL, ["N", 1])
     answers = [_value(str(v.name), _dtype(v), list(v.shape or ())) for v in branch.outputs]
-    _explain_asking_rows(branch, outer, explain, lowered.batched)
+    _explain_requested_rows(branch, outer, explain, lowered.batched)
     closed = _zeros(explain, answers)
     outer.inputs.append(explain)
     op = Nodes(outer, "one_shot")
     explained = op.Identity(explain)
     explained.name = EXPLAINED
     explained.dtype, explained.shape = ir.DataType.BOOL, ir.Shape(["N", 1])
-    asked = op.Cast(explain, to=ir.DataType.INT32.value)
-    any_asked = op.Cast(op.ReduceMax(asked, keepdims=0), to=ir.DataType.BOOL.value)
+    requested = op.Cast(explain, to=ir.DataType.INT32.value)
+    any_requested = op.Cast(op.ReduceMax(requested, keepdims=0), to=ir.DataType.BOOL.value)
     branches = {"then_branch": branch, "else_branch": closed}
-    outer.append(ir.node("If", [any_asked], branches, outputs=answers, name=EXPLAIN))
+    outer.append(ir.node("If", [any_requested], branches, outputs=answers, name=EXPLAIN))
     outer.outputs.extend([*answers, explained])
     for domain, version in branch.opset_imports.items():
         outer.opset_imports.setdefault(domain, version)
@@ -154,7 +154,7 @@ def _values(model: ir.Model) -> Iterator[ir.Value]:
             yield from (v for v in node.outputs if v.name)
 
 
-def _explain_asking_rows(
+def _explain_requested_rows(
     branch: ir.Graph, outer: ir.Graph, explain: ir.Value, batched: frozenset[str]
 ) -> None:
     """Make the branch read the rows of the outer inputs that ask, and answer for all rows."""

@@ -132,28 +132,28 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
         for i, row in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
             operands = tuple(v for v in row if v is not None)
             if operands and len(operands) < len(row):
-                raise DiffersError(f"{_told(nodes[0])} lacks an operand for some lengths")
+                raise DiffersError(f"{_named(nodes[0])} lacks an operand for some lengths")
             if not all(v.const_value is not None for v in operands):
                 waiting.append(operands)
             elif operands and found.setdefault((nodes[0], i), operands) != operands:
-                raise DiffersError(f"{_told(nodes[0])} stands for several of another length")
+                raise DiffersError(f"{_named(nodes[0])} stands for several of another length")
     return found
 
 
-def _told(node: ir.Node) -> str:
+def _named(node: ir.Node) -> str:
     return f"{node.op_type} node {node.name!r}"
 
 
-def _demand_same(nodes: Sequence[ir.Node], places: Sequence[int]) -> None:
+def _demand_same(nodes: Sequence[ir.Node], indices: Sequence[int]) -> None:
     first = nodes[0]
     for node in nodes[1:]:
         kinds = {(n.op_type, n.domain, len(n.inputs)) for n in (first, node)}
-        if len(kinds) > 1 or len(set(places)) > 1:
-            raise DiffersError(f"{_told(first)} is {_told(node)} for another length")
+        if len(kinds) > 1 or len(set(indices)) > 1:
+            raise DiffersError(f"{_named(first)} is {_named(node)} for another length")
         for name in {*first.attributes, *node.attributes}:
             a, b = (n.attributes.get(name) for n in (first, node))
             if a is None or b is None or _written(a) != _written(b):
-                raise DiffersError(f"{_told(first)}: its {name} depends on the length")
+                raise DiffersError(f"{_named(first)}: its {name} depends on the length")
 
 
 def _written(attribute: ir.Attr) -> bytes:

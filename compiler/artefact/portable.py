@@ -120,8 +120,8 @@ def _operands(node: ir.Node) -> dict[int, ir.Value]:
     """Return what an elementwise node, or one that repeats, reads element by element; nothing of others."""
     if (node.domain, node.op_type) == ("", "Expand"):  # OpenVINO multiplies by ones
         x, shape = node.inputs
-        told = None if shape is None else _dims(shape)
-        return {0: x} if x is not None and told == [len(_dims(node.outputs[0]) or [])] else {}
+        target = None if shape is None else _dims(shape)
+        return {0: x} if x is not None and target == [len(_dims(node.outputs[0]) or [])] else {}
     if not is_elementwise(node.op_type, node.domain):
         return {}
     return {i: value for i, value in enumerate(node.inputs) if value is not None}

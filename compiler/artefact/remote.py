@@ -23,13 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from compiler.artefact.digest import graph_digest
+from compiler.artefact.folder import locked
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
-
-try:
-    import fcntl
-except ImportError:  # Windows: two processes that pull at once are not kept apart there
-    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 Files = Mapping[str, str]  # of an entry: by path in it, what changes with the content
 _LOOK_S = 15.0  # for a list of files: a storage that does not answer must not hold up a start
@@ -42,11 +38,6 @@ _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified")
 
 class UnreachableError(RepositoryError):
     """The storage does not answer, or holds nothing."""
-
-
-def is_url(repository: str | Path) -> bool:
-    """Tell whether a repository is named by a URL, and not by its folder."""
-    return isinstance(repository, str) and "://" in repository
 
 
 def shown(url: str) -> str:
@@ -120,7 +111,7 @@ class RemoteRepository:
         try:
             self.pull()
         except UnreachableError as error:
-            if not self._held():
+            if not self._linked():
                 raise
             self.fault = f"{error}; what was pulled before is read from {self.entries}"
 
@@ -131,23 +122,23 @@ class RemoteRepository:
             UnreachableError: the storage cannot be read; `entries` is what it was when it last could.
             RepositoryError: the copy cannot be written.
         """
-        with self._locked():
+        with self._alone():
             self._drop_damaged()
             found = self.look()
-            held = self._held()
+            linked = self._linked()
             keys = {name: _key(name, files) for name, files in found.items()}
             with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self.folder) as aside:
                 new = {
-                    name: self._fetch(name, files, Path(aside) / keys[name], held.get(name))
+                    name: self._fetch(name, files, Path(aside) / keys[name], linked.get(name))
                     for name, files in found.items()
-                    if name not in held or held[name].parent.name != keys[name]
+                    if name not in linked or linked[name].parent.name != keys[name]
                 }
-                kept = {name: folder for name, folder in held.items() if name in found and name not in new}
-                faults = self._faults(kept | new, [*new, *(held.keys() - found.keys())])
+                kept = {name: folder for name, folder in linked.items() if name in found and name not in new}
+                faults = self._faults(kept | new, [*new, *(linked.keys() - found.keys())])
                 self.refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
                 for name in new.keys() - self.refused.keys():
                     self._take(new[name])
-            for name in held.keys() - found.keys():
+            for name in linked.keys() - found.keys():
                 if model_of(name) not in faults:
                     (self.entries / name).unlink()
             self._sweep()
@@ -200,7 +191,7 @@ class RemoteRepository:
 
     # --- the copy -----------------------------------------------------------------------------------------
 
-    def _held(self) -> dict[str, Path]:
+    def _linked(self) -> dict[str, Path]:
         """Return the entries that are read now, where they really lie."""
         links = self.entries.iterdir() if self.entries.is_dir() else ()
         return {link.name: link.resolve() for link in links if link.is_symlink() and link.is_dir()}
@@ -218,16 +209,16 @@ class RemoteRepository:
         """Forget what does not lie there as it was pulled; once, for it is read whole."""
         if self._is_checked:
             return
-        held = self._held()
-        faults = self._faults(held, held)
-        for name in held:
+        linked = self._linked()
+        faults = self._faults(linked, linked)
+        for name in linked:
             if model_of(name) in faults:
                 (self.entries / name).unlink()
         self._is_checked = True
 
     def _sweep(self) -> None:
         """Delete what nothing leads to."""
-        used = {folder.parent.name for folder in self._held().values()}
+        used = {folder.parent.name for folder in self._linked().values()}
         for path in self._content.iterdir():
             if path.name not in used:
                 shutil.rmtree(path, ignore_errors=True)
@@ -256,25 +247,19 @@ class RemoteRepository:
         return faults
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _alone(self) -> Iterator[None]:
         """Let one process in at a time."""
-        handle = None
         try:
             for folder in (self.folder.parent, self.folder, self.entries, self._content):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
-            if fcntl is not None:
-                handle = os.open(self.folder, os.O_RDONLY)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            for left in self.folder.glob(".pulling-*"):
-                shutil.rmtree(left, ignore_errors=True)
-            yield
+            with locked(self.folder) as alone:
+                for left in self.folder.glob(".pulling-*") if alone else ():  # else another may still pull
+                    shutil.rmtree(left, ignore_errors=True)
+                yield
         except OSError as error:
             raise RepositoryError(
                 f"{self.folder}: the copy of {self.name} cannot be written: {error.strerror or error}"
             ) from error
-        finally:
-            if handle is not None:
-                os.close(handle)
 
 
 def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
@@ -303,8 +288,8 @@ def model_of(entry: str) -> str:
 
 def _mark(about: Mapping[str, Any]) -> str:
     """Return what changes when a file does."""
-    said = next((about[key] for key in (*_MARKS, *_TIMES) if about.get(key)), "")
-    return f"{about.get('size')} {said}"
+    mark = next((about[key] for key in (*_MARKS, *_TIMES) if about.get(key)), "")
+    return f"{about.get('size')} {mark}"
 
 
 def _key(name: str, files: Files) -> str:

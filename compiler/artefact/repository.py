@@ -1,12 +1,11 @@
 """Triton model repository entries, written whole or not at all."""
 
 import itertools
-import os
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +16,12 @@ from google.protobuf import text_format
 
 from compiler.artefact.comparisons import Compared, is_entry_name
 from compiler.artefact.digest import graph_digest
+from compiler.artefact.folder import locked
 from compiler.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from compiler.lowering.precision import on_cpu
 from compiler.machine import MAX_BATCH
 from compiler.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, OPEN_SUFFIX, Manifest, TensorSpec
 from compiler.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, register, save
-
-try:
-    import fcntl
-except ImportError:  # Windows: two compiles of one name at once are not kept apart there
-    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 QUEUE_DELAY_US = 200
@@ -66,15 +61,15 @@ def write_entries(
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name, "graphs": {}})
-    beside = {one.noted(name).entry: one for one in comparisons}
+    alternatives = {one.comparison(name).entry: one for one in comparisons}
     if manifest.decision is not None:
-        noted = {"comparisons": tuple(one.noted(name) for one in comparisons)}
-        manifest = manifest.model_copy(update={"decision": manifest.decision.model_copy(update=noted)})
+        update = {"comparisons": tuple(one.comparison(name) for one in comparisons)}
+        manifest = manifest.model_copy(update={"decision": manifest.decision.model_copy(update=update)})
     plain, explain = name, f"{name}{manifest.suffix}"
     try:
         repository.mkdir(parents=True, exist_ok=True)
-        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *beside)
-        with _locked(repository):  # nobody moves them meanwhile
+        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *alternatives)
+        with locked(repository):  # nobody moves them meanwhile
             _spare_foreign_folders([repository / entry for entry in entries])
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
             new = Path(folder)
@@ -84,14 +79,16 @@ def write_entries(
                 _write_entry(new / plain, source, sample, MAX_BATCH, libraries)
                 manifest = manifest.model_copy(update={"graphs": _graph_of(new / plain)})
             _write_explaining(new / explain, combined, manifest, sample, libraries)
-            for entry, one in beside.items():
+            for entry, one in alternatives.items():
                 own = one.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
                 _write_explaining(new / entry, one.graph, own, one.sample, libraries, audited=True)
-            with _locked(repository):
+            with locked(repository):  # both entries are of one compile
                 stale = _of_another_model(repository, name, manifest)
                 if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
                     stale += _comparisons(repository, name)
-                _move_into_place(list(dict.fromkeys([*beside, plain, explain, *stale])), repository, new)
+                _move_into_place(
+                    list(dict.fromkeys([*alternatives, plain, explain, *stale])), repository, new
+                )
     except OSError as error:
         raise RepositoryError(
             f"{repository}: cannot be written: {error.strerror or error}. Nothing was changed."
@@ -186,20 +183,6 @@ def _spare_foreign_folders(targets: list[Path]) -> None:
                 f"{target}: is there and was not written by `rationale compile` "
                 f"({', '.join(strange[:3]) or 'a file'}). Choose another --name, or move it away."
             )
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Let one writer in at a time, where the file system has locks: both entries are of one compile."""
-    handle = os.open(folder, os.O_RDONLY) if fcntl is not None else None
-    try:
-        if handle is not None:
-            with suppress(OSError):  # some network file systems have no locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        if handle is not None:
-            os.close(handle)
 
 
 def _move_into_place(names: list[str], repository: Path, new: Path) -> None:

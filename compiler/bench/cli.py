@@ -16,7 +16,7 @@ from compiler.bench.cases import (
     choose_peers,
     parse_references,
 )
-from compiler.terminal import console, told_plainly
+from compiler.terminal import console, reporting_errors
 
 app = typer.Typer()
 
@@ -75,7 +75,7 @@ def bench_command(
     Examples: rationale bench credit resnet50 --peers ort-forward,shap --out report;
     rationale bench credit --references 1,10,100,1000 --rows 1 --out report
     """
-    with told_plainly():
+    with reporting_errors():
         cases = choose_cases(models or (), parse_references(references), rows)
         settings = Settings(repeats, threads, choose_peers(peers), as_installed)
         if out is not None:

@@ -9,7 +9,7 @@ import typer
 from compiler.bench import cli as cli_bench
 from compiler.cli import compile_options as given
 from compiler.cli import decisions, entries, references
-from compiler.terminal import Repository, progress_bar, report, told_plainly
+from compiler.terminal import Repository, progress_bar, report, reporting_errors
 
 if TYPE_CHECKING:
     from compiler.request import CompileRequest
@@ -80,7 +80,7 @@ def compile_command(
     Example: rationale compile credit.onnx --references approved.csv --name credit
     """
     options = locals()
-    with told_plainly():
+    with reporting_errors():
         from compiler.artefact.repository import check_name
         from compiler.from_files import compile_files
 

@@ -283,7 +283,7 @@ MemoryBudget = Annotated[
     ),
 ]
 Storage = Annotated[
-    str, _of_machine(help="How baked references are kept: float32, or float16 at half the size.")
+    str, _of_machine(help="How precomputed references are kept: float32, or float16 at half the size.")
 ]
 OneShot = Annotated[
     bool,

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from compiler.cli.repositories import Repository
-from compiler.terminal import console, progress_bar, told_plainly
+from compiler.terminal import console, progress_bar, reporting_errors
 
 app = typer.Typer(help="What decisions and their reasons come to.", no_args_is_help=True)
 
@@ -78,7 +78,7 @@ def report_command(
 
     Example: rationale decisions report applicants.csv credit --group sex --references near.npz --out report
     """
-    with told_plainly():
+    with reporting_errors():
         from compiler.artefact.folder import check_folder
         from compiler.evaluate.decisions.decided import only_deciding
         from compiler.evaluate.decisions.measures import report
@@ -95,15 +95,15 @@ def report_command(
                 groups=group or (),
                 references=references,
                 seed=seed,
-                tell=progress,
+                progress=progress,
             )
         for table in tables(done):
             print(table.title)
             table.title = None
             console().print(table)
             console().print()
-        written, said = write_report(done, data, seed, out) if out is not None else ([], [])
-        for note in (*done.notes, *said):
+        written, messages = write_report(done, data, seed, out) if out is not None else ([], [])
+        for note in (*done.notes, *messages):
             print(note, file=sys.stderr)
         if out is not None:
             print(f"wrote {', '.join(written)} to {out}")

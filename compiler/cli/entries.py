@@ -8,7 +8,7 @@ import typer
 
 from compiler.cli.repositories import Repository
 from compiler.errors import InvalidOptionError
-from compiler.terminal import console, progress_bar, report, told_plainly
+from compiler.terminal import console, progress_bar, report, reporting_errors
 
 app = typer.Typer()
 
@@ -80,7 +80,7 @@ def explain_command(
 
     Of a portfolio: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
     """
-    with told_plainly():
+    with reporting_errors():
         from compiler.explanations.answered_files import is_portfolio
         from compiler.explanations.explain import explain_file, parse_rows
         from compiler.explanations.portfolio import explain_portfolio
@@ -108,8 +108,8 @@ def explain_command(
             from compiler.explanations.report import report_file
 
             with progress_bar() as progress:
-                said = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
-            print(said)
+                message = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
+            print(message)
         with progress_bar() as progress:
             lines = explain_file(
                 repository, name, input_file, None if save is None else Path(save), top, shown, progress
@@ -147,7 +147,7 @@ def export_command(
 
     Example: rationale export credit --html credit.html
     """
-    with told_plainly():
+    with reporting_errors():
         from compiler.export.page import export_page
 
         print("\n".join(export_page(repository, name, html, onnxruntime_web, ranges)))
@@ -184,7 +184,7 @@ def diff_command(
 
     Example: rationale diff credit credit-v2 --input portfolio.parquet --max-flips 1% --json diff.json
     """
-    with told_plainly():
+    with reporting_errors():
         from compiler.evaluate.decisions.difference import difference, lines, write_difference
 
         most = {
@@ -240,7 +240,7 @@ def check_command(
 
     Examples: rationale check credit; rationale check credit --runtime openvino
     """
-    with told_plainly():
+    with reporting_errors():
         from compiler.artefact.entry import check_entry
 
         report(check_entry(repository, name, runtime))
@@ -298,7 +298,7 @@ def evaluate_command(
 
     Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
     """
-    with told_plainly():
+    with reporting_errors():
         from compiler.artefact.folder import check_folder
         from compiler.evaluate.evaluate import Settings, evaluate
         from compiler.evaluate.report import show, show_shapley, write_report
@@ -324,7 +324,7 @@ def operators_command() -> None:
     """List the operators that can be explained: opsets, methods that serve them, how they are tested."""
     from rich.table import Table
 
-    with told_plainly():
+    with reporting_errors():
         from compiler.cli.operator_table import operator_table  # imports the rules of packages
 
         rows = operator_table()

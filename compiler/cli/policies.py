@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 COUNT, FEW = 100, 20  # rows of a set by default, and below which a warning says that there are few
 DRAWS, DECLINES = 3, 100  # of each size, and that are explained by each
-MANY = 10  # times as many references, beside which each draw is held
+MANY = 10  # times as many references, with which each draw is compared
 BY = ("stratified", "medoids", "whole")
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the command line says; see its help."""
+class DrawRequest:
+    """What the command line asks for; see its help."""
 
     file: Path
     model: Path
@@ -97,7 +97,7 @@ class Made:
     warnings: list[str]
 
 
-def draw_by_policy(asked: Asked) -> Made:
+def draw_by_policy(request: DrawRequest) -> Made:
     """Return the set; raise RationaleError."""
     import numpy as np
 
@@ -106,18 +106,18 @@ def draw_by_policy(asked: Asked) -> Made:
     from compiler.profile import as_profile
     from compiler.references.represented import MeanOutput, StandsFor
 
-    asked.check()
-    band = parse_band(asked.band or BAND)
-    profile = as_profile(asked.decision)
-    policy = asked.policy or profile.references.policy
-    if asked.band is not None and policy != "near_threshold":
+    request.check()
+    band = parse_band(request.band or BAND)
+    profile = as_profile(request.decision)
+    policy = request.policy or profile.references.policy
+    if request.band is not None and policy != "near_threshold":
         raise InvalidOptionError(f"--band: only of the policy near_threshold, and this is {policy}.")
-    applicants, warnings = read_applicants(asked, profile)
+    applicants, warnings = read_applicants(request, profile)
     scored = Scored(applicants.scores, applicants.knocked_out)
     rows = population(profile, policy, scored, band)
-    if asked.count is not None:
-        check_count(asked.count, rows, policy)
-    drawn, weights = _draw(asked, applicants, rows, min(asked.count or COUNT, len(rows)), asked.seed)
+    if request.count is not None:
+        check_count(request.count, rows, policy)
+    drawn, weights = _draw(request, applicants, rows, min(request.count or COUNT, len(rows)), request.seed)
     answers = applicants.found.answers
     stands_for = StandsFor(
         rows=len(rows),
@@ -135,14 +135,14 @@ def draw_by_policy(asked: Asked) -> Made:
     lines = [
         f"{len(outcomes)} rows: {_counted(outcomes)}; an applicant passes with a score {passing(profile)}",
         f"{policy}: {len(rows)} rows, scores {_range(applicants.scores[rows])}",
-        f"{len(drawn)} references {_how(asked.by, weights)}; mean score {base:.6g} (of {policy} "
+        f"{len(drawn)} references {_how(request.by, weights)}; mean score {base:.6g} (of {policy} "
         f"{applicants.scores[rows].mean():.6g})",
     ]
     warnings += _of_set(profile, policy, outcomes, drawn)
-    if asked.measure is not None:
-        told, doubts = _measured(asked, profile, applicants, rows, outcomes)
-        lines, warnings = lines + told, warnings + doubts
-    elif asked.by != "whole":
+    if request.measure is not None:
+        measured, doubts = _measured(request, profile, applicants, rows, outcomes)
+        lines, warnings = lines + measured, warnings + doubts
+    elif request.by != "whole":
         lines.append("how much the reasons move with the draw: --measure METHOD")
     return Made(_table(applicants.table, drawn, weights, stands_for), lines, warnings)
 
@@ -169,7 +169,7 @@ def _typed(array: "np.ndarray") -> "np.ndarray":
     return array.astype(str if are_words else float)
 
 
-def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicants, list[str]]:
+def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[Applicants, list[str]]:
     """Return the rows of the file with their scores, and warnings; raise RationaleError."""
     import numpy as np
 
@@ -182,20 +182,20 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
     from compiler.from_files import read_model
     from compiler.references.tables import read_rows
 
-    if not asked.model.is_file():
-        raise InvalidModelError(f"{asked.model}: cannot be read: no such file.")
-    read = read_model(asked.model, asked.features, allow_pickle=asked.allow_pickle)
+    if not request.model.is_file():
+        raise InvalidModelError(f"{request.model}: cannot be read: no such file.")
+    read = read_model(request.model, request.features, allow_pickle=request.allow_pickle)
     columns, warnings = read.columns, list[str]()
     if read.labelled and not read.fitted and columns is not None and not isinstance(columns, dict):
         columns = {str(name): [str(name)] for name in columns}  # each is an input of its own
-    table = read_rows(asked.file, columns, read.texts)
+    table = read_rows(request.file, columns, read.texts)
     if table.weights is not None or not table.count:
         raise InvalidReferencesError(
-            f"{asked.file}: "
+            f"{request.file}: "
             + ("no rows" if not table.count else "its rows have weights, as sets that were made of others do")
             + ". Give rows of applicants, the more the better."
         )
-    model, names, rows = read.model, asked.features or table.columns, table.arrays
+    model, names, rows = read.model, request.features or table.columns, table.arrays
     if read.fitted:
         converted = convert(model, read.labelled_rows(table), allow_parity=ANY)  # scores alone are read
         console().print(converted.report)
@@ -207,11 +207,11 @@ def read_applicants(asked: Asked, profile: "DecisionProfile") -> tuple[Applicant
     found = scores_of(model, rows, profile)
     values = dict[str, Sequence[Any]]()
     for feature in {rule.feature for rule in profile.knock_outs}:
-        known = column_of(asked.file, table, feature)
+        known = column_of(request.file, table, feature)
         if known is None:
             warnings.append(
-                f"{asked.file} has no column {feature!r}, by which a knock-out of the profile declines: rows "
-                "that it would decline count as passed."
+                f"{request.file} has no column {feature!r}, by which a knock-out of the profile declines: "
+                "rows that it would decline count as passed."
             )
         else:
             values[feature] = [read_cell(cell, feature, profile.knock_outs) for cell in known]
@@ -241,7 +241,7 @@ def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
 
 
 def _draw(
-    asked: Asked, applicants: Applicants, rows: "np.ndarray", count: int, seed: int
+    request: DrawRequest, applicants: Applicants, rows: "np.ndarray", count: int, seed: int
 ) -> "tuple[np.ndarray, np.ndarray | None]":
     """Draw the indices [K] of the set, and weights [K] where they are not equal."""
     from compiler.decisions.policies import systematic
@@ -250,21 +250,21 @@ def _draw(
     from compiler.references.centroids import keeping_means
     from compiler.references.medoids import medoids
 
-    if asked.by == "whole":
+    if request.by == "whole":
         return rows, None
-    if asked.by == "medoids":
+    if request.by == "medoids":
         chosen, shares = medoids(applicants.found.feeds, rows, count, seed)
         of_all = applicants.scores[rows]
         off = (applicants.scores[chosen] - of_all.mean()) / (of_all.std() or 1)
         return chosen, keeping_means(shares, off[:, None])
-    strata = None if asked.stratify is None else column_of(asked.file, applicants.table, asked.stratify)
-    if asked.stratify is not None and strata is None:
-        raise InvalidOptionError(f"--stratify {asked.stratify!r}: {asked.file} has no such column.")
+    strata = None if request.stratify is None else column_of(request.file, applicants.table, request.stratify)
+    if request.stratify is not None and strata is None:
+        raise InvalidOptionError(f"--stratify {request.stratify!r}: {request.file} has no such column.")
     return systematic(rows, count, seed, strata and [plain(cell) for cell in strata]), None
 
 
 def _measured(
-    asked: Asked,
+    request: DrawRequest,
     profile: "DecisionProfile",
     applicants: Applicants,
     rows: "np.ndarray",
@@ -282,14 +282,14 @@ def _measured(
     if not len(declined):
         return [], ["nothing was measured: the scores decline no row, and there are no reasons."]
     if len(declined) > DECLINES:
-        declined = np.sort(np.random.default_rng(asked.seed).choice(declined, DECLINES, replace=False))
-    count = min(asked.count or COUNT, len(rows))
+        declined = np.sort(np.random.default_rng(request.seed).choice(declined, DECLINES, replace=False))
+    count = min(request.count or COUNT, len(rows))
     sizes = sorted({size for size in (count // 2, count, 2 * count) if 0 < size <= len(rows)})
-    many = systematic(rows, min(len(rows), MANY * count), asked.seed)
-    feeds, seeds = applicants.feeds(declined), range(asked.seed, asked.seed + DRAWS)
+    many = systematic(rows, min(len(rows), MANY * count), request.seed)
+    feeds, seeds = applicants.feeds(declined), range(request.seed, request.seed + DRAWS)
     lines = [
-        f"{len(declined)} declines, {asked.measure}, {DRAWS} draws: how far attributions move (in parts of a "
-        "row's largest), for how many the reasons differ",
+        f"{len(declined)} declines, {request.measure}, {DRAWS} draws: how far attributions move (in parts of "
+        "a row's largest), for how many the reasons differ",
         f"{'':32}{'from draw to draw':24}from {len(many)} along the score",
         f"{'K':>5}  {'base value':25}" + f"{'attributions':14}{'reasons':10}" * 2,
     ]
@@ -299,7 +299,7 @@ def _measured(
         def answer(drawn: "np.ndarray", weights: "np.ndarray | None") -> Answer:
             nonlocal done
             options = {} if weights is None else {WEIGHTS: weights}
-            method = make_method(str(asked.measure), applicants.feeds(drawn), options)
+            method = make_method(str(request.measure), applicants.feeds(drawn), options)
             made = compile_model(applicants.model, method, feature_names=applicants.names, decision=profile)
             done += 1
             progress("explaining declines", done, DRAWS * len(sizes) + 1)
@@ -307,7 +307,7 @@ def _measured(
 
         by_many = answer(many, None)
         for size in sizes:
-            answers = [answer(*_draw(asked, applicants, rows, size, seed)) for seed in seeds]
+            answers = [answer(*_draw(request, applicants, rows, size, seed)) for seed in seeds]
             base = [each.base_value for each in answers]
             moves = (from_draw_to_draw(answers), move((by_many, each) for each in answers))
             lines.append(

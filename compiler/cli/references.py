@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from compiler.conversion.files import ALLOW_PICKLE
-from compiler.terminal import console, told_plainly
+from compiler.terminal import console, reporting_errors
 
 if TYPE_CHECKING:
     from compiler.references.centroids import Centroids
@@ -149,8 +149,8 @@ def references_command(
 
     Example: rationale references approved.csv --centroids 40 -o typical.npz --model credit.onnx
     """
-    with told_plainly():
-        from compiler.cli.policies import Asked, draw_by_policy
+    with reporting_errors():
+        from compiler.cli.policies import DrawRequest, draw_by_policy
         from compiler.errors import InvalidOptionError
         from compiler.request import parse_features
 
@@ -173,7 +173,7 @@ def references_command(
             if model is None:
                 raise InvalidOptionError("--decision needs --model MODEL, which scores the rows.")
             made = draw_by_policy(
-                Asked(
+                DrawRequest(
                     file,
                     model,
                     decision,
@@ -214,7 +214,7 @@ def _of_groups(
     if model is not None:
         made, stands_for, lines, warnings = _balanced(model, table, made)
     _write(out, Table(made.arrays, table.columns, made.weights, stands_for))
-    return [*_told(stands_for.rows, made), *lines], [*_of_integers(table), *warnings]
+    return [*_summary(stands_for.rows, made), *lines], [*_of_integers(table), *warnings]
 
 
 def _check_none(given: Mapping[str, object], flag: str) -> None:
@@ -237,7 +237,7 @@ def _check_out(out: Path) -> None:
     check_folder(out.parent)
 
 
-def _told(given: int, made: "Centroids") -> list[str]:
+def _summary(given: int, made: "Centroids") -> list[str]:
     lines = [
         f"{len(made.weights)} centroids of {given} rows; the smallest stands for {made.smallest}",
         f"column means within {made.moved:.2g} standard deviations of those of all rows",

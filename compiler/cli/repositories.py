@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 
 def _read(given: str | Path) -> Path:
     if isinstance(given, Path) or "://" not in given:
         return Path(given)
-    with told_plainly():
+    with reporting_errors():
         from compiler.artefact.remote import pulled
 
         folder, warnings = pulled(given)

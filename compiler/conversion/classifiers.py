@@ -88,7 +88,7 @@ def _calibrated(scope: Any, operator: Any, container: Any) -> None:
     """As skl2onnx converts it; isotonic calibration of two classes by what scikit-learn interpolates."""
     model, version = operator.raw_operator, container.target_opset
     for part in model.calibrated_classifiers_:
-        _ask_for_scores(scope, container, part.estimator)
+        _request_scores(scope, container, part.estimator)
     if model.method != "isotonic":
         _known[CalibratedClassifierCV](scope, operator, container)
         return
@@ -106,7 +106,7 @@ def _calibrated(scope: Any, operator: Any, container: Any) -> None:
     )
 
 
-def _ask_for_scores(scope: Any, container: Any, estimator: Any) -> None:
+def _request_scores(scope: Any, container: Any, estimator: Any) -> None:
     """Set the option for scores of the last step, where skl2onnx sets that of the pipeline alone."""
     while isinstance(estimator, Pipeline):
         estimator = estimator[-1]

@@ -11,14 +11,18 @@ import numpy as np
 import onnx
 
 from compiler.conversion.graphs import AsOnnx
-from compiler.conversion.parity import ADVICE, check_allowed, compare, demand, said, warnings_of
+from compiler.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
 from compiler.conversion.rows import Features, part_of
-from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError, UnsupportedModelError
+from compiler.errors import (
+    InvalidModelError,
+    InvalidOptionError,
+    RationaleError,
+    UnsupportedModelError,
+    reason_of,
+)
 from compiler.explain.engine import Method
 from compiler.manifest import Parity
 from compiler.references.reference_set import Baseline, OpenReferences
-
-_REASON = 300  # characters of what a library says
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Converted:
     @property
     def report(self) -> str:
         """The parity in a line."""
-        return "parity: not measured, without references" if self.parity is None else said(self.parity)
+        return "parity: not measured, without references" if self.parity is None else summary(self.parity)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -89,8 +93,6 @@ class Converted:
 
         They are chosen where the references are a table. Where no table names the one input's features, names
         of these are returned too.
-
-        And names of the one input's features, where no table says them.
         """
         given: Any = getattr(method, "references", None)
         opened = isinstance(given, OpenReferences)
@@ -162,7 +164,7 @@ def _name(model: object) -> str:
 
 
 def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
-    reason = " ".join(str(error).split()).rstrip(".")[:_REASON] or type(error).__name__
+    reason = reason_of(error)
     if type(error).__name__ == "NotFittedError":
         return InvalidModelError(f"{name} is not fitted: {reason}.")
     return UnsupportedModelError(

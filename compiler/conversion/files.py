@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from compiler.errors import InvalidModelError, InvalidOptionError
+from compiler.errors import InvalidModelError, InvalidOptionError, reason_of
 
 ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 where a command reads them without --allow-pickle
 PICKLES = (".joblib", ".pkl", ".pickle")
-_REASON = 300  # characters of what a library says
 
 
 def is_fitted_file(path: Path) -> bool:
@@ -48,10 +47,9 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
             f"{path}: reading it needs {error.name}, which is not installed: pip install what saved it."
         ) from error
     except Exception as error:  # whatever a library, or a pickle, raises
-        reason = " ".join(str(error).split()).rstrip(".")[:_REASON]
         raise InvalidModelError(
-            f"{path}: cannot be read ({type(error).__name__}: {reason}). Save it again, with the versions of "
-            "the libraries that are installed here."
+            f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}). Save it again, with the "
+            "versions of the libraries that are installed here."
         ) from error
 
 

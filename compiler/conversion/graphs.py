@@ -2,30 +2,14 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import onnx
 
+from compiler.conversion.rows import Rows
+
 INPUT = "x"  # of a model that takes one tensor of numbers
 ROWS = "N"
-
-
-class Examples(Protocol):
-    """Rows of a table, of which others can be made; see `rows.Rows`."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def has_words(self) -> tuple[bool, ...]: ...
-
-    def called(self, i: int) -> str: ...
-
-    def mixed(self, picks: np.ndarray) -> Any: ...
-
-    def masked(self, mask: np.ndarray) -> Any: ...
-
-    def rounded(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -38,9 +22,9 @@ class Both:
         answer: what the fitted model says of rows, for each output of the ONNX model; see `parity.measure`.
     """
 
-    rows: Examples
-    feed: Callable[[Any], Mapping[str, np.ndarray]]
-    answer: Callable[[Any], tuple[np.ndarray | None, ...]]
+    rows: Rows
+    feed: Callable[[Rows], Mapping[str, np.ndarray]]
+    answer: Callable[[Rows], tuple[np.ndarray | None, ...]]
 
 
 @dataclass(frozen=True)

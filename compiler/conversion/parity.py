@@ -168,7 +168,7 @@ def demand(parity: Parity) -> None:
     )
 
 
-def said(parity: Parity) -> str:
+def summary(parity: Parity) -> str:
     """Describe a parity in one line."""
     labels = "" if parity.labels is None else f"; {parity.labels or 'no'} labels differ"
     on = {
@@ -355,10 +355,10 @@ class _Masking:
         without = np.repeat(features, each)
         mask = np.zeros((len(without), len(self.both.rows.has_words)), bool)
         mask[np.arange(len(without)), without] = True
-        found = self._asked(mask)
+        found = self._answered(mask)
         if found is not None:
             return found, ()
-        parts = {f: self._asked(mask[without == f]) for f in features}
+        parts = {f: self._answered(mask[without == f]) for f in features}
         return _joined([p for p in parts.values() if p]), tuple(f for f, p in parts.items() if p is None)
 
     def _several(self, features: Sequence[int]) -> _Answers | None:
@@ -367,9 +367,9 @@ class _Masking:
         size = random.integers(2, len(features) + 1, count)
         mask = np.zeros((count, len(self.both.rows.has_words)), bool)
         mask[:, features] = random.random((count, len(features))).argsort(axis=1) < size[:, None]
-        return self._asked(mask)
+        return self._answered(mask)
 
-    def _asked(self, mask: np.ndarray) -> _Answers | None:
+    def _answered(self, mask: np.ndarray) -> _Answers | None:
         """Return answers to masked rows; None where the fitted model refuses such rows."""
         base = np.arange(len(mask)) % len(self.both.rows)
         rows = self.both.rows.mixed(np.repeat(base[:, None], mask.shape[1], axis=1)).masked(mask)

@@ -130,13 +130,13 @@ def chosen_labels(labels: Sequence[Any], names: Sequence[str] | None) -> list[An
     """
     if names is None or are_positions(labels):
         return list(labels)
-    place = {str(label).replace(" ", "_"): label for label in labels} | {
+    by_text = {str(label).replace(" ", "_"): label for label in labels} | {
         str(label): label for label in labels
     }
-    missing = [name for name in names if name not in place]
+    missing = [name for name in names if name not in by_text]
     if missing:
         raise _fault(f"columns {shown(missing)} are missing; the model was fitted on {shown(names)}.")
-    return [place[name] for name in names]
+    return [by_text[name] for name in names]
 
 
 def part_of(table: Any, names: Sequence[str] | None) -> Any:

@@ -65,12 +65,12 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
     if rows is None:
         return AsOnnx(proto, columns=columns)
 
-    def feed(asked: Rows) -> dict[str, np.ndarray]:
+    def feed(examples: Rows) -> dict[str, np.ndarray]:
         if not by_column:
-            return {INPUT: _whole(asked)}
-        return {name: asked.fed(names.index(name)) for name in read}
+            return {INPUT: _whole(examples)}
+        return {name: examples.fed(names.index(name)) for name in read}
 
-    both = Both(rows, feed, lambda asked: tuple(_answers(model, asked)))
+    both = Both(rows, feed, lambda examples: tuple(_answers(model, examples)))
     return AsOnnx.of_table(proto, both, columns, by_column=by_column)
 
 
@@ -159,8 +159,8 @@ _BOOSTERS = {  # by the module in which a class stands
 
 def _reader(part: Any) -> str | None:
     """Return the module that reads a booster; None of any other part."""
-    place = type(part).__module__
-    return next((reader for name, reader in _BOOSTERS.items() if place.startswith(name)), None)
+    module = type(part).__module__
+    return next((reader for name, reader in _BOOSTERS.items() if module.startswith(name)), None)
 
 
 def _library(part: Any) -> str:
@@ -190,9 +190,9 @@ def _booster(scope: Any, operator: Any, container: Any) -> None:
             "step before it, which no ONNX step makes: encode them as numbers there, or give the booster "
             "itself."
         )
-    if _asked(container, part, "nocl"):
+    if _is_set(container, part, "nocl"):
         boosted = replace(boosted, classes=np.arange(len(boosted.classes)))
-    if _asked(container, part, "raw_scores"):
+    if _is_set(container, part, "raw_scores"):
         boosted = replace(boosted, link="NONE")
     given, ends = operator.inputs[0].full_name, [value.full_name for value in operator.outputs]
     x = nodes.add("Cast", [given], to=onnx.TensorProto.FLOAT)
@@ -215,7 +215,7 @@ def _booster(scope: Any, operator: Any, container: Any) -> None:
         )
 
 
-def _asked(container: Any, part: Any, option: str) -> bool:
+def _is_set(container: Any, part: Any, option: str) -> bool:
     """Whether an option is set; not where a part has no such option."""
     given = container.get_options(part, {option: False}, fail=False)
     return bool(given and given[option])
@@ -232,8 +232,8 @@ def _answers(model: Any, rows: Rows) -> Iterator[np.ndarray | None]:
     answer = np.asarray(model.predict(given))
     yield answer
     if is_classifier(model) or is_outlier_detector(model):
-        ask = getattr(model, "predict_proba", None) or getattr(model, "decision_function", None)
-        yield None if ask is None else np.asarray(ask(given))
+        predict = getattr(model, "predict_proba", None) or getattr(model, "decision_function", None)
+        yield None if predict is None else np.asarray(predict(given))
 
 
 def _array(rows: Rows) -> np.ndarray:

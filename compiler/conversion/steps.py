@@ -103,19 +103,23 @@ def converters() -> Iterator[None]:
 
 def _register() -> None:
     for kind in _SCALERS:
-        _tell(kind, _scaler, calculate_sklearn_scaler_output_shapes)
-    _tell(FunctionTransformer, _function, _function_shapes)
-    _tell(SimpleImputer, _imputer, _imputer_shapes)
-    _tell(TransformedTargetRegressor, _target, _target_shapes)
-    _tell(MissingIndicator, _indicator, _indicator_shapes)
+        _register_as(kind, _scaler, calculate_sklearn_scaler_output_shapes)
+    _register_as(FunctionTransformer, _function, _function_shapes)
+    _register_as(SimpleImputer, _imputer, _imputer_shapes)
+    _register_as(TransformedTargetRegressor, _target, _target_shapes)
+    _register_as(MissingIndicator, _indicator, _indicator_shapes)
     for kind in _TREES:
-        _tell(kind, _keeping_missing(_known[kind]), get_shape_calculator(sklearn_operator_name_map[kind]))
+        _register_as(
+            kind, _keeping_missing(_known[kind]), get_shape_calculator(sklearn_operator_name_map[kind])
+        )
     for kind, convert in CLASSIFIERS.items():
         shapes = get_shape_calculator(sklearn_operator_name_map[kind])
-        _tell(kind, convert, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
+        _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
 
 
-def _tell(kind: type, convert: Convert, shapes: Callable[[Any], None], alias: str | None = None) -> None:
+def _register_as(
+    kind: type, convert: Convert, shapes: Callable[[Any], None], alias: str | None = None
+) -> None:
     alias = alias or sklearn_operator_name_map.get(kind, f"Sklearn{kind.__name__}")
     known = _known.get(kind)
     options = None if known is None else known.get_allowed_options()
@@ -331,9 +335,9 @@ def _missing(step: Any, x: Any, version: int) -> Any:
     return OnnxEqual(x, np.asarray([step.missing_values], np.float64), op_version=version)
 
 
-def _gaps(step: Any, x: Any, places: np.ndarray, version: int) -> Any:
+def _gaps(step: Any, x: Any, columns: np.ndarray, version: int) -> Any:
     """Return 1 where a number is missing, of some columns."""
-    taken = OnnxGather(x, np.asarray(places, np.int64), axis=1, op_version=version)
+    taken = OnnxGather(x, np.asarray(columns, np.int64), axis=1, op_version=version)
     return OnnxCast(_missing(step, taken, version), to=_DOUBLE, op_version=version)
 
 
@@ -345,8 +349,8 @@ def _imputer(scope: Any, operator: Any, container: Any) -> None:
         return
     version = container.target_opset
     x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
-    held = np.asarray(imputer.statistics_, np.float64)
-    whole = OnnxWhere(_missing(imputer, x, version), held, x, op_version=version)
+    fill = np.asarray(imputer.statistics_, np.float64)
+    whole = OnnxWhere(_missing(imputer, x, version), fill, x, op_version=version)
     gaps = _gaps(imputer, x, imputer.indicator_.features_, version)
     _answer(OnnxConcat(whole, gaps, axis=1, op_version=version), scope, operator, container)
 
@@ -399,11 +403,11 @@ def _keeping_missing(convert: Convert) -> Convert:
         model = operator.raw_operator
         trees = [one.tree_ for one in getattr(model, "estimators_", [model])]
         for node in container.nodes[first:]:
-            told = {attribute.name: attribute for attribute in node.attribute}
-            if _MISSING in told:
-                places = zip(told["nodes_treeids"].ints, told["nodes_nodeids"].ints, strict=True)
-                sides = [int(trees[tree].missing_go_to_left[place]) for tree, place in places]
-                told[_MISSING].ints[:] = sides
+            attributes = {attribute.name: attribute for attribute in node.attribute}
+            if _MISSING in attributes:
+                ids = (attributes[name].ints for name in ("nodes_treeids", "nodes_nodeids"))
+                sides = [int(trees[tree].missing_go_to_left[node]) for tree, node in zip(*ids, strict=True)]
+                attributes[_MISSING].ints[:] = sides
 
     return converted
 

@@ -72,10 +72,10 @@ def _keys(node: ir.Node) -> set[str | float] | None:
     """Return what a node tells apart from all else; None of one that takes any value."""
     if node.domain == "ai.onnx.ml" and node.op_type in _KEYS:
         given = [node.attributes.get(name) for name in _KEYS[node.op_type]]
-        held = [one.value for one in given if one is not None]
+        values = [one.value for one in given if one is not None]
         return {
             key
-            for each in held
+            for each in values
             for one in (each.numpy().ravel() if isinstance(each, ir.TensorProtocol) else each)
             if (key := _key(one)) is not None
         }

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from compiler.decisions.stability import DRAWS
 from compiler.errors import InvalidOptionError
 from compiler.explain.engine import Method
 from compiler.machine import Deployment
@@ -12,7 +13,6 @@ from compiler.manifest import Manifest
 from compiler.references.draws import draws
 from compiler.references.reference_set import OpenReferences
 
-DRAWS = "draws"  # what they are called together
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
@@ -62,9 +62,9 @@ class Comparisons:
 def demand_alike(name: str, own: Manifest, other: Manifest) -> None:
     """Raise InvalidOptionError where it explains otherwise than by other references."""
     if own.method != other.method:
-        told = [f"{m.method.name} {m.method.options}" for m in (own, other)]
+        ours, theirs = (f"{m.method.name} {m.method.options}" for m in (own, other))
         raise InvalidOptionError(
-            f"{name} is explained by {told[1]}, the decision by {told[0]}: give the same method and options "
+            f"{name} is explained by {theirs}, the decision by {ours}: give the same method and options "
             "(with --method auto, name the method)."
         )
 

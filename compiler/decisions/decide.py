@@ -8,7 +8,7 @@ from typing import Any, Literal
 from compiler.decisions.domain import as_category, category, outside
 from compiler.decisions.rows import ExplainedRow
 from compiler.errors import InvalidOptionError, RationaleError
-from compiler.manifest import Decided
+from compiler.manifest import EmbeddedProfile
 from compiler.profile import DecisionProfile, FeatureRule, KnockOut, ReasonText, Wording
 
 Outcome = Literal["approve", "refer", "decline"]
@@ -88,7 +88,7 @@ class Decision:
         return members
 
 
-def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Decision:
+def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, Any]) -> Decision:
     """Decide about one row.
 
     Args:
@@ -98,17 +98,17 @@ def decide(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> De
         NoReasonsError: the score is no number, attributions do not add up, or a principal reason may not be
             disclosed.
     """
-    profile = decided.profile
+    profile = embedded.profile
     if not math.isfinite(row.score):
         raise NoReasonsError(f"nothing is decided: the score is {row.score}")
     hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
-    warnings = (*outside(profile, values, told=False),) if profile.outside == "warn" else ()
+    warnings = (*outside(profile, values, with_value=False),) if profile.outside == "warn" else ()
     if hit:
         reasons = _knocked_out(profile, hit, values)
     elif outcome != "approve":
-        _check_gap(decided, row)
+        _check_gap(embedded, row)
         reasons = principal(profile, row, values)
         if not reasons:
             warnings += (NOTHING_ADVERSE if outcome == "decline" else NOTHING_AGAINST,)
@@ -227,8 +227,8 @@ def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any,
         for name, one in values.items()
         if one is not None and (name in units or name in called)
     ]
-    told = "; ".join(shown) or None
-    return (units or None, called or None, told) if group else (units.get(key), called.get(key), told)
+    text = "; ".join(shown) or None
+    return (units or None, called or None, text) if group else (units.get(key), called.get(key), text)
 
 
 def _knocked_out(
@@ -301,11 +301,11 @@ def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
     return float(sum(row.standard_errors[feature] ** 2 for feature in features) ** 0.5)
 
 
-def _check_gap(decided: Decided, row: ExplainedRow) -> None:
-    if row.gap is not None and not abs(row.gap) <= decided.tolerance:
+def _check_gap(embedded: EmbeddedProfile, row: ExplainedRow) -> None:
+    if row.gap is not None and not abs(row.gap) <= embedded.tolerance:
         raise NoReasonsError(
             f"no reasons are given: the attributions miss the score by {row.gap:.2g}, more than the "
-            f"{decided.tolerance:.2g} that the decision profile allows (tolerance)"
+            f"{embedded.tolerance:.2g} that the decision profile allows (tolerance)"
         )
 
 

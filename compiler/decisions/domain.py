@@ -8,19 +8,19 @@ from compiler.profile import DecisionProfile, FeatureRule, near
 _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 
 
-def outside(profile: DecisionProfile, values: Mapping[str, Any], *, told: bool = True) -> Iterator[str]:
+def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: bool = True) -> Iterator[str]:
     """Return a sentence for each feature whose value the profile does not take.
 
     A value that is missing (None) is none: a reason's `missing` is said of it.
 
     Args:
         values: by feature; those of one applicant.
-        told: with the value, which a warning leaves out: it is kept where values are not.
+        with_value: name the value, which a warning leaves out: it is kept where values are not.
     """
     for name, rule in profile.features.items():
         value = values.get(name)
         if value is not None and (fault := _fault(rule, value)) is not None:
-            yield f"feature '{name}' is {fault}" + f": {_shown(rule, value)}" * told
+            yield f"feature '{name}' is {fault}" + f": {_shown(rule, value)}" * with_value
 
 
 def category(rule: FeatureRule, value: Any) -> str | None:

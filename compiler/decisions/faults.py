@@ -124,7 +124,7 @@ def _groups(profile: DecisionProfile, known: Known) -> Iterator[str]:
 
 def _features(profile: DecisionProfile, known: Known) -> Iterator[str]:
     members = {member: name for name, rule in profile.groups.items() for member in rule.members}
-    beside = {rule.feature for rule in profile.knock_outs}
+    of_knock_outs = {rule.feature for rule in profile.knock_outs}
     unknown = []
     for name, rule in profile.features.items():
         if name in profile.groups:
@@ -132,7 +132,7 @@ def _features(profile: DecisionProfile, known: Known) -> Iterator[str]:
         elif name in members and rule.reason is not None:
             yield f"features.{name} is explained with the group '{members[name]}': leave its reason out"
         elif name not in known.features:
-            unknown += [name] * (name not in beside)
+            unknown += [name] * (name not in of_knock_outs)
         elif name in known.texts and rule.type in ("number", "flag"):
             yield f"features.{name} holds text: its type is category, not {rule.type}"
     if unknown:
@@ -179,14 +179,14 @@ def _codes(profile: DecisionProfile, known: Known) -> Iterator[str]:
 
 def _conditions(profile: DecisionProfile, known: Known) -> Iterator[str]:
     for i, rule in enumerate(profile.knock_outs):
-        place = f"knock_outs.{i} ({rule.feature})"
+        where = f"knock_outs.{i} ({rule.feature})"
         if rule.feature in profile.groups:
-            yield f"{place} looks at a group: name one of its members"
+            yield f"{where} looks at a group: name one of its members"
         if rule.feature in known.inputs and rule.feature not in known.features and len(known.features) > 1:
-            yield f"{place} looks at a whole input of the model: name one of its features"
-        yield from (f"{place} {fault}" for fault in _of_condition(rule))
+            yield f"{where} looks at a whole input of the model: name one of its features"
+        yield from (f"{where} {fault}" for fault in _of_condition(rule))
         if rule.feature in known.features and (fault := _never(rule, rule.feature in known.texts)):
-            yield f"{place} {fault}"
+            yield f"{where} {fault}"
     grouped = {rule.reason for rule in profile.groups.values()}
     single = {rule.reason for rule in profile.features.values()}
     single |= {rule.reason for rule in profile.knock_outs}

@@ -24,7 +24,7 @@ from compiler.explain.logits import closing, is_probability
 from compiler.explain.references import Referenced, prepare_references
 from compiler.explain.target import Target, check_shapes, reach_backward
 from compiler.lowering import Lowered
-from compiler.manifest import Classes, Decided
+from compiler.manifest import Classes, EmbeddedProfile
 from compiler.profile import DecisionProfile, faulty, near
 from compiler.references.reference_set import Baseline, OpenReferences
 from compiler.request import CompileRequest
@@ -72,7 +72,7 @@ class FittedProfile:
         profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
         named = [manifest.digests.explanation, {e.tensor.name: e.feature_names for e in manifest.explained}]
         explanation = sha256(json.dumps(named).encode()).hexdigest()  # reasons are by names
-        decided = Decided(
+        embedded = EmbeddedProfile(
             profile=profile,
             digest=profile.digest,
             output_range=self.output_range,
@@ -81,7 +81,7 @@ class FittedProfile:
         manifest = manifest.model_copy(
             update={
                 "digests": manifest.digests.model_copy(update={"explanation": explanation}),
-                "decision": decided,
+                "decision": embedded,
                 "warnings": (*manifest.warnings, *self.remarks),
             }
         )
@@ -93,7 +93,7 @@ class FittedProfile:
             warning = f"the drift of decisions will not be measured: {error}"
             update: dict[str, Any] = {"warnings": (*manifest.warnings, warning)}
         else:
-            update = {"decision": decided.model_copy(update={"classes": classes})}
+            update = {"decision": embedded.model_copy(update={"classes": classes})}
         return replace(compiled, manifest=manifest.model_copy(update=update))
 
     def _demand_score(self, compiled: Compiled) -> None:
@@ -253,10 +253,10 @@ def _of_method(profile: DecisionProfile, method: Method, request: CompileRequest
         yield f"output is '{profile.output}', and --targets {request.targets} is given: leave that out"
     if request.groups:
         yield "groups are the profile's: leave --group out"
-    is_probability_asked = method.options.get("space") == "probability"
+    wants_probability = method.options.get("space") == "probability"
     if request.logits and profile.space == "output":
         yield "space is 'output', and --logits is given: leave that out, or say space: margin"
-    if is_probability_asked and profile.space == "margin":
+    if wants_probability and profile.space == "margin":
         yield "space is 'margin', and --space probability is given: leave that out, or say space: output"
 
 
@@ -298,8 +298,8 @@ def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, l
     made = [str(v.name) for node in graph for v in node.outputs]
     outputs = [str(v.name) for v in graph.outputs]
     if name not in made:
-        told = near(name, made) or f": its outputs are {outputs}"
-        return None, [f"output: the model has no tensor '{name}'{told}"]
+        hint = near(name, made) or f": its outputs are {outputs}"
+        return None, [f"output: the model has no tensor '{name}'{hint}"]
     dtype, sizes = _row(lowered, name)
     if dtype is not None and not dtype.is_floating_point():
         floats = [n for n in outputs if (kind := _row(lowered, n)[0]) is None or kind.is_floating_point()]

@@ -62,7 +62,7 @@ def notice(
     if answer["decision"] == "approve":
         raise InvalidOptionError(f"decision {answer['id']} approves: there is no adverse action to tell of")
     judged = _judged(answer, variables, person_declined=person_declined)
-    reasons = _specific(answer, [*map(_told_reason, answer["reasons"]), *judged])
+    reasons = _specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
     missing: dict[str, None] = {}
     folder, name = _found(template)
     environment = SandboxedEnvironment(
@@ -78,7 +78,7 @@ def notice(
     try:
         text = environment.get_template(name).render(filled)
     except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
-        raise InvalidOptionError(f"template {template}: cannot be rendered: {_told(error)}") from error
+        raise InvalidOptionError(f"template {template}: cannot be rendered: {_message(error)}") from error
     if missing:
         raise InvalidOptionError(
             f"variables are missing: {', '.join(missing)}. Give each in the file of --variables, or by --set "
@@ -127,7 +127,7 @@ def _spoken(given: Any) -> Any:
     return {"true": True, "false": False, "null": None, "": None}.get(given, given)
 
 
-def _told_reason(reason: Mapping[str, Any]) -> str:
+def _reason_text(reason: Mapping[str, Any]) -> str:
     """Return a reason's text, with the applicant's value where the profile gives its unit or category."""
     text, shown = str(reason["text"]), reason.get("shown")
     if shown is None or reason["code"] in reason["features"]:  # then the text is the title of what is shown
@@ -247,7 +247,7 @@ def _noting(missing: dict[str, None]) -> type[Undefined]:
     return Missing
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     line = getattr(error, "lineno", None)
     return f"{error}{f' (line {line})' if line else ''}"
 

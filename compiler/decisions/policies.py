@@ -42,8 +42,8 @@ class Scored:
 
     def outcomes(self, profile: DecisionProfile) -> np.ndarray:
         """Return [rows]: "approve", "refer" or "decline"."""
-        said = [outcome_of(profile, score) for score in self.scores.tolist()]
-        return np.where(self.knocked_out, "decline", said)
+        outcomes = [outcome_of(profile, score) for score in self.scores.tolist()]
+        return np.where(self.knocked_out, "decline", outcomes)
 
 
 def parse_band(text: str) -> Band:

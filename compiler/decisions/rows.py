@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from compiler.manifest import Attributed, Decided, Manifest, elements
+from compiler.manifest import Attributed, EmbeddedProfile, Manifest, elements
 
 Tensors = Mapping[str, np.ndarray]
 
@@ -31,8 +31,8 @@ class ExplainedRow:
     gap: float | None
 
 
-def decided_of(manifest: Manifest) -> Decided:
-    """Return a manifest's decision profile, and assert that there is one."""
+def profile_of(manifest: Manifest) -> EmbeddedProfile:
+    """Return the decision profile in a manifest, and assert that there is one."""
     assert manifest.decision is not None
     return manifest.decision
 
@@ -42,7 +42,7 @@ def keys_of(manifest: Manifest) -> tuple[str, ...]:
     return tuple(
         key
         for item in manifest.attributed
-        for key in _names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+        for key in feature_names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
     )
 
 
@@ -93,7 +93,7 @@ def values_of(
         if spec.name not in inputs:
             continue
         table = inputs[spec.name].reshape(rows, -1)
-        names = _names(spec.name, named.get(spec.name), table.shape[1])
+        names = feature_names(spec.name, named.get(spec.name), table.shape[1])
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
         if len(names) == 1:
@@ -120,7 +120,7 @@ def score_index(index: int | None, elements: int) -> int:
 
 
 def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
-    profile = decided_of(manifest).profile
+    profile = profile_of(manifest).profile
     if profile.tensor not in tensors:  # an inner tensor, which is what is explained
         return tensors[manifest.explained_value][:, 0]
     output = tensors[profile.tensor].reshape(len(tensors[profile.tensor]), -1)
@@ -133,12 +133,13 @@ def _by_name(
     found: dict[str, list[float]] = {}
     for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
-        names = _names(item.tensor.name, item.feature_names, values.shape[1])
+        names = feature_names(item.tensor.name, item.feature_names, values.shape[1])
         found.update(zip(names, values.T.tolist(), strict=True))
     return found
 
 
-def _names(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+def feature_names(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """Name the `count` features of a tensor's row, where nobody did: the only one by the tensor."""
     return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 

@@ -4,29 +4,29 @@ from collections.abc import Mapping, Sequence
 
 from compiler.decisions.decide import NoReasonsError, principal
 from compiler.decisions.rows import ExplainedRow
-from compiler.manifest import Comparison, Decided, Manifest
+from compiler.manifest import Comparison, EmbeddedProfile, Manifest
 
-DRAWS = "draws"
+DRAWS = "draws"  # what they are called together
 Codes = tuple[str, ...]
 
 
-def judged_by(manifest: Manifest, decided: Decided) -> Manifest:
+def judged_by(manifest: Manifest, embedded: EmbeddedProfile) -> Manifest:
     """Return a comparison's manifest with the profile that decides: its own entry has none."""
-    return manifest.model_copy(update={"decision": decided})
+    return manifest.model_copy(update={"decision": embedded})
 
 
-def codes_of(decided: Decided, row: ExplainedRow, name: str) -> Codes:
+def codes_of(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
     """Return the codes of the principal reasons that an explained row would have, largest first.
 
     Raises:
         NoReasonsError: its attributions do not add up.
     """
-    if row.gap is not None and not abs(row.gap) <= decided.tolerance:
+    if row.gap is not None and not abs(row.gap) <= embedded.tolerance:
         raise NoReasonsError(
             f"which reasons stay is not known: the attributions of {name} miss the score by {row.gap:.2g}, "
-            f"more than the {decided.tolerance:.2g} that the decision profile allows (tolerance)"
+            f"more than the {embedded.tolerance:.2g} that the decision profile allows (tolerance)"
         )
-    return tuple(reason.code for reason in principal(decided.profile, row, {}))
+    return tuple(reason.code for reason in principal(embedded.profile, row, {}))
 
 
 def survival(code: str, found: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:

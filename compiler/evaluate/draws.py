@@ -8,7 +8,7 @@ import numpy as np
 
 from compiler.artefact.compiled import Compiled
 from compiler.decisions.decide import principal
-from compiler.decisions.rows import decided_of, explained_rows, values_of
+from compiler.decisions.rows import explained_rows, profile_of, values_of
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,11 @@ class Move:
     Attributes:
         mean, largest: of the largest |Δ| of a row's attributions, in parts of its largest attribution.
         differ: share of rows whose principal reasons are not the same codes.
-        differ_first: share of those whose first reason is another.
     """
 
     mean: float
     largest: float
     differ: float
-    differ_first: float
 
 
 def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
@@ -49,7 +47,7 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
         rows: [rows, …] by input.
     """
     manifest = compiled.manifest
-    profile, batch = decided_of(manifest).profile, manifest.measured.max_batch
+    profile, batch = profile_of(manifest).profile, manifest.measured.max_batch
     attributions, codes, base = [], [], float("nan")
     for start in range(0, len(next(iter(rows.values()))), batch):
         answer = compiled.explain({name: array[start : start + batch] for name, array in rows.items()})
@@ -63,13 +61,12 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
 
 def move(pairs: Iterable[tuple[Answer, Answer]]) -> Move:
     """Return the move of each pair's second one from the first."""
-    moved, differ, first = list[np.ndarray](), list[bool](), list[bool]()
+    moved, differ = list[np.ndarray](), list[bool]()
     for a, b in pairs:
         largest = np.abs(a.attributions).max(axis=1)
         moved.append(np.abs(a.attributions - b.attributions).max(axis=1) / np.where(largest > 0, largest, 1))
         differ += [{*one} != {*other} for one, other in zip(a.codes, b.codes, strict=True)]
-        first += [one[:1] != other[:1] for one, other in zip(a.codes, b.codes, strict=True)]
-    return Move(float(np.mean(moved)), float(np.max(moved)), float(np.mean(differ)), float(np.mean(first)))
+    return Move(float(np.mean(moved)), float(np.max(moved)), float(np.mean(differ)))
 
 
 def from_draw_to_draw(answers: Iterable[Answer]) -> Move:

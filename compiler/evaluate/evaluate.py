@@ -25,7 +25,6 @@ from compiler.evaluate.faithfulness import (
     Curve,
     Infidelity,
     Sensitivity,
-    Tell,
     cuts_of,
     deletion_and_insertion,
     infidelity,
@@ -36,6 +35,7 @@ from compiler.evaluate.randomise import Randomised, randomised_check
 from compiler.evaluate.shapley import Comparison, Sampled, compare, rounds_within
 from compiler.manifest import FLOATS, Attributed, Manifest
 from compiler.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
+from compiler.progress import Progress, silent
 from compiler.references.reference_set import prepare
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
@@ -148,7 +148,7 @@ def evaluate(
     file: Path,
     references: Sequence[Path] = (),
     settings: Settings | None = None,
-    progress: Tell | None = None,
+    progress: Progress = silent,
 ) -> list[Evaluation]:
     """Measure each entry on the same rows.
 
@@ -174,7 +174,7 @@ def evaluate(
     if chosen.shapley:
         _check_shapley(entries, chosen.evaluations)
     known = _Known({}, {}, _names(compiled))
-    return [_evaluate_one(e, entries, known, chosen, progress or (lambda *_: None)) for e in entries]
+    return [_evaluate_one(e, entries, known, chosen, progress) for e in entries]
 
 
 def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
@@ -194,10 +194,10 @@ def _evaluate_one(
     entries: Sequence[_Entry],
     known: _Known,
     settings: Settings,
-    tell: Tell,
+    progress: Progress,
 ) -> Evaluation:
     def stage(what: str, done: int, total: int) -> None:
-        tell(f"{entry.name}: {what}", done, total)
+        progress(f"{entry.name}: {what}", done, total)
 
     stage("explaining", 0, 1)
     subject, seed, spread = Subject(entry.compiled, entry.inputs), settings.seed, entry.spread
@@ -258,13 +258,13 @@ def _panels(
         p = i * targets
         chosen = manifest.targets
         target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
-        asked = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
+        explained = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
         due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
             replace(part, explained=_named(part.explained, known.names, model))
             for part in parts_of(manifest, pairs.attributions[p], subject.features[i])
         ]
-        title = f"{entry.name} ({_method(manifest)}), row {row}, {asked}"
+        title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
         key = (model, row, *((part.explained.tensor.name, part.explained.of_players) for part in parts))
         for panel in panels(title, parts, TOP, shapley=due, order=known.orders.get(key, ())):
             if isinstance(panel, Bars):
@@ -334,8 +334,8 @@ def _check_features(manifest: Manifest, settings: Settings) -> None:
 def _question(manifest: Manifest, baseline: np.ndarray) -> object:
     """Return a key: entries with the same key have the same curve for the same order of features."""
     inputs = tuple(e.tensor.name for e in manifest.explained)
-    asked = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
-    return *asked, baseline.tobytes()
+    question = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
+    return *question, baseline.tobytes()
 
 
 def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:

@@ -169,12 +169,12 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
 def owners_of(manifest: Manifest) -> np.ndarray:
     """Return [F]: where each feature's attribution stands among those of a row, side by side."""
     alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
-    place = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
+    position = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
     owners, start = list[int](), 0
     for e in manifest.explained:
         size = math.prod(e.tensor.shape)
         if e.attributions is None:
-            owners += [place[feature] for feature in e.feature_names or elements(e.tensor.name, size)]
+            owners += [position[feature] for feature in e.feature_names or elements(e.tensor.name, size)]
         else:
             owners += range(start, start + size)
             start += size

@@ -12,8 +12,8 @@ import numpy as np
 
 from compiler.evaluate.explained_model import Pairs, Subject, slices
 from compiler.machine import MAX_BATCH
+from compiler.progress import Progress
 
-Tell = Callable[[str, int, int], None]
 PERTURBATIONS = ("baseline", "gaussian")
 GAUSSIAN_SIGMA = 0.2  # of each feature's spread in the file; Yeh et al. take 0.2 of standardised features
 NEAR_BASELINE = 0.1  # of the spread: a share of the output over a smaller distance is no slope to speak of
@@ -96,7 +96,7 @@ def replaced(
     ranks: np.ndarray,
     cuts: np.ndarray,
     baseline: np.ndarray,
-    tell: Callable[[int], None],
+    progress: Callable[[int], None],
 ) -> np.ndarray:
     """Return [S + 1]: the mean explained output with features of players of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
@@ -106,16 +106,22 @@ def replaced(
         for i, cut in enumerate(cuts):
             mixed = np.where((ranks[part] < cut)[:, subject.owner], baseline, x)
             total[i] += subject.answer(mixed, rows)[np.arange(len(rows)), elements].sum()
-            tell(len(rows))
+            progress(len(rows))
     return total / len(ranks)
 
 
 def random_orders(
-    subject: Subject, pairs: Pairs, cuts: np.ndarray, baseline: np.ndarray, draws: int, seed: int, tell: Tell
+    subject: Subject,
+    pairs: Pairs,
+    cuts: np.ndarray,
+    baseline: np.ndarray,
+    draws: int,
+    seed: int,
+    progress: Progress,
 ) -> np.ndarray:
     """Return [D, S + 1]: deletion in random orders, another one for each pair and draw."""
     random = np.random.default_rng([seed, 1])
-    count = counter(tell, "random order", draws * len(cuts) * len(pairs.rows))
+    count = counter(progress, "random order", draws * len(cuts) * len(pairs.rows))
     curves = []
     for _ in range(draws):
         ranks = ranks_of(np.zeros(pairs.attributions.shape), random)
@@ -130,7 +136,7 @@ def deletion_and_insertion(
     baseline: np.ndarray,
     control: np.ndarray,
     seed: int,
-    tell: Tell,
+    progress: Progress,
 ) -> tuple[Curve, Curve]:
     """Replace the most relevant features first, by signed attribution.
 
@@ -138,7 +144,7 @@ def deletion_and_insertion(
     backwards; of random orders the one is as random as the other, so both share a control.
     """
     ranks = ranks_of(pairs.attributions, np.random.default_rng([seed, 2]))
-    count = counter(tell, "deletion and insertion", 2 * len(cuts) * len(ranks))
+    count = counter(progress, "deletion and insertion", 2 * len(cuts) * len(ranks))
     deleted = replaced(subject, pairs, ranks, cuts, baseline, count)
     last = ranks.shape[1] - 1
     kept = replaced(subject, pairs, last - ranks, cuts, baseline, count)
@@ -149,14 +155,14 @@ def deletion_and_insertion(
     )
 
 
-def counter(tell: Tell, stage: str, total: int) -> Callable[[int], None]:
+def counter(progress: Progress, stage: str, total: int) -> Callable[[int], None]:
     """Return a function that adds up what is done, and reports it."""
     done = 0
 
     def count(more: int) -> None:
         nonlocal done
         done += more
-        tell(stage, done, total)
+        progress(stage, done, total)
 
     return count
 
@@ -172,7 +178,7 @@ def infidelity(
     kind: str,
     draws: int,
     seed: int,
-    tell: Tell,
+    progress: Progress,
 ) -> Infidelity:
     """Compute INFD of Yeh et al., with I = Z ⊙ (x − baseline), Z half ones, or I ~ N(0, (0.2·spread)²).
 
@@ -181,16 +187,16 @@ def infidelity(
         spread: [F], standard deviation of each feature in the file.
     """
     random = np.random.default_rng([seed, 3])
-    count = counter(tell, "infidelity", draws * len(pairs.rows))
+    count = counter(progress, "infidelity", draws * len(pairs.rows))
     missed = changed = 0.0
     for part in slices(len(pairs.rows), MAX_BATCH):
         rows, elements, shares = pairs.rows[part], pairs.elements[part], pairs.attributions[part]
         x = subject.features[rows]
         for _ in range(draws):
-            step, told = _perturb(random, kind, x, baseline, spread, shares, subject)
+            step, foretold = _perturb(random, kind, x, baseline, spread, shares, subject)
             after = subject.answer(x - step, rows)[np.arange(len(rows)), elements]
             change = pairs.answers[part] - after
-            missed += ((told - change) ** 2).sum()
+            missed += ((foretold - change) ** 2).sum()
             changed += (change**2).sum()
             count(len(rows))
     total = draws * len(pairs.rows)
@@ -224,7 +230,13 @@ def _perturb(
 
 
 def max_sensitivity(
-    subject: Subject, pairs: Pairs, spread: np.ndarray, radius: float, draws: int, seed: int, tell: Tell
+    subject: Subject,
+    pairs: Pairs,
+    spread: np.ndarray,
+    radius: float,
+    draws: int,
+    seed: int,
+    progress: Progress,
 ) -> Sensitivity:
     """Compute SENS_MAX of Yeh et al.
 
@@ -245,7 +257,7 @@ def max_sensitivity(
             switched += int(other.sum())
             moved[other] = -1.0
         largest = np.maximum(largest, moved)
-        tell("max-sensitivity", draw + 1, draws)
+        progress("max-sensitivity", draw + 1, draws)
     seen = largest >= 0
     share = switched / (draws * len(x))
     if not seen.any():

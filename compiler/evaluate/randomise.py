@@ -16,10 +16,10 @@ from compiler.artefact.compiled import Compiled
 from compiler.compile import compile_request
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pairs, Subject
-from compiler.evaluate.faithfulness import Tell
 from compiler.explain.engine import Method
 from compiler.explain.methods import method_of
 from compiler.machine import HERE
+from compiler.progress import Progress
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade
@@ -67,7 +67,7 @@ def randomised_check(
     references: GivenReferences | None,
     redraws: int,
     seed: int,
-    tell: Tell,
+    progress: Progress,
 ) -> Randomised:
     """Recompile with more and more layers redrawn, and compare the attributions of the same pairs.
 
@@ -85,7 +85,7 @@ def randomised_check(
         for i, depth in enumerate(depths):
             found = []
             for draw in range(redraws):
-                tell("randomised weights", i * redraws + draw, len(depths) * redraws)
+                progress("randomised weights", i * redraws + draw, len(depths) * redraws)
                 again = _recompile(compiled, method, layers[-depth:], pairs, [seed, draw])
                 found.append(_compare(again, inputs, pairs))
             stages.append(Stage(depth, len(layers), layers[-depth].name, *_summary(found)))
@@ -205,9 +205,9 @@ def _compare(
 ) -> tuple[float | None, float | None]:
     """Return Spearman's correlation, signed and absolute, over pairs whose target is explained again."""
     subject = Subject(again, inputs)
-    place = {element: i for i, element in enumerate(subject.columns.tolist())}
-    kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in place]
-    positions = np.asarray([[place[pairs.elements[p]]] for p in kept])
+    position = {element: i for i, element in enumerate(subject.columns.tolist())}
+    kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in position]
+    positions = np.asarray([[position[pairs.elements[p]]] for p in kept])
     rows = pairs.rows[kept]
     after = subject.attributions(subject.features[rows], rows, positions)[:, 0]
     before = pairs.attributions[kept]

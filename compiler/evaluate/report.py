@@ -183,32 +183,39 @@ def write_report(
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    said = notes(evaluations, settings)
+    messages = notes(evaluations, settings)
     if folder is None:
-        return [], said
+        return [], messages
     contents = files(evaluations, settings, input_file)
     try:
         contents |= plots(evaluations)
     except InvalidOptionError as error:  # the table is worth having without them
-        said.append(str(error))
+        messages.append(str(error))
     write(folder, contents)
-    return list(contents), said
+    return list(contents), messages
 
 
 def files(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> dict[str, bytes]:
     """Return evaluation.csv and evaluation.json by name."""
     return {
-        CSV_FILE: _csv([numbers(e) for e in evaluations]),
+        CSV_FILE: csv_of([numbers(e) for e in evaluations]),
         JSON_FILE: _json(evaluations, settings, input_file),
     }
 
 
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows as a CSV file, with a column for whatever one of them has."""
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue().encode()
+
+
+def json_of(content: Mapping[str, Any]) -> bytes:
+    """Return a JSON file."""
+    return (json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
 
 
 def _json(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> bytes:
@@ -224,8 +231,7 @@ def _json(evaluations: Sequence[Evaluation], settings: Settings, input_file: Pat
         }
         for e in evaluations
     ]
-    whole = {"version": 1, "input": input_file.name, "settings": asdict(settings), "entries": entries}
-    return (json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    return json_of({"version": 1, "input": input_file.name, "settings": asdict(settings), "entries": entries})
 
 
 def _curve(curve: Curve) -> dict[str, Any]:

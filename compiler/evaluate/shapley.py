@@ -16,10 +16,11 @@ import numpy as np
 
 from compiler.errors import InvalidOptionError
 from compiler.evaluate.explained_model import GivenReferences, Pairs, Subject, rows_at_once, slices
-from compiler.evaluate.faithfulness import Tell, counter, ranks_of
+from compiler.evaluate.faithfulness import counter, ranks_of
 from compiler.evaluate.randomise import spearmans
+from compiler.progress import Progress
 
-LEAST_ROUNDS, MOST_ROUNDS = 5, 10_000  # fewer do not tell their own error
+LEAST_ROUNDS, MOST_ROUNDS = 5, 10_000  # fewer do not show their own error
 PRECISE = 0.01  # standard error over the values, both as lengths, at which a row is done
 REASONS = 4  # as many as a lender gives for a decision
 
@@ -63,7 +64,7 @@ class Comparison:
 
 
 def compare(
-    subject: Subject, pairs: Pairs, references: GivenReferences, most: int, seed: int, tell: Tell
+    subject: Subject, pairs: Pairs, references: GivenReferences, most: int, seed: int, progress: Progress
 ) -> tuple[Comparison, list[Sampled]]:
     """Sample each row until its values are PRECISE, as far as `most` answers of the model allow.
 
@@ -77,7 +78,7 @@ def compare(
     rows, players = len(subject.features), pairs.attributions.shape[1]
     each = 2 * len(background) * (players - 1)
     rounds = rounds_within(most, rows, players, len(background))
-    count = counter(tell, "Shapley values", rows)
+    count = counter(progress, "Shapley values", rows)
     found = []
     for i, x in enumerate(subject.features):
         answer = _answer_of(subject, i, pairs.elements[pairs.rows == i])

@@ -5,26 +5,20 @@ import importlib.util
 import os
 import posixpath
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from compiler.errors import InvalidOptionError, RationaleError
-
-try:
-    import fcntl
-except ImportError:  # Windows: two runs into one folder are not kept apart there
-    fcntl = None  # type: ignore[assignment]  # the module or nothing; tested where it is used
+from compiler.artefact.folder import locked
+from compiler.errors import InvalidOptionError, RationaleError, reason_of
+from compiler.progress import Progress, silent
 
 SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
 SUFFIX = ".parquet"
 _GLOB = frozenset("*?[")
 _GROUP = 50_000  # rows that are written together
-_REASON = 300  # characters of what a library reports
-
-Progress = Callable[[str, int, int], None]
 
 
 class Answering(Protocol):
@@ -72,7 +66,7 @@ class Answered:
         from pyarrow import parquet
 
         for file in self.files:
-            with _told(file), self.target.system.open_input_file(file) as opened:
+            with _naming(file), self.target.system.open_input_file(file) as opened:
                 yield parquet.read_table(opened, columns=names)
 
 
@@ -81,9 +75,7 @@ def is_portfolio(rows: str) -> bool:
     return "://" in rows or (not Path(rows).is_file() and (not _GLOB.isdisjoint(rows) or Path(rows).is_dir()))
 
 
-def answer_files(
-    rows: str, save: str, answering: Answering, progress: Progress = lambda *_: None
-) -> Answered:
+def answer_files(rows: str, save: str, answering: Answering, progress: Progress = silent) -> Answered:
     """Answer the rows of parquet files.
 
     Each file is written whole or not at all, under its own name. What an earlier run wrote of the same rows
@@ -100,7 +92,7 @@ def answer_files(
         raise InvalidOptionError("many files need pyarrow: pip install 'rationale[parquet]'.")
     target = Folder.at(save, "--save")
     sources = _sources(rows, target)
-    if any(target.is_place_of(source) for source in sources):
+    if any(target.is_target_of(source) for source in sources):
         raise InvalidOptionError(f"--save {save}: holds the rows to answer: save to another folder.")
     waiting = [source for source in sources if not _is_done(answering, source, target)]
     total = sum(source.rows for source in waiting)
@@ -130,10 +122,10 @@ class Folder:
 
         if "://" not in text:
             return cls(text, fs.LocalFileSystem(), Path(text).resolve().as_posix())
-        with _told(f"{option} {text}"):
+        with _naming(f"{option} {text}"):
             return cls(text, *fs.FileSystem.from_uri(text))
 
-    def is_place_of(self, source: "Source") -> bool:
+    def is_target_of(self, source: "Source") -> bool:
         """Tell whether a source lies where its answer would be written."""
         return source.path == self.file(source) and bool(source.system.equals(self.system))
 
@@ -170,7 +162,7 @@ def _sources(text: str, target: Folder) -> list[Source]:
 
     fixed, pattern = _split(text)
     folder = Folder.at(fixed, "--input")
-    with _told(f"--input {text}"):
+    with _naming(f"--input {text}"):
         info = folder.system.get_file_info(folder.path)
         if info.type == fs.FileType.NotFound:
             raise InvalidOptionError("no such file or folder.")
@@ -217,7 +209,7 @@ def _split(text: str) -> tuple[str, str | None]:
 def _source(system: Any, info: Any, name: str) -> Source:
     from pyarrow import parquet
 
-    with _told(name), system.open_input_file(info.path) as file, parquet.ParquetFile(file) as opened:
+    with _naming(name), system.open_input_file(info.path) as file, parquet.ParquetFile(file) as opened:
         rows, schema = opened.metadata.num_rows, opened.schema_arrow
     return Source(system, info.path, name, f"{info.size} {info.mtime_ns}", rows, schema)
 
@@ -245,7 +237,7 @@ def _write(answering: Answering, source: Source, target: Folder) -> Iterator[int
     from pyarrow import Table, parquet
 
     file, schema = target.file(source), _schema(answering, source)
-    with _told(source.name):
+    with _naming(source.name):
         target.system.create_dir(posixpath.dirname(file), recursive=True)
         with (
             source.system.open_input_file(source.path) as rows,
@@ -274,13 +266,16 @@ def _published(system: Any, file: str) -> Iterator[Any]:
     """
     from pyarrow import fs
 
-    if isinstance(system, fs.LocalFileSystem):
-        with _published_here(Path(file)) as out:
-            yield out
-        return
-    part = (
-        f"{file}.{secrets.token_hex(8)}.part"  # of this run alone; a store shows none that was not finished
-    )
+    with ExitStack() as stack:
+        is_here = isinstance(system, fs.LocalFileSystem)
+        out = stack.enter_context(_published_here(Path(file))) if is_here else None
+        yield stack.enter_context(_published_there(system, file)) if out is None else out
+
+
+@contextmanager
+def _published_there(system: Any, file: str) -> Iterator[Any]:
+    """Yield a stream as `_published` does, to a name of this run alone; a store shows none half written."""
+    part = f"{file}.{secrets.token_hex(8)}.part"
     with ExitStack() as on_failure:
         on_failure.callback(_delete, system, part)
         with system.open_output_stream(part) as out:
@@ -291,24 +286,23 @@ def _published(system: Any, file: str) -> Iterator[Any]:
 
 @contextmanager
 def _published_here(file: Path) -> Iterator[Any]:
-    """Yield a stream as `_published` does; a lock on it goes with the process, whichever way that ends."""
+    """Yield a stream as `_published` does, or None where no lock keeps other runs from writing to it."""
     part = file.with_name(f"{file.name}.part")
-    with part.open("ab") as out:
-        try:
-            if fcntl is not None:
-                fcntl.flock(out, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InvalidOptionError("another run writes its answer: wait for that one.") from error
-        if not part.exists() or not os.path.samestat(part.stat(), os.fstat(out.fileno())):
-            raise InvalidOptionError("another run has just written its answer: run it again.")
-        out.truncate(0)
-        try:
-            yield out
-            out.flush()
-            part.replace(file)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    with part.open("ab") as out, locked(out, "another run writes its answer: wait for that one.") as alone:
+        if alone:
+            if not part.exists() or not os.path.samestat(part.stat(), os.fstat(out.fileno())):
+                raise InvalidOptionError("another run has just written its answer: run it again.")
+            out.truncate(0)
+            try:
+                yield out
+                out.flush()
+                part.replace(file)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+            return
+    part.unlink(missing_ok=True)
+    yield None
 
 
 def _delete(system: Any, file: str) -> None:
@@ -317,7 +311,7 @@ def _delete(system: Any, file: str) -> None:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _naming(what: str) -> Iterator[None]:
     """Name the subject of what is raised; what the file system raises becomes InvalidOptionError."""
     from pyarrow import ArrowException
 
@@ -326,7 +320,7 @@ def _told(what: str) -> Iterator[None]:
     except RationaleError as error:
         raise type(error)(f"{what}: {error}") from error
     except (ArrowException, OSError) as error:
-        raise InvalidOptionError(f"{what}: {' '.join(str(error).split())[:_REASON]}") from error
+        raise InvalidOptionError(f"{what}: {reason_of(error)}") from error
 
 
 def _words(schema: Any) -> list[str]:

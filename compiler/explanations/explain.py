@@ -1,6 +1,6 @@
-"""`rationale explain`: the rows of a file, explained in batches, told in lines and saved."""
+"""`rationale explain`: the rows of a file, explained in batches, printed in lines and saved."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,9 @@ from compiler.artefact.entry import open_entry, read_inputs
 from compiler.errors import CheckFailedError, InvalidOptionError
 from compiler.explanations.files import check_kind, write_explanations
 from compiler.pictures.panels import largest_targets, targets_of
+from compiler.progress import Progress, silent
 
-ROWS, TARGETS = 10, 10  # that are told: rows, and targets of a row
-Tell = Callable[[str, int, int], None]
+ROWS, TARGETS = 10, 10  # that are printed: rows, and targets of a row
 
 
 def explain_file(
@@ -22,14 +22,14 @@ def explain_file(
     save: Path | None,
     top: int,
     rows: int | None = ROWS,
-    progress: Tell | None = None,
+    progress: Progress = silent,
 ) -> list[str]:
     """Explain the rows of a file, in batches that the entry's memory budget holds.
 
     Args:
         save: where to write the explanation of every row; see `write_explanations`.
-        top: features of a row that are told, those with the largest attributions.
-        rows: rows that are told; None for all. Without `save` no others are explained.
+        top: features of a row that are printed, those with the largest attributions.
+        rows: rows that are printed; None for all. Without `save` no others are explained.
 
     Returns:
         What to print, in lines.
@@ -46,8 +46,9 @@ def explain_file(
     count = len(next(iter(inputs.values())))
     shown = count if rows is None else min(rows, count)
     lines: list[str] = []
-    tell = progress or (lambda *_: None)
-    answers = _told(batches(compiled, inputs, shown if save is None else count, tell), shown, top, lines)
+    answers = _collecting(
+        batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
+    )
     saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers)}"]
     for _ in answers:  # what was not saved
         pass
@@ -63,7 +64,7 @@ def parse_rows(text: str) -> int | None:
 
 
 def batches(
-    compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, tell: Tell = lambda *_: None
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, progress: Progress = silent
 ) -> Iterator[Explanation]:
     """Explain the first `count` rows of inputs.
 
@@ -72,7 +73,7 @@ def batches(
     """
     run, size = compiled.run, compiled.manifest.measured.max_batch
     for start in range(0, count, size):
-        tell("explaining", start, count)
+        progress("explaining", start, count)
         stop = min(start + size, count)
         part = {name: a[start:stop] for name, a in inputs.items()}
         try:
@@ -85,7 +86,9 @@ def batches(
         yield Explanation(answer, compiled.manifest, part)
 
 
-def _told(answers: Iterable[Explanation], rows: int, top: int, lines: list[str]) -> Iterator[Explanation]:
+def _collecting(
+    answers: Iterable[Explanation], rows: int, top: int, lines: list[str]
+) -> Iterator[Explanation]:
     """Yield the same answers; `lines` gets those of the first `rows` rows as they pass."""
     first = 0
     for answer in answers:
@@ -109,18 +112,18 @@ def _row(answer: Explanation, i: int, row: int, top: int) -> Iterator[str]:
         yield f"row {row}: {len(explained) - TARGETS} more targets, of smaller value"
 
 
-def _target(asked: object, target: object) -> str:
-    return f"{target} (predicted)" if asked == "predicted" and target != "predicted" else str(target)
+def _target(targets: object, target: object) -> str:
+    return f"{target} (predicted)" if targets == "predicted" and target != "predicted" else str(target)
 
 
 def _features(answer: Explanation, i: int, j: int, top: int) -> Iterator[str]:
     """Return lines of the largest attributions, those of all inputs together."""
-    told = []
+    lines = []
     for entry in answer.manifest.attributed:
         values = answer[entry.attributions][i, j].reshape(-1)
         names = entry.names(len(values))
         errors = answer[entry.standard_error][i, j].reshape(-1) if entry.standard_error else None
         for k in np.argsort(-np.abs(values), kind="stable")[:top]:
             error = "" if errors is None else f" ± {errors[k]:<8.2g}"
-            told.append((abs(values[k]), f"  {values[k]:+12.6g}{error}  {names[k]}"))
-    return (line for _, line in sorted(told, key=lambda pair: -pair[0])[:top])
+            lines.append((abs(values[k]), f"  {values[k]:+12.6g}{error}  {names[k]}"))
+    return (line for _, line in sorted(lines, key=lambda pair: -pair[0])[:top])

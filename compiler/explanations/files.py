@@ -101,14 +101,14 @@ def _write_npz(path: Path, batches: Iterable[Explanation]) -> str:
 class _Rows:
     """Columns [N·T]: what is said of a row and target, attributions and standard errors by feature."""
 
-    said: Columns
+    facts: Columns
     attributions: Columns
     errors: Columns
 
     @property
     def columns(self) -> Columns:
         return {
-            **self.said,
+            **self.facts,
             **self.attributions,
             **{f"{n}_standard_error": e for n, e in self.errors.items()},
         }
@@ -133,10 +133,10 @@ def columns_of_answer(answer: Explanation, first: int) -> Columns:
 def _rows_of(answer: Explanation, first: int) -> _Rows:
     manifest = answer.manifest
     n, t = answer[manifest.explained_value].shape
-    said = {"row": np.repeat(np.arange(first, first + n), t), "target": targets_of(answer).reshape(-1)}
+    facts = {"row": np.repeat(np.arange(first, first + n), t), "target": targets_of(answer).reshape(-1)}
     values = [manifest.explained_value, manifest.base_value, manifest.completeness_gap]
     values += [manifest.completeness_gap_standard_error]
-    said |= {name: answer[name].reshape(-1) for name in values if name}
+    facts |= {name: answer[name].reshape(-1) for name in values if name}
     attributions, errors = Columns(), Columns()
     for explained in manifest.attributed:
         width = math.prod(answer[explained.attributions].shape[2:])
@@ -149,12 +149,12 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
         attributions |= zip(names, answer[explained.attributions].reshape(n * t, width).T, strict=True)
         if explained.standard_error:
             errors |= zip(names, answer[explained.standard_error].reshape(n * t, width).T, strict=True)
-    clash = sorted(said.keys() & attributions.keys())
+    clash = sorted(facts.keys() & attributions.keys())
     if clash:
         raise InvalidOptionError(
             f"features are named {clash}, as columns of the file's own: save .npz instead."
         )
-    return _Rows(said, attributions, errors)
+    return _Rows(facts, attributions, errors)
 
 
 def _write_csv(path: Path, batches: Iterable[Explanation]) -> str:
@@ -166,7 +166,7 @@ def _write_csv(path: Path, batches: Iterable[Explanation]) -> str:
                 names = list(table.columns)
                 writer.writerow(names)
             writer.writerows(zip(*table.columns.values(), strict=True))
-            rows += len(table.said["row"])
+            rows += len(table.facts["row"])
     return f"{rows} rows of {len(names)} columns"
 
 
@@ -177,8 +177,8 @@ def _write_json(path: Path, batches: Iterable[Explanation]) -> str:
     rows = 0
     with path.open("wb") as file:
         for table in _tables(batches):
-            for i in range(len(table.said["row"])):
-                record = {name: column[i] for name, column in table.said.items()}
+            for i in range(len(table.facts["row"])):
+                record = {name: column[i] for name, column in table.facts.items()}
                 record["attributions"] = {name: column[i] for name, column in table.attributions.items()}
                 if table.errors:
                     record["standard_errors"] = {name: column[i] for name, column in table.errors.items()}

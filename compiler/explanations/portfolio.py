@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from compiler.explanations.answered_files import Progress, Source, answer_files
+from compiler.explanations.answered_files import Source, answer_files
 from compiler.explanations.arrow import batches_schema, explain_batches
+from compiler.progress import Progress, silent
 
 
 def explain_portfolio(
@@ -15,7 +16,7 @@ def explain_portfolio(
     save: str,
     keep: Sequence[str] = (),
     threads: int | None = None,
-    progress: Progress = lambda *_: None,
+    progress: Progress = silent,
 ) -> list[str]:
     """Explain the rows of parquet files, as `answer_files` does it; return what to print, in lines.
 

@@ -13,13 +13,14 @@ from compiler.decisions.decide import NoReasonsError, decide
 from compiler.decisions.domain import outside
 from compiler.decisions.rows import ExplainedRow, explained_rows, values_of
 from compiler.errors import InvalidOptionError
-from compiler.explanations.explain import TARGETS, Tell, batches
-from compiler.manifest import Decided, Manifest
+from compiler.explanations.explain import TARGETS, batches
+from compiler.manifest import EmbeddedProfile, Manifest
 from compiler.pictures.figures import figures
 from compiler.pictures.markup import element, page, table
 from compiler.pictures.overview import overviews, tables_of
 from compiler.pictures.panels import panels_of
 from compiler.pictures.words import NUMBERS, Vocabulary, read_vocabulary
+from compiler.progress import Progress, silent
 from compiler.terminal import facts
 
 MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one
@@ -35,7 +36,7 @@ def report_file(
     rows: int | None = 10,
     top: int = 10,
     tokenizer: Path | None = None,
-    progress: Tell | None = None,
+    progress: Progress = silent,
 ) -> str:
     """Write a page about the rows of a file, and say what it shows.
 
@@ -57,7 +58,7 @@ def report_file(
     drawn = min(count if rows is None else rows, MOST_ROWS, count)
     summed = min(count, MOST_SUMMED) if tables_of(manifest) and count > 1 else 0
     sections = _Sections(manifest, drawn, min(top, MOST_BARS), vocabulary)
-    answers = sections.of(batches(compiled, inputs, max(drawn, summed), progress or (lambda *_: None)))
+    answers = sections.of(batches(compiled, inputs, max(drawn, summed), progress))
     over = figures(overviews(answers, summed, sections.top)) if summed else []
     for _ in answers:  # those that the overview did not take
         pass
@@ -126,24 +127,24 @@ def _undecided(manifest: Manifest) -> list[str]:
 
 def _decisions(answer: Explanation) -> list[Element]:
     """Return what the profile decides about each row; nothing where there is none, or it needs more."""
-    decided = answer.manifest.decision
-    if decided is None or _undecided(answer.manifest):
+    embedded = answer.manifest.decision
+    if embedded is None or _undecided(answer.manifest):
         return []
     values = values_of(answer.manifest, answer.inputs)
     rows = explained_rows(answer.manifest, answer)
-    return [_decision(decided, row, known) for row, known in zip(rows, values, strict=True)]
+    return [_decision(embedded, row, known) for row, known in zip(rows, values, strict=True)]
 
 
-def _decision(decided: Decided, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
-    faults = list(outside(decided.profile, values)) if decided.profile.outside == "refuse" else []
+def _decision(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
+    faults = list(outside(embedded.profile, values)) if embedded.profile.outside == "refuse" else []
     if faults:
         return element("p", f"Not decided: {'; '.join(faults)}")
     try:
-        made = decide(decided, row, values)
+        made = decide(embedded, row, values)
     except NoReasonsError as error:
         return element("p", f"Not decided: {error}")
-    said = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
+    outcome = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
     reasons = [element("li", f"{reason.code} {reason.text}") for reason in made.reasons]
     warnings = [element("p", f"warning: {warning}", class_="note") for warning in made.warnings]
     listed = [element("ol", *reasons)] if reasons else []
-    return element("div", element("p", said), *listed, *warnings, class_="decision")
+    return element("div", element("p", outcome), *listed, *warnings, class_="decision")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from compiler.decisions.domain import number_of
-from compiler.manifest import FLOATS, Manifest, Spread, TensorSpec, elements
+from compiler.decisions.rows import feature_names
+from compiler.manifest import FLOATS, Manifest, Spread, TensorSpec
 from compiler.profile import DecisionProfile, FeatureRule
 
 _STEPS = 200  # of a slider, about
@@ -56,8 +57,7 @@ def fields(
 def names_of(manifest: Manifest, spec: TensorSpec) -> tuple[str, ...]:
     """Return the names of an input's features, as explanations and decisions have them."""
     given = next((e.feature_names for e in manifest.explained if e.tensor.name == spec.name), None)
-    count = math.prod(spec.shape)
-    return given or ((spec.name,) if count == 1 else elements(spec.name, count))
+    return feature_names(spec.name, given, math.prod(spec.shape))
 
 
 def _control(spec: TensorSpec, rule: FeatureRule, spread: Spread | None, begin: float) -> dict[str, Any]:

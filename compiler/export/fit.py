@@ -44,8 +44,8 @@ def check_fits(name: str, manifest: Manifest, model: onnx.ModelProto, runtime: W
     """Raise UnsupportedModelError for an entry that cannot be a page; the error says all that is wrong."""
     faults = list(_faults(manifest, model, runtime))
     if faults:
-        told = faults[0] if len(faults) == 1 else " ".join(f"({i}) {f}." for i, f in enumerate(faults, 1))
-        raise UnsupportedModelError(f"{name}: cannot be a page: {told.rstrip('.')}.")
+        listed = faults[0] if len(faults) == 1 else " ".join(f"({i}) {f}." for i, f in enumerate(faults, 1))
+        raise UnsupportedModelError(f"{name}: cannot be a page: {listed.rstrip('.')}.")
 
 
 def _faults(manifest: Manifest, model: onnx.ModelProto, runtime: WebRuntime) -> Iterator[str]:

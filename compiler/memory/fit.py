@@ -26,8 +26,8 @@ from compiler.memory.budget import (
     sizes,
 )
 from compiler.memory.scan import bake, baked_sums, emit_scan, in_half
+from compiler.progress import Progress
 
-Progress = Callable[[str, int, int], None]
 Build = Callable[[Chunks], ir.Model]
 
 

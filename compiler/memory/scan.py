@@ -1,6 +1,6 @@
 """A chunked graph as ONNX knows it: what can be computed beforehand baked, the rest in the body of a Scan."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,12 +10,11 @@ import onnx_ir as ir
 from compiler.graph.nodes import extract, new_constant, nodes_behind
 from compiler.graph.tensor import Chunks
 from compiler.memory.budget import Region, is_pseudo
+from compiler.progress import Progress
 from compiler.runtime.session import Runner
 
 HALF_LOSS = 1e-3  # of a tensor's length: twice the rounding of float16
 TINY = 1e-30  # a weight of nothing
-
-Progress = Callable[[str, int, int], None]
 
 
 def bake(

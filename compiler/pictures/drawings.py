@@ -64,9 +64,9 @@ def picture(panels: Sequence[Panel], kind: str = "png") -> bytes:
     heights = [_height(panel) for panel in panels]
     with matplotlib.rc_context({"text.parse_math": False, "svg.hashsalt": "rationale"}):
         figure = Figure(figsize=(_WIDTH_IN, sum(heights)), dpi=_DPI, layout="constrained")
-        places = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-        for panel, place in zip(panels, places, strict=True):
-            _DRAW[type(panel)](panel, place)
+        parts = figure.subfigures(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for panel, part in zip(panels, parts, strict=True):
+            _DRAW[type(panel)](panel, part)
         stream = io.BytesIO()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Glyph .* missing")  # what its font lacks is drawn as a box
@@ -85,8 +85,8 @@ def png(figure: "Figure") -> bytes:
 _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same explanation, the same file
 
 
-def _bars(panel: Bars, place: "SubFigure") -> None:
-    axes = place.subplots()
+def _bars(panel: Bars, subfigure: "SubFigure") -> None:
+    axes = subfigure.subplots()
     y, values = np.arange(len(panel.values)), panel.values
     axes.barh(y, values, color=np.where(values >= 0, RAISES, LOWERS), xerr=panel.errors, capsize=2)
     if panel.shapley:
@@ -124,16 +124,16 @@ def _ends(panel: Bars) -> np.ndarray:
     return np.asarray(sign * np.max(ends, axis=0))
 
 
-def _flow(panel: Flow, place: "SubFigure") -> None:
+def _flow(panel: Flow, subfigure: "SubFigure") -> None:
     """Draw what raises to the right, what lowers to the left, and a mark at the sum, from the inputs down."""
-    axes = place.subplots()
+    axes = subfigure.subplots()
     y = np.arange(len(panel.labels))
     axes.barh(y, panel.raising, color=RAISES, label="raises")
     axes.barh(y, panel.lowering, color=LOWERS, label="lowers")
     axes.plot(panel.raising + panel.lowering, y, "D", color="black", markersize=3.5, label="sum")
     axes.axvline(panel.due, color="0.3", linewidth=0.8, linestyle=":", label="explained less base value")
     axes.axvline(0, color="0.3", linewidth=0.8)
-    place.legend(loc="outside lower center", ncols=4, fontsize="x-small", frameon=False)
+    subfigure.legend(loc="outside lower center", ncols=4, fontsize="x-small", frameon=False)
     axes.set_yticks(y, panel.labels, fontsize="small")
     axes.set_ylim(len(y) - 0.5, -0.5)
     axes.tick_params(axis="x", labelsize="small")
@@ -143,26 +143,26 @@ def _flow(panel: Flow, place: "SubFigure") -> None:
         axes.spines[side].set_visible(False)
 
 
-def _heat(panel: Heat, place: "SubFigure") -> None:
+def _heat(panel: Heat, subfigure: "SubFigure") -> None:
     """Draw the picture, and the attributions over it, paler where they are small."""
     limit = full_colour(panel.values)
     shape = panel.values.shape
     if panel.picture is None:
-        axes, over = None, place.subplots()
+        axes, over = None, subfigure.subplots()
     else:
-        axes, over = place.subplots(1, 2)
+        axes, over = subfigure.subplots(1, 2)
         axes.imshow(panel.picture, cmap="gray", vmin=0, vmax=1, aspect=_aspect(shape))
         over.imshow(panel.picture, cmap="gray", vmin=0, vmax=1, alpha=0.4, aspect=_aspect(shape))
     opacity = np.clip(np.abs(panel.values) / limit, 0, 1) if panel.picture is not None else None
     image = over.imshow(
         panel.values, cmap="RdBu_r", vmin=-limit, vmax=limit, alpha=opacity, aspect=_aspect(shape)
     )
-    bar = place.colorbar(_opaque(image), ax=over, shrink=0.8)
+    bar = subfigure.colorbar(_opaque(image), ax=over, shrink=0.8)
     bar.ax.tick_params(labelsize="x-small")
     for each in filter(None, (axes, over)):
         each.set_xticks([])
         each.set_yticks([])
-    place.suptitle(panel.title, fontsize="medium", x=0.02, ha="left")
+    subfigure.suptitle(panel.title, fontsize="medium", x=0.02, ha="left")
 
 
 def _aspect(shape: tuple[int, ...]) -> Literal["equal", "auto"]:
@@ -177,30 +177,30 @@ def _opaque(image: Any) -> Any:
     return ScalarMappable(norm=image.norm, cmap=image.cmap)
 
 
-def _words(panel: Words, place: "SubFigure") -> None:
-    axes = place.add_axes((0, 0, 1, 1))
+def _words(panel: Words, subfigure: "SubFigure") -> None:
+    axes = subfigure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set_xlim(0, _WIDTH_IN * _POINTS)
     height = _HEIGHTS[Words](panel) * _POINTS
     axes.set_ylim(height, 0)
     axes.text(_MARGIN_PT, 0.25 * _POINTS, f"{panel.title}  ({_scale(panel)})", fontsize="medium", va="center")
-    for (x, line), word, shade in zip(_places(panel), panel.words, _shades(panel.values), strict=True):
+    for (x, line), word, shade in zip(_positions(panel), panel.words, _shades(panel.values), strict=True):
         y = (0.65 + line * _LINE_IN) * _POINTS
         box = {"facecolor": shade, "edgecolor": "none", "boxstyle": "square,pad=0.2"}
         axes.text(x, y, word.text, fontsize=_WORD_PT, va="center", bbox=box)
 
 
-def _places(panel: Words) -> list[tuple[float, int]]:
+def _positions(panel: Words) -> list[tuple[float, int]]:
     """Return where each word begins: points from the left, and its line."""
-    places, x, line = [], float(_MARGIN_PT), 0
+    positions, x, line = [], float(_MARGIN_PT), 0
     for word in panel.words:
         width = _width(word.text)
         x += (_GAP_PT / 2 if word.joined else _GAP_PT) * (x > _MARGIN_PT)
         if x + width > _WIDTH_IN * _POINTS - _MARGIN_PT and x > _MARGIN_PT:
             x, line = float(_MARGIN_PT), line + 1
-        places.append((x, line))
+        positions.append((x, line))
         x += width
-    return places
+    return positions
 
 
 @lru_cache(maxsize=1 << 16)
@@ -213,7 +213,7 @@ def _width(text: str) -> float:
 
 
 def _lines_of(panel: Words) -> int:
-    return max((line for _, line in _places(panel)), default=0) + 1
+    return max((line for _, line in _positions(panel)), default=0) + 1
 
 
 def _scale(panel: Words) -> str:

@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from compiler.manifest import Decided
+from compiler.manifest import EmbeddedProfile
 from compiler.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from compiler.pictures.markup import SHADES, element
 from compiler.pictures.overview import Overview
@@ -200,9 +200,9 @@ def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Elem
     return _figure(title, about, element("ul", *rows))
 
 
-def thresholds(decided: Decided, base: float | None) -> Element:
+def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
     """Draw for which scores an entry approves and declines or a person decides, and the base value."""
-    profile, (least, most) = decided.profile, decided.output_range
+    profile, (least, most) = embedded.profile, embedded.output_range
     scale = _Scale.over(least, most, profile.threshold, base)
     low, high = profile.refer or (profile.threshold, profile.threshold)
     below, above = (least, low), (high, most)
@@ -255,8 +255,8 @@ def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> Elemen
 
     They are the round ends of lines without a length: a few bytes each, and round at every width.
     """
-    places = np.asarray([scale.at(a) for a in attributions])
-    columns = np.round(places * _COLUMNS / 100)
+    positions = np.asarray([scale.at(a) for a in attributions])
+    columns = np.round(positions * _COLUMNS / 100)
     order = np.lexsort((values, columns))
     paths: dict[str, list[str]] = {}
     for column in np.unique(columns):
@@ -266,7 +266,7 @@ def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> Elemen
         for i, k in enumerate(here):
             level = round(float(values[k]) * _LEVELS) / _LEVELS if np.isfinite(values[k]) else None
             colour = _GREY if level is None else blend(LOW, HIGH, level)
-            paths.setdefault(colour, []).append(f"M{10 * places[k]:.0f} {first + i * step:.1f}h0")
+            paths.setdefault(colour, []).append(f"M{10 * positions[k]:.0f} {first + i * step:.1f}h0")
     drawn = (
         element("path", d="".join(dots), stroke=colour, vector_effect="non-scaling-stroke")
         for colour, dots in paths.items()
@@ -289,13 +289,13 @@ def _heat(panel: Heat) -> list[Element]:
     about = f"red raises, blue lowers; full colour {limit:.2g}"
     rows, columns = panel.values.shape
     most = np.unravel_index(int(np.nanargmax(np.abs(np.nan_to_num(panel.values)))), panel.values.shape)
-    said = (
+    alt = (
         f"{panel.title}: attributions of {rows} × {columns} pixels, largest "
         f"{panel.values[most]:+.3g} at row {most[0]}, column {most[1]}"
     )
     shown = [] if panel.picture is None else [_image(grey(panel.picture), "the picture that is explained")]
     return [
-        _figure(panel.title, about, element("div", *shown, _image(heat_map(panel), said), class_="images"))
+        _figure(panel.title, about, element("div", *shown, _image(heat_map(panel), alt), class_="images"))
     ]
 
 

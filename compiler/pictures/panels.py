@@ -134,14 +134,14 @@ def panels_of(
     for j in largest_targets(answer, i, len(elements) if most is None else most):
         parts = [_part(answer, e, (i, j)) for e in manifest.attributed]
         base = "" if manifest.base_value is None else f", base value {answer[manifest.base_value][i, j]:.4g}"
-        said = f"{element_name(manifest, elements[j])}: {answer[manifest.explained_value][i, j]:.4g}{base}"
+        heading = f"{element_name(manifest, elements[j])}: {answer[manifest.explained_value][i, j]:.4g}{base}"
         whole = manifest.completeness_gap is not None and all(map(_is_table, parts))
-        for panel in panels(f"row {row}, {said}", parts, top, vocabulary):
+        for panel in panels(f"row {row}, {heading}", parts, top, vocabulary):
             yield _adding_up(panel, answer, i, j) if isinstance(panel, Bars) and whole else panel
         if manifest.layers:
-            yield flow(f"row {row}, {said}: layer by layer", answer, i, j)
+            yield flow(f"row {row}, {heading}: layer by layer", answer, i, j)
         if manifest.concepts is not None:
-            yield from _concepts(f"row {row}, {said}", manifest.concepts, answer, i, j, top, vocabulary)
+            yield from _concepts(f"row {row}, {heading}", manifest.concepts, answer, i, j, top, vocabulary)
 
 
 def _adding_up(panel: Bars, answer: Answer, i: int, j: int) -> Bars:
@@ -163,10 +163,10 @@ def _concepts(
     """Yield what the inputs contribute to each of the most relevant channels."""
     for c, channel in enumerate(answer[concepts.channels][i, j]):
         share = answer[concepts.attributions][i, j, channel]
-        said = f"{title}: channel {channel} of {short(concepts.tensor.name)}, {share:+.4g}"
+        heading = f"{title}: channel {channel} of {short(concepts.tensor.name)}, {share:+.4g}"
         inputs = (e.by(concepts.heatmaps[e.tensor.name]) for e in answer.manifest.explained)
         each = [_part(answer, e, (i, j, c)) for e in inputs]
-        yield from panels(said, each, top, vocabulary)
+        yield from panels(heading, each, top, vocabulary)
 
 
 def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
@@ -266,10 +266,10 @@ def bars(
     values = np.concatenate([part.attributions.reshape(-1) for part in parts]).astype(np.float64)
     labels = [label for part in parts for label in _labels(part)]
     errors = [part.errors.reshape(-1) for part in parts if part.errors is not None]
-    places = np.asarray(order, np.intp)
-    if len(places) != len(values):
-        places = np.argsort(-np.abs(values), kind="stable")
-    first, rest = (places, places[:0]) if len(places) <= top + 1 else (places[:top], places[top:])
+    indices = np.asarray(order, np.intp)
+    if len(indices) != len(values):
+        indices = np.argsort(-np.abs(values), kind="stable")
+    first, rest = (indices, indices[:0]) if len(indices) <= top + 1 else (indices[:top], indices[top:])
     names = [labels[i] for i in first] + [f"{len(rest)} others"] * bool(len(rest))
 
     def together(array: np.ndarray) -> np.ndarray:
@@ -284,7 +284,7 @@ def bars(
         together(values),
         spread(np.concatenate(errors)) if errors else None,
         Estimate(together(shapley.values), spread(shapley.errors)) if shapley else None,
-        tuple(map(int, places)),
+        tuple(map(int, indices)),
     )
 
 

@@ -111,12 +111,12 @@ def _vocabulary(tokens: Tokens) -> Vocabulary:
 
 def _left_out(answer: Answer, shown: int, targets: int) -> str:
     count, every = answer[answer.manifest.explained_value].shape
-    said = []
+    parts = []
     if shown < count:
-        said.append(f"rows 0 to {shown - 1} of {count:,} are shown one by one: plot(rows=[…]) shows others")
+        parts.append(f"rows 0 to {shown - 1} of {count:,} are shown one by one: plot(rows=[…]) shows others")
     if targets < every:
-        said.append(f"of {every:,} targets those {targets} of the largest value: see plot(targets=…)")
-    return "; ".join(said)
+        parts.append(f"of {every:,} targets those {targets} of the largest value: see plot(targets=…)")
+    return "; ".join(parts)
 
 
 def answer_html(answer: Answer) -> str:

@@ -57,20 +57,20 @@ def vocabulary_of(tokens: Sequence[str]) -> Vocabulary:
     )
 
 
-def read_vocabulary(path: Path, asked: str = "--tokenizer") -> Vocabulary:
+def read_vocabulary(path: Path, option: str = "--tokenizer") -> Vocabulary:
     """Read a tokenizer.json, or a text file whose n-th line (from 0) is the token of id n.
 
     Args:
-        asked: what an error calls the file.
+        option: what an error calls the file.
 
     Raises:
         InvalidOptionError: it cannot be read, or the package that reads it is not installed.
     """
     try:
-        return _tokenizer(path, asked) if path.suffix.lower() == ".json" else _lines(path)
+        return _tokenizer(path, option) if path.suffix.lower() == ".json" else _lines(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise InvalidOptionError(f"{asked} {path}: cannot be read: {reason}.") from error
+        raise InvalidOptionError(f"{option} {path}: cannot be read: {reason}.") from error
 
 
 def _lines(path: Path) -> Vocabulary:
@@ -78,12 +78,12 @@ def _lines(path: Path) -> Vocabulary:
     return vocabulary_of([token.removesuffix("\r") for token in tokens])
 
 
-def _tokenizer(path: Path, asked: str) -> Vocabulary:
+def _tokenizer(path: Path, option: str) -> Vocabulary:
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError as error:
         raise InvalidOptionError(
-            f"{asked} {path}: reading it needs the tokenizers package: pip install 'rationale[tokens]', "
+            f"{option} {path}: reading it needs the tokenizers package: pip install 'rationale[tokens]', "
             "or give a text file with a token a line."
         ) from error
     content = path.read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def _tokenizer(path: Path, asked: str) -> Vocabulary:
         found = Tokenizer.from_str(content)
     except Exception as error:  # the package raises nothing narrower
         raise InvalidOptionError(
-            f"{asked} {path}: no tokenizer.json: {str(error).splitlines()[0]}. Give the file that "
+            f"{option} {path}: no tokenizer.json: {str(error).splitlines()[0]}. Give the file that "
             "`tokenizer.save` of Hugging Face's tokenizers wrote, or a text file with a token a line."
         ) from error
     return Vocabulary(

@@ -328,8 +328,8 @@ def _dual(
 
 
 def _feeds(proto: onnx.ModelProto, arrays: Mapping[str | None, np.ndarray]) -> dict[str, np.ndarray]:
-    held = {tensor.name for tensor in proto.graph.initializer}
-    inputs = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input if v.name not in held}
+    constants = {tensor.name for tensor in proto.graph.initializer}
+    inputs = {v.name: v.type.tensor_type.elem_type for v in proto.graph.input if v.name not in constants}
     if None in arrays and len(inputs) == 1:
         arrays = {next(iter(inputs)): arrays[None]}
     if set(arrays) != set(inputs):

@@ -94,8 +94,8 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
         return [int(i) for i in np.argsort(labels)]
     if names is None:
         return list(range(len(labels)))
-    known, place = set(names), {text: i for i, text in enumerate(texts)}
-    unknown, missing = [t for t in texts if t not in known], [n for n in names if n not in place]
+    known, position = set(names), {text: i for i, text in enumerate(texts)}
+    unknown, missing = [t for t in texts if t not in known], [n for n in names if n not in position]
     if unknown or missing:
         faults = {"are not features": unknown, "are missing": missing}
         found = " and ".join(f"columns {shown(which)} {what}" for what, which in faults.items() if which)
@@ -103,7 +103,7 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
             f"{found}. The features are {shown(names)}: rename, add or drop columns, or give an array, whose "
             "columns count by position."
         )
-    return [place[name] for name in names]
+    return [position[name] for name in names]
 
 
 def in_order(

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.manifest import Category, Spread
+from compiler.request import whole_number
 from compiler.runtime.session import is_float
 
 _SHOWN = 60  # characters of a value in a message
@@ -42,11 +43,7 @@ class OpenReferences:
     examples: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None
 
     def __post_init__(self) -> None:
-        whole = isinstance(self.count, int | np.integer) and not isinstance(self.count, bool)
-        if not whole or not 1 <= self.count <= MAX_OPEN:
-            raise InvalidOptionError(
-                f"open references: K must be a whole number, 1 to {MAX_OPEN}, not {self.count!r}."
-            )
+        whole_number("open references: K", self.count, 1, MAX_OPEN)
 
 
 @dataclass(frozen=True)
@@ -191,9 +188,9 @@ def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dty
 def _check_text(name: str, array: np.ndarray) -> None:
     odd = [i for i, value in np.ndenumerate(array) if not isinstance(value, str)]
     if odd:
-        value, place = array[odd[0]], [int(i) for i in odd[0]]
+        value, position = array[odd[0]], [int(i) for i in odd[0]]
         raise InvalidReferencesError(
-            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {place}, where texts are due. Write "
+            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, where texts are due. Write "
             "numbers as for training, and a missing value as the text that the model knows for it, or drop "
             "such rows."
         )
@@ -212,15 +209,15 @@ def _check(
         cast = np.ascontiguousarray(array, dtype)
     taken = np.isfinite(cast) | (missing & np.isnan(array))
     if not taken.all():
-        place = [int(i) for i in np.argwhere(~taken)[0]]
-        value = array[tuple(place)]
+        position = [int(i) for i in np.argwhere(~taken)[0]]
+        value = array[tuple(position)]
         fault = "which is not a finite number. Impute"
         if np.isfinite(value):
             fault = f"which is too large for {dtype}. Scale"
         elif np.isnan(value):
             fault = "a missing value (an empty cell of a table), which this model does not take. Impute"
         raise InvalidReferencesError(
-            f"references of {name!r} hold {value} at {place}, {fault} or drop such rows."
+            f"references of {name!r} hold {value} at {position}, {fault} or drop such rows."
         )
     return cast.astype(np.float32) if is_float(cast.dtype) and cast.dtype.itemsize < 4 else cast
 
@@ -316,8 +313,8 @@ def _numbers(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
         return {"missing": missing}
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
-    places = np.searchsorted(reached, _STEPS * reached[-1] * (1 - 1e-9))
-    quantiles = values[order][np.minimum(places, len(values) - 1)]
+    positions = np.searchsorted(reached, _STEPS * reached[-1] * (1 - 1e-9))
+    quantiles = values[order][np.minimum(positions, len(values) - 1)]
     quantiles[0], quantiles[-1] = values[order[0]], values[order[-1]]
     whole = bool((values == np.round(values)).all())
     return {

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from compiler.errors import InvalidReferencesError, LargeReferencesError
+from compiler.errors import InvalidReferencesError, LargeReferencesError, reason_of
 from compiler.references.archives import read_npy, read_npz
 from compiler.references.represented import StandsFor
 
@@ -23,7 +23,6 @@ Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
 STANDS_FOR = "stands_for"  # another: JSON
 _LONGEST_LINE = 1 << 20
-_REASON = 300  # characters of what a library says
 _SHOWN = 80  # characters of a name, and names of a list
 
 _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kinds
@@ -142,9 +141,8 @@ def read_stream(
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # of the disk; pyarrow's own are of what it reads
-        reason = " ".join(str(error).split()).rstrip(".")[:_REASON] or type(error).__name__
         raise InvalidReferencesError(
-            f"{name}: damaged, or not what its name says: {reason}. Write or copy it again."
+            f"{name}: damaged, or not what its name says: {reason_of(error)}. Write or copy it again."
         ) from error
     return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
 
@@ -163,19 +161,19 @@ def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], text
         )
     index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
     arrays: dict[str | None, np.ndarray] = {}
-    for name, places in index.items():
-        words = any(table.columns[i] in texts for i in places)
-        arrays[name] = rows[:, places] if words else rows[:, places].astype(np.float64)
+    for name, positions in index.items():
+        words = any(table.columns[i] in texts for i in positions)
+        arrays[name] = rows[:, positions] if words else rows[:, positions].astype(np.float64)
     return replace(table, arrays=arrays, columns=None)
 
 
 def _read_npz(source: Source) -> Table:
     arrays = read_npz(source.file, source.most_bytes)
-    weights, names, said = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
+    weights, names, represented = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
     columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
     if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "fiu" or not len(weights)):
         raise ValueError(f"{WEIGHTS} that are not a list of numbers")
-    stands_for = None if said is None else StandsFor.model_validate_json(str(said))
+    stands_for = None if represented is None else StandsFor.model_validate_json(str(represented))
     if not arrays:
         raise ValueError("an archive without arrays")
     only = list(arrays) == ["arr_0"]  # what numpy.savez(file, array) makes of an array without a name
@@ -203,8 +201,8 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
     header = None if _are_numbers(first) else tuple(cell.strip() for cell in first)
     index = _choose(source.name, header, source.columns)
     names = header or tuple(str(i) for i in range(len(first)))
-    places = index or range(len(first))
-    numbers, words = array("d"), {j: list[str]() for j, i in enumerate(places) if names[i] in source.texts}
+    positions = index or range(len(first))
+    numbers, words = array("d"), {j: list[str]() for j, i in enumerate(positions) if names[i] in source.texts}
     for row in itertools.chain([first] if header is None else [], filter(None, reader)):
         line = reader.line_num
         if len(row) != len(first):
@@ -212,12 +210,12 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
                 f"{source.name}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
                 "write the file again."
             )
-        for j, i in enumerate(places):
+        for j, i in enumerate(positions):
             if j in words:
                 words[j].append(row[i])
             numbers.append(math.nan if j in words else _number(source.name, line, names[i], row[i]))
         source.check_bytes(len(numbers) * numbers.itemsize)
-    rows = (np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)).reshape(-1, len(places))
+    rows = (np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)).reshape(-1, len(positions))
     if words:
         rows = rows.astype(object)
     for j, column in words.items():

@@ -70,9 +70,9 @@ class _Runner:
     """`compiler.runtime.session.Runner`'s interface on another engine."""
 
     def __init__(self, run: Run, model: Any, **_: Any) -> None:
-        held = model.load() if isinstance(model, ModelFile) else model
+        loaded = model.load() if isinstance(model, ModelFile) else model
         self.run = run
-        self.model = held if isinstance(held, onnx.ModelProto) else ir.serde.serialize_model(held)
+        self.model = loaded if isinstance(loaded, onnx.ModelProto) else ir.serde.serialize_model(loaded)
 
     def __call__(self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> Rows:
         try:

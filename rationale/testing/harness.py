@@ -290,10 +290,10 @@ class Harness:
         off = np.abs(got.astype(np.float64) - want)
         if off.size == 0 or off.max() <= tolerance * max(1.0, np.abs(want).max()):
             return
-        place = np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), off.shape)
+        position = np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), off.shape)
         raise AssertionError(
-            f"{self.sample.label}: {what}: {name} at {[int(i) for i in place]} is {got[place]:.9g}, where "
-            f"{want[place]:.9g} is due ({whose}; tolerance {tolerance:g})"
+            f"{self.sample.label}: {what}: {name} at {[int(i) for i in position]} is {got[position]:.9g}, "
+            f"where {want[position]:.9g} is due ({whose}; tolerance {tolerance:g})"
         )
 
 

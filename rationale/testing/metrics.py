@@ -38,9 +38,9 @@ def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
     def explain(inputs: Any, targets: Any, **_: object) -> np.ndarray:
         rows = {name: np.asarray(inputs)}
         answer = compiled.explain(rows)
-        places = _places(compiled, np.asarray(targets).reshape(-1), lambda: predict(rows))
+        positions = _positions(compiled, np.asarray(targets).reshape(-1), lambda: predict(rows))
         found = answer[compiled.manifest.attributed[0].attributions]
-        return np.asarray(found[np.arange(len(found)), places])
+        return np.asarray(found[np.arange(len(found)), positions])
 
     return explain
 
@@ -110,7 +110,7 @@ def _predictions(compiled: Compiled) -> Callable[[Mapping[str, np.ndarray]], np.
     return predict
 
 
-def _places(compiled: Compiled, targets: np.ndarray, predictions: Callable[[], np.ndarray]) -> np.ndarray:
+def _positions(compiled: Compiled, targets: np.ndarray, predictions: Callable[[], np.ndarray]) -> np.ndarray:
     """For each row where its target stands among those that are explained."""
     explained = compiled.manifest.targets
     if explained == "predicted":

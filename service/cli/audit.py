@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from compiler.errors import InvalidOptionError
-from compiler.terminal import progress_bar, told_plainly
+from compiler.terminal import progress_bar, reporting_errors
 
 if TYPE_CHECKING:
     from service.decisions.audit.ledger import Ledger
@@ -46,7 +46,7 @@ _SHOWN = 100
 @contextmanager
 def opened(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
     """Open the trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
-    with told_plainly():
+    with reporting_errors():
         from service.configuration import load_settings
         from service.decisions.audit.ledger import open_ledger
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 import typer
 
 from compiler.errors import InvalidOptionError
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 from service.cli.audit import Config, Repository
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def backup(
     database server or in a bucket is not copied, and is named: docs/backup.md says how that is saved. Run it
     as the gateway's user.
     """
-    with told_plainly(), _reported(into):
+    with reporting_errors(), _reported(into):
         from service.configuration import load_settings
 
         settings = load_settings({"repository": repository}, config)

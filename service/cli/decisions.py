@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from compiler.errors import InvalidOptionError
-from compiler.terminal import progress_bar, told_plainly
+from compiler.terminal import progress_bar, reporting_errors
 from service.cli.audit import Config, Repository, opened
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def decide(
 
     Of a portfolio: rationale decide credit --input 's3://loans/*.parquet' --save s3://decisions --keep id
     """
-    with told_plainly(), progress_bar() as progress:
+    with reporting_errors(), progress_bar() as progress:
         from compiler.explanations.answered_files import is_portfolio
         from service.configuration import load_settings
         from service.decisions import portfolio

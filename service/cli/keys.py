@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from compiler.errors import InvalidOptionError
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 app = typer.Typer(
     name="keys",
@@ -52,7 +52,7 @@ def new(
     # Not above: pydantic would be a third of the time in which every command starts.
     from service.security.keys import Scope, new_key
 
-    with told_plainly():
+    with reporting_errors():
         unknown = [each for each in scope if each not in list(Scope)]
         if unknown:
             raise InvalidOptionError(f"--scope {unknown[0]}: choose infer, explain, decide or admin")

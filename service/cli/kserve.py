@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from compiler.errors import InvalidOptionError
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 from service.cli.running import run_gateway
 
 app = typer.Typer()
@@ -53,7 +53,7 @@ def kserve(
     predictor, which answers :predict, :explain and :decide (deploy/kserve has both). Every setting of
     docs/settings.md can be an environment variable of the container.
     """
-    with told_plainly():
+    with reporting_errors():
         _check(model_dir, model_name)
     for argument in context.args:
         print(f"warning: {argument} is not known here, and is ignored", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 
 def run_gateway(flags: Mapping[str, Any], config: Path | None = None) -> None:
@@ -20,7 +20,7 @@ def run_gateway(flags: Mapping[str, Any], config: Path | None = None) -> None:
     """
     # Before gRPC is loaded: else it tells on stderr of every compile worker that is started.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    with told_plainly():
+    with reporting_errors():
         from service.configuration import load_settings
         from service.process.signals import ignore_hangup
 

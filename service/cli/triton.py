@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from compiler.errors import RationaleError
-from compiler.terminal import told_plainly
+from compiler.terminal import reporting_errors
 
 # 26.11 (Triton 2.75): the newest at the time of writing. Needed since 25.07 for the shared-memory holes
 # closed there, since the 2026 bulletins for the ways around restricted calls, and for 26.08 and 26.11
@@ -133,7 +133,7 @@ def start(
     Docker engine; `rationale serve` needs none, and neither does the Triton that `make triton` fetches.
     """
     ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
-    with told_plainly(), containers() as engine:
+    with reporting_errors(), containers() as engine:
         from docker.types import DeviceRequest
 
         if not any(repository.glob("*/config.pbtxt")):
@@ -165,7 +165,7 @@ def start(
 @app.command()
 def stop() -> None:
     """Let running requests finish, then stop and remove the container."""
-    with told_plainly(), containers() as engine:
+    with reporting_errors(), containers() as engine:
         container = find(engine)
         if container:
             container.stop(timeout=STOP_TIMEOUT_S)
@@ -179,7 +179,7 @@ def logs(
     tail: Annotated[int, typer.Option(help="Lines to begin with.", min=1)] = 100,
 ) -> None:
     """Print Triton's log."""
-    with told_plainly(), containers() as engine:
+    with reporting_errors(), containers() as engine:
         container = find(engine)
         if not container:
             raise EngineError("Triton is not running; `rationale triton start` starts it.")

@@ -19,7 +19,7 @@ import numpy as np
 from compiler.decisions.decide import NoReasonsError, decide
 from compiler.decisions.domain import outside
 from compiler.decisions.drift import SCORE, stability
-from compiler.decisions.rows import decided_of, explained_rows, values_of
+from compiler.decisions.rows import explained_rows, profile_of, values_of
 from compiler.manifest import Classes, Manifest
 from compiler.profile import KnockOut
 from service.decisions.stability import demand_comparisons, with_survival
@@ -60,7 +60,7 @@ class Drift:
 
     def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
         """Count members of `decisions`; where another entry decides, the model's window begins anew."""
-        decided, model = decided_of(manifest), manifest.model
+        decided, model = profile_of(manifest), manifest.model
         made_by = (manifest.digests.explanation, decided.digest)
         window = self._windows.get(model)
         if window is None or window.made_by != made_by:
@@ -269,7 +269,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
     Raises:
         InvalidInputError: they do not fit the model, or have values that the profile does not take.
     """
-    profile, form = decided_of(manifest).profile, form_of(entry, manifest)
+    profile, form = profile_of(manifest).profile, form_of(entry, manifest)
     known = {*form.names(), *(spec.name for spec in form.inputs)}
     beside = [rule for rule in profile.knock_outs if rule.feature not in known]
     names = {rule.feature for rule in beside}
@@ -308,7 +308,7 @@ async def decisions_of(
     manifest: Manifest, instances: Sequence[Instance], inputs: Tensors, answers: Tensors
 ) -> list[dict[str, Any]]:
     """Return the members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""
-    decided, faults, found = decided_of(manifest), Faults(), []
+    decided, faults, found = profile_of(manifest), Faults(), []
     digests = {
         "model": manifest.digests.model,
         "references": manifest.digests.references,

@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,10 @@ import orjson
 from compiler.artefact.folder import whole
 from compiler.errors import InvalidOptionError, RationaleError
 from compiler.evaluate.decisions.decided import applicants_of, read_applicants
-from compiler.explanations.answered_files import Answered, Progress, Source, answer_files
+from compiler.explanations.answered_files import Answered, Source, answer_files
 from compiler.explanations.arrow import DIGEST, kept_columns
 from compiler.manifest import Manifest
+from compiler.progress import Progress, silent
 from service.decisions.rows import Decide, Deciding, Instance, Line
 from service.decisions.tables import WRITERS, batch_of, schema_of
 from service.decisions.trail import AuditTrail, NoTrail
@@ -27,8 +28,6 @@ from service.settings import Settings
 WITHOUT = "without a decision"
 _AT_ONCE = 100  # rows that are written, and synced, together
 _PROFILE, _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("profile", "graph", "recorded"))
-
-Tell = Callable[[str, int, int], None]
 
 
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
@@ -81,7 +80,7 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
 
 
 def decide_portfolio(
-    portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, tell: Tell = lambda *_: None
+    portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, progress: Progress = silent
 ) -> Counter[str]:
     """Decide every row and save them; returns how many were decided how.
 
@@ -110,7 +109,7 @@ def decide_portfolio(
     with _told(save):
         done = _resume(kept)
         with kept.open("ab") as file, portfolio.deciding.opened(settings, trail) as decide:
-            _decide(portfolio, decide, file, done, tell)
+            _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
             WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept))
         counts = Counter(_outcome(line) for line in _lines(kept))
@@ -141,10 +140,10 @@ def _resume(kept: Path) -> int:
     return whole_parts[0]
 
 
-def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, tell: Tell) -> None:
+def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, progress: Progress) -> None:
     rows = portfolio.instances
     for start in range(done, len(rows), _AT_ONCE):
-        tell("deciding", start, len(rows))
+        progress("deciding", start, len(rows))
         part = rows[start : start + _AT_ONCE]
         for i, line in enumerate(decide(part, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
@@ -173,7 +172,7 @@ def decide_files(
     save: str,
     trail: AuditTrail,
     keep: Sequence[str] = (),
-    progress: Progress = lambda *_: None,
+    progress: Progress = silent,
 ) -> tuple[Answered, Counter[str]]:
     """Decide the rows of parquet files, as `answer_files` does it; returns how many were decided how.
 

@@ -10,7 +10,7 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 
-from compiler.decisions.rows import decided_of, score_index
+from compiler.decisions.rows import profile_of, score_index
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import EXPLAIN, Manifest
 from service.decisions.decider import inputs_of
@@ -70,7 +70,7 @@ def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> Non
     contents = {
         "request.json": _json({"instances": [decision.instance]}),
         "answer.json": _json(decision.answer),
-        "profile.json": _json(decided_of(manifest).profile.model_dump(mode="json")),
+        "profile.json": _json(profile_of(manifest).profile.model_dump(mode="json")),
         "graph.json": _json(_graph(entry, manifest, decision.instance)),
     }
     try:
@@ -120,7 +120,7 @@ def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dic
 
 def _score(manifest: Manifest) -> tuple[str, int]:
     """Return the score's tensor and the element of its row."""
-    profile = decided_of(manifest).profile
+    profile = profile_of(manifest).profile
     for spec in manifest.outputs:
         if spec.name == profile.tensor:
             return spec.name, score_index(profile.index, math.prod(spec.shape))

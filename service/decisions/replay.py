@@ -9,7 +9,7 @@ import onnxruntime as ort
 import orjson
 
 from compiler.decisions.decide import decide
-from compiler.decisions.rows import decided_of, explained_rows, values_of
+from compiler.decisions.rows import explained_rows, profile_of, values_of
 from compiler.errors import InvalidOptionError, RationaleError, RepositoryError
 from compiler.machine import available_cores
 from compiler.manifest import FILE_NAME, Manifest
@@ -77,7 +77,7 @@ class Replayer:
         found = [
             entry
             for folder, manifest in self._deciding()
-            if (manifest.digests.explanation, decided_of(manifest).profile.digest) == asked
+            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == asked
             for entry in self._read(folder)
             if entry.manifest is not None
         ]
@@ -117,7 +117,7 @@ class Replayer:
                 explained_rows(manifest, tensors),
                 values_of(manifest, inputs, [decision.instance]),
             )
-            made = decide(decided_of(manifest), row, values).as_json()
+            made = decide(profile_of(manifest), row, values).as_json()
         except RationaleError as error:
             differences.append(f"nothing is decided now: {error}")
             return Replayed(decision, entry, tuple(differences), elsewhere, ())

@@ -16,7 +16,7 @@ import orjson
 
 from compiler.artefact.compiled import Compiled
 from compiler.artefact.entry import open_entry
-from compiler.decisions.rows import decided_of, values_of
+from compiler.decisions.rows import profile_of, values_of
 from compiler.machine import available_cores
 from compiler.manifest import Manifest
 from service.backends.devices import Devices
@@ -67,7 +67,7 @@ class Deciding:
     @property
     def made_by(self) -> tuple[str, ...]:
         """The digests of what decides."""
-        profile = decided_of(self.manifest).digest
+        profile = profile_of(self.manifest).digest
         return self.manifest.digests.explanation, profile, str(self.entry.graph_digest)
 
     def instances(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from compiler.decisions.decide import NoReasonsError
-from compiler.decisions.rows import decided_of, explained_rows
+from compiler.decisions.rows import explained_rows, profile_of
 from compiler.decisions.stability import Codes, codes_of, judged_by, survival
 from compiler.manifest import Comparison, Manifest
 from service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
@@ -19,7 +19,7 @@ Decisions = Sequence[Mapping[str, Any]]
 
 def demand_comparisons(manifest: Manifest) -> None:
     """Raise InvalidInputError where stability is requested and there is nothing to compute it from."""
-    if not decided_of(manifest).comparisons:
+    if not profile_of(manifest).comparisons:
         raise InvalidInputError(
             f"stability: model '{manifest.model}' was compiled without comparisons. Compile it with "
             "--compare all_applicants=FILE or --draws 10, or leave stability out"
@@ -39,7 +39,7 @@ async def with_survival(
         UndecidedError: attributions of a comparison do not add up.
         ServiceError: what `DataPlane.infer` raises.
     """
-    decided = decided_of(manifest)
+    decided = profile_of(manifest)
     asked = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
     found: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in asked}
     if asked:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from compiler.decisions.rows import decided_of
+from compiler.decisions.rows import profile_of
 from compiler.manifest import Manifest
 from compiler.profile import DecisionProfile
 from service.decisions.rows import Line
@@ -28,7 +28,7 @@ def most_reasons(profile: DecisionProfile) -> int:
 
 
 def _reasons(manifest: Manifest) -> range:
-    return range(1, most_reasons(decided_of(manifest).profile) + 1)
+    return range(1, most_reasons(profile_of(manifest).profile) + 1)
 
 
 def write_csv(path: Path, manifest: Manifest, lines: Iterable[Line]) -> None:

@@ -16,8 +16,8 @@ from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
 from compiler.manifest import (
-    Decided,
     Digests,
+    EmbeddedProfile,
     ExplainedInput,
     Manifest,
     Measured,
@@ -193,7 +193,7 @@ def write_score(
         targets=(0, 1, 2),
         base_value="base_value",
         completeness_gap="completeness_gap",
-        decision=Decided(
+        decision=EmbeddedProfile(
             profile=as_profile(profile),
             digest=as_profile(profile).digest,
             output_range=(-100.0, 100.0),

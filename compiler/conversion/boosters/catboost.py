@@ -106,7 +106,7 @@ class _Reading:
         hashes = {entry["value"]: entry["hash"] for entry in self.known.get("cat_features_hash", ())}
         self.floats = [one["flat_feature_index"] for one in self.known.get("float_features", ())]
         self.coded = [one["flat_feature_index"] for one in self.known.get("categorical_features", ())]
-        # [categories] of each, as signed 32-bit numbers; the codes are places
+        # [categories] of each, as signed 32-bit numbers; the codes are positions
         self.hashes = [
             np.array([hashes[str(v)] for v in table.categories[i] or ()], np.uint32).astype(np.int32)
             for i in self.coded
@@ -182,12 +182,14 @@ class _Reading:
                 "categories: train with max_ctr_complexity=1."
             )
         hashes = reduce(_hashed, np.ix_(*axes), np.zeros((), np.uint64))
-        held = self.dump["ctr_data"][ctr["identifier"]]
-        entries = np.array(held["hash_map"], object).reshape(-1, held["hash_stride"])
+        stored = self.dump["ctr_data"][ctr["identifier"]]
+        entries = np.array(stored["hash_map"], object).reshape(-1, stored["hash_stride"])
         keys = entries[:, 0].astype(np.uint64)
         self._check(digits[0][0], bool(np.isin(keys[keys != _EMPTY], hashes).all()))
-        values = {k: _statistic(ctr, held, row) for k, row in zip(keys.tolist(), entries[:, 1:], strict=True)}
-        other = _statistic(ctr, held, entries[0, 1:] * 0)
+        values = {
+            k: _statistic(ctr, stored, row) for k, row in zip(keys.tolist(), entries[:, 1:], strict=True)
+        }
+        other = _statistic(ctr, stored, entries[0, 1:] * 0)
         found = np.array([values.get(h, other) for h in hashes.reshape(-1).tolist()]).reshape(hashes.shape)
         unknown = [(int(operator == "Add"), 0) for _, operator, _ in digits]
         return Lookup(digits, np.pad(found, unknown, constant_values=other))
@@ -197,12 +199,12 @@ def _hashed(before: np.ndarray, value: np.ndarray) -> np.ndarray:
     return np.asarray(_FACTOR * (before + _FACTOR * value))
 
 
-def _statistic(ctr: Any, held: Any, counts: np.ndarray) -> float:
+def _statistic(ctr: Any, stored: Any, counts: np.ndarray) -> float:
     kind, border = ctr["ctr_type"], ctr["target_border_idx"]
     if kind in ("BinarizedTargetMeanValue", "FloatTargetMeanValue"):
         good, total = counts
     elif kind in ("Counter", "FeatureFreq"):
-        good, total = counts[0], held["counter_denominator"]
+        good, total = counts[0], stored["counter_denominator"]
     else:
         good = counts[border] if kind == "Buckets" else counts[border + 1 :].sum()
         total = counts.sum()
@@ -215,13 +217,13 @@ def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: flo
 
     A node's index among those of its level is what the splits above made of the bits.
     """
-    asked = [splits[one["split_index"]] for one in tree["splits"] or ()]
+    levels = [splits[one["split_index"]] for one in tree["splits"] or ()]
     nodes = dict[int, Split | Leaf]()
-    for level, split in enumerate(asked):
+    for level, split in enumerate(levels):
         first, following = 2**level - 1, 2 ** (level + 1) - 1
-        for place in range(2**level):
-            yes, no = (following + place + (bit << level) for bit in (split.yes, split.no))
-            nodes[first + place] = replace(split, yes=yes, no=no)
+        for position in range(2**level):
+            yes, no = (following + position + (bit << level) for bit in (split.yes, split.no))
+            nodes[first + position] = replace(split, yes=yes, no=no)
     leaves = scale * np.array(tree["leaf_values"]).reshape(-1, columns)
     return nodes | {len(nodes) + i: dict(enumerate(leaf)) for i, leaf in enumerate(leaves.tolist())}
 

@@ -110,8 +110,8 @@ def as_onnx(boosted: Boosted, table: Table, output: str, example: Any, answers: 
     if rows is None:
         return AsOnnx(proto, columns=columns, by_column=table.by_column)
 
-    def answer(asked: Rows) -> tuple[np.ndarray | None, ...]:
-        return tuple(answers(table.frame(asked) if table.by_column else asked.numbers()))
+    def answer(given: Rows) -> tuple[np.ndarray | None, ...]:
+        return tuple(answers(table.frame(given) if table.by_column else given.numbers()))
 
     return AsOnnx.of_table(proto, Both(rows, table.fed, answer), columns, by_column=table.by_column)
 

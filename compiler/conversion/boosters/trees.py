@@ -162,15 +162,15 @@ class Nodes:
             self.add(link, [scores], output)
 
     def _looked_up(self, lookup: Lookup, x: str) -> str:
-        place, size = "", lookup.table.size
+        index, size = "", lookup.table.size
         for (feature, operator, number), length in zip(lookup.digits, lookup.table.shape, strict=True):
             size //= length
             column = self.add("Gather", [x, self.constant(np.array([feature]))], axis=1)
             digit = self.add(operator, [column, self.constant(np.float32(number))])
             digit = self.add("Cast", [digit], to=onnx.TensorProto.INT64)
             digit = self.add("Mul", [digit, self.constant(np.int64(size))])
-            place = self.add("Add", [place, digit]) if place else digit
-        return self.add("Gather", [self.constant(lookup.table.reshape(-1).astype(np.float32)), place])
+            index = self.add("Add", [index, digit]) if index else digit
+        return self.add("Gather", [self.constant(lookup.table.reshape(-1).astype(np.float32)), index])
 
     def _gaps(self, boosted: Boosted, x: str) -> str:
         if np.isnan(boosted.missing):
@@ -243,10 +243,10 @@ def _rows_of(tree: Tree) -> Iterator[tuple[int, int, str, float, int, int, int]]
             yield n, node.feature, mode, _float32(node), node.yes, node.no, int(node.missing)
         else:
             codes = [float(code) for code in node.among] or [_NOWHERE]
-            places = [n, *range(number, number + len(codes) - 1)]
+            numbers = [n, *range(number, number + len(codes) - 1)]
             number += len(codes) - 1
-            for code, place, following in zip(codes, places, [*places[1:], node.no], strict=True):
-                yield place, node.feature, "BRANCH_EQ", code, node.yes, following, int(node.missing)
+            for code, here, following in zip(codes, numbers, [*numbers[1:], node.no], strict=True):
+                yield here, node.feature, "BRANCH_EQ", code, node.yes, following, int(node.missing)
 
 
 def _float32(split: Split) -> float:

@@ -52,7 +52,7 @@ def boosted(model: Any) -> Boosted:
     """Return the rounds up to the best one where training stopped early, as `predict` does."""
     booster = _booster(model)
     learner = _learner(booster)
-    kind, held = learner["gradient_booster"]["name"], learner["gradient_booster"]
+    kind, trained = learner["gradient_booster"]["name"], learner["gradient_booster"]
     objective, parameters = learner["objective"]["name"], learner["learner_model_param"]
     known = _CLASSIFIERS if hasattr(model, "predict_proba") else tuple(_LINKS)
     if objective not in known:
@@ -69,11 +69,11 @@ def boosted(model: Any) -> Boosted:
         missing=_missing(model),
     )
     if kind == "gblinear":
-        weights = np.reshape(held["model"]["weights"], (-1, len(base)))
+        weights = np.reshape(trained["model"]["weights"], (-1, len(base)))
         return replace(read, weights=weights[:-1], base=read.base[0] + weights[-1])  # the first for all
-    gbtree = held["gbtree"]["model"] if kind == "dart" else held["model"]
+    gbtree = trained["gbtree"]["model"] if kind == "dart" else trained["model"]
     end = int(gbtree["iteration_indptr"][_rounds(booster)])
-    dropped = held["weight_drop"][:end] if kind == "dart" else [1.0] * end
+    dropped = trained["weight_drop"][:end] if kind == "dart" else [1.0] * end
     trees = zip(gbtree["trees"][:end], gbtree["tree_info"], dropped, strict=False)
     return replace(read, trees=[_tree(tree, column, np.float32(factor)) for tree, column, factor in trees])
 
@@ -126,8 +126,8 @@ def _missing(model: Any) -> float:
 
 def table_of(model: Any) -> Table:
     booster = _booster(model)
-    names, held = booster.feature_names, _learner(booster)["gradient_booster"]
-    model = held.get("gbtree", held).get("model", {})
+    names, trained = booster.feature_names, _learner(booster)["gradient_booster"]
+    model = trained.get("gbtree", trained).get("model", {})
     kept = model.get("cats", {}).get("enc", [])
     categories = tuple(map(_categories, kept)) or (None,) * booster.num_features()
     return Table(booster.num_features(), None if names is None else tuple(names), categories)

@@ -1,7 +1,7 @@
 """The rows of a file, decided: by the entry, and explained by each of its comparisons."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ from compiler.decisions.decide import (
     read_cell,
 )
 from compiler.decisions.domain import outside
-from compiler.decisions.rows import ExplainedRow, decided_of, explained_rows, values_of
+from compiler.decisions.rows import ExplainedRow, explained_rows, profile_of, values_of
 from compiler.decisions.stability import Codes, codes_of, judged_by
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
-from compiler.manifest import FILE_NAME, Comparison, Decided, Manifest
+from compiler.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
 from compiler.profile import DecisionProfile
+from compiler.progress import Progress
 from compiler.references.tables import read_rows, rows_of_arrow
 
-Tell = Callable[[str, int, int], None]
 TABLES = (".csv", ".parquet")
 
 
@@ -66,14 +66,14 @@ class DecidedFile:
 
     Attributes:
         inputs: of the model, [N, …] each.
-        beside: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
+        further: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
     """
 
     compiled: Compiled
     comparisons: tuple[Comparison, ...]
     rows: tuple[DecidedRow, ...]
     inputs: Mapping[str, np.ndarray]
-    beside: Mapping[str, Sequence[Any]]
+    further: Mapping[str, Sequence[Any]]
 
 
 def only_deciding(repository: Path) -> str:
@@ -86,12 +86,14 @@ def only_deciding(repository: Path) -> str:
     manifests = [Manifest.read(file) for file in sorted(repository.glob(f"*/{FILE_NAME}"))]
     names = [manifest.model for manifest in manifests if manifest.decision is not None]
     if len(names) != 1:
-        told = f"several, {', '.join(names)}: name one" if names else "none: compile one with --decision"
-        raise InvalidOptionError(f"{repository}: of models with a decision profile there are {told}.")
+        found = f"several, {', '.join(names)}: name one" if names else "none: compile one with --decision"
+        raise InvalidOptionError(f"{repository}: of models with a decision profile there are {found}.")
     return names[0]
 
 
-def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str], tell: Tell) -> DecidedFile:
+def decide_file(
+    repository: Path, name: str, file: Path, columns: Sequence[str], progress: Progress
+) -> DecidedFile:
     """Decide every row of a file.
 
     Rows are run in batches: their last bits may differ from those that the gateway answers.
@@ -109,34 +111,34 @@ def decide_file(repository: Path, name: str, file: Path, columns: Sequence[str],
         raise InvalidOptionError(
             f"{name!r} has no decision profile: compile it with --decision decision.yaml."
         )
-    decided = manifest.decision
-    others = [_comparison(repository, one) for one in decided.comparisons]
-    inputs, beside, knock_outs = read_applicants(compiled, file, columns)
+    embedded = manifest.decision
+    others = [_comparison(repository, one) for one in embedded.comparisons]
+    inputs, further, knock_outs = read_applicants(compiled, file, columns)
     values = [
-        {**{column: beside[column][i] for column in knock_outs}, **own}
+        {**{column: further[column][i] for column in knock_outs}, **own}
         for i, own in enumerate(values_of(manifest, inputs))
     ]
-    _check_domain(decided.profile, values)
-    explained = _explained(compiled, inputs, "deciding", tell)
+    _check_domain(embedded.profile, values)
+    explained = _explained(compiled, inputs, "deciding", progress)
     rows = []
     for row, known in zip(explained, values, strict=True):
         try:
-            decision = decide(decided, row, known)
+            decision = decide(embedded, row, known)
         except NoReasonsError as error:
-            hit = any(fits(rule, known.get(rule.feature)) for rule in decided.profile.knock_outs)
-            outcome = "decline" if hit else outcome_of(decided.profile, row.score)
+            hit = any(fits(rule, known.get(rule.feature)) for rule in embedded.profile.knock_outs)
+            outcome = "decline" if hit else outcome_of(embedded.profile, row.score)
             rows.append(DecidedRow(row, outcome, None, str(error)))
         else:
             rows.append(DecidedRow(row, decision.decision, decision))
-    asked = [i for i, row in enumerate(rows) if row.decision is not None and _is_of_score(row)]
-    if asked:
-        chosen = {tensor: array[asked] for tensor, array in inputs.items()}
-        for number, (one, other) in enumerate(zip(decided.comparisons, others, strict=True), start=1):
+    by_score = [i for i, row in enumerate(rows) if row.decision is not None and _is_of_score(row)]
+    if by_score:
+        chosen = {tensor: array[by_score] for tensor, array in inputs.items()}
+        for number, (one, other) in enumerate(zip(embedded.comparisons, others, strict=True), start=1):
             stage = f"{one.name} ({number} of {len(others)})"
-            other = replace(other, manifest=judged_by(other.manifest, decided))
-            for i, row in zip(asked, _explained(other, chosen, stage, tell), strict=True):
-                rows[i] = replace(rows[i], others=(*rows[i].others, _codes(decided, row, one.name)))
-    return DecidedFile(compiled, decided.comparisons, tuple(rows), inputs, beside)
+            other = replace(other, manifest=judged_by(other.manifest, embedded))
+            for i, row in zip(by_score, _explained(other, chosen, stage, progress), strict=True):
+                rows[i] = replace(rows[i], others=(*rows[i].others, _codes(embedded, row, one.name)))
+    return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further)
 
 
 def read_applicants(
@@ -152,8 +154,8 @@ def read_applicants(
     """
     inputs = read_inputs(compiled, file)
     names = _only_of_knock_outs(compiled.manifest, inputs)
-    beside = _beside(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
-    return inputs, beside | _cells(compiled.manifest, beside, names), names
+    further = _further(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
+    return inputs, further | _cells(compiled.manifest, further, names), names
 
 
 def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
@@ -161,21 +163,21 @@ def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray]
     inputs = inputs_of_arrow(compiled, batch)
     names = _only_of_knock_outs(compiled.manifest, inputs)
     table = rows_of_arrow(batch, sorted(names), names) if names else None
-    beside = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))
-    return inputs, _cells(compiled.manifest, beside, names)
+    further = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))
+    return inputs, _cells(compiled.manifest, further, names)
 
 
 def _only_of_knock_outs(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> set[str]:
     """Return the features that knock-outs look at and the model does not take."""
     known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
-    return {rule.feature for rule in decided_of(manifest).profile.knock_outs} - known.keys()
+    return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
 
 
 def _cells(
-    manifest: Manifest, beside: Mapping[str, Sequence[Any]], names: Collection[str]
+    manifest: Manifest, further: Mapping[str, Sequence[Any]], names: Collection[str]
 ) -> dict[str, list[Any]]:
-    rules = decided_of(manifest).profile.knock_outs
-    return {name: [read_cell(cell, name, rules) for cell in beside[name]] for name in names}
+    rules = profile_of(manifest).profile.knock_outs
+    return {name: [read_cell(cell, name, rules) for cell in further[name]] for name in names}
 
 
 def _check_domain(profile: DecisionProfile, values: Sequence[Mapping[str, Any]]) -> None:
@@ -196,10 +198,10 @@ def _is_of_score(row: DecidedRow) -> bool:
     return any(reason.attribution is not None for reason in row.decision.reasons)
 
 
-def _codes(decided: Decided, row: ExplainedRow, name: str) -> Codes:
+def _codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
     """Return the codes of a comparison's reasons; none where it could give no reasons."""
     try:
-        return codes_of(decided, row, name)
+        return codes_of(embedded, row, name)
     except NoReasonsError:
         return ()
 
@@ -219,11 +221,11 @@ def _comparison(repository: Path, one: Comparison) -> Compiled:
 
 
 def _explained(
-    compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, tell: Tell
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, progress: Progress
 ) -> list[ExplainedRow]:
     count, found = len(next(iter(inputs.values()))), list[ExplainedRow]()
     for part in slices(count, compiled.manifest.measured.max_batch):
-        tell(stage, part.start, count)
+        progress(stage, part.start, count)
         answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
         found += explained_rows(compiled.manifest, answer)
     odd = next((i for i, row in enumerate(found) if not math.isfinite(row.score)), None)
@@ -235,7 +237,7 @@ def _explained(
     return found
 
 
-def _beside(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
+def _further(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
     """Return columns of the file, [count] cells each."""
     if not columns:
         return {}

@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from compiler.artefact.folder import whole
-from compiler.decisions.rows import decided_of
-from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, Tell, decide_file
+from compiler.decisions.rows import profile_of
+from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
+from compiler.progress import Progress, silent
 
 SHOWN = 20  # features in lines
 OTHER_OUTPUTS = (
@@ -72,14 +73,14 @@ class Difference:
         return self.reasons_changed / max(self.declined_by_both, 1)
 
 
-def difference(repository: Path, old: str, new: str, file: Path, tell: Tell = lambda *_: None) -> Difference:
+def difference(repository: Path, old: str, new: str, file: Path, progress: Progress = silent) -> Difference:
     """Decide the rows of a file by two entries.
 
     Raises:
         RepositoryError: no such entry.
         InvalidOptionError, InvalidReferencesError: no profile, or rows that do not fit one of them.
     """
-    before, after = (decide_file(repository, name, file, (), tell) for name in (old, new))
+    before, after = (decide_file(repository, name, file, (), progress) for name in (old, new))
     pairs = list(zip(before.rows, after.rows, strict=True))
     flipped = [i for i, (a, b) in enumerate(pairs) if a.outcome != b.outcome]
     flips = Counter(f"{pairs[i][0].outcome} → {pairs[i][1].outcome}" for i in flipped)
@@ -100,22 +101,22 @@ def difference(repository: Path, old: str, new: str, file: Path, tell: Tell = la
 
 def lines(found: Difference) -> list[str]:
     """Return what to print."""
-    told = [f"{found.rows} rows: {_percent(found.flip_share)} are decided otherwise"]
-    told += [f"  {count:8}  {flip}" for flip, count in found.flips.items()]
-    told.append(
+    printed = [f"{found.rows} rows: {_percent(found.flip_share)} are decided otherwise"]
+    printed += [f"  {count:8}  {flip}" for flip, count in found.flips.items()]
+    printed.append(
         f"first reason changed: {_percent(found.reason_share)} of {found.declined_by_both} declined by both"
     )
-    told.append(f"score: {found.score_change:+.6g} in the mean")
+    printed.append(f"score: {found.score_change:+.6g} in the mean")
     if found.base_change is not None:
-        told.append(
+        printed.append(
             f"base value: {found.base_change:+.6g}; attributions, in the mean and of their absolutes:"
         )
-        told += [
+        printed += [
             f"  {one.mean:+12.6g}  {one.mean_absolute:12.6g}  {one.feature}" for one in found.features[:SHOWN]
         ]
         if len(found.features) > SHOWN:
-            told.append(f"  {len(found.features) - SHOWN} more features, of smaller change")
-    return told
+            printed.append(f"  {len(found.features) - SHOWN} more features, of smaller change")
+    return printed
 
 
 def write_difference(found: Difference, file: Path) -> None:
@@ -125,9 +126,9 @@ def write_difference(found: Difference, file: Path) -> None:
         part.write_text(json.dumps({**asdict(found), **shares}, indent=1) + "\n")
 
 
-def _explains(decided: DecidedFile) -> tuple[str, str]:
-    profile = decided_of(decided.compiled.manifest).profile
-    return decided.compiled.manifest.explained_output, profile.space
+def _explains(file: DecidedFile) -> tuple[str, str]:
+    profile = profile_of(file.compiled.manifest).profile
+    return file.compiled.manifest.explained_output, profile.space
 
 
 def _base_change(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> float | None:

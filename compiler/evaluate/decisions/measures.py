@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from compiler.decisions.decide import Outcome
-from compiler.decisions.rows import decided_of
+from compiler.decisions.rows import profile_of
 from compiler.decisions.stability import DRAWS, survival
 from compiler.errors import InvalidOptionError
-from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, Tell, decide_file, plain
+from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain
 from compiler.evaluate.decisions.moved import Moved, move
 from compiler.evaluate.evaluate import references_of
 from compiler.manifest import Manifest
+from compiler.progress import Progress, silent
 
 SMALL = 30  # rows; rates of fewer say little
 MOST_GROUPS = 20  # values of a protected attribute
@@ -131,7 +132,7 @@ class Report:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the numbers must know."""
-        small = sorted({f"{one.column} = {told(one.value)}" for one in self.groups if one.small})
+        small = sorted({f"{one.column} = {cell_text(one.value)}" for one in self.groups if one.small})
         return (
             NOT_RECORDED,
             *((NO_COMPARISONS,) if not self.file.comparisons else ()),
@@ -149,7 +150,7 @@ def report(
     groups: Sequence[str] = (),
     references: Path | None = None,
     seed: int = 0,
-    tell: Tell | None = None,
+    progress: Progress = silent,
 ) -> Report:
     """Decide every row of `data`, and measure what comes of it.
 
@@ -163,9 +164,8 @@ def report(
         RepositoryError, InvalidOptionError, InvalidReferencesError: as `decide_file`; columns that are no
             label or no groups, references that are not those of the entry.
     """
-    tell = tell or (lambda *_: None)
     columns = [*groups, *([] if label is None else [label])]
-    file = decide_file(repository, name, data, columns, tell)
+    file = decide_file(repository, name, data, columns, progress)
     manifest = file.compiled.manifest
     given = None if references is None else references_of(file.compiled, name, references)
     rated = [rate for column in dict.fromkeys(groups) for rate in _rates(column, file)]
@@ -182,7 +182,7 @@ def report(
         len(by_score),
         tuple(_reasons(file)),
         tuple(_agreements(file, by_score)),
-        NO_REFERENCES if given is None else move(file, given, seed, tell),
+        NO_REFERENCES if given is None else move(file, given, seed, progress),
         tuple(rated),
         labelled,
         _gaps(file),
@@ -194,7 +194,7 @@ def _without(row: DecidedRow) -> str:
     return row.fault or "" if row.decision is None else row.decision.warnings[0]
 
 
-def told(value: str | float | None) -> str:
+def cell_text(value: str | float | None) -> str:
     """Write a cell in words: whole numbers without a point."""
     return "empty" if value is None else f"{value:g}" if isinstance(value, float) else value
 
@@ -211,14 +211,14 @@ def _reasons(file: DecidedFile) -> list[ReasonCount]:
     """Return the reasons, most frequent first."""
     found: dict[str, list[tuple[int, float | None, dict[str, float]]]] = {}
     texts: dict[str, str] = {}
-    profile = decided_of(file.compiled.manifest).profile
+    profile = profile_of(file.compiled.manifest).profile
     for row in file.rows:
         if row.outcome != "decline" or row.decision is None:
             continue
         compared = list(zip(file.comparisons, row.others, strict=True)) if row.others else []
-        for place, reason in enumerate(row.decision.reasons):
+        for rank, reason in enumerate(row.decision.reasons):
             stays = {name: float(share) for name, share in survival(reason.code, compared).items()}
-            found.setdefault(reason.code, []).append((place, reason.share, stays))
+            found.setdefault(reason.code, []).append((rank, reason.share, stays))
             of_code = profile.reasons.get(reason.code)
             texts[reason.code] = profile.title(reason.feature) if of_code is None else of_code.text
     counts = [
@@ -226,7 +226,7 @@ def _reasons(file: DecidedFile) -> list[ReasonCount]:
             code,
             texts[code],
             len(each),
-            sum(place == 0 for place, _, _ in each),
+            sum(rank == 0 for rank, _, _ in each),
             _mean([share for _, share, _ in each if share is not None]),
             _means([stays for _, _, stays in each if stays]),
         )
@@ -264,7 +264,7 @@ def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agree
 
 
 def _rates(column: str, file: DecidedFile) -> list[GroupRates]:
-    cells = [plain(cell) for cell in file.beside[column]]
+    cells = [plain(cell) for cell in file.further[column]]
     values = sorted({*cells}, key=lambda value: (value is None, isinstance(value, str), value or 0))
     if len(values) > MOST_GROUPS:
         raise InvalidOptionError(
@@ -296,12 +296,12 @@ def _share(rows: Sequence[DecidedRow], outcome: Outcome) -> float:
 
 
 def _label(column: str, file: DecidedFile) -> LabelRates:
-    cells = [plain(cell) for cell in file.beside[column]]
+    cells = [plain(cell) for cell in file.further[column]]
     values: list[Any] = sorted({*cells}, key=str)
     if len(values) != 2 or None in values or len({type(value) for value in values}) > 1:
         raise InvalidOptionError(
-            f"--label {column}: has the values {', '.join(map(told, values[:5]))}; a label has two, in every "
-            "row."
+            f"--label {column}: has the values {', '.join(map(cell_text, values[:5]))}; a label has two, in "
+            "every row."
         )
     positive = max(values)
     feared = [cell == positive for cell in cells]
@@ -313,6 +313,6 @@ def _label(column: str, file: DecidedFile) -> LabelRates:
 
 
 def _gaps(file: DecidedFile) -> Gaps:
-    tolerance = decided_of(file.compiled.manifest).tolerance
+    tolerance = profile_of(file.compiled.manifest).tolerance
     gaps = [abs(row.explained.gap) for row in file.rows if row.explained.gap is not None]
     return Gaps(max(gaps, default=None), tolerance, sum(not gap <= tolerance for gap in gaps))

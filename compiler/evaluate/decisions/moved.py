@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.artefact.compiled import Compiled
-from compiler.decisions.rows import decided_of, score_index
-from compiler.evaluate.decisions.decided import DecidedFile, Tell
+from compiler.decisions.rows import feature_names, profile_of, score_index
+from compiler.evaluate.decisions.decided import DecidedFile
 from compiler.evaluate.explained_model import GivenReferences, slices
-from compiler.manifest import elements
+from compiler.progress import Progress
 from compiler.runtime.session import Runner, kernels_of
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
 _AT_ONCE = 4096
 
-Places = Sequence[tuple[str, int]]  # tensors, and elements of their flattened rows
+Positions = Sequence[tuple[str, int]]  # tensors, and elements of their flattened rows
 
 
 @dataclass(frozen=True)
@@ -41,31 +41,33 @@ class Moved:
     of_each: tuple[tuple[float, float], ...]
 
 
-def move(file: DecidedFile, references: GivenReferences, seed: int, tell: Tell) -> Moved | str:
+def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Progress) -> Moved | str:
     """Return what the named reasons do to the score; a text where nothing can be moved, or moved to."""
     manifest = file.compiled.manifest
-    profile = decided_of(manifest).profile
+    profile = profile_of(manifest).profile
     if any(e.at or e.tensor not in manifest.inputs for e in manifest.explained):
         return "what is explained is no input, whose features could be moved"
-    places, random = places_of(file), np.random.default_rng(seed)
+    positions, random = positions_of(file), np.random.default_rng(seed)
     declined = [i for i, row in enumerate(file.rows) if row.by_score]
     if len(declined) > MOST:
         declined = sorted(random.choice(declined, MOST, replace=False).tolist())
     score, sign = _Score(file.compiled), 1 if profile.adverse == "above" else -1
     found, passed = list[tuple[float, float]](), list[tuple[float, float]]()
     for done, i in enumerate(declined):
-        tell("moving reasons", done, len(declined))
+        progress("moving reasons", done, len(declined))
         decision = file.rows[i].decision
         assert decision is not None
         named = [key for reason in decision.reasons for key in reason.features]
-        rest = [key for key in places if key not in named]
+        rest = [key for key in positions if key not in named]
         if not rest:
             continue
         size = min(len(named), len(rest))
         chosen = [named, *([rest[j] for j in random.permutation(len(rest))[:size]] for _ in range(DRAWS))]
         drawn = random.choice(len(references.shares), EACH, p=references.shares)
         row = {tensor: array[i : i + 1] for tensor, array in file.inputs.items()}
-        rows = [_moved(row, references, drawn, [p for key in keys for p in places[key]]) for keys in chosen]
+        rows = [
+            _moved(row, references, drawn, [p for key in keys for p in positions[key]]) for keys in chosen
+        ]
         scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
         of_keys = scores.reshape(len(chosen), EACH)
         gains = sign * (file.rows[i].explained.score - of_keys.mean(axis=1))
@@ -87,12 +89,11 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, tell: Tell) 
     )
 
 
-def places_of(file: DecidedFile) -> dict[str, Places]:
+def positions_of(file: DecidedFile) -> dict[str, Positions]:
     """Return where the features of each key, a feature or a group, stand."""
     single: dict[str, tuple[str, int]] = {}
     for item in file.compiled.manifest.explained:
-        size = math.prod(item.tensor.shape)
-        names = item.feature_names or ((item.tensor.name,) if size == 1 else elements(item.tensor.name, size))
+        names = feature_names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
         single |= {name: (item.tensor.name, j) for j, name in enumerate(names)}
     players = {player.name: player.features for player in file.compiled.manifest.players}
     keys = file.rows[0].explained.attributions if file.rows else {}
@@ -100,14 +101,14 @@ def places_of(file: DecidedFile) -> dict[str, Places]:
 
 
 def _moved(
-    row: Mapping[str, np.ndarray], references: GivenReferences, drawn: np.ndarray, places: Places
+    row: Mapping[str, np.ndarray], references: GivenReferences, drawn: np.ndarray, positions: Positions
 ) -> dict[str, np.ndarray]:
     """Return the row, once for each drawn reference, with that one's values at the places."""
     found = {tensor: np.repeat(array, len(drawn), axis=0) for tensor, array in row.items()}
-    for tensor, place in places:
+    for tensor, position in positions:
         given = np.asarray(references.arrays[tensor])
         flat = found[tensor].reshape(len(drawn), -1)
-        flat[:, place] = given.reshape(len(given), -1)[drawn, place].astype(flat.dtype)
+        flat[:, position] = given.reshape(len(given), -1)[drawn, position].astype(flat.dtype)
         found[tensor] = flat.reshape(found[tensor].shape)
     return found
 
@@ -116,7 +117,7 @@ class _Score:
     """[M] the scores of rows, by the plain model where it answers them."""
 
     def __init__(self, compiled: Compiled) -> None:
-        self._profile = decided_of(compiled.manifest).profile
+        self._profile = profile_of(compiled.manifest).profile
         self._output, self._run = self._profile.tensor, compiled.run
         if self._output in {spec.name for spec in compiled.manifest.outputs}:
             with kernels_of(compiled.custom_ops):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compiler.decisions.stability import DRAWS
-from compiler.evaluate.decisions.measures import Report, told
+from compiler.evaluate.decisions.measures import Report, cell_text
 from compiler.evaluate.decisions.moved import Moved
 from compiler.pictures.drawings import matplotlib_or_advice, png
 
@@ -43,9 +43,9 @@ def plots(report: Report) -> dict[str, bytes]:
 def _reasons(report: Report) -> bytes:
     shown, declines = report.reasons[:SHOWN], report.outcomes["decline"]
     figure, axes = _bars([f"{one.code}: {one.text}" if one.text != one.code else one.code for one in shown])
-    places = np.arange(len(shown))
-    axes.barh(places, [100 * one.declines / declines for one in shown], color=GREY, label="principal")
-    axes.barh(places, [100 * one.first / declines for one in shown], height=0.4, label="the largest")
+    positions = np.arange(len(shown))
+    axes.barh(positions, [100 * one.declines / declines for one in shown], color=GREY, label="principal")
+    axes.barh(positions, [100 * one.first / declines for one in shown], height=0.4, label="the largest")
     figure.suptitle(f"Principal reasons of {declines} declines")
     axes.set_xlabel("declines [%]")
     return _finished(figure, axes)
@@ -54,12 +54,12 @@ def _reasons(report: Report) -> bytes:
 def _stability(report: Report) -> bytes:
     names = ["draws of the references" if one.name == DRAWS else one.name for one in report.agreements]
     figure, axes = _bars(names)
-    places = np.arange(len(names))
+    positions = np.arange(len(names))
     for shift, label, shares in (
         (-0.2, "same set", [one.same_set for one in report.agreements]),
         (0.2, "same order", [one.same_order for one in report.agreements]),
     ):
-        bars = axes.barh(places + shift, [100 * share for share in shares], height=0.38, label=label)
+        bars = axes.barh(positions + shift, [100 * share for share in shares], height=0.38, label=label)
         axes.bar_label(bars, fmt="%.0f%%", padding=2, fontsize="small")
     axes.set_xlim(0, 108)
     figure.suptitle(f"The same principal reasons by other references: {report.by_score} declines")
@@ -83,9 +83,9 @@ def _moved(moved: Moved) -> bytes:
 
 
 def _groups(report: Report) -> bytes:
-    names = [f"{one.column} = {told(one.value)} ({one.rows} rows)" for one in report.groups]
+    names = [f"{one.column} = {cell_text(one.value)} ({one.rows} rows)" for one in report.groups]
     figure, axes = _bars(names)
-    places, left = np.arange(len(names)), np.zeros(len(names))
+    positions, left = np.arange(len(names)), np.zeros(len(names))
     for label, colour, shares in (
         ("approved", "tab:blue", [one.approved for one in report.groups]),
         ("referred", "tab:orange", [one.referred for one in report.groups]),
@@ -93,11 +93,11 @@ def _groups(report: Report) -> bytes:
     ):
         width = 100 * np.array(shares)
         if width.any():
-            axes.barh(places, width, left=left, color=colour, label=label)
+            axes.barh(positions, width, left=left, color=colour, label=label)
         left += width
-    for place, one in zip(places, report.groups, strict=True):
+    for position, one in zip(positions, report.groups, strict=True):
         ratio = "–" if one.ratio is None else f"ratio {one.ratio:.2f}"
-        axes.text(101, float(place), ratio + " (small)" * one.small, va="center", fontsize="small")
+        axes.text(101, float(position), ratio + " (small)" * one.small, va="center", fontsize="small")
     axes.set_xlim(0, 125)
     figure.suptitle("Decisions by protected group; ratio of approvals to the highest rate")
     axes.set_xlabel("rows [%]")

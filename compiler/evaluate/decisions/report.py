@@ -1,9 +1,6 @@
 """What `rationale decisions report` shows and writes: tables, report.json, CSVs and plots."""
 
-import csv
-import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,12 +8,13 @@ from typing import Any
 from rich.table import Table
 
 from compiler.artefact.folder import write
-from compiler.decisions.rows import decided_of
+from compiler.decisions.rows import profile_of
 from compiler.decisions.stability import DRAWS
 from compiler.errors import InvalidOptionError
-from compiler.evaluate.decisions.measures import Report, told
+from compiler.evaluate.decisions.measures import Report, cell_text
 from compiler.evaluate.decisions.moved import Moved
 from compiler.evaluate.decisions.plots import plots
+from compiler.evaluate.report import csv_of, json_of
 
 DECISIONS, REASONS, GROUPS, WHOLE = "decisions.csv", "reasons.csv", "groups.csv", "report.json"
 SHOWN = 20  # reasons of a table
@@ -46,7 +44,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def _outcomes(report: Report) -> Table:
     count = len(report.file.rows)
-    table = _table(f"Decisions: {count} rows, threshold {decided_of(report.manifest).profile.threshold:g}")
+    table = _table(f"Decisions: {count} rows, threshold {profile_of(report.manifest).profile.threshold:g}")
     table.add_column("")
     table.add_column("rows", justify="right")
     table.add_column("share", justify="right")
@@ -107,7 +105,7 @@ def _groups(report: Report) -> Table:
     columns = ("group", "rows", "approved", "referred", "declined", "ratio of approvals")
     table = _table("Protected groups: each rate of approvals over the highest", *columns)
     for one in report.groups:
-        name = f"{one.column} = {told(one.value)}" + " (small)" * one.small
+        name = f"{one.column} = {cell_text(one.value)}" + " (small)" * one.small
         ratio = "–" if one.ratio is None else f"{one.ratio:.2f}"
         rates = map(_percent, (one.approved, one.referred, one.declined))
         table.add_row(name, str(one.rows), *rates, ratio)
@@ -117,7 +115,7 @@ def _groups(report: Report) -> Table:
 def _label(report: Report) -> Table:
     label = report.label
     assert label is not None
-    title = f"{label.column} = {told(label.positive)}: {_percent(label.rate)} of all rows"
+    title = f"{label.column} = {cell_text(label.positive)}: {_percent(label.rate)} of all rows"
     table = _table(title, "decision", "share")
     for outcome, rate in label.by_outcome.items():
         table.add_row(outcome, _percent(rate))
@@ -137,34 +135,34 @@ def write_report(report: Report, data: Path, seed: int, folder: Path) -> tuple[l
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    said = list[str]()
+    messages = list[str]()
     contents = {
         WHOLE: _json(report, data, seed),
-        DECISIONS: _csv(list(_decisions(report))),
-        REASONS: _csv([_flat(asdict(one)) for one in report.reasons]),
+        DECISIONS: csv_of(list(_decisions(report))),
+        REASONS: csv_of([_flat(asdict(one)) for one in report.reasons]),
     }
     if report.groups:
-        contents[GROUPS] = _csv([asdict(one) for one in report.groups])
+        contents[GROUPS] = csv_of([asdict(one) for one in report.groups])
     try:
         contents |= plots(report)
     except InvalidOptionError as error:  # the rest is worth having without them
-        said.append(str(error))
+        messages.append(str(error))
     write(folder, contents)
-    return list(contents), said
+    return list(contents), messages
 
 
 def _json(report: Report, data: Path, seed: int) -> bytes:
-    manifest, decided = report.manifest, decided_of(report.manifest)
+    manifest, embedded = report.manifest, profile_of(report.manifest)
     moved = None if isinstance(report.moved, str) else asdict(report.moved)
-    whole = {
+    content = {
         "version": 1,
         "entry": report.name,
         "data": data.name,
         "rows": len(report.file.rows),
         "seed": seed,
-        "digests": {**manifest.digests.model_dump(), "profile": decided.digest},
-        "policy": decided.profile.references.policy,
-        "threshold": decided.profile.threshold,
+        "digests": {**manifest.digests.model_dump(), "profile": embedded.digest},
+        "policy": embedded.profile.references.policy,
+        "threshold": embedded.profile.threshold,
         "outcomes": report.outcomes,
         "without_reasons": report.without_reasons,
         "knocked_out": report.knocked_out,
@@ -178,7 +176,7 @@ def _json(report: Report, data: Path, seed: int) -> bytes:
         "gaps": asdict(report.gaps),
         "notes": report.notes,
     }
-    return (json.dumps(whole, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    return json_of(content)
 
 
 def _decisions(report: Report) -> Iterator[dict[str, Any]]:
@@ -187,7 +185,7 @@ def _decisions(report: Report) -> Iterator[dict[str, Any]]:
     for i, row in enumerate(report.file.rows):
         explained = row.explained
         reasons = () if row.decision is None else row.decision.reasons
-        told: dict[str, Any] = {
+        record: dict[str, Any] = {
             "row": i,
             "decision": row.outcome,
             "score": explained.score,
@@ -195,13 +193,13 @@ def _decisions(report: Report) -> Iterator[dict[str, Any]]:
             "base_value": explained.base_value,
             "completeness_gap": explained.gap,
         }
-        for place in range(most):
-            reason = reasons[place] if place < len(reasons) else None
-            told[f"reason_{place + 1}"] = reason and reason.code
-            told[f"attribution_{place + 1}"] = reason and reason.attribution
+        for rank in range(most):
+            reason = reasons[rank] if rank < len(reasons) else None
+            record[f"reason_{rank + 1}"] = reason and reason.code
+            record[f"attribution_{rank + 1}"] = reason and reason.attribution
         for one, codes in zip(report.file.comparisons, row.others, strict=False):
-            told[f"reasons by {one.name}"] = " ".join(codes)
-        yield told | {"without_reasons": row.fault}
+            record[f"reasons by {one.name}"] = " ".join(codes)
+        yield record | {"without_reasons": row.fault}
 
 
 def _flat(members: Mapping[str, Any]) -> dict[str, Any]:
@@ -211,12 +209,3 @@ def _flat(members: Mapping[str, Any]) -> dict[str, Any]:
         parts = value if isinstance(value, dict) else {"": value}
         found |= {f"{key}_{name}".rstrip("_"): part for name, part in parts.items()}
     return found
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    text = io.StringIO(newline="")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue().encode()

@@ -89,7 +89,7 @@ def test_a_repository_that_is_no_folder(tmp_path: Path, compiled: Compiled) -> N
     assert contents(tmp_path) == {"file": b"kept"}
 
 
-def test_a_refused_folder_is_told_plainly(
+def test_a_refused_folder_is_reporting_errors(
     tmp_path: Path, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -163,6 +163,13 @@ def test_a_writer_waits_for_another_process(tmp_path: Path, compiled: Compiled) 
         holder.communicate()
         thread.join(20)
     assert open_entry(tmp_path, "m").manifest.model == "m"
+
+
+@pytest.mark.usefixtures("without_locks")
+def test_a_file_system_without_locks(tmp_path: Path, compiled: Compiled, other: Compiled) -> None:
+    compiled.write(tmp_path, "m")
+    other.write(tmp_path, "m")
+    assert open_entry(tmp_path, "m").manifest.digests == other.manifest.digests
 
 
 # -- reading back --------------------------------------------------------------------------------------

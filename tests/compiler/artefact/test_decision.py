@@ -25,7 +25,7 @@ from compiler import (
     compile_model,
 )
 from compiler.artefact.entry import check_entry, open_entry
-from compiler.decisions.rows import decided_of, explained_rows, keys_of
+from compiler.decisions.rows import explained_rows, keys_of, profile_of
 from compiler.errors import InvalidOptionError, InvalidProfileError
 from compiler.explain.logits import is_probability
 from compiler.explain.methods import Method
@@ -106,8 +106,8 @@ def test_attributions_add_up_to_the_score(model: onnx.ModelProto, change: Mappin
     for row in explained_rows(compiled.manifest, compiled.explain(X)):
         assert row.base_value is not None
         assert sum(row.attributions.values()) == pytest.approx(row.score - row.base_value, abs=1e-5)
-    assert decided_of(compiled.manifest).output_range == (0, 1)
-    assert decided_of(compiled.manifest).tolerance == 1e-4
+    assert profile_of(compiled.manifest).output_range == (0, 1)
+    assert profile_of(compiled.manifest).tolerance == 1e-4
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_the_entry_keeps_the_profile_and_is_run_for_one_request_alone(tmp_path: 
     manifest = open_entry(tmp_path, "credit").manifest
     assert manifest.decision == compiled.manifest.decision
     assert keys_of(manifest) == ("money", NAMES[0], *NAMES[3:])
-    assert decided_of(manifest).tolerance == 0.01
+    assert profile_of(manifest).tolerance == 0.01
     assert any("has the reason 'R2'" in warning for warning in manifest.warnings)
     assert [read_entry(tmp_path / name).batching for name in ("credit", "credit_explain")] == [True, False]
     decided(SOFTMAX, deployment=rationale.Deployment(one_shot=True)).write(tmp_path, "once")
@@ -148,7 +148,7 @@ def test_auto_compiles_a_profile() -> None:
 def test_the_names_at_the_top() -> None:
     profile = rationale.DecisionProfile.model_validate(GOOD)
     compiled = compile_model(SIGMOID, DeepShap(R), decision=profile, feature_names=NAMES)
-    assert decided_of(compiled.manifest).digest == profile.digest
+    assert profile_of(compiled.manifest).digest == profile.digest
     assert issubclass(rationale.InvalidProfileError, InvalidOptionError)
 
 
@@ -193,14 +193,14 @@ def test_boosted_trees_are_explained_in_either_space(space: str) -> None:
 def test_a_score_that_nothing_closes_ranges_as_the_references_show() -> None:
     scores = R @ W[:, 1] + B[1]
     least, most = float(scores.min()), float(scores.max())
-    found = decided_of(decided(LINEAR, {"output": "z[1]"} | {"threshold": (least + most) / 2}).manifest)
+    found = profile_of(decided(LINEAR, {"output": "z[1]"} | {"threshold": (least + most) / 2}).manifest)
     assert found.output_range == pytest.approx((least, most), rel=1e-5)
     assert found.tolerance == pytest.approx(1e-4 * (most - least), rel=1e-4)
     with pytest.raises(
         InvalidProfileError, match=r"threshold 700 is outside of 'z\[1\]'.*references show it"
     ):
         decided(LINEAR, {"output": "z[1]", "threshold": 700})
-    found = decided_of(
+    found = profile_of(
         decided(LINEAR, {"output": "z[1]", "threshold": 700, "output_range": [300, 850]}).manifest
     )
     assert found.output_range == (300, 850)
@@ -236,7 +236,7 @@ def test_trees_that_average_probabilities_range_from_0_to_1() -> None:
         )
         model = rationale.convert(forest, R)
     compiled = decided(model, {"output": "probabilities"}, TreeShap(R))
-    assert decided_of(compiled.manifest).output_range == (0, 1)
+    assert profile_of(compiled.manifest).output_range == (0, 1)
     with pytest.raises(InvalidProfileError, match="not made by a Sigmoid"):
         decided(model, {"output": "probabilities", "space": "margin"}, TreeShap(R))
     np.testing.assert_allclose(

@@ -155,7 +155,7 @@ def test_a_manifest_that_cannot_be_read_is_refused_by_its_address(
     assert refused["m"].startswith(f"file://{bucket}/m_explain/explanation.json: not a manifest")
 
 
-def test_entries_of_older_compilers_are_taken_as_they_are(remote: RemoteRepository, bucket: Path) -> None:
+def test_entries_without_digests_are_taken_as_they_are(remote: RemoteRepository, bucket: Path) -> None:
     path = bucket / "m_explain" / "explanation.json"
     path.write_text(Manifest.read(path).model_copy(update={"graphs": {}}).to_json())
     assert pull(remote) == {}
@@ -264,6 +264,15 @@ def test_what_a_killed_pull_left_goes_with_the_next(remote: RemoteRepository) ->
     remote.pull()
     assert sorted(path.name for path in remote.folder.iterdir()) == ["content", "repository"]
     assert len(list((remote.folder / "content").iterdir())) == len(ENTRIES)
+
+
+@pytest.mark.usefixtures("without_locks")
+def test_a_copy_on_a_file_system_without_locks(remote: RemoteRepository, bucket: Path) -> None:
+    other = remote.folder / ".pulling-abc"
+    other.mkdir(parents=True)
+    assert pull(remote) == {}
+    assert same(remote, bucket)
+    assert other.exists()  # for another process may still write to it
 
 
 def test_urls_that_make_no_sense_are_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from compiler import TreeShap, compile_model, convert
 from compiler.conversion.graphs import INPUT, AsOnnx, Both
-from compiler.conversion.parity import MIXTURES, compare, demand, said, warnings_of
+from compiler.conversion.parity import MIXTURES, compare, demand, summary, warnings_of
 from compiler.conversion.rows import Rows
 from compiler.errors import CheckFailedError, InvalidOptionError
 from compiler.manifest import Manifest, Parity
@@ -90,8 +90,8 @@ def test_what_differs_is_told_with_its_row() -> None:
     assert wrong.output_range == pytest.approx(np.ptp(changed[:, 1]))
     assert wrong.missing_error is not None
     assert wrong.missing_error < 1e-6  # the row that differs is a complete one
-    assert f"differs by 2.5e-01 at most on {K} references" in said(wrong)
-    assert "2 labels differ" in said(wrong)
+    assert f"differs by 2.5e-01 at most on {K} references" in summary(wrong)
+    assert "2 labels differ" in summary(wrong)
     with pytest.raises(CheckFailedError, match=rf"at row {row} of the references they differ by 0.25 in p"):
         demand(wrong)
     changed[8] = np.nan
@@ -151,7 +151,7 @@ def test_mixtures_of_references_are_compared() -> None:
     assert parity.mixtures == MIXTURES
     assert parity.error == pytest.approx(0.2, abs=1e-6)
     assert "of the references with " in parity.where
-    assert f"on {MIXTURES} mixtures of two" in said(parity)
+    assert f"on {MIXTURES} mixtures of two" in summary(parity)
     with pytest.raises(CheckFailedError, match=f"at row {parity.row} of the references with .* of row "):
         demand(parity)
 

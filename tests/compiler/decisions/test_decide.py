@@ -23,7 +23,7 @@ from compiler.decisions.decide import (
 )
 from compiler.decisions.rows import ExplainedRow
 from compiler.errors import InvalidOptionError
-from compiler.manifest import Decided
+from compiler.manifest import EmbeddedProfile
 from compiler.profile import ReasonText, as_profile
 
 CODES = {"income": "R01", "debt": "R02", "arrears": "R02", "inquiries": "R04", "age": "R05", "housing": "R03"}
@@ -51,9 +51,9 @@ VALUES: dict[str, Any] = {"income": 20.0, "debt": 5.0, "arrears": 1.0, "inquirie
 VALUES |= {"own": 0.0, "rent": 1.0}
 
 
-def decided(**over: Any) -> Decided:
+def decided(**over: Any) -> EmbeddedProfile:
     profile = as_profile({**PROFILE, **over})
-    return Decided(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=1e-4)
+    return EmbeddedProfile(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=1e-4)
 
 
 def explained(

@@ -5,7 +5,7 @@ import pytest
 
 from compiler import Compiled, DeepShap, TreeShap, compile_model
 from compiler.decisions.decide import fits
-from compiler.decisions.rows import decided_of, explained_rows, keys_of, shortest, values_of
+from compiler.decisions.rows import explained_rows, keys_of, profile_of, shortest, values_of
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 
@@ -97,7 +97,7 @@ def test_an_input_s_name_is_no_other_tensor_s_feature(inputs: str) -> None:
     written = {"years": 5, "income": 1, "age": 40, "debt": 2}
     for (values,) in (values_of(manifest, given), values_of(manifest, given, [written])):
         assert values == written
-        (rule,) = decided_of(manifest).profile.knock_outs
+        (rule,) = profile_of(manifest).profile.knock_outs
         assert not fits(rule, values[rule.feature])
 
 

@@ -44,7 +44,6 @@ def test_beside_every_pair_of_explanations() -> None:
     assert found.largest == pytest.approx(np.max(moved), rel=1e-6)
     both = [(reasons[i][n], reasons[j][n]) for i, j in pairs for n in range(len(X))]
     assert found.differ == np.mean([{*one} != {*other} for one, other in both])
-    assert found.differ_first == np.mean([one[:1] != other[:1] for one, other in both])
     assert [a.base_value for a in drawn] == pytest.approx([answer["base_value"][0, 0] for answer in answers])
     assert 0 < found.differ < 1
     assert move([(drawn[0], drawn[1])]).mean == pytest.approx(np.mean(moved[0]), rel=1e-6)
@@ -52,4 +51,4 @@ def test_beside_every_pair_of_explanations() -> None:
 
 def test_the_same_references_move_nothing() -> None:
     found = from_draw_to_draw([answer_of(compiled(7), {"x": X}) for _ in range(2)])
-    assert (found.mean, found.largest, found.differ, found.differ_first) == (0, 0, 0, 0)
+    assert (found.mean, found.largest, found.differ) == (0, 0, 0)

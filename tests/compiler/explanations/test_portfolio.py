@@ -236,6 +236,20 @@ def test_two_runs_do_not_write_the_same_answer(repository: Path, loans: Path) ->
     assert parquet.read_table(to / "2026" / "part-0.parquet").num_rows == N
 
 
+@pytest.mark.usefixtures("without_locks")
+def test_two_runs_without_locks_share_no_file(repository: Path, loans: Path) -> None:
+    to = loans.parent / "reasons"
+    (to / "2026").mkdir(parents=True)
+    with answered_files._published(fs.LocalFileSystem(), str(to / "2026" / "part-0.parquet")) as out:
+        out.write(b"the answer of a run that goes on")
+        assert explain(repository, "--input", loans, "--save", to).exit_code == 0
+        assert parquet.read_table(to / "2026" / "part-0.parquet").num_rows == N
+    assert (to / "2026" / "part-0.parquet").read_bytes() == b"the answer of a run that goes on"
+    assert explain(repository, "--input", loans, "--save", to).exit_code == 0
+    assert parquet.read_table(to / "2026" / "part-0.parquet").num_rows == N
+    assert sorted(path.name for path in (to / "2026").iterdir()) == [f"part-{i}.parquet" for i in range(3)]
+
+
 def test_a_fault_leaves_nothing_half_written(
     repository: Path, loans: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from compiler.decisions.decide import NoReasonsError, decide
 from compiler.decisions.rows import ExplainedRow
 from compiler.export.page import FILES
-from compiler.manifest import Decided
+from compiler.manifest import EmbeddedProfile
 from compiler.profile import as_profile
 
 ROWS = 400
@@ -93,7 +93,7 @@ def drawn(random: np.random.Generator) -> tuple[ExplainedRow, dict[str, Any]]:
 )
 def test_as_the_compiler_decides(change: dict[str, Any], tmp_path: Path) -> None:
     profile = as_profile({**PROFILE, **change})
-    decided = Decided(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=0.01)
+    decided = EmbeddedProfile(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=0.01)
     random = np.random.default_rng(1)
     rows = [drawn(random) for _ in range(ROWS)]
     answers = in_node(decided, rows, tmp_path)
@@ -114,7 +114,9 @@ def test_as_the_compiler_decides(change: dict[str, Any], tmp_path: Path) -> None
     assert {"approve", "decline", "R1", "R4", "constructor"} <= seen
 
 
-def in_node(decided: Decided, rows: list[tuple[ExplainedRow, dict[str, Any]]], folder: Path) -> list[Any]:
+def in_node(
+    decided: EmbeddedProfile, rows: list[tuple[ExplainedRow, dict[str, Any]]], folder: Path
+) -> list[Any]:
     node = shutil.which("node")
     if node is None:
         pytest.fail("no node: on Debian and Ubuntu, `apt-get install nodejs npm`", pytrace=False)
@@ -139,7 +141,7 @@ def in_node(decided: Decided, rows: list[tuple[ExplainedRow, dict[str, Any]]], f
     return json.loads(done.stdout)
 
 
-def expected(decided: Decided, row: ExplainedRow, values: dict[str, Any]) -> dict[str, Any]:
+def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]) -> dict[str, Any]:
     """Return what the page has to say, where the gateway answers it or refuses."""
     from compiler.decisions.domain import outside
 

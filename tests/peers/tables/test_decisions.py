@@ -26,7 +26,7 @@ from sklearn.preprocessing import OrdinalEncoder
 from compiler import DeepShap, TreeShap, compile_model
 from compiler.artefact.compiled import Compiled
 from compiler.decisions.decide import Decision, decide
-from compiler.decisions.rows import decided_of, explained_rows, values_of
+from compiler.decisions.rows import explained_rows, profile_of, values_of
 from compiler.errors import InvalidProfileError
 from service.app import create_app, create_backend
 from service.settings import Settings
@@ -256,13 +256,13 @@ def decisions(case: Case, rows: pd.DataFrame) -> Iterator[Decision]:
         answer = case.compiled.explain(rows[start : start + 1000])
         explained, values = explained_rows(manifest, answer), values_of(manifest, answer.inputs)
         for row, value in zip(explained, values, strict=True):
-            yield decide(decided_of(manifest), row, value)
+            yield decide(profile_of(manifest), row, value)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_row_is_decided_and_adds_up(name: str) -> None:
     case = case_of(name)
-    profile = decided_of(case.compiled.manifest).profile
+    profile = profile_of(case.compiled.manifest).profile
     found = list(decisions(case, case.rows))
     due = case.score(case.rows)
     score = np.array([decision.score for decision in found])
@@ -286,7 +286,7 @@ def test_every_row_is_decided_and_adds_up(name: str) -> None:
 def test_reasons_are_in_the_order_of_shap(name: str) -> None:
     """All that are declined or referred among the first rows, up to SAMPLE."""
     case = case_of(name)
-    profile = decided_of(case.compiled.manifest).profile
+    profile = profile_of(case.compiled.manifest).profile
     adverse = np.flatnonzero(case.score(case.rows) > (profile.refer or (profile.threshold,))[0] + SCORES)
     rows = case.rows.iloc[adverse[: SAMPLE[name]]]
     assert len(rows) == min(SAMPLE[name], len(adverse)) >= 30
@@ -326,7 +326,7 @@ def test_a_protected_input_stops_the_compile() -> None:
     with pytest.raises(InvalidProfileError, match="SEX"):
         compile_model(booster(sex=True), method, decision={**decision, "features": features})
     allowed = {**decision, "features": features, "allow_protected": ["SEX"]}
-    assert decided_of(compile_model(booster(sex=True), method, decision=allowed).manifest).profile.protected
+    assert profile_of(compile_model(booster(sex=True), method, decision=allowed).manifest).profile.protected
 
 
 # -- over HTTP -------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from compiler import DeepShap, IntegratedGradients, compile_model
 from compiler.artefact.compiled import Compiled
 from compiler.decisions.drift import stability
-from compiler.decisions.rows import decided_of, explained_rows
+from compiler.decisions.rows import explained_rows, profile_of
 from service.decisions import decider
 from service.decisions.decider import LEAST, WINDOW, Drift
 from service.observability.metrics import Metrics
@@ -56,7 +56,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_classes_are_made_of_the_references(model: Compiled) -> None:
-    classes = decided_of(model.manifest).classes
+    classes = profile_of(model.manifest).classes
     assert set(classes) == {"", *FEATURES}
     debts = [row.attributions["debt"] for row in explained_rows(model.manifest, model.explain(X[:300]))]
     np.testing.assert_allclose(classes["debt"].bounds, np.quantile(debts, np.arange(1, 10) / 10), atol=0.02)
@@ -73,7 +73,7 @@ def test_classes_have_the_weights_of_the_references_that_are_explained() -> None
     compiled = compile_model(MODEL, method, feature_names=FEATURES, decision=decision)
     scores = compiled.run({"x": references})["y"][:, 0]
     due = np.quantile(np.repeat(scores, weights.astype(int)), np.arange(1, 10) / 10)
-    found = decided_of(compiled.manifest).classes[""].bounds
+    found = profile_of(compiled.manifest).classes[""].bounds
     np.testing.assert_allclose(found, due, atol=0.01 * np.ptp(scores))
 
 
@@ -103,7 +103,7 @@ def test_a_window_of_the_last_decisions(model: Compiled) -> None:
     assert moved["rationale_score_psi{model=model}"] > 0.25
     assert moved["rationale_attribution_psi{feature=age,model=model}"] == 0
     last = np.concatenate([X[:300], X[100:300], X + np.array([0, 3, 5], np.float32)])[-WINDOW:]
-    classes = decided_of(model.manifest).classes["debt"]
+    classes = profile_of(model.manifest).classes["debt"]
     attributed = [answer["attributions"]["debt"] for answer in answers(model, last)]
     counts = np.bincount(np.searchsorted(classes.bounds, attributed), minlength=10)
     assert moved["rationale_attribution_psi{feature=debt,model=model}"] == pytest.approx(

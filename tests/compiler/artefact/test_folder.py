@@ -1,0 +1,43 @@
+"""One process at a time, where the file system has locks."""
+
+from pathlib import Path
+
+import pytest
+
+from compiler.artefact import folder
+from compiler.artefact.folder import locked
+from compiler.errors import InvalidOptionError
+
+
+def test_a_folder_and_a_file_let_one_in(tmp_path: Path) -> None:
+    with (tmp_path / "part").open("ab") as part:
+        for place in (tmp_path, part):
+            with locked(place) as alone:
+                assert alone
+        with (
+            locked(part) as alone,
+            (tmp_path / "part").open("ab") as again,
+            pytest.raises(InvalidOptionError, match="one run at a time"),
+            locked(again, "one run at a time"),
+        ):
+            pass
+        assert alone
+    with locked(tmp_path, "left when the first has gone") as alone:
+        assert alone
+
+
+def test_an_error_of_who_is_in_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError), locked(tmp_path, "another run"):
+        raise BlockingIOError
+
+
+@pytest.mark.usefixtures("without_locks")
+def test_a_file_system_without_locks_lets_everyone_in(tmp_path: Path) -> None:
+    with locked(tmp_path) as first, locked(tmp_path, "another run") as second:
+        assert (first, second) == (False, False)
+
+
+def test_a_platform_without_locks_lets_everyone_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder.sys, "platform", "win32")
+    with locked(tmp_path) as first, locked(tmp_path, "another run") as second:
+        assert (first, second) == (False, False)
