@@ -42,8 +42,13 @@ def keys_of(manifest: Manifest) -> tuple[str, ...]:
     return tuple(
         key
         for item in manifest.attributed
-        for key in _names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+        for key in names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
     )
+
+
+def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """Return the names of a tensor's features, as explanations and decisions have them."""
+    return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
@@ -93,7 +98,7 @@ def values_of(
         if spec.name not in inputs:
             continue
         table = inputs[spec.name].reshape(rows, -1)
-        names = _names(spec.name, named.get(spec.name), table.shape[1])
+        names = names_of(spec.name, named.get(spec.name), table.shape[1])
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
         if len(names) == 1:
@@ -133,13 +138,9 @@ def _by_name(
     found: dict[str, list[float]] = {}
     for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
-        names = _names(item.tensor.name, item.feature_names, values.shape[1])
+        names = names_of(item.tensor.name, item.feature_names, values.shape[1])
         found.update(zip(names, values.T.tolist(), strict=True))
     return found
-
-
-def _names(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
-    return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def _plain(value: Any) -> Any:

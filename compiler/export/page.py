@@ -21,9 +21,10 @@ from compiler.artefact.repository import check_name
 from compiler.browser import FILES as SHARED
 from compiler.decisions.rows import keys_of, score_index
 from compiler.errors import InvalidOptionError
-from compiler.export.fields import fields, names_of
+from compiler.export.fields import fields
 from compiler.export.fit import TYPES, check_fits, check_size
 from compiler.export.web import WebRuntime, find_runtime
+from compiler.form import feature_names
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
 from compiler.references.reference_set import spreads
 
@@ -75,7 +76,7 @@ def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
     arrays = compiled.fit(table.given)
     texts = {spec.name for spec in manifest.inputs if spec.datatype == "BYTES"}
     rows = {name: array.astype(str) if name in texts else array for name, array in arrays.items()}
-    return spreads(rows, {spec.name: names_of(manifest, spec) for spec in manifest.inputs}, None)
+    return spreads(rows, feature_names(manifest), None)
 
 
 def _told(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:
@@ -120,7 +121,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             for spec in manifest.inputs
         ],
         "switch": EXPLAIN if manifest.one_shot else None,
-        "fields": [*fields(manifest, compiled.sample, {spread.feature: spread for spread in known})],
+        "fields": [*fields(manifest, compiled.sample, known)],
         "attributed": attributed,
         "groups": manifest.groups,
         "outputs": {
