@@ -1,7 +1,7 @@
 """What a form asks for: the features of an instance, each with its range, its words and its rule."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,7 +88,7 @@ def model_fields(
     ]
 
 
-def knock_out_fields(profile: DecisionProfile, known: set[str]) -> list[Field]:
+def knock_out_fields(profile: DecisionProfile, known: Collection[str]) -> list[Field]:
     """Return the fields of what knock-outs look at and the model does not take.
 
     Args:

@@ -269,7 +269,6 @@ def _threshold(entry: Entry, manifest: Manifest) -> Threshold:
     decided, form = decided_of(manifest), form_of(entry, manifest)
     profile = decided.profile
     shapes = {spec.name: spec.shape for spec in manifest.outputs}
-    known = {*form.names(), *(spec.name for spec in form.inputs)}
     return Threshold(
         output=profile.tensor,
         index=score_index(profile.index, abs(math.prod(shapes.get(profile.tensor, ())))),
@@ -279,7 +278,7 @@ def _threshold(entry: Entry, manifest: Manifest) -> Threshold:
         space=profile.space,
         beside=[
             Beside(name=field.name, kind=field.kind, missing=field.missing)
-            for field in knock_out_fields(profile, known)
+            for field in knock_out_fields(profile, form.taken)
         ],
         comparisons=[one.name for one in decided.comparisons],
     )
