@@ -56,21 +56,29 @@ def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> Non
         entry: that decided, see `Replayer.entry`.
 
     Raises:
-        InvalidOptionError: the inputs are not known; the folder is there already or cannot be written.
+        InvalidOptionError: the inputs are not known; the profile has features that it never discloses; the
+            folder is there already or cannot be written.
         RepositoryError: the entry's files are not those that decided.
     """
     if decision.instance is None:
         raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
     for fault in altered(decision, entry):
         raise RepositoryError(fault)
-    if folder.exists():
-        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
     manifest, version = entry.manifest, entry.model_path.parent
     assert manifest is not None  # noqa: S101 (it decided)
+    profile = decided_of(manifest).profile
+    if profile.never_disclose:
+        raise InvalidOptionError(
+            f"decision {decision.id}: its profile says never to disclose "
+            f"{', '.join(profile.never_disclose)}, and a receipt holds every feature: check the decision by "
+            "`rationale replay`"
+        )
+    if folder.exists():
+        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
     contents = {
         "request.json": _json({"instances": [decision.instance]}),
         "answer.json": _json(decision.answer),
-        "profile.json": _json(decided_of(manifest).profile.model_dump(mode="json")),
+        "profile.json": _json(profile.model_dump(mode="json")),
         "graph.json": _json(_graph(entry, manifest, decision.instance)),
     }
     try:
