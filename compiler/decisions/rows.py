@@ -124,6 +124,18 @@ def score_index(index: int | None, elements: int) -> int:
     return index if index is not None else int(elements == 2)
 
 
+def score_at(manifest: Manifest) -> tuple[str, int]:
+    """Return the tensor that holds the score, and which element of its row is it.
+
+    What is explained, where the entry does not decide or decides by an inner tensor.
+    """
+    profile = manifest.decision.profile if manifest.decision else None
+    for spec in manifest.outputs:
+        if profile is not None and spec.name == profile.tensor:
+            return spec.name, score_index(profile.index, math.prod(spec.shape))
+    return manifest.explained_value, 0
+
+
 def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
     profile = decided_of(manifest).profile
     if profile.tensor not in tensors:  # an inner tensor, which is what is explained

@@ -19,7 +19,7 @@ from compiler.artefact.entry import check_table, open_entry, read_table
 from compiler.artefact.folder import write
 from compiler.artefact.repository import check_name
 from compiler.browser import FILES as SHARED
-from compiler.decisions.rows import keys_of, score_index
+from compiler.decisions.rows import keys_of, score_at
 from compiler.errors import InvalidOptionError
 from compiler.export.fields import fields
 from compiler.export.fit import TYPES, check_fits, check_size
@@ -128,7 +128,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             "explained": manifest.explained_value,
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
-            **dict(zip(("score", "element"), _score(manifest), strict=True)),
+            **dict(zip(("score", "element"), score_at(manifest), strict=True)),
         },
         "decided": None
         if decided is None
@@ -137,15 +137,6 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         "digest": manifest.digests.explanation,
         "tools": f"Rationale {metadata.version('rationale')}",
     }
-
-
-def _score(manifest: Manifest) -> tuple[str, int]:
-    """Return the tensor that holds the score, and which element of its row is it."""
-    profile = manifest.decision.profile if manifest.decision else None
-    for spec in manifest.outputs:
-        if profile is not None and spec.name == profile.tensor:
-            return spec.name, score_index(profile.index, int(np.prod(spec.shape, dtype=int)))
-    return manifest.explained_value, 0
 
 
 # -- the page ----------------------------------------------------------------------------------------------

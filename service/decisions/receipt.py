@@ -1,6 +1,5 @@
 """`rationale receipt`: a decision with all that recomputes it, without Rationale and without the lender."""
 
-import math
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 
-from compiler.decisions.rows import decided_of, score_index
+from compiler.decisions.rows import decided_of, score_at
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import EXPLAIN, Manifest
 from service.decisions.decider import inputs_of
@@ -119,20 +118,11 @@ def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dic
             }
             for name, array in inputs.items()
         ],
-        "numbers": [_score(manifest), (manifest.explained_value, 0), (manifest.base_value, 0)],
+        "numbers": [score_at(manifest), (manifest.explained_value, 0), (manifest.base_value, 0)],
         "attributions": [
             (item.attributions, item.feature_names or (item.tensor.name,)) for item in manifest.attributed
         ],
     }
-
-
-def _score(manifest: Manifest) -> tuple[str, int]:
-    """Return the score's tensor and the element of its row."""
-    profile = decided_of(manifest).profile
-    for spec in manifest.outputs:
-        if spec.name == profile.tensor:
-            return spec.name, score_index(profile.index, math.prod(spec.shape))
-    return manifest.explained_value, 0
 
 
 def _json(content: Any) -> bytes:
