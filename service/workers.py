@@ -24,7 +24,7 @@ from pathlib import Path
 
 import typer
 from prometheus_client import CollectorRegistry
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from pydantic import SecretStr
 
 from compiler.errors import InvalidOptionError
@@ -130,7 +130,7 @@ class _Supervisor:
             process = self._running[index] = await self._start(index)
             status = await self._watch(process, ready)
             del self._running[index]
-            _forget_metrics(self._metrics, process.pid)
+            mark_process_dead(process.pid, str(self._metrics))  # what it had under way ended with it
             if not ready.done():  # it cannot start, and would not the next time
                 ready.set_result([])
                 self._status = self._status or status
@@ -181,14 +181,6 @@ def _as_json(settings: Settings) -> dict[str, object]:
     return values | {
         name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)
     }
-
-
-def _forget_metrics(folder: Path, pid: int) -> None:
-    """Forget what a worker had under way, which ended with it; what it counted stays."""
-    for file in folder.glob(
-        f"gauge_live*_{pid}.db"
-    ):  # as prometheus_client.multiprocess.mark_process_dead does
-        file.unlink()
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ class ExplainedRow:
 
 
 def profile_of(manifest: Manifest) -> EmbeddedProfile:
-    """Return the decision profile in a manifest, and assert that there is one."""
+    """Return a manifest's decision profile, and assert that there is one."""
     assert manifest.decision is not None
     return manifest.decision
 
@@ -42,8 +42,13 @@ def keys_of(manifest: Manifest) -> tuple[str, ...]:
     return tuple(
         key
         for item in manifest.attributed
-        for key in feature_names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+        for key in names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
     )
+
+
+def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """Return the names of a tensor's features, as explanations and decisions have them."""
+    return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
@@ -93,7 +98,7 @@ def values_of(
         if spec.name not in inputs:
             continue
         table = inputs[spec.name].reshape(rows, -1)
-        names = feature_names(spec.name, named.get(spec.name), table.shape[1])
+        names = names_of(spec.name, named.get(spec.name), table.shape[1])
         for row, values in zip(found, table, strict=True):
             row.update(zip(names, map(_plain, values), strict=True))
         if len(names) == 1:
@@ -119,6 +124,18 @@ def score_index(index: int | None, elements: int) -> int:
     return index if index is not None else int(elements == 2)
 
 
+def score_at(manifest: Manifest) -> tuple[str, int]:
+    """Return the tensor that holds the score, and which element of its row is it.
+
+    What is explained, where the entry does not decide or decides by an inner tensor.
+    """
+    profile = manifest.decision.profile if manifest.decision else None
+    for spec in manifest.outputs:
+        if profile is not None and spec.name == profile.tensor:
+            return spec.name, score_index(profile.index, math.prod(spec.shape))
+    return manifest.explained_value, 0
+
+
 def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
     profile = profile_of(manifest).profile
     if profile.tensor not in tensors:  # an inner tensor, which is what is explained
@@ -133,14 +150,9 @@ def _by_name(
     found: dict[str, list[float]] = {}
     for item, output in zip(attributed, outputs, strict=True):
         values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
-        names = feature_names(item.tensor.name, item.feature_names, values.shape[1])
+        names = names_of(item.tensor.name, item.feature_names, values.shape[1])
         found.update(zip(names, values.T.tolist(), strict=True))
     return found
-
-
-def feature_names(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
-    """Name the `count` features of a tensor's row, where nobody did: the only one by the tensor."""
-    return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def _plain(value: Any) -> Any:

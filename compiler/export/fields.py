@@ -1,14 +1,14 @@
 """What a page has a field for: each feature, with its title, unit, range or categories, a first value."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from compiler.decisions.domain import number_of
-from compiler.decisions.rows import feature_names
+from compiler.form import Field, feature_names, knock_out_fields, model_fields
 from compiler.manifest import FLOATS, Manifest, Spread, TensorSpec
 from compiler.profile import DecisionProfile, FeatureRule
 
@@ -26,58 +26,74 @@ class Range:
 
 
 def fields(
-    manifest: Manifest, sample: Mapping[str, np.ndarray], spreads: Mapping[str, Spread]
+    manifest: Manifest, sample: Mapping[str, np.ndarray], spreads: Iterable[Spread]
 ) -> Iterator[dict[str, Any]]:
     """Yield a field for each feature of every input, in their order; then what knock-outs look at besides.
 
     Args:
         sample: a row of each input, for features of which no spread is known.
-        spreads: by feature.
     """
     profile = manifest.decision.profile if manifest.decision else None
-    known = set[str]()
-    for spec in manifest.inputs:
-        for i, name in enumerate(names_of(manifest, spec)):
-            known |= {name, spec.name}
-            begin = sample[spec.name].reshape(-1)[i] if spec.name in sample else 0
-            rule = profile.features.get(name, FeatureRule()) if profile else FeatureRule()
-            yield {
-                "name": name,
-                "title": rule.title or name,
-                "unit": rule.unit,
-                "input": spec.name,
-                "missing": spec.name in manifest.takes_missing and spec.datatype in FLOATS,
-                "integer": spec.datatype not in FLOATS,
-                **_control(spec, rule, spreads.get(name), float(begin) if spec.datatype != "BYTES" else 0.0),
-            }
+    named = [(name, tensor) for tensor, names in feature_names(manifest).items() for name in names]
+    rows = {spec.name: iter(_row(spec, sample)) for spec in manifest.inputs}
+    for field in model_fields(manifest, named, profile, spreads):
+        assert field.spec is not None
+        yield {
+            **_common(field),
+            "input": field.spec.name,
+            "integer": field.spec.datatype not in FLOATS,
+            **_control(field, next(rows[field.spec.name])),
+        }
     if profile is not None:
-        yield from _of_rules(profile, known)
+        for field in knock_out_fields(profile, {name for pair in named for name in pair}):
+            yield {**_common(field), "input": None, **_knock_out(field, profile), "begin": None}
 
 
-def names_of(manifest: Manifest, spec: TensorSpec) -> tuple[str, ...]:
-    """Return the names of an input's features, as explanations and decisions have them."""
-    given = next((e.feature_names for e in manifest.explained if e.tensor.name == spec.name), None)
-    return feature_names(spec.name, given, math.prod(spec.shape))
+def _row(spec: TensorSpec, sample: Mapping[str, np.ndarray]) -> list[float]:
+    if spec.name in sample and spec.datatype != "BYTES":
+        return [float(value) for value in sample[spec.name].reshape(-1)]
+    return [0.0] * math.prod(spec.shape)
 
 
-def _control(spec: TensorSpec, rule: FeatureRule, spread: Spread | None, begin: float) -> dict[str, Any]:
-    if spec.datatype == "BYTES":
+def _common(field: Field) -> dict[str, Any]:
+    rule = field.rule
+    return {
+        "name": field.name,
+        "title": rule.title or field.name,
+        "unit": rule.unit,
+        "missing": field.missing,
+    }
+
+
+def _control(field: Field, begin: float) -> dict[str, Any]:
+    rule, spread = field.rule, field.spread
+    if field.kind == "text":
         called = {c.value: c.value for c in spread.categories} if spread else {}
         return _choices({**called, **rule.categories} if rule.open else rule.categories or called)
     if rule.categories and not rule.open:
         numbers = {number_of(key): title for key, title in rule.categories.items()}
         return _choices({number: title for number, title in numbers.items() if number is not None})
-    if spec.datatype == "BOOL" or (rule.type == "flag" and not rule.categories):
+    if field.kind == "flag" or (rule.type == "flag" and not rule.categories):
         return _choices({0: "no", 1: "yes"})
-    whole = not spec.datatype.startswith("FP") or bool(spread and spread.whole)
-    quantiles = spread.quantiles if spread else ()
+    quantiles = field.quantiles
     if not quantiles:
         size = max(abs(begin), 1.0)
         quantiles = (begin - size, begin, begin + size)
-    found = range_of(quantiles[0], quantiles[-1], rule, whole=whole)
+    found = range_of(quantiles[0], quantiles[-1], rule, whole=bool(field.whole))
     middle = quantiles[_MIDDLE] if len(quantiles) > _MIDDLE else quantiles[len(quantiles) // 2]
     begin = _plain(round(middle / found.step) * found.step)
     return {"kind": "number", **vars(found), "begin": min(max(begin, found.least), found.most)}
+
+
+def _knock_out(field: Field, profile: DecisionProfile) -> dict[str, Any]:
+    """Return the control of what only knock-outs look at; a number's range is that of their ends."""
+    if field.kind == "flag":
+        return {"kind": "choice", "choices": [[False, "no"], [True, "yes"]]}
+    if field.kind == "text":
+        return {"kind": "text"}
+    rules = [rule for rule in profile.knock_outs if rule.feature == field.name]
+    ends = [float(end) for r in rules for end in (r.above, r.below, r.equals) if end is not None]
+    return {"kind": "number", **vars(range_of(min(0.0, *ends), 2 * max(ends), field.rule, whole=False))}
 
 
 def _choices(categories: Mapping[Any, str]) -> dict[str, Any]:
@@ -111,26 +127,3 @@ def range_of(least: float, most: float, rule: FeatureRule, *, whole: bool) -> Ra
 def _plain(number: float) -> float:
     """Return a multiple of a power of ten without what binary leaves behind."""
     return float(f"{number:.12g}")
-
-
-def _of_rules(profile: DecisionProfile, known: set[str]) -> Iterator[dict[str, Any]]:
-    """Yield what knock-outs look at and the model does not take; nothing is known of it to begin with."""
-    for name in dict.fromkeys(rule.feature for rule in profile.knock_outs if rule.feature not in known):
-        rules = [rule for rule in profile.knock_outs if rule.feature == name]
-        wanted = [rule.equals for rule in rules if rule.equals is not None]
-        about = profile.features.get(name, FeatureRule())
-        common = {
-            "name": name,
-            "title": about.title or name,
-            "unit": about.unit,
-            "input": None,
-            "missing": True,
-        }
-        if any(isinstance(value, bool) for value in wanted):
-            yield {**common, "kind": "choice", "choices": [[False, "no"], [True, "yes"]], "begin": None}
-        elif any(isinstance(value, str) for value in wanted):
-            yield {**common, "kind": "text", "begin": None}
-        else:
-            ends = [end for rule in rules for end in (rule.above, rule.below, rule.equals) if end is not None]
-            span = range_of(min(0.0, *map(float, ends)), 2 * max(map(float, ends)), about, whole=False)
-            yield {**common, "kind": "number", **vars(span), "begin": None}

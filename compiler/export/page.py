@@ -19,11 +19,12 @@ from compiler.artefact.entry import check_table, open_entry, read_table
 from compiler.artefact.folder import write
 from compiler.artefact.repository import check_name
 from compiler.browser import FILES as SHARED
-from compiler.decisions.rows import keys_of, score_index
+from compiler.decisions.rows import keys_of, score_at
 from compiler.errors import InvalidOptionError
-from compiler.export.fields import fields, names_of
+from compiler.export.fields import fields
 from compiler.export.fit import TYPES, check_fits, check_size
 from compiler.export.web import WebRuntime, find_runtime
+from compiler.form import feature_names
 from compiler.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
 from compiler.references.reference_set import spreads
 
@@ -75,7 +76,7 @@ def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
     arrays = compiled.fit(table.given)
     texts = {spec.name for spec in manifest.inputs if spec.datatype == "BYTES"}
     rows = {name: array.astype(str) if name in texts else array for name, array in arrays.items()}
-    return spreads(rows, {spec.name: names_of(manifest, spec) for spec in manifest.inputs}, None)
+    return spreads(rows, feature_names(manifest), None)
 
 
 def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:
@@ -120,14 +121,14 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             for spec in manifest.inputs
         ],
         "switch": EXPLAIN if manifest.one_shot else None,
-        "fields": [*fields(manifest, compiled.sample, {spread.feature: spread for spread in known})],
+        "fields": [*fields(manifest, compiled.sample, known)],
         "attributed": attributed,
         "groups": manifest.groups,
         "outputs": {
             "explained": manifest.explained_value,
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
-            **dict(zip(("score", "element"), _score(manifest), strict=True)),
+            **dict(zip(("score", "element"), score_at(manifest), strict=True)),
         },
         "decided": None
         if embedded is None
@@ -136,15 +137,6 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         "digest": manifest.digests.explanation,
         "tools": f"Rationale {metadata.version('rationale')}",
     }
-
-
-def _score(manifest: Manifest) -> tuple[str, int]:
-    """Return the tensor that holds the score, and which element of its row is it."""
-    profile = manifest.decision.profile if manifest.decision else None
-    for spec in manifest.outputs:
-        if profile is not None and spec.name == profile.tensor:
-            return spec.name, score_index(profile.index, int(np.prod(spec.shape, dtype=int)))
-    return manifest.explained_value, 0
 
 
 # -- the page ----------------------------------------------------------------------------------------------

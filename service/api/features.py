@@ -1,15 +1,16 @@
 """What a form for a model needs to know: its features by name, unit and range, and what explains it."""
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 
-from compiler.decisions.rows import score_index
-from compiler.manifest import Category, Manifest, Spread
-from compiler.profile import DecisionProfile, FeatureRule
+from compiler.decisions.rows import profile_of, score_index
+from compiler.form import Field as FormField
+from compiler.form import Kind, knock_out_fields, model_fields
+from compiler.manifest import Category, Manifest
+from compiler.profile import DecisionProfile
 from service.api.endpoint import plane_of
 from service.api.problems import problem_responses
 from service.errors import NotExplainableError
@@ -17,13 +18,10 @@ from service.inference.features import form_of
 from service.observability.context import current
 from service.repository.entry import Entry
 from service.repository.registry import ModelRegistry
-from service.tensors import DTYPES
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 # Of explainers that the gateway answers references in a request by: the others need theirs beforehand.
 _OPEN_METHODS = ("deepshap", "integrated-gradients")
-_NO_RULE = FeatureRule()
-_KINDS: dict[type, Literal["number", "text", "flag"]] = {str: "text", bool: "flag"}
 
 Explainer = Annotated[
     str | None, Query(description="one of the model's explainers; none for the default", max_length=80)
@@ -56,7 +54,7 @@ class FeatureItem(BaseModel):
 
     name: str
     input: str
-    kind: Literal["number", "text", "flag"]
+    kind: Kind
     title: str | None = Field(None, description="of the decision profile")
     unit: str | None = Field(None, description="of the decision profile")
     missing: bool = Field(description="whether null may be sent, for a missing value")
@@ -83,7 +81,7 @@ class Group(BaseModel):
 
 class Beside(BaseModel):
     name: str
-    kind: Literal["number", "text", "flag"]
+    kind: Kind
     missing: bool = Field(default=True, description="whether null may be sent, where it is not known")
 
 
@@ -157,6 +155,11 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         raise NotExplainableError(f"model '{model}' has no explanation")
     if context is not None:
         context.caller.require_model(manifest.model)
+    decider = _decider(registry, manifest)
+    profile = None if decider is None else profile_of(decider[1]).profile
+    owners = [(name, tensor) for name, (tensor, _) in form_of(entry, manifest).features.items()]
+    spreads = manifest.references.spreads if manifest.references else ()
+    fields = model_fields(manifest, owners, profile, spreads)
     return ModelFeatures(
         model=manifest.model,
         explainer=named,
@@ -164,8 +167,8 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         digest=manifest.digests.explanation,
         explainers=_explainers(registry, manifest.model),
         inputs=_inputs(manifest),
-        features=_features(form_of(entry, manifest).features, manifest, _rules(registry, manifest)),
-        groups=_groups(registry, manifest),
+        features=[_feature(field) for field in fields],
+        groups=_groups(manifest, profile),
         layers=[layer.tensor.name for layer in manifest.layers],
         outputs=[
             OutputItem(name=spec.name, datatype=spec.datatype, shape=list(spec.shape))
@@ -178,7 +181,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         has_gap=manifest.completeness_gap is not None,
         references=_references(manifest),
         request_references=_request_references(manifest, request.app.state.settings.open_references),
-        decision=_threshold(registry, manifest),
+        decision=None if decider is None else _threshold(*decider),
         warnings=list(manifest.warnings),
     )
 
@@ -213,56 +216,35 @@ def _inputs(manifest: Manifest) -> list[InputItem]:
     ]
 
 
-def _features(
-    form: Mapping[str, tuple[str, int]], manifest: Manifest, rules: Mapping[str, FeatureRule]
-) -> list[FeatureItem]:
-    spreads = {one.feature: one for one in manifest.references.spreads} if manifest.references else {}
-    datatypes = {spec.name: spec.datatype for spec in manifest.inputs}
-    return [
-        _feature(name, tensor, datatypes[tensor], spreads.get(name), rules.get(name, _NO_RULE), manifest)
-        for name, (tensor, _) in form.items()
-    ]
-
-
-def _feature(
-    name: str, tensor: str, datatype: str, spread: Spread | None, rule: FeatureRule, manifest: Manifest
-) -> FeatureItem:
-    kind = DTYPES[datatype].kind
-    known: dict[str, Any] = {"whole": True} if kind in "iu" else {}
-    if spread is not None:
-        known["missing_share"] = spread.missing
-        if spread.quantiles:
-            known |= {"quantiles": list(spread.quantiles), "whole": spread.whole}
-            known |= {"least": spread.quantiles[0], "most": spread.quantiles[-1]}
-        if spread.categories:
-            known["categories"] = list(spread.categories)
-    ends = {"least": rule.least, "most": rule.most, "title": rule.title, "unit": rule.unit}
-    known |= {key: value for key, value in ends.items() if value is not None}
+def _feature(field: FormField) -> FeatureItem:
+    assert field.spec is not None  # noqa: S101 (the model takes it)
+    spread, rule = field.spread, field.rule
     return FeatureItem(
-        name=name,
-        input=tensor,
-        kind="text" if kind == "O" else "flag" if kind == "b" else "number",
-        missing=tensor in manifest.takes_missing and kind == "f",
+        name=field.name,
+        input=field.spec.name,
+        kind=field.kind,
+        title=rule.title,
+        unit=rule.unit,
+        missing=field.missing,
+        whole=field.whole,
+        least=field.least,
+        most=field.most,
+        quantiles=list(field.quantiles) or None,
+        missing_share=None if spread is None else spread.missing,
+        categories=None if spread is None else list(spread.categories) or None,
         called=dict(rule.categories) or None,
-        **known,
     )
 
 
-def _rules(registry: ModelRegistry, manifest: Manifest) -> Mapping[str, FeatureRule]:
-    decided = _decider(registry, manifest)
-    return {} if decided is None or decided.decision is None else decided.decision.profile.features
+def _decider(registry: ModelRegistry, manifest: Manifest) -> tuple[Entry, Manifest] | None:
+    """Return the entry by which the model decides, whatever explains it here, and its manifest."""
+    entry = registry.compiled(manifest.model)
+    found = None if entry is None else entry.manifest
+    return None if entry is None or found is None or found.decision is None else (entry, found)
 
 
-def _decider(registry: ModelRegistry, manifest: Manifest) -> Manifest | None:
-    """Return the manifest by which the model decides, whatever explains it here."""
-    compiled = registry.compiled(manifest.model)
-    found = None if compiled is None else compiled.manifest
-    return found if found is not None and found.decision is not None else None
-
-
-def _groups(registry: ModelRegistry, manifest: Manifest) -> list[Group]:
-    decided = _decider(registry, manifest)
-    titles = {} if decided is None or decided.decision is None else decided.decision.profile.groups
+def _groups(manifest: Manifest, profile: DecisionProfile | None) -> list[Group]:
+    titles = {} if profile is None else profile.groups
     return [
         Group(name=name, features=members, title=titles[name].title if name in titles else None)
         for name, members in manifest.groups.items()
@@ -283,12 +265,10 @@ def _request_references(manifest: Manifest, most: int) -> int:
     return most
 
 
-def _threshold(registry: ModelRegistry, manifest: Manifest) -> Threshold | None:
-    decided, entry = _decider(registry, manifest), registry.compiled(manifest.model)
-    if decided is None or decided.decision is None or entry is None:
-        return None
-    profile = decided.decision.profile
-    shapes = {spec.name: spec.shape for spec in decided.outputs}
+def _threshold(entry: Entry, manifest: Manifest) -> Threshold:
+    decided, form = profile_of(manifest), form_of(entry, manifest)
+    profile = decided.profile
+    shapes = {spec.name: spec.shape for spec in manifest.outputs}
     return Threshold(
         output=profile.tensor,
         index=score_index(profile.index, abs(math.prod(shapes.get(profile.tensor, ())))),
@@ -296,14 +276,9 @@ def _threshold(registry: ModelRegistry, manifest: Manifest) -> Threshold | None:
         refer=None if profile.refer is None else list(profile.refer),
         adverse=profile.adverse,
         space=profile.space,
-        beside=_beside(entry, profile),
-        comparisons=[one.name for one in decided.decision.comparisons],
+        beside=[
+            Beside(name=field.name, kind=field.kind, missing=field.missing)
+            for field in knock_out_fields(profile, form.taken)
+        ],
+        comparisons=[one.name for one in decided.comparisons],
     )
-
-
-def _beside(entry: Entry, profile: DecisionProfile) -> list[Beside]:
-    """Return what `:decide` demands of an instance besides the model's features."""
-    form = form_of(entry, entry.manifest)
-    known = {*form.names(), *(spec.name for spec in form.inputs)}
-    rules = {rule.feature: rule for rule in profile.knock_outs if rule.feature not in known}
-    return [Beside(name=name, kind=_KINDS.get(type(rule.equals), "number")) for name, rule in rules.items()]

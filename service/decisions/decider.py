@@ -34,7 +34,7 @@ from service.errors import (
 from service.handlers import Call, Read, Verb, open_request
 from service.inference.checks import Faults
 from service.inference.dataplane import DataPlane
-from service.inference.features import Instances, form_of
+from service.inference.features import form_of, to_tensors
 from service.inference.request import InferenceRequest
 from service.observability.context import current
 from service.observability.metrics import Metrics
@@ -270,8 +270,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
         InvalidInputError: they do not fit the model, or have values that the profile does not take.
     """
     profile, form = profile_of(manifest).profile, form_of(entry, manifest)
-    known = {*form.names(), *(spec.name for spec in form.inputs)}
-    beside = [rule for rule in profile.knock_outs if rule.feature not in known]
+    beside = [rule for rule in profile.knock_outs if rule.feature not in form.taken]
     names = {rule.feature for rule in beside}
     own: list[Any] = []
     for i, row in enumerate(rows):
@@ -281,7 +280,8 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
                     faults.note(f"instances[{i}]: feature '{rule.feature}' {wrong}")
             row = {name: value for name, value in row.items() if name not in names}
         own.append(row)
-    inputs = Instances(own).tensors(entry, manifest, faults)
+    inputs = to_tensors(form, own, faults)
+    faults.tell()
     if profile.outside == "refuse" and any(rule.is_bounded for rule in profile.features.values()):
         for i, values in enumerate(values_of(manifest, inputs, rows)):
             for fault in outside(profile, values):

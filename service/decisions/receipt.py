@@ -1,6 +1,5 @@
 """`rationale receipt`: a decision with all that recomputes it, without Rationale and without the lender."""
 
-import math
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -10,7 +9,7 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 
-from compiler.decisions.rows import profile_of, score_index
+from compiler.decisions.rows import profile_of, score_at
 from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.manifest import EXPLAIN, Manifest
 from service.decisions.decider import inputs_of
@@ -56,21 +55,29 @@ def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> Non
         entry: that decided, see `Replayer.entry`.
 
     Raises:
-        InvalidOptionError: the inputs are not known; the folder is there already or cannot be written.
+        InvalidOptionError: the inputs are not known; the profile has features that it never discloses; the
+            folder is there already or cannot be written.
         RepositoryError: the entry's files are not those that decided.
     """
     if decision.instance is None:
         raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
     for fault in altered(decision, entry):
         raise RepositoryError(fault)
-    if folder.exists():
-        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
     manifest, version = entry.manifest, entry.model_path.parent
     assert manifest is not None  # noqa: S101 (it decided)
+    profile = profile_of(manifest).profile
+    if profile.never_disclose:
+        raise InvalidOptionError(
+            f"decision {decision.id}: its profile says never to disclose "
+            f"{', '.join(profile.never_disclose)}, and a receipt holds every feature: check the decision by "
+            "`rationale replay`"
+        )
+    if folder.exists():
+        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
     contents = {
         "request.json": _json({"instances": [decision.instance]}),
         "answer.json": _json(decision.answer),
-        "profile.json": _json(profile_of(manifest).profile.model_dump(mode="json")),
+        "profile.json": _json(profile.model_dump(mode="json")),
         "graph.json": _json(_graph(entry, manifest, decision.instance)),
     }
     try:
@@ -111,20 +118,11 @@ def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dic
             }
             for name, array in inputs.items()
         ],
-        "numbers": [_score(manifest), (manifest.explained_value, 0), (manifest.base_value, 0)],
+        "numbers": [score_at(manifest), (manifest.explained_value, 0), (manifest.base_value, 0)],
         "attributions": [
             (item.attributions, item.feature_names or (item.tensor.name,)) for item in manifest.attributed
         ],
     }
-
-
-def _score(manifest: Manifest) -> tuple[str, int]:
-    """Return the score's tensor and the element of its row."""
-    profile = profile_of(manifest).profile
-    for spec in manifest.outputs:
-        if spec.name == profile.tensor:
-            return spec.name, score_index(profile.index, math.prod(spec.shape))
-    return manifest.explained_value, 0
 
 
 def _json(content: Any) -> bytes:

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from compiler.manifest import Manifest, TensorSpec
@@ -60,6 +61,11 @@ class Form:
         """Return what an object must have: the features, and the inputs that have none."""
         owners = {tensor for tensor, _ in self.features.values()}
         return [*self.features, *(spec.name for spec in self.inputs if spec.name not in owners)]
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """What an object may have: the features, and the inputs whole."""
+        return frozenset((*self.features, *(spec.name for spec in self.inputs)))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from service.settings import Settings
 from tests.docs.pages import ROOT
 from tests.service import handmade as made
 from tests.service.conftest import gateway
+from tests.service.explaining import made_ready
 
 DASHBOARD = json.loads((ROOT / "deploy/grafana/rationale.json").read_text())
 PANELS = {one["title"]: one for one in DASHBOARD["panels"] if one["type"] != "row"}
@@ -55,7 +56,9 @@ async def test_a_running_gateway_shows_what_it_asks_for(tmp_path: Path) -> None:
     async with gateway(Settings(repository=tmp_path / "models", answer_cache_bytes=1 << 20)) as client:
         for verb in ("predict", "explain", "decide", "nonsense"):
             await client.post(f"/v1/models/score:{verb}", json={"instances": [ROW]})
-        await client.put("/v2/models/score/explainers/x", json={"method": "gradient"})
+        await made_ready(client, "/v2/models/score/explainers/x", {"method": "gradient"})
+        await client.put("/v2/models/score/canary", json={"explainer": "x", "share": 1})
+        await client.post("/v1/models/score:explain", json={"instances": [ROW]})
         page = (await client.get("/metrics")).text
     shown: dict[str, set[str]] = {name: set(labels) for name, labels in LATER.items()}
     for family in text_string_to_metric_families(page):

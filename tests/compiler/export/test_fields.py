@@ -37,7 +37,7 @@ def test_the_profile_comes_first() -> None:
 def test_of_each_kind() -> None:
     compiled = models.double()
     assert compiled.manifest.references is not None
-    spreads = {spread.feature: spread for spread in compiled.manifest.references.spreads}
+    spreads = compiled.manifest.references.spreads
     job, income, _, age, bankruptcies = fields(compiled.manifest, compiled.sample, spreads)
     assert (job["title"], job["kind"], job["choices"][2]) == ("Job", "choice", [2.0, "full time"])
     assert (income["kind"], income["least"] % 1000, income["missing"]) == ("number", 0, False)
@@ -49,7 +49,7 @@ def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
     references = rows(7, 5, seed=3) * np.float32(1.2345)
     compiled = compile_model(mlp(), DeepShap(references), feature_names=["a", "b", "c", "d", "e"])
     assert compiled.manifest.references is not None
-    known = {spread.feature: spread for spread in compiled.manifest.references.spreads}
+    known = compiled.manifest.references.spreads
     for i, field in enumerate(fields(compiled.manifest, compiled.sample, known)):
         assert field["least"] < references[:, i].min()
         assert field["most"] > references[:, i].max()

@@ -41,7 +41,7 @@ BARS = """() => [...document.querySelectorAll('li rect')].map(rect => {
 def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
+        pytest.fail("no Chromium: on Debian, `apt-get install chromium`", pytrace=False)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
         yield browser

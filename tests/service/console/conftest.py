@@ -49,7 +49,7 @@ def gateway(repository: Path) -> Iterator[str]:
 def browser() -> Iterator[Browser]:
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
-        pytest.skip("no Chromium here: apt-get install chromium")
+        pytest.fail("no Chromium: on Debian, `apt-get install chromium`", pytrace=False)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser

@@ -271,7 +271,7 @@ def test_a_row_of_a_file(page: Page, gateway: str, tmp_path: Path) -> None:
     expect(page.get_by_role("alert").filter(has_text="the file has no column")).to_be_visible()
     broken.write_bytes(b"\xff\xfe\x00")
     page.get_by_label("A CSV file").set_input_files(broken)
-    expect(page.get_by_role("alert").filter(has_text="needs a line of column names")).to_be_visible()
+    expect(page.get_by_role("alert").filter(has_text="not UTF-8 text")).to_be_visible()
     header = ",".join(WORST)
     broken.write_text(f"{header}\n{','.join(['x'] * len(WORST))}\n")
     page.get_by_label("A CSV file").set_input_files(broken)

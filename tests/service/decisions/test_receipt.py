@@ -136,6 +136,19 @@ def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: Ledger, 
     assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx | sha256sum`" in told
 
 
+def test_what_is_never_disclosed_is_in_no_receipt(decided: Decided, store: Ledger, tmp_path: Path) -> None:
+    decision = store.read(decided.ids["words"][0])
+    entry = Replayer(decided.settings).entry(decision)
+    assert entry.manifest is not None
+    assert entry.manifest.decision is not None
+    profile = entry.manifest.decision.profile.model_copy(update={"never_disclose": ("code",)})
+    by_it = entry.manifest.decision.model_copy(update={"profile": profile})
+    kept = replace(entry, manifest=entry.manifest.model_copy(update={"decision": by_it}))
+    with pytest.raises(InvalidOptionError, match="never to disclose code"):
+        write_receipt(decision, kept, tmp_path / "receipt")
+    assert not (tmp_path / "receipt").exists()
+
+
 def test_a_receipt_is_whole_or_not_there(decided: Decided, store: Ledger, tmp_path: Path) -> None:
     decision = store.read(decided.ids["words"][0])
     entry = Replayer(decided.settings).entry(decision)

@@ -1,6 +1,6 @@
 // Where the row comes from: the references' typical values, a file, or what was saved under a name.
 
-import { parse } from "../csv.js";
+import { readRows } from "../csv.js";
 import { fill, h } from "../dom.js";
 import { ofTable, read, typical } from "../rows.js";
 
@@ -32,36 +32,39 @@ export function source(model, { take, present }) {
 }
 
 async function opened(file, { model, take, trouble, picker }) {
-  const attempt = (where, act) => {
+  let columns;
+  const rows = [];
+  const begin = (names) => {
+    columns = names;
+    return (texts) => rows.push(texts);
+  };
+  try {
+    await readRows(file, begin);
+  } catch (error) {
+    trouble.textContent = `${file.name}: ${error.message}`;
+    return;
+  }
+  const pick = h("input", { type: "number", min: 1, max: rows.length, "aria-label": `Row of ${file.name}`, onchange: () => show(Number(pick.value)) });
+  const step = (by) => () => show(Math.min(rows.length, Math.max(1, Number(pick.value) + by)));
+  const show = (place) => {
+    pick.value = place;
     try {
-      act();
+      if (!rows[place - 1]) throw new Error(`there are rows 1 to ${rows.length}`);
+      take(ofTable(model, columns, rows[place - 1]));
       trouble.textContent = "";
     } catch (error) {
-      trouble.textContent = `${where}: ${error.message}`;
+      trouble.textContent = `${file.name}, row ${place}: ${error.message}`;
     }
   };
-  const text = await file.text();
-  attempt(file.name, () => {
-    const { columns, rows } = parse(text);
-    const show = (place) => {
-      pick.value = place;
-      attempt(`${file.name}, row ${place}`, () => {
-        if (!rows[place - 1]) throw new Error(`there are rows 1 to ${rows.length}`);
-        take(ofTable(model, columns, rows[place - 1]));
-      });
-    };
-    const pick = h("input", { type: "number", min: 1, max: rows.length, "aria-label": `Row of ${file.name}`, onchange: () => show(Number(pick.value)) });
-    const step = (by) => () => show(Math.min(rows.length, Math.max(1, Number(pick.value) + by)));
-    fill(
-      picker,
-      h("button", { type: "button", onclick: step(-1), "aria-label": "The row before" }, "‹"),
-      pick,
-      h("button", { type: "button", onclick: step(1), "aria-label": "The next row" }, "›"),
-      ` of ${rows.length}`,
-    );
-    picker.hidden = false;
-    queueMicrotask(() => show(1));
-  });
+  fill(
+    picker,
+    h("button", { type: "button", onclick: step(-1), "aria-label": "The row before" }, "‹"),
+    pick,
+    h("button", { type: "button", onclick: step(1), "aria-label": "The next row" }, "›"),
+    ` of ${rows.length}`,
+  );
+  picker.hidden = false;
+  show(1);
 }
 
 // --- saved rows -------------------------------------------------------------------------------------------

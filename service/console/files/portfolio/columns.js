@@ -1,12 +1,11 @@
 // Columns of a table as they are read: numbers as long as every value is one, else words.
 
+import { Fault } from "../csv.js";
+
 export const MOST_ROWS = 100_000;
 const MOST_CELLS = 20_000_000;
 const MISSING = new Set(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>"]);
 export const NUMBER = /^[ \t]*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[ \t]*$/;
-
-/** What is wrong with a file or a table, in words for its owner. */
-export class Fault extends Error {}
 
 /** A column that grows. `number`: Float64Array, NaN where a value is missing; `text`: codes into words, or -1. */
 export class Column {
@@ -83,11 +82,6 @@ export class Column {
 
 /** Make the columns of a header. `texts` names those that are words whatever they look like. */
 export function columnsOf(names, texts) {
-  const seen = new Set();
-  for (const name of names) {
-    if (seen.has(name)) throw new Fault(`Two columns are called "${name}": give each a name of its own.`);
-    seen.add(name);
-  }
   if (names.length * MOST_ROWS > MOST_CELLS * 10) {
     throw new Fault(`The table has ${names.length} columns: leave out those that are not needed.`);
   }

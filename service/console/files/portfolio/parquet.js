@@ -1,8 +1,9 @@
 // Parquet by hyparquet: whole columns, without a loop over rows of objects.
 
+import { Fault, checkNames } from "../csv.js";
 import { decompress } from "../vendor/fzstd/index.js";
 import { parquetMetadataAsync, parquetRead, parquetSchema } from "../vendor/hyparquet/index.js";
-import { Fault, MOST_ROWS, checkSize, columnsOf } from "./columns.js";
+import { MOST_ROWS, checkSize, columnsOf } from "./columns.js";
 
 const COMPRESSORS = { ZSTD: (bytes) => decompress(bytes) };
 
@@ -26,7 +27,9 @@ async function read(source, texts, progress) {
   const rows = Math.min(all, MOST_ROWS);
   if (rows === 0) throw new Fault("The file holds no rows.");
   const flat = parquetSchema(metadata).children.filter((child) => child.children.length === 0);
-  const columns = columnsOf(flat.map((child) => child.element.name), texts);
+  const names = flat.map((child) => child.element.name);
+  checkNames(names);
+  const columns = columnsOf(names, texts);
   checkSize(columns, rows);
   for (const [i, column] of columns.entries()) {
     await readColumn(source, metadata, column, rows);

@@ -1,7 +1,7 @@
 // A worker that reads a file: the page stays awake meanwhile.
 
-import { Fault } from "./columns.js";
-import { readCsv } from "./csv.js";
+import { Fault, readRows } from "../csv.js";
+import { MOST_ROWS, checkSize, columnsOf } from "./columns.js";
 
 const EVERY_MS = 100;
 
@@ -22,3 +22,26 @@ self.onmessage = async ({ data: { file, texts } }) => {
     self.postMessage({ reason });
   }
 };
+
+/** Read a file (a Blob). `progress` is called with the rows so far. Returns {columns, rows, isCut}. */
+async function readCsv(file, texts, progress) {
+  let columns;
+  let rows = 0;
+  let isCut = false;
+  const add = (fields) => {
+    if (rows === MOST_ROWS) {
+      isCut = true;
+      return false;
+    }
+    for (let i = 0; i < fields.length; i++) columns[i].add(fields[i]);
+    rows++;
+    if (rows % 4096 === 0) checkSize(columns, rows);
+    return true;
+  };
+  const begin = (names) => {
+    columns = columnsOf(names, texts);
+    return add;
+  };
+  await readRows(file, begin, progress);
+  return { columns: columns.map((column) => column.finished()), rows, isCut };
+}

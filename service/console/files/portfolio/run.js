@@ -2,7 +2,7 @@
 
 import { explain, send } from "../api.js";
 import { ask } from "./asking.js";
-import { Fault } from "./columns.js";
+import { Fault } from "../csv.js";
 import { Portfolio, layoutOf } from "./portfolio.js";
 import { Explained, bind, decode, encode, usable } from "./tensors.js";
 import { instance } from "./words.js";

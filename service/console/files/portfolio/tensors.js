@@ -4,7 +4,8 @@
 //   inputs   [{name, datatype, shape, features: [name of a column, …], missing: whether NaN may be sent}]
 //   players  [{name, features: [name of a column, …], output, width, at}]: element `at` of `width` in `output`
 
-import { Fault, NUMBER } from "./columns.js";
+import { Fault } from "../csv.js";
+import { NUMBER } from "./columns.js";
 
 const KINDS = {
   FP32: Float32Array, FP64: Float64Array, INT8: Int8Array, INT16: Int16Array, INT32: Int32Array,

@@ -3,7 +3,7 @@
 import { Problem } from "../api.js";
 import { fill, h, visible } from "../dom.js";
 import { number } from "../format.js";
-import { Fault } from "../portfolio/columns.js";
+import { Fault } from "../csv.js";
 import { frame, lacked, noTable, prepare, read } from "../portfolio/run.js";
 import { saveRows } from "../portfolio/save.js";
 import { makeCohorts } from "../portfolio/sections/cohorts.js";

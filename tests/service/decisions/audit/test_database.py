@@ -3,19 +3,15 @@
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from alembic import command
 from alembic.autogenerate import compare_metadata
-from alembic.config import Config
 from alembic.migration import MigrationContext
 from pydantic import ValidationError
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import inspect, text
 
 from compiler.errors import InvalidOptionError
 from service.configuration import load_settings
-from service.decisions.audit import migrations
 from service.decisions.audit.ledger import open_ledger, place_of
 from service.decisions.audit.sql import SqlStore
 from service.decisions.audit.tables import metadata
@@ -67,30 +63,6 @@ def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: SqlStore) 
     with pytest.raises(StateUnavailableError, match="by a newer version of Rationale"):
         newer.probe()
     assert list(verify(database)) == [1]
-
-
-def test_a_trail_of_before_the_first_release_is_refused_and_kept(url: str) -> None:
-    database = SqlStore(url)
-    engine = create_engine(database.url)
-    Path(database.url.database or "").parent.mkdir(exist_ok=True)
-    row: dict[str, Any] = dict.fromkeys(
-        "previous hash id time model version caller request_id answer".split(), ""
-    )
-    row |= {"chain": "c", "sequence": 1, "latency_ms": 1, "runtime": "", "kept": "", "inputs": "", "place": 0}
-    with engine.begin() as connection:
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-        command.upgrade(config, "0001")
-        names, marks = ", ".join(row), ", ".join(f":{name}" for name in row)
-        connection.execute(text(f"INSERT INTO audit_decisions ({names}) VALUES ({marks})"), row)  # noqa: S608
-    with pytest.raises(StateUnavailableError, match="name another database in RATIONALE_AUDIT"):
-        database.probe()
-    with engine.begin() as connection:
-        assert connection.execute(text("SELECT count(*) FROM audit_decisions")).scalar() == 1
-        connection.execute(text("DELETE FROM audit_decisions"))
-    assert list(verify(database)) == [0]
-    engine.dispose()
-    database.close()
 
 
 def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""The first tables."""
+"""The tables of the first release. Versions before it had the numbers that are missing here."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0003"
 down_revision = None
 
 
@@ -27,6 +27,7 @@ def upgrade() -> None:
         sa.Column("inputs", sa.Text, nullable=False),
         sa.Column("idempotency_key", sa.Text),
         sa.Column("place", sa.Integer, nullable=False),
+        sa.Column("key_digest", sa.Text),
     )
     key = ["model", "caller", "idempotency_key", "place"]
     op.create_index("audit_by_id", "audit_decisions", ["id"], unique=True)
@@ -38,9 +39,32 @@ def upgrade() -> None:
         sa.Column("wrapped", sa.Text, nullable=False),
     )
     op.create_table(
+        "audit_erasures",
+        sa.Column("id", sa.Text, primary_key=True),
+        sa.Column("time", sa.Text, nullable=False),
+        sa.Column("signature", sa.Text, nullable=False),
+    )
+    op.create_table(
         "audit_checkpoints",
         sa.Column("chain", sa.Text, primary_key=True),
         sa.Column("sequence", sa.BigInteger, nullable=False),
         sa.Column("hash", sa.Text, nullable=False),
+        sa.Column("previous", sa.Text, nullable=False),
         sa.Column("time", sa.Text, nullable=False),
+        sa.Column("content", sa.Text, nullable=False),
+        sa.Column("pruned", sa.Text, nullable=False),
+    )
+    op.create_table(
+        "audit_acts",
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+        sa.Column("previous", sa.Text, nullable=False),
+        sa.Column("hash", sa.Text, nullable=False),
+        sa.Column("time", sa.Text, nullable=False),
+        sa.Column("caller", sa.Text, nullable=False),
+        sa.Column("address", sa.Text, nullable=False),
+        sa.Column("act", sa.Text, nullable=False),
+        sa.Column("target", sa.Text, nullable=False),
+        sa.Column("status", sa.Integer, nullable=False),
+        sa.Column("request_id", sa.Text, nullable=False),
+        sa.Column("detail", sa.Text, nullable=False),
     )

@@ -1,0 +1,53 @@
+"""What a form knows of a feature: the profile comes before the references, and types before both."""
+
+import pytest
+
+from compiler.form import Field, feature_names, knock_out_fields, model_fields
+from compiler.manifest import Spread, TensorSpec
+from compiler.profile import DecisionProfile, FeatureRule, KnockOut
+from tests.compiler.export import models
+
+
+def test_the_profile_comes_before_the_references() -> None:
+    rule, spread = FeatureRule(most=9), Spread(feature="a", quantiles=(1.0, 2.0, 12.0), whole=True)
+    field = Field("a", TensorSpec(name="x", datatype="FP32", shape=(1,)), "number", False, rule, spread)
+    assert (field.least, field.most, field.whole) == (1.0, 9, True)
+
+
+@pytest.mark.parametrize(("datatype", "whole"), [("FP32", None), ("INT32", True)])
+def test_without_references_the_type_alone_says_what_is_whole(datatype: str, whole: bool | None) -> None:
+    field = Field("a", TensorSpec(name="x", datatype=datatype, shape=(1,)), "number", False)
+    assert (field.least, field.most, field.whole) == (None, None, whole)
+
+
+def test_what_knock_outs_alone_look_at() -> None:
+    rules = (
+        KnockOut(feature="debts", reason="R", above=3),
+        KnockOut(feature="debts", reason="R", equals=-1),
+        KnockOut(feature="fraud", reason="R", equals=True),
+        KnockOut(feature="country", reason="R", equals="XX"),
+        KnockOut(feature="age", reason="R", below=18),
+    )
+    features = {"fraud": FeatureRule(title="Fraud")}
+    profile = DecisionProfile(output="y", threshold=0.5, adverse="above", knock_outs=rules, features=features)
+    found = knock_out_fields(profile, {"age"})
+    assert [(one.name, one.kind) for one in found] == [
+        ("debts", "number"),
+        ("fraud", "flag"),
+        ("country", "text"),
+    ]
+    assert all(one.missing and one.spec is None for one in found)
+    assert found[1].rule.title == "Fraud"
+
+
+def test_fields_are_of_the_named_features_alone() -> None:
+    manifest = models.double().manifest
+    names = feature_names(manifest)
+    (tensor, (first, *_)) = next(iter(names.items()))
+    (field,) = model_fields(manifest, [(first, tensor)], None, ())
+    assert (field.name, field.spec, field.rule, field.spread) == (
+        first,
+        manifest.inputs[0],
+        FeatureRule(),
+        None,
+    )
