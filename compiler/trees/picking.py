@@ -25,7 +25,7 @@ class Picking:
 
     def __call__(self, x: Tensor, places: np.ndarray) -> Tensor:
         index = self.op.row_constant(places[None].astype(np.int32))
-        if "N" not in x.lead:
+        if "N" not in x.batch_axes:
             return self.op.GatherElements(x, index, axis=1)
         if self._zero is None:  # added to an index, one node repeats it for every row
             zero = self.op.vary(self.op.row_constant(np.zeros((1, 1), np.int32)), frozenset("N"))
