@@ -73,7 +73,7 @@ def _mixing(selection: Selection, references: ReferenceSet, deployment: Deployme
             f"{MOST_MIXED} are the most. Give fewer references (rationale references), or fewer permutations."
         )
     model = lowered.model.clone()
-    size = 1 if lowered.one_row else _rows_at_once(model, target, mixed, deployment)
+    size = 1 if lowered.single_row_only else _rows_at_once(model, target, mixed, deployment)
     return Mixing(model, target, game, coalitions, references, size)
 
 

@@ -43,7 +43,7 @@ class CoalitionGame(Engine):
 
     def flat(self, selection: Selection) -> frozenset[str]:
         """Return the output, which is read as the model answers it."""
-        return frozenset() if selection.lowered.one_row else frozenset({selection.target.output})
+        return frozenset() if selection.lowered.single_row_only else frozenset({selection.target.output})
 
     def emit(self, canvas: Canvas) -> None:
         """Call the model for coalitions of players, in a Scan over rows."""

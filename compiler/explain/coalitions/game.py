@@ -149,7 +149,7 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
             rows[own] = np.asarray(draw, dtype.numpy())
     run = Runner(model, optimise=False, given=True)
     with suppress(InvalidModelError):
-        if not lowered.one_row:
+        if not lowered.single_row_only:
             return np.asarray(run(rows)[name])
         alone = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(_ROWS)]
         return np.concatenate([run(row)[name] for row in alone])
