@@ -24,7 +24,7 @@ from compiler.runtime.session import Runner
 _ROWS = 3  # on which the shape of an output is looked at that nothing says
 
 
-def choose_game(lowered: Lowered, method: Method, request: CompileRequest) -> tuple[Lowered, Target]:
+def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> tuple[Lowered, Target]:
     """Choose the explained tensors, whose elements play, and the output that they play for.
 
     By default every input for which references are given by name plays, else every float input, else every
