@@ -366,7 +366,7 @@ def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None
     if not score.is_output:
         model.graph.output.append(onnx.ValueInfoProto(name=score.tensor))
     run, count = Runner(model, given=True), len(next(iter(rows.values())))
-    step = 1 if lowered.one_row else _AT_ONCE
+    step = 1 if lowered.single_row_only else _AT_ONCE
     parts = [{name: a[i : i + step] for name, a in rows.items()} for i in range(0, count, step)]
     scores = [run(part, [score.tensor])[score.tensor].reshape(-1, score.elements) for part in parts]
     return np.concatenate(scores)[:, score.index].astype(np.float64)

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from pydantic import ValidationError
 
 from compiler.errors import InvalidOptionError
-from compiler.explain.environment import Environment, in_front
+from compiler.explain.environment import Environment, batch_leading
 from compiler.explain.leaves import Leaf
 from compiler.explain.outputs import Outputs
 from compiler.explain.target import Target, check_names
@@ -301,7 +301,7 @@ def combine(
 
 
 def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
-    """Return a copy whose graph may be changed, and the names of `in_front`.
+    """Return a copy whose graph may be changed, and the names of `batch_leading`.
 
     Tensors are shared. The names are as lowering knows them: what is spelled out here has inner values of
     which it knows nothing, unless they have to be lifted.
@@ -314,9 +314,9 @@ def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
     beside = [n for n in copies.values() if n.op_type == "DequantizeLinear" and n not in on_path]
     if beside:
         spell_out_dequantising(model.graph, beside)
-    to_be_lifted = lowered.one_row and len(model.graph) != before
+    to_be_lifted = lowered.single_row_only and len(model.graph) != before
     copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
-    flat = in_front(lowered) | engine.flat(selection)
+    flat = batch_leading(lowered) | engine.flat(selection)
     return replace(engine.on(selection, copies), lowered=copy), flat
 
 

@@ -110,7 +110,7 @@ class Environment:
         self,
         op: Ops,
         lowered: Lowered,
-        in_front: frozenset[str],
+        batch_leading: frozenset[str],
         active: frozenset[str] = frozenset(),
         held: frozenset[tuple[str, int]] = frozenset(),
     ) -> None:
@@ -120,7 +120,7 @@ class Environment:
         self._values = {str(v.name): v for v in owned}
         self._replaced: dict[ir.Value, str] = {}  # outputs that another value stands for, by their names
         self._of_rows = dependent_on_batch(lowered.model)
-        self._in_front = in_front
+        self._batch_leading = batch_leading
         self._x: dict[str, Tensor] = {}
 
     def at(self, name: str) -> Tensor:
@@ -133,7 +133,7 @@ class Environment:
 
     def lies_flat(self, name: str) -> bool:
         """Tell whether the model lays the value out as `Ops` does: rows one behind the other, or none."""
-        return name in self._in_front or name not in self._of_rows
+        return name in self._batch_leading or name not in self._of_rows
 
     def _is_known(self, name: str) -> bool:
         return name in self._x or self.lies_flat(name) or name in self.lowered.constants
@@ -144,7 +144,7 @@ class Environment:
                 f"the shape of {name!r} is not known before the model runs; export with static feature sizes."
             )
         shape, dtype = self.lowered.specs[name]
-        rows = name in self._in_front
+        rows = name in self._batch_leading
         return Tensor(self._values[name], shape, dtype, frozenset("N" if rows else ""), rows)
 
     def _lift(self, node: ir.Node) -> None:
@@ -186,7 +186,7 @@ class Environment:
 
     def _has_to_be_lifted(self, name: str) -> bool:
         computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
-        return not self.lies_flat(name) and (self.lowered.one_row or computed)
+        return not self.lies_flat(name) and (self.lowered.single_row_only or computed)
 
     def _check_outputs(self, node: ir.Node, at: At) -> None:
         unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.active]
@@ -307,15 +307,15 @@ def with_batch(lowered: Lowered) -> Lowered:
     Raises:
         UnsupportedModelError: the lifted graph does not answer as the model does.
     """
-    if not lowered.one_row:
+    if not lowered.single_row_only:
         return lowered
     model = lowered.model.clone()
     op = Ops(model.graph, model.graph.opset_imports[""], {}, ir.DataType.FLOAT)
-    at_x = Environment(op, replace(lowered, model=model), in_front(lowered))
+    at_x = Environment(op, replace(lowered, model=model), batch_leading(lowered))
     op.bind_batch(at_x.at(str(model.graph.inputs[0].name)))
     at_x.lift_outputs()
     source = narrow(whole(model), lowered.narrow)
-    if how_rows_mix(source, ir.from_proto(lowered.source), in_front=True) is not None:
+    if how_rows_mix(source, ir.from_proto(lowered.source), batch_leading=True) is not None:
         raise UnsupportedModelError(
             "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
             "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
@@ -332,7 +332,7 @@ def with_batch(lowered: Lowered) -> Lowered:
 # shape tells: the model is run.
 
 
-def in_front(lowered: Lowered) -> frozenset[str]:
+def batch_leading(lowered: Lowered) -> frozenset[str]:
     """Return the names of the values in which the model holds the rows as `Ops` does."""
     found = {str(v.name) for v in lowered.model.graph.inputs} & lowered.batched
     sized = dependent_on_batch(lowered.model)
@@ -352,14 +352,14 @@ def _touches_first(lowered: Lowered, node: ir.Node) -> bool:
     """As far as it is known before the model runs."""
     if any(v is not None and v.name not in lowered.specs for v in node.inputs):
         return False
-    inputs = [None if v is None else _one_row(lowered, v) for v in node.inputs]
+    inputs = [None if v is None else _row_tensor(lowered, v) for v in node.inputs]
     try:
         return touches_first(Node(node.op_type, inputs, {a.name: a.value for a in node.attributes.values()}))
     except UnsupportedModelError:
         return False
 
 
-def _one_row(lowered: Lowered, value: ir.Value) -> Tensor:
+def _row_tensor(lowered: Lowered, value: ir.Value) -> Tensor:
     shape, dtype = lowered.specs[str(value.name)]
     rows = value.name in lowered.batched
     return Tensor(value, shape, dtype, frozenset("N" if rows else ""), rows)
@@ -371,7 +371,7 @@ def demand_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
     Args:
         needed: names of what it is computed from.
     """
-    if not lowered.one_row:
+    if not lowered.single_row_only:
         _demand_apart(lowered, output, needed)
     fault = _fault(lowered, output)
     if fault is not None:
@@ -413,7 +413,7 @@ def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | 
 
 def _first_behind(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
     """Return the first node behind which the rows may lie otherwise."""
-    elsewhere = (dependent_on_rows(lowered.model) - in_front(lowered)).intersection(needed)
+    elsewhere = (dependent_on_rows(lowered.model) - batch_leading(lowered)).intersection(needed)
     return next((n for n in lowered.model.graph for v in n.outputs if v.name in elsewhere), None)
 
 
@@ -422,7 +422,7 @@ def _fault(lowered: Lowered, output: str) -> str | None:
     spec = lowered.specs.get(output)
     if spec is None:
         return "its shape is not known before the model runs"
-    if not lowered.one_row and output not in lowered.batched:
+    if not lowered.single_row_only and output not in lowered.batched:
         return "its axis 0 is not the batch"
     if spec[0][:1] != (1,):
         return f"one row of the batch has the shape {list(spec[0])} there, which does not begin with 1"

@@ -155,7 +155,7 @@ def _inner_leaf(lowered: Lowered, name: str) -> Leaf:
 def keeps_batch(lowered: Lowered, name: str) -> bool:
     """Tell whether a tensor has the batch on axis 0 and a known row."""
     spec = lowered.specs.get(name)
-    return spec is not None and spec[0][:1] == (1,) and (lowered.one_row or name in lowered.batched)
+    return spec is not None and spec[0][:1] == (1,) and (lowered.single_row_only or name in lowered.batched)
 
 
 def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:

@@ -146,8 +146,8 @@ def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.
         return Seed(seed, explained, *(_at_winner(op, b, winner) for b in in_two(op, base, y.dtype)))
     matrix = target.matrix(size)
     ones = matrix.T.astype(y.dtype.numpy()).reshape(-1, *y.shape[1:])
-    lead = frozenset("T" if target.count > 1 else "")
-    seed = replace(op.constant(ones), shape=y.shape, lead=lead, rows=True)
+    batch_axes = frozenset("T" if target.count > 1 else "")
+    seed = replace(op.constant(ones), shape=y.shape, batch_axes=batch_axes, rows=True)
     base = None if base is None else _at_targets(op, base, matrix)
     return Seed(seed, _at_targets(op, row, matrix), *in_two(op, base, y.dtype))
 
@@ -164,7 +164,7 @@ def _at_targets(op: Ops, row: Tensor, matrix: np.ndarray) -> Tensor:
 
 def _at_winner(op: Ops, base: Tensor, winner: Tensor) -> Tensor:
     """Return the base value of each row's winner; it differs by row where an input is not explained."""
-    if base.lead:
+    if base.batch_axes:
         return op.GatherElements(base, winner, axis=1)
     return op.Gather(replace(op.reshape(base, base.shape[1:]), rows=False), winner)
 

@@ -35,7 +35,7 @@ class Players:
 
 
 @dataclass(frozen=True, eq=False)
-class Game:
+class CoalitionGame:
     """Who plays for the explained output.
 
     Attributes:
@@ -47,7 +47,7 @@ class Game:
     of: Mapping[str, np.ndarray]
 
 
-NOBODY = Game(0, {})
+NOBODY = CoalitionGame(0, {})
 
 
 def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Players:
@@ -68,32 +68,33 @@ def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Pla
         )
     known = {feature: tensor for tensor, names in features.items() for feature in names}
     members = {str(name): _members(name, given, known) for name, given in groups.items()}
-    owner: dict[str, str] = {}
+    group_of: dict[str, str] = {}
     for name, own in members.items():
         for feature in own:
-            if owner.setdefault(feature, name) != name:
+            if group_of.setdefault(feature, name) != name:
                 raise InvalidOptionError(
-                    f"feature {feature!r} is in the groups {owner[feature]!r} and {name!r}: leave it in one."
+                    f"feature {feature!r} is in the groups {group_of[feature]!r} and {name!r}: leave it in "
+                    "one."
                 )
-    touched = {known[feature] for feature in owner}
+    touched = {known[feature] for feature in group_of}
     for name in {*members} & {*features} - touched:
         raise InvalidOptionError(
             f"group {name!r} is called like an explained input that it has no part in: choose another name."
         )
     grouped = {tensor: names for tensor, names in features.items() if tensor in touched}
-    members |= {f: (f,) for names in grouped.values() for f in names if f not in owner}
-    place = {name: i for i, name in enumerate(members)}
+    members |= {f: (f,) for names in grouped.values() for f in names if f not in group_of}
+    player = {name: i for i, name in enumerate(members)}
     return Players(
         tuple(members),
         tuple(members.values()),
         {
-            tensor: np.asarray([place[owner.get(feature, feature)] for feature in names], np.int64)
+            tensor: np.asarray([player[group_of.get(feature, feature)] for feature in names], np.int64)
             for tensor, names in grouped.items()
         },
     )
 
 
-def game_of(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> Game:
+def coalition_game(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> CoalitionGame:
     """Return the game.
 
     Groups and what stands next to them are the first players, each element of all other tensors is one.
@@ -106,7 +107,7 @@ def game_of(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -
             continue
         of[leaf.tensor] = np.arange(count, count + prod(row)).reshape(row)
         count += prod(row)
-    return Game(count, of)
+    return CoalitionGame(count, of)
 
 
 def _members(name: object, given: object, known: Mapping[str, str]) -> tuple[str, ...]:

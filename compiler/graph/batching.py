@@ -106,14 +106,15 @@ def lifted(node: Node, domain: str) -> Lifted | None:
     if domain == "ai.onnx.ml":  # tables, one row for each of the batch
         return node.flat({0})
     if domain:  # a user's own: the batch is on axis 0 of all that belongs to a row
-        return node.flat([i for i, t in enumerate(node.tensors) if t is not None and (t.rows or t.lead)])
+        of_rows = [i for i, t in enumerate(node.tensors) if t is not None and (t.rows or t.batch_axes)]
+        return node.flat(of_rows)
     function = _LIFTINGS.get(node.op_type)
     found = function(node) if function else None
     if found is None:
         return None
     data = range(len(node.tensors)) if found.data is None else found.data
     others = [t for i, t in enumerate(node.tensors) if t is not None and i not in data]
-    return None if any(t.lead for t in others) else found
+    return None if any(t.batch_axes for t in others) else found
 
 
 def touches_first(node: Node) -> bool:
@@ -145,7 +146,7 @@ def _has_a_batch(node: Node) -> Lifted:
 def _unpooled(node: Node) -> Lifted | None:
     """Unpool by indices that count through all rows, as MaxPool's do; indices that rows share do not."""
     places = node.tensors[1]
-    return node.flat({0, 1}) if places is not None and places.lead else None
+    return node.flat({0, 1}) if places is not None and places.batch_axes else None
 
 
 @lifting("Gemm")
@@ -192,7 +193,13 @@ def _reversed(node: Node) -> Lifted | None:
 def _gather(node: Node) -> Lifted:
     """Of what all rows have in common, each takes its own."""
     indices = node.tensors[1]
-    if indices is not None and indices.lead and not node.x.lead and not node.axis(0) and indices.rank:
+    if (
+        indices is not None
+        and indices.batch_axes
+        and not node.x.batch_axes
+        and not node.axis(0)
+        and indices.rank
+    ):
         return node.flat({1})
     return _along(0, {0})(node)
 

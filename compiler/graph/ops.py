@@ -27,7 +27,7 @@ from compiler.errors import UnsupportedModelError
 from compiler.graph.batching import Lifted, Node, is_elementwise, lifted
 from compiler.graph.scan_fallback import row_by_row
 from compiler.graph.shapes import Spec, in_rows, infer_outputs, result_dtype
-from compiler.graph.tensor import AXES, DOMAIN, NONE, STACKED, Chunks, Layouts, Lead, Operand, Tensor
+from compiler.graph.tensor import AXES, DOMAIN, NONE, STACKED, BatchAxes, Chunks, Layouts, Operand, Tensor
 from compiler.graph.variants import Variants
 from compiler.machine import HERE
 
@@ -100,7 +100,7 @@ class Ops(Layouts):
     def _emit_broadcasting(
         self, op_type: str, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], domain: str
     ) -> Tensor:
-        aligned, lead, axes = self._align([t for t in tensors if t is not None])
+        aligned, batch_axes, axes = self._align([t for t in tensors if t is not None])
         if axes and op_type != "Clip":
             aligned = [self._of_rank(t, len(axes) + max(t.rank for t in aligned)) for t in aligned]
         queue = iter(aligned)
@@ -109,37 +109,37 @@ class Ops(Layouts):
         shape = np.broadcast_shapes(*(t.shape for t in aligned))
         rows = any(t.rows for t in aligned)
         dtype = result_dtype(op_type, domain, self.opset, tensors, attributes)
-        return Tensor(value, shape, dtype, lead, rows, axes)
+        return Tensor(value, shape, dtype, batch_axes, rows, axes)
 
     def _of_rank(self, x: Tensor, rank: int) -> Tensor:
         """Give a constant number `rank` axes: with fewer, ONNX Runtime goes through a tensor row by row."""
         number = x.constant
-        if number is None or number.size != 1 or x.lead:
+        if number is None or number.size != 1 or x.batch_axes:
             return x
         return replace(x, value=self.constant(number.reshape((1,) * rank)).value)
 
     def _align(
         self, tensors: Sequence[Tensor], least: int = 1
-    ) -> tuple[list[Tensor], Lead, tuple[str, ...] | None]:
+    ) -> tuple[list[Tensor], BatchAxes, tuple[str, ...] | None]:
         """Bring operands to layouts that broadcast against each other; flat for `least` axes of a row."""
-        lead = NONE.union(*(t.lead for t in tensors))
+        batch_axes = NONE.union(*(t.batch_axes for t in tensors))
         rank = max(t.rank for t in tensors)
-        leading = [t for t in tensors if t.lead]
-        same = all(t.lead == lead and t.rank == rank for t in leading)
+        leading = [t for t in tensors if t.batch_axes]
+        same = all(t.batch_axes == batch_axes and t.rank == rank for t in leading)
         layouts = {t.split for t in leading}
         if same and len(layouts) == 1 and None not in layouts:
-            return [t if t.lead else self.plain(t) for t in tensors], lead, leading[0].split
-        fixed = [t for t in tensors if not t.lead]
+            return [t if t.batch_axes else self.plain(t) for t in tensors], batch_axes, leading[0].split
+        fixed = [t for t in tensors if not t.batch_axes]
         along = len({t.shape[:1] for t in leading}) == 1  # of one length on axis 0
         if same and along and rank >= least and all(t.rank < rank or t.shape[:1] == (1,) for t in fixed):
-            return [self.flat(t) if t.lead else self.plain(t) for t in tensors], lead, None
-        order = tuple(a for a in AXES if a in lead)
+            return [self.flat(t) if t.batch_axes else self.plain(t) for t in tensors], batch_axes, None
+        order = tuple(a for a in AXES if a in batch_axes)
         shapes = [(1,) * (rank - t.rank) + t.shape for t in tensors]
         split = [
-            self.in_layout(t, order, shape) if t.lead else self.plain(t)
+            self.in_layout(t, order, shape) if t.batch_axes else self.plain(t)
             for t, shape in zip(tensors, shapes, strict=True)
         ]
-        return split, lead, order if lead else None
+        return split, batch_axes, order if batch_axes else None
 
     def _emit_matmul(self, a: Tensor, b: Tensor | None) -> Tensor:
         """Over the last two axes of each row; a vector has one more while it is multiplied.
@@ -148,7 +148,7 @@ class Ops(Layouts):
         """
         assert b is not None
         index = self._one_hot.get(a.value)
-        if index is not None and b.rank == 2 and not b.lead:
+        if index is not None and b.rank == 2 and not b.batch_axes:
             return self.reshape(self.Gather(replace(b, rows=False), index), (1, b.shape[1]))
         if a.rank == 1 or b.rank == 1:
             left = self.reshape(a, (1, *a.shape)) if a.rank == 1 else a
@@ -157,12 +157,13 @@ class Ops(Layouts):
             shape = y.shape[: -2 if a.rank == 1 else -1] + (() if b.rank == 1 else y.shape[-1:])
             return self._reshaped(y, shape)
         shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-        if a.lead and not b.lead and b.rank == 2:  # one product, however many axes stand before the last
-            (left, right), lead, split = (a, self.plain(b)), a.lead, a.split
+        # one product, however many axes stand before the last
+        if a.batch_axes and not b.batch_axes and b.rank == 2:
+            (left, right), batch_axes, split = (a, self.plain(b)), a.batch_axes, a.split
         else:
-            (left, right), lead, split = self._align([a, b], least=3)
+            (left, right), batch_axes, split = self._align([a, b], least=3)
         value = self._node("MatMul", [left.value, right.value], {})[0]
-        return Tensor(value, shape, a.dtype, lead, a.rows or b.rows, split)
+        return Tensor(value, shape, a.dtype, batch_axes, a.rows or b.rows, split)
 
     def _measured(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
         """Shape or Size of one row."""
@@ -181,22 +182,22 @@ class Ops(Layouts):
         specs: Sequence[Spec] | None = None,
     ) -> list[Tensor]:
         present = [t for t in tensors if t is not None]
-        lead = NONE.union(*(t.lead for t in present))
+        batch_axes = NONE.union(*(t.batch_axes for t in present))
         specs = specs or infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
-        how = lifted(Node(op_type, tensors, attributes), domain) if lead else None
-        if lead and how is None:
-            return row_by_row(self, Node(op_type, tensors, attributes), domain, lead, specs)
+        how = lifted(Node(op_type, tensors, attributes), domain) if batch_axes else None
+        if batch_axes and how is None:
+            return row_by_row(self, Node(op_type, tensors, attributes), domain, batch_axes, specs)
         how = how or Lifted(stacked=False, attributes=attributes, data=())
-        operands = self._lifted_operands(tensors, how, lead)
+        operands = self._lifted_operands(tensors, how, batch_axes)
         values = self._node(op_type, operands, how.attributes, outputs, domain)
         rows, split = any(t.rows for t in present), STACKED if how.stacked else None
         return [
-            Tensor(value, shape, dtype, lead, rows, split)
+            Tensor(value, shape, dtype, batch_axes, rows, split)
             for value, (shape, dtype) in zip(values, specs, strict=True)
         ]
 
     def _lifted_operands(
-        self, tensors: Sequence[Tensor | None], how: Lifted, lead: Lead
+        self, tensors: Sequence[Tensor | None], how: Lifted, batch_axes: BatchAxes
     ) -> list[ir.Value | None]:
         lay = self.stacked if how.stacked else self.flat
         data = range(len(tensors)) if how.data is None else how.data
@@ -206,7 +207,7 @@ class Ops(Layouts):
             if i in how.operands:
                 given = self.tensor(how.operands[i])
             elif given is not None:
-                varied = self.vary(replace(given, rows=True), lead) if i in data else given
+                varied = self.vary(replace(given, rows=True), batch_axes) if i in data else given
                 given = lay(varied) if i in data else self.plain(given)
             values.append(None if given is None else given.value)
         while values and values[-1] is None:
@@ -220,8 +221,8 @@ class Ops(Layouts):
         return x if tuple(shape) == x.shape else self._reshaped(x, tuple(shape))
 
     def _reshaped(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-        split = STACKED if x.lead and not shape else None
-        value = self._in_shape(x.value, self._lengths(x.lead, split, shape))
+        split = STACKED if x.batch_axes and not shape else None
+        value = self._in_shape(x.value, self._lengths(x.batch_axes, split, shape))
         return replace(x, value=value, split=split, shape=shape)
 
     def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
@@ -266,7 +267,7 @@ class Ops(Layouts):
         """
         index = self._in_shape(places.value, [-1])
         found = self._node("GatherElements", [numbers.value, index], {"axis": 0})[0]
-        value = self._in_shape(found, self._lengths(places.lead, places.split, places.shape))
+        value = self._in_shape(found, self._lengths(places.batch_axes, places.split, places.shape))
         return replace(places, value=value, dtype=numbers.dtype)
 
     def row_numbers(self, x: Tensor) -> Tensor:
@@ -278,9 +279,9 @@ class Ops(Layouts):
         value = self._node("Range", [zero, scalar, one], {})[0]
         value.dtype = ir.DataType.INT64
         value.shape = ir.Shape(
-            [in_rows(self._count_rows(x.lead - {"N"}) * x.shape[0]) if "N" in x.lead else None]
+            [in_rows(self._count_rows(x.batch_axes - {"N"}) * x.shape[0]) if "N" in x.batch_axes else None]
         )
-        return Tensor(value, (1,), ir.DataType.INT64, x.lead, rows=True)
+        return Tensor(value, (1,), ir.DataType.INT64, x.batch_axes, rows=True)
 
 
 def _kept(x: Tensor, target: Sequence[int]) -> list[int]:
@@ -334,7 +335,7 @@ def rows_along(op: Ops, x: Tensor) -> np.ndarray:
 
 def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
     """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
-    if over not in x.lead:
+    if over not in x.batch_axes:
         return x
     if over in op.weights:
         return _by_open_weights(op, x, over)
@@ -407,17 +408,17 @@ def _weights(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tenso
 
 
 def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
-    x = op.split(x, x.lead)
+    x = op.split(x, x.batch_axes)
     assert x.split is not None
     axis, rest = x.split.index(over), tuple(a for a in x.split if a != over)
     axes = op.constant(np.asarray([axis], np.int64)).value
     value = op._node(op_type, [x.value, axes], {"keepdims": 0})[0]
-    return replace(x, value=value, lead=x.lead - {over}, split=rest or None)
+    return replace(x, value=value, batch_axes=x.batch_axes - {over}, split=rest or None)
 
 
 def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
     """Emit the pseudo-operator for what all chunks have together."""
-    tensors = tuple(op.split(t, t.lead) if t.lead else t for t in tensors)
+    tensors = tuple(op.split(t, t.batch_axes) if t.batch_axes else t for t in tensors)
     for tensor in tensors:
         tensor.value.dtype = tensor.dtype  # a Scan says of what type its state is
     initial = [_zeros(op, t) for t in tensors]

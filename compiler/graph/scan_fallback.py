@@ -7,17 +7,19 @@ import onnx_ir as ir
 
 from compiler.graph.batching import Node
 from compiler.graph.shapes import Spec
-from compiler.graph.tensor import STACKED, Layouts, Lead, Tensor
+from compiler.graph.tensor import STACKED, BatchAxes, Layouts, Tensor
 
 
-def row_by_row(op: Layouts, node: Node, domain: str, lead: Lead, specs: Sequence[Spec]) -> list[Tensor]:
+def row_by_row(
+    op: Layouts, node: Node, domain: str, batch_axes: BatchAxes, specs: Sequence[Spec]
+) -> list[Tensor]:
     """Run `node` on each of the rows that its operands vary over; return its outputs, stacked.
 
     The body reads nothing from outside: what all rows have in common is a constant in it, or handed from
     row to row.
     """
     body = _Body(op)
-    inner = [None if t is None else body.enter(t, lead) for t in node.tensors]
+    inner = [None if t is None else body.enter(t, batch_axes) for t in node.tensors]
     name = op._fresh(node.op_type)
     attributes = {k: v for k, v in node.attributes.items() if v is not None}
     made = ir.node(node.op_type, inner, attributes, domain=domain, num_outputs=len(specs), name=f"{name}/row")
@@ -25,7 +27,7 @@ def row_by_row(op: Layouts, node: Node, domain: str, lead: Lead, specs: Sequence
         value.name, value.shape, value.dtype = f"{name}/row_{i}", ir.Shape(spec[0]), spec[1]
     values = body.close(made, name)
     return [
-        Tensor(value, shape, dtype, lead, rows=True, split=STACKED)
+        Tensor(value, shape, dtype, batch_axes, rows=True, split=STACKED)
         for value, (shape, dtype) in zip(values, specs, strict=True)
     ]
 
@@ -39,11 +41,11 @@ class _Body:
         self.states: list[tuple[ir.Value, ir.Value]] = []  # outside, inside
         self.slices: list[tuple[ir.Value, ir.Value]] = []
 
-    def enter(self, t: Tensor, lead: Lead) -> ir.Value:
+    def enter(self, t: Tensor, batch_axes: BatchAxes) -> ir.Value:
         """Return the operand of one row, as it is called inside."""
         inside = ir.Value(name=self.op._fresh("row"), type=ir.TensorType(t.dtype), shape=ir.Shape(t.shape))
-        if t.lead:
-            self.slices.append((self.op.stacked(self.op.vary(t, lead)).value, inside))
+        if t.batch_axes:
+            self.slices.append((self.op.stacked(self.op.vary(t, batch_axes)).value, inside))
         elif t.constant is not None:
             inside.const_value = ir.Tensor(t.constant, name=inside.name)
             self.constants.append(inside)

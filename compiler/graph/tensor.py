@@ -19,8 +19,8 @@ import onnx_ir as ir
 
 AXES = ("N", "T", "C", "K", "S")
 STACKED = ("M",)  # in place of the axes of `Tensor.split`: all of them as one
-Lead = frozenset[str]
-NONE: Lead = frozenset()
+BatchAxes = frozenset[str]
+NONE: BatchAxes = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,15 +29,15 @@ class Tensor:
 
     Attributes:
         shape: the shape it has for one row (at batch 1, one target, one reference).
-        lead: the axes over which it varies: rows N, targets T, concepts C, references K, points S.
+        batch_axes: the axes over which it varies: rows N, targets T, concepts C, references K, points S.
         rows: whether it belongs to a row, even where all rows have the same; False for weights.
-        split: the lead axes that stand in front of `shape` in memory; None where it is flat.
+        split: the batch axes that stand in front of `shape` in memory; None where it is flat.
     """
 
     value: ir.Value
     shape: tuple[int, ...]
     dtype: ir.DataType
-    lead: Lead = NONE
+    batch_axes: BatchAxes = NONE
     rows: bool = False
     split: tuple[str, ...] | None = None
 
@@ -218,7 +218,7 @@ class Layouts(Emitter):
         return self._batch
 
     def flat(self, x: Tensor) -> Tensor:
-        """[lead·row[0], *row[1:]]; of a row that is one number, [lead]."""
+        """[batch axes·row[0], *row[1:]]; of a row that is one number, [batch axes]."""
         if x.split is None:
             return x
         if not x.shape:
@@ -233,16 +233,16 @@ class Layouts(Emitter):
         return self.in_layout(x, order, x.shape)
 
     def stacked(self, x: Tensor) -> Tensor:
-        """[lead, *row]."""
+        """[batch axes, *row]."""
         if x.split == STACKED:
             return x
-        if x.split is not None and len(x.split) == 1 and x.lead == set(x.split):
+        if x.split is not None and len(x.split) == 1 and x.batch_axes == set(x.split):
             return replace(x, split=STACKED)
         return self.in_layout(x, STACKED, x.shape)
 
     def plain(self, x: Tensor) -> Tensor:
         """*row: for what is the same in all rows."""
-        assert not x.lead
+        assert not x.batch_axes
         if x.split is None:
             return x
         return self.in_layout(x, None, x.shape)
@@ -252,22 +252,24 @@ class Layouts(Emitter):
 
         What has few elements in a row is broadcast over long pieces of memory then.
         """
-        if "K" not in x.lead:
+        if "K" not in x.batch_axes:
             return self.in_layout(x, x.split, (*x.shape, 1))
-        axes = tuple(a for a in AXES if a in x.lead)
+        axes = tuple(a for a in AXES if a in x.batch_axes)
         k, last = axes.index("K"), len(axes) + x.rank
         order = [*range(k), *range(k + 1, last), k]
         value = self._node("Transpose", [self.split(x, axes).value], {"perm": order})[0]
-        lead, rest = x.lead - {"K"}, tuple(a for a in axes if a != "K")
-        return replace(x, value=value, shape=(*x.shape, self.sizes["K"]), lead=lead, split=rest or None)
+        batch_axes, rest = x.batch_axes - {"K"}, tuple(a for a in axes if a != "K")
+        return replace(
+            x, value=value, shape=(*x.shape, self.sizes["K"]), batch_axes=batch_axes, split=rest or None
+        )
 
     def from_columns(self, x: Tensor) -> Tensor:
         """Undo `in_columns` for what differs from one reference to the next."""
-        axes = tuple(a for a in AXES if a in x.lead | {"K"})
+        axes = tuple(a for a in AXES if a in x.batch_axes | {"K"})
         k, last = axes.index("K"), len(axes) + x.rank - 2
         order = [*range(k), last, *range(k, last)]
-        value = self._node("Transpose", [self.split(x, x.lead).value], {"perm": order})[0]
-        return replace(x, value=value, shape=x.shape[:-1], lead=frozenset(axes), split=axes)
+        value = self._node("Transpose", [self.split(x, x.batch_axes).value], {"perm": order})[0]
+        return replace(x, value=value, shape=x.shape[:-1], batch_axes=frozenset(axes), split=axes)
 
     def in_layout(self, x: Tensor, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> Tensor:
         """`x` as it lies in memory with `split` and the row shape `shape`, of as many elements as its own."""
@@ -275,7 +277,7 @@ class Layouts(Emitter):
             return x
         key = (x.value, split, shape)
         if key not in self._layouts:
-            value = self._in_shape(x.value, self._lengths(x.lead, split, shape))
+            value = self._in_shape(x.value, self._lengths(x.batch_axes, split, shape))
             self._layouts[key] = replace(x, value=value, split=split, shape=shape)
         return self._layouts[key]
 
@@ -288,39 +290,41 @@ class Layouts(Emitter):
             value, producer = source, source.producer()
         return self._node("Reshape", [value, self._ints(lengths)], {})[0]
 
-    def _lengths(self, lead: Lead, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> list[int]:
+    def _lengths(
+        self, batch_axes: BatchAxes, split: tuple[str, ...] | None, shape: tuple[int, ...]
+    ) -> list[int]:
         """−1 where N is among them."""
         if split is None:
-            first = [-1 if "N" in lead else self._count_rows(lead) * shape[0]] if shape else []
+            first = [-1 if "N" in batch_axes else self._count_rows(batch_axes) * shape[0]] if shape else []
             return [*first, *shape[1:]]
         if split == STACKED:
-            return [-1 if "N" in lead else self._count_rows(lead), *shape]
-        return [*((-1 if a == "N" else self.sizes[a]) if a in lead else 1 for a in split), *shape]
+            return [-1 if "N" in batch_axes else self._count_rows(batch_axes), *shape]
+        return [*((-1 if a == "N" else self.sizes[a]) if a in batch_axes else 1 for a in split), *shape]
 
-    def _count_rows(self, lead: Lead) -> int:
-        return math.prod(self.sizes[a] for a in lead)
+    def _count_rows(self, batch_axes: BatchAxes) -> int:
+        return math.prod(self.sizes[a] for a in batch_axes)
 
-    def vary(self, x: Tensor, lead: Lead) -> Tensor:
-        """`x`, repeated over the axes of `lead` that it lacks: the one place where rows are copied."""
-        if not x.rows or lead <= x.lead:
+    def vary(self, x: Tensor, batch_axes: BatchAxes) -> Tensor:
+        """`x`, repeated over the axes of `batch_axes` that it lacks: the one place where rows are copied."""
+        if not x.rows or batch_axes <= x.batch_axes:
             return x
-        order = tuple(a for a in AXES if a in lead | x.lead)
+        order = tuple(a for a in AXES if a in batch_axes | x.batch_axes)
         sizes = [
             self._batch_size() if a == "N" else self.constant(np.asarray([self.sizes[a]])) for a in order
         ]
         row = self.constant(np.asarray(x.shape, np.int64))
         target = self._node("Concat", [s.value for s in [*sizes, row]], {"axis": 0})[0]
         value = self._node("Expand", [self.split(x, order).value, target], {})[0]
-        return replace(x, value=value, lead=lead | x.lead, split=order)
+        return replace(x, value=value, batch_axes=batch_axes | x.batch_axes, split=order)
 
     def _stands_as(self, x: Tensor, shape: Sequence[int]) -> bool:
         """Tell whether `x` lies in memory as [N, *shape]."""
         if x.split is None:
-            return x.lead == {"N"} and x.shape == (1, *shape)
+            return x.batch_axes == {"N"} and x.shape == (1, *shape)
         if x.split == STACKED:
-            return x.lead == {"N"} and x.shape == tuple(shape)
-        sizes = [self.sizes[a] if a in x.lead else 1 for a in x.split[1:]]
-        return x.split[0] == "N" and "N" in x.lead and (*sizes, *x.shape) == tuple(shape)
+            return x.batch_axes == {"N"} and x.shape == tuple(shape)
+        sizes = [self.sizes[a] if a in x.batch_axes else 1 for a in x.split[1:]]
+        return x.split[0] == "N" and "N" in x.batch_axes and (*sizes, *x.shape) == tuple(shape)
 
     def attributions_output(self, x: Tensor, name: str, axes: Sequence[str] = "T") -> ir.Value:
         """Return the graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets.
@@ -334,10 +338,10 @@ class Layouts(Emitter):
 
     def along(self, x: Tensor, axis: str) -> Tensor:
         """`x` whose row [1, n, …] holds what differs along `axis`: n rows [1, …], one behind the other."""
-        order = tuple(a for a in AXES if a in x.lead)
+        order = tuple(a for a in AXES if a in x.batch_axes)
         assert AXES.index(axis) > max(map(AXES.index, order), default=-1)
         x = self.in_layout(x, order, (x.shape[1], 1, *x.shape[2:]))
-        return replace(x, shape=x.shape[1:], lead=x.lead | {axis}, split=(*order, axis))
+        return replace(x, shape=x.shape[1:], batch_axes=x.batch_axes | {axis}, split=(*order, axis))
 
     def rows_output(self, x: Tensor, name: str) -> ir.Value:
         """Return the graph output [N, *x.shape[1:]] of a tensor that varies over rows."""

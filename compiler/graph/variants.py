@@ -105,8 +105,8 @@ class Task:
 
     def __call__(self, op: Chooser, *operands: Tensor, geometry: Any) -> Tensor:
         """Emit the variant with the least cost."""
-        lead = frozenset[str]().union(*(t.lead for t in operands))
-        site = Site(geometry, prod(op.sizes[a] for a in lead - {"N"}), op.variants.deployment)
+        batch_axes = frozenset[str]().union(*(t.batch_axes for t in operands))
+        site = Site(geometry, prod(op.sizes[a] for a in batch_axes - {"N"}), op.variants.deployment)
         chosen = min(self.fitting(geometry), key=lambda variant: variant.cost(site))
         op.variants.taken[f"{self.name}: {chosen.name}"] += 1
         return chosen.emit(op, *operands, geometry)

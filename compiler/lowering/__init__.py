@@ -49,7 +49,8 @@ class Lowered:
         specs: row shape and dtype of each value, by name.
         constants: what values come to that depend on nothing but sizes of one row, by name.
         batched: names of the values whose axis 0 grows with the batch.
-        one_row: whether the model's nodes are right for one row alone: its batch was fixed at 1, and moves.
+        single_row_only: whether the model's nodes are right for one row alone: its batch was fixed at 1, and
+            moves.
         lengths: that the source leaves open, by name.
     """
 
@@ -61,7 +62,7 @@ class Lowered:
     constants: dict[str, np.ndarray]
     batched: frozenset[str]
     warnings: tuple[str, ...]
-    one_row: bool = False
+    single_row_only: bool = False
     lengths: Mapping[str, Size] = field(default_factory=dict)
 
 
@@ -91,7 +92,7 @@ def lower(
     fixed = name_batch(freed)
     _free_batch(freed, fixed)
     check_sizes(freed, infer(freed, 1))
-    alone = fixed and (shared or _needs_one_row(lowered, freed))
+    alone = fixed and (shared or _is_single_row_only(lowered, freed))
     source = ir.serde.serialize_model(freed) if fixed and not alone else given
     halves = widen(lowered)
     settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)
@@ -116,7 +117,7 @@ def lower(
 def with_model(lowered: Lowered, model: ir.Model) -> Lowered:
     """Return `lowered` with another graph for the model."""
     note_shapes(model)
-    specs, constants, batched = _known_of(model, lowered.one_row)
+    specs, constants, batched = _known_of(model, lowered.single_row_only)
     return replace(lowered, model=model, specs=specs, constants=constants, batched=batched)
 
 
@@ -130,14 +131,16 @@ def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, 
     return specs, constants, batched
 
 
-def _needs_one_row(model: ir.Model, freed: ir.Model) -> bool:
+def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
     """Tell whether its nodes are right for one row alone, those included by which ONNX defines others."""
     opened = model.clone()
     if inline_bodies(opened, _is_known):
         fold_weights(opened)
         _free_batch(opened, fixed=True)
         freed = opened
-    return rows_decide(freed) or not outputs_grow(freed) or how_rows_mix(freed, in_front=True) is not None
+    return (
+        rows_decide(freed) or not outputs_grow(freed) or how_rows_mix(freed, batch_leading=True) is not None
+    )
 
 
 def _is_known(op_type: str, domain: str) -> bool:

@@ -85,14 +85,14 @@ def how_rows_mix(
     single: ir.Model | None = None,
     outputs: Sequence[str] | None = None,
     *,
-    in_front: bool = False,
+    batch_leading: bool = False,
 ) -> str | None:
     """Return how the model differs on a batch of two rows from each row alone; None where it does not.
 
     Args:
         single: another model that is asked for the rows.
         outputs: those that are compared; all of them by default.
-        in_front: whether rows have to stand on axis 0 of the answer, or on an axis before it.
+        batch_leading: whether rows have to stand on axis 0 of the answer, or on an axis before it.
     """
     rows = _two_rows(model)
     if rows is None:
@@ -101,7 +101,7 @@ def how_rows_mix(
         both, alone = _answers(model, single or model, rows, outputs)
     except InvalidModelError as error:
         return f"the model does not run on batches of two rows and of one: {error}"
-    apart = all(_hold_apart(both[name], [a[name] for a in alone], in_front) for name in both)
+    apart = all(_hold_apart(both[name], [a[name] for a in alone], batch_leading) for name in both)
     return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
 
 
@@ -143,14 +143,14 @@ def _answers(
         return answers({n: a if is_float(a.dtype) else np.zeros_like(a) for n, a in rows.items()})
 
 
-def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], in_front: bool) -> bool:
+def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], batch_leading: bool) -> bool:
     """Tell whether the rows stand next to each other in the answer to both, on whatever axis or in front."""
     arrays = (both, *alone)
     if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
         return False
     rows = [np.asarray(a, np.float64) for a in alone]
     near = max(np.abs(a[np.isfinite(a)]).max(initial=1e-3) for a in rows) * SAME
-    if in_front and both.shape[1:] not in (rows[0].shape, rows[0].shape[1:]):
+    if batch_leading and both.shape[1:] not in (rows[0].shape, rows[0].shape[1:]):
         return False
     return rows[0].shape == rows[1].shape and any(
         np.allclose(
@@ -161,7 +161,7 @@ def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], in_front: bool) -
             equal_nan=True,
         )
         for parts in _parts_of_rows(both.shape, rows[0].shape)
-        if parts == 1 or not in_front
+        if parts == 1 or not batch_leading
     )
 
 

@@ -132,27 +132,27 @@ def peak(nodes: Sequence[ir.Node], size: Sizes, counted: Iterable[ir.Value] | No
     """
     made = {v for n in nodes for v in n.outputs}
     counts = made if counted is None else made & set(counted)
-    owner = _owners(nodes)
-    last = {owner.get(v, v): i for i, n in enumerate(nodes) for v in (*reads(n), *n.outputs)}
+    viewed = _viewed_values(nodes)
+    last = {viewed.get(v, v): i for i, n in enumerate(nodes) for v in (*reads(n), *n.outputs)}
     ending: dict[int, list[ir.Value]] = {}
     for value, i in last.items():
         ending.setdefault(i, []).append(value)
     now = most = 0
     for i, node in enumerate(nodes):
-        now += sum(size.get(v, 0) for v in node.outputs if v in counts and v not in owner)
+        now += sum(size.get(v, 0) for v in node.outputs if v in counts and v not in viewed)
         most = max(most, now)
         now -= sum(size.get(v, 0) for v in ending.get(i, ()) if v in counts)
     return most
 
 
-def _owners(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
+def _viewed_values(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
     """Whose memory a value is a view of."""
-    owner: dict[ir.Value, ir.Value] = {}
+    viewed: dict[ir.Value, ir.Value] = {}
     for node in nodes:
         if node.op_type in _VIEWS and node.inputs[0] is not None:
             source = node.inputs[0]
-            owner[node.outputs[0]] = owner.get(source, source)
-    return owner
+            viewed[node.outputs[0]] = viewed.get(source, source)
+    return viewed
 
 
 COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those that it did not map

@@ -73,9 +73,9 @@ class Leaves:
         return sum(block.shares.size for block in self.blocks)
 
 
-def apart(trees: Sequence[Tree], values: np.ndarray, owners: np.ndarray) -> tuple[list[Tree], list[Tree]]:
+def apart(trees: Sequence[Tree], values: np.ndarray, player_of: np.ndarray) -> tuple[list[Tree], list[Tree]]:
     """Return the groups kept as tables, and those whose tables would be too large: the largest first."""
-    units = Units(owners, pairs=False)
+    units = Units(player_of, pairs=False)
     sizes = {
         id(group): group.rows * len(columns_of(group, values, units)) * FLOAT
         for tree in trees
@@ -111,14 +111,14 @@ def build_leaves(
     values: np.ndarray,
     references: np.ndarray,
     weights: np.ndarray | None,
-    owners: np.ndarray,
+    player_of: np.ndarray,
 ) -> Leaves:
     """Their conditions and the patterns of the references; arguments as of `build_tables`.
 
     Raises:
         UnsupportedModelError: more pairs of leaf and pattern than a graph keeps; says how many.
     """
-    units = Units(owners, pairs=False)
+    units = Units(player_of, pairs=False)
     share = np.full(len(references), 1 / len(references)) if weights is None else weights
     conditions, found, size = _Conditions(), list[_Alone](), 0
     for tree in trees:
@@ -136,7 +136,7 @@ def build_leaves(
                 raise _too_large(trees, found)
     always = conditions.counting.add((), 1)
     blocks = tuple(_blocks(found, always))
-    return Leaves(values, int(owners.max()) + 1, conditions.counting.finished(), blocks)
+    return Leaves(values, int(player_of.max()) + 1, conditions.counting.finished(), blocks)
 
 
 class _Conditions:

@@ -29,13 +29,13 @@ def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tenso
         return op.row_constant(np.zeros((1, columns), dtype.numpy()))
     pick = Picking(op)
     places, at = counted(op, pick, tables.places, x)
-    index, owners = chunked(tables.column, columns)
+    index, column_of = chunked(tables.column, columns)
     nothing = index < 0
     group = np.where(nothing, len(tables.places.starts) - 1, tables.group[index])
     within = np.where(nothing, 0, tables.within[index]).reshape(1, -1).astype(np.int32)
     places = op.Add(pick(places, at[group].reshape(-1)), op.row_constant(within))
     found = op.reshape(op.take(op.constant(tables.numbers.astype(dtype.numpy())), places), (1, *index.shape))
-    return pick.sums(op.ReduceSum(found, [2], keepdims=0), owners, columns)
+    return pick.sums(op.ReduceSum(found, [2], keepdims=0), column_of, columns)
 
 
 def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) -> Tensor:
@@ -121,20 +121,20 @@ def _tested(op: Ops, test: Test, x: Tensor, bounds: np.ndarray) -> Tensor:
 
 
 def emit_rescaled(
-    op: Ops, tables: Tables, x: Tensor, margins: Tensor, terms: Sequence[Terms], asked: np.ndarray
+    op: Ops, tables: Tables, x: Tensor, margins: Tensor, terms: Sequence[Terms], target_matrix: np.ndarray
 ) -> Tensor:
     """Emit the attributions of probabilities, row shape [1, targets · players].
 
     Args:
         tables: a target for each term of each column, one column after the other.
         margins: row shape [1, columns], of which `terms` are.
-        asked: [columns, targets] how much of each column a target is.
+        target_matrix: [columns, targets] how much of each column a target is.
     """
     players, ends = len(tables.units), np.cumsum([0, *(len(t.at) for t in terms)])
     found = emit_tables(op, tables, x, op.dtype)
-    column, target = np.nonzero(asked)
+    column, target = np.nonzero(target_matrix)
     picks = [
-        (term, t, asked[c, t])
+        (term, t, target_matrix[c, t])
         for c, t in zip(column, target, strict=True)
         for term in range(ends[c], ends[c + 1])
     ]
@@ -146,8 +146,8 @@ def emit_rescaled(
     factors = op.reshape(op.Cast(factors, to=int(op.dtype)), (1, len(picks), 1))
     product = op.Mul(op.reshape(pick(found, places.reshape(-1)), each), factors)
     product = op.reshape(product, (1, len(picks) * players))
-    owners = to[:, None] * players + np.arange(players)
-    return pick.sums(product, owners.reshape(-1), asked.shape[1] * players)
+    column_of = to[:, None] * players + np.arange(players)
+    return pick.sums(product, column_of.reshape(-1), target_matrix.shape[1] * players)
 
 
 def _slopes(op: Ops, pick: Picking, margins: Tensor, terms: Sequence[Terms], chosen: np.ndarray) -> Tensor:

@@ -26,11 +26,11 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
     worth = leaves.values[rows] * (players >= 0)[:, None]
     place, target = np.nonzero(worth)
     columns = leaves.values.shape[1] * leaves.players
-    index, owners = chunked(target * leaves.players + players[place], columns)
+    index, column_of = chunked(target * leaves.players + players[place], columns)
     factors = np.where(index < 0, 0, worth[place, target][index])
     picked = op.reshape(pick(found, place[index].reshape(-1)), (1, *index.shape))
     worths = op.Mul(picked, op.row_constant(factors[None].astype(dtype.numpy())))
-    return pick.sums(op.ReduceSum(worths, [2], keepdims=0), owners, columns)
+    return pick.sums(op.ReduceSum(worths, [2], keepdims=0), column_of, columns)
 
 
 def _of_block(

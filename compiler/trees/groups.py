@@ -151,13 +151,13 @@ def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.n
         share = _share(ensemble, node)
         sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
         here = [(int(to), there if before is None else there & before, part) for to, there, part in sides]
-        met = [
+        reached = [
             (to, {**held, feature: holds}, {**shares, feature: shares.get(feature, 1.0) * part})
             for to, holds, part in here
             if holds.any() or (part > 0 and ensemble.share is not None)
         ]
-        done += [[]] * (2 - len(met))  # no number takes the other side
-        pending += met
+        done += [[]] * (2 - len(reached))  # no number takes the other side
+        pending += reached
     yield from done.pop()
 
 

@@ -114,7 +114,7 @@ def build_tables(
     values: np.ndarray,
     references: np.ndarray | None,
     weights: np.ndarray | None,
-    owners: np.ndarray | None = None,
+    player_of: np.ndarray | None = None,
     *,
     pairs: bool = False,
     trees: Sequence[Tree] | None = None,
@@ -126,7 +126,7 @@ def build_tables(
         references: [K, features], NaN for a missing value; None for the path-dependent game, by the covers
             of the ensemble.
         weights: [K], their sum 1, or [targets, K] where each target has its own; None where all are equal.
-        owners: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
+        player_of: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
             from a reference, all together. None where each feature of the references is a player.
         pairs: the interactions of two players, half of each, instead of the players' Shapley values.
         trees: of the ensemble, where not all of their groups are wanted.
@@ -135,13 +135,13 @@ def build_tables(
         UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
         InvalidReferencesError: covers that leave out a split.
     """
-    if owners is None:
+    if player_of is None:
         assert references is not None
-        owners = np.arange(references.shape[1])
+        player_of = np.arange(references.shape[1])
     if references is not None:
         ensemble = replace(ensemble, share=None)
     trees = trees_of(ensemble, values) if trees is None else trees
-    units = Units(owners, pairs)
+    units = Units(player_of, pairs)
     _check_sizes(trees, values, units)
     layout = _Layout(trees, values, units)
     for tree in trees:
@@ -193,14 +193,14 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
 class Units:
     """What has a column: the players of features, or each two of them."""
 
-    def __init__(self, owners: np.ndarray, pairs: bool) -> None:
-        self.owners, self.pairs = owners, pairs
+    def __init__(self, player_of: np.ndarray, pairs: bool) -> None:
+        self.player_of, self.pairs = player_of, pairs
 
     def players(self, features: Iterable[int]) -> Players:
         """In the order in which features meet them."""
         found: Players = {}
         for feature in features:
-            found.setdefault(int(self.owners[feature]), []).append(feature)
+            found.setdefault(int(self.player_of[feature]), []).append(feature)
         return found
 
     def of(self, players: Iterable[int]) -> list[Unit]:
@@ -217,7 +217,7 @@ class Units:
 
     def every(self, trees: Sequence[Tree]) -> tuple[Unit, ...]:
         if not self.pairs:
-            return tuple((player,) for player in range(int(self.owners.max()) + 1))
+            return tuple((player,) for player in range(int(self.player_of.max()) + 1))
         groups = [group for tree in trees for group in tree.groups]
         return tuple(sorted({unit for group in groups for unit in self.of_group(group)}))
 
@@ -244,9 +244,9 @@ def _leaf_tables(
         step = max(1, _AT_ONCE // (k ** (1 + units.pairs) << k))
         for i in range(0, len(own), step):
             some = own[i : i + step]
-            met = np.stack([patterns(leaf, players) for leaf, players in some])
-            found = transform(met.reshape(-1, 1 << k))
-            yield from zip([leaf for leaf, _ in some], found.reshape(*met.shape, -1), strict=True)
+            counts = np.stack([patterns(leaf, players) for leaf, players in some])
+            found = transform(counts.reshape(-1, 1 << k))
+            yield from zip([leaf for leaf, _ in some], found.reshape(*counts.shape, -1), strict=True)
 
 
 class _Counted:

@@ -97,14 +97,14 @@ def interventional(
     x: np.ndarray,
     references: np.ndarray,
     weights: np.ndarray | None = None,
-    owners: Sequence[int] | None = None,
+    player_of: Sequence[int] | None = None,
 ) -> Worth:
     """The mean of f over the references, with the coalition's features from the row.
 
     Args:
-        owners: the player of each feature; by default each is one.
+        player_of: the player of each feature; by default each is one.
     """
-    owned = np.arange(x.shape[1]) if owners is None else np.asarray(owners)
+    owned = np.arange(x.shape[1]) if player_of is None else np.asarray(player_of)
 
     def worth(chosen: Sequence[int]) -> np.ndarray:
         mixed = [np.where(np.isin(owned, chosen), row, references) for row in x]
@@ -130,12 +130,12 @@ def covers_of(trees: Sequence[Node], rows: np.ndarray) -> Covers:
 
 
 def path_dependent(
-    trees: Sequence[Node], x: np.ndarray, covers: Covers, owners: Sequence[int] | None = None
+    trees: Sequence[Node], x: np.ndarray, covers: Covers, player_of: Sequence[int] | None = None
 ) -> Worth:
     """EXPVALUE of Lundberg et al., "Consistent individualized feature attribution for tree ensembles", 2018,
     algorithm 1.
     """
-    owned = range(x.shape[1]) if owners is None else owners
+    owned = range(x.shape[1]) if player_of is None else player_of
 
     def expected(node: Node, row: np.ndarray, chosen: Sequence[int]) -> np.ndarray:
         if isinstance(node, Leaf):
@@ -187,11 +187,11 @@ def shapley(
     x: np.ndarray,
     references: np.ndarray,
     weights: np.ndarray | None = None,
-    owners: Sequence[int] | None = None,
+    player_of: Sequence[int] | None = None,
 ) -> np.ndarray:
     """[N, columns, P]: of the interventional game."""
-    count = x.shape[1] if owners is None else max(owners) + 1
-    return shapley_of(interventional(f, x, references, weights, owners), count)
+    count = x.shape[1] if player_of is None else max(player_of) + 1
+    return shapley_of(interventional(f, x, references, weights, player_of), count)
 
 
 def _remembered(worth: Worth) -> Worth:

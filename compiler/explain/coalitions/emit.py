@@ -16,7 +16,7 @@ from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.coalitions.method import CoalitionMethod, Coalitions
 from compiler.explain.engine import Canvas, Selection
 from compiler.explain.outputs import Outputs, Seed, emit_values, in_two, players_by_output, seed_of, total_of
-from compiler.explain.players import Game
+from compiler.explain.players import CoalitionGame
 from compiler.explain.target import Target, made_by, reach_backward
 from compiler.graph.nodes import Nodes, reads
 from compiler.graph.ops import Ops
@@ -45,7 +45,7 @@ class Mixing:
 
     model: ir.Model
     target: Target
-    game: Game
+    game: CoalitionGame
     coalitions: Coalitions
     references: ReferenceSet
     size: int
@@ -73,7 +73,7 @@ def _mixing(selection: Selection, references: ReferenceSet, deployment: Deployme
             f"{MOST_MIXED} are the most. Give fewer references (rationale references), or fewer permutations."
         )
     model = lowered.model.clone()
-    size = 1 if lowered.one_row else _rows_at_once(model, target, mixed, deployment)
+    size = 1 if lowered.single_row_only else _rows_at_once(model, target, mixed, deployment)
     return Mixing(model, target, game, coalitions, references, size)
 
 

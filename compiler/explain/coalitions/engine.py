@@ -6,17 +6,17 @@ from typing import Any
 
 from compiler.errors import InvalidReferencesError
 from compiler.explain.coalitions.emit import emit
-from compiler.explain.coalitions.game import choose_game
+from compiler.explain.coalitions.target import choose_target
 from compiler.explain.engine import Canvas, Engine, Method, Selection, demand_no_layers
 from compiler.explain.feature_names import named
 from compiler.explain.leaves import Leaf, raw_leaves
 from compiler.explain.outputs import Outputs
-from compiler.explain.players import game_of
+from compiler.explain.players import coalition_game
 from compiler.lowering import Lowered
 from compiler.request import CompileRequest
 
 
-class CoalitionGame(Engine):
+class CoalitionEngine(Engine):
     """No rule is needed: the model is called as it is."""
 
     def leaves(self, lowered: Lowered, method: Method, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
@@ -31,9 +31,9 @@ class CoalitionGame(Engine):
         demand_no_layers(method, request)
         if method.reference_set is None:
             raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
-        lowered, target = choose_game(lowered, method, request)
+        lowered, target = choose_target(lowered, method, request)
         selection = named(Selection(lowered, target, method, None, None), request)
-        game = game_of(lowered, selection.target.leaves, selection.target.players)
+        game = coalition_game(lowered, selection.target.leaves, selection.target.players)
         method.coalitions(game.players)
         return replace(selection, part=game)
 
@@ -43,11 +43,11 @@ class CoalitionGame(Engine):
 
     def flat(self, selection: Selection) -> frozenset[str]:
         """Return the output, which is read as the model answers it."""
-        return frozenset() if selection.lowered.one_row else frozenset({selection.target.output})
+        return frozenset() if selection.lowered.single_row_only else frozenset({selection.target.output})
 
     def emit(self, canvas: Canvas) -> None:
         """Call the model for coalitions of players, in a Scan over rows."""
         emit(canvas, self.outputs(canvas.selection))
 
 
-COALITIONS = CoalitionGame()
+COALITIONS = CoalitionEngine()

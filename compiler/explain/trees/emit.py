@@ -36,12 +36,12 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     seed = seed_of(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
     op.scope = "trees"
     read = references and replace(references, arrays={trees.reads: references.arrays[trees.reads]})
-    used, owners = np.unique(trees.owners, return_inverse=True)  # a player of no feature has no column
+    used, player_of = np.unique(trees.player_of, return_inverse=True)  # a player of no feature has no column
     columns = trees.ensemble.columns
     matrix = np.eye(columns) if target.elements == "predicted" else target.matrix(columns)
     about = trees.ensemble, matrix, at_x.at(trees.reads), read
-    found = method.attributions(op, *about, owners, _margins(at_x, trees, references))
-    between = method.interaction_values(op, *about, found, owners) if method.interactions else None
+    found = method.attributions(op, *about, player_of, _margins(at_x, trees, references))
+    between = method.interaction_values(op, *about, found, player_of) if method.interactions else None
     op.scope = "attributions"
     found = _of_target(op, target, seed, op.reshape(found, (1, matrix.shape[1], len(used))))
     answered, totals = [], list[Tensor]()
@@ -104,15 +104,15 @@ def _base_value(selection: Selection, references: ReferenceSet | None) -> np.nda
     return np.asarray(answered.astype(np.float64) + off.reshape(answered.shape))
 
 
-def _of(op: Ops, found: Tensor, met: np.ndarray, players: np.ndarray, axis: int) -> Tensor:
-    """Return the numbers of `players` along an axis where `found` has those of `met`; 0 of others."""
-    if np.array_equal(players, met):
+def _of(op: Ops, found: Tensor, used: np.ndarray, players: np.ndarray, axis: int) -> Tensor:
+    """Return the numbers of `players` along an axis where `found` has those of `used`; 0 of others."""
+    if np.array_equal(players, used):
         return found
-    place, there = np.searchsorted(met, players), np.isin(players, met)
+    position, there = np.searchsorted(used, players), np.isin(players, used)
     shape = [len(players) if i == axis else n for i, n in enumerate(found.shape)]
     if not there.any():
         return op.row_constant(np.zeros(shape, found.dtype.numpy()))
-    own = op.Gather(found, np.where(there, place, 0), axis=axis)
+    own = op.Gather(found, np.where(there, position, 0), axis=axis)
     mask = there.reshape([-1 if i == axis else 1 for i in range(len(shape))]).astype(found.dtype.numpy())
     return own if there.all() else op.Mul(own, op.row_constant(mask))
 

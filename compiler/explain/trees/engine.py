@@ -10,9 +10,9 @@ from compiler.explain.feature_names import named
 from compiler.explain.leaves import Leaf, raw_leaves
 from compiler.explain.logits import choose_logits
 from compiler.explain.outputs import Outputs
-from compiler.explain.players import game_of
+from compiler.explain.players import coalition_game
 from compiler.explain.trees.emit import emit
-from compiler.explain.trees.ensembles import choose_ensemble, owners_of
+from compiler.explain.trees.ensembles import choose_ensemble, players_of_features
 from compiler.lowering import Lowered
 from compiler.manifest import FLOATS, TensorSpec
 from compiler.references.reference_set import ReferenceSet
@@ -46,8 +46,9 @@ class TreeTables(Engine):
                 "interactions are given of each two features of one input without groups. Ask for those of "
                 f"what the trees read (--input {trees.reads}), or leave them out."
             )
-        trees = replace(trees, game=game_of(lowered, target.leaves, target.players))
-        return replace(selection, part=replace(trees, owners=owners_of(lowered, target, trees, method.name)))
+        trees = replace(trees, game=coalition_game(lowered, target.leaves, target.players))
+        player_of = players_of_features(lowered, target, trees, method.name)
+        return replace(selection, part=replace(trees, player_of=player_of))
 
     def outputs(self, selection: Selection) -> Outputs:
         method: Any = selection.method

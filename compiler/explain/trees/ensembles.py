@@ -16,7 +16,7 @@ import onnx_ir as ir
 from compiler.errors import InvalidOptionError, UnsupportedModelError
 from compiler.explain.environment import demand_rows
 from compiler.explain.leaves import raw_leaves
-from compiler.explain.players import NOBODY, Game
+from compiler.explain.players import NOBODY, CoalitionGame
 from compiler.explain.target import (
     MOST_NAMED,
     Target,
@@ -50,14 +50,14 @@ class Trees:
         reads: the name of the tensor that holds its features.
         margin: of its scores, where not they are explained but the probabilities that are made of them.
         game: who plays.
-        owners: [features] the player of each.
+        player_of: [features] the player of each.
     """
 
     ensemble: Ensemble
     reads: str
     margin: str | None = None
-    game: Game = NOBODY
-    owners: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    game: CoalitionGame = NOBODY
+    player_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def choose_ensemble(
@@ -117,7 +117,7 @@ def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Nod
     )
 
 
-def owners_of(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
+def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
     """Return for each of the [features] that an ensemble reads of whose elements it is made.
 
     Whose a constant feature is makes no difference.
@@ -127,7 +127,7 @@ def owners_of(lowered: Lowered, target: Target, trees: Trees, method: str) -> np
             explained.
     """
     graph, ends, tensor = lowered.model.graph, target.tensors, trees.reads
-    owner = np.concatenate([trees.game.of[end].reshape(-1) for end in ends])
+    player_of_element = np.concatenate([trees.game.of[end].reshape(-1) for end in ends])
     behind = reach_backward(graph, tensor, ends)
     nodes = [n for n in graph if not made_by(n, ends) and any(v.name in behind for v in n.outputs)]
     places, words = dict[str, np.ndarray](), list[str]()
@@ -138,20 +138,20 @@ def owners_of(lowered: Lowered, target: Target, trees: Trees, method: str) -> np
             words += [f"{name}[{', '.join(map(str, i[1:]))}]" for i in np.ndindex(*row)]
     made = made_of(lowered, nodes, places, tensor)
     for feature, of in enumerate(made.of):
-        if len({int(owner[i]) for i in of if i < len(owner)}) > 1:
+        if len({int(player_of_element[i]) for i in of if i < len(player_of_element)}) > 1:
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
                 f"{feature} of {tensor!r}, which the trees read, is made of several: {_some(words, of)} "
                 f"({made.joined[of]}). Make them one player (groups=, --group), or explain what the trees "
                 f"read (--input {tensor}), with references of it or of the model's inputs."
             )
-        if max(of, default=0) >= len(owner):
+        if max(of, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
                 f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
                 f"{_some(words, of)}, which is none of what is explained "
                 f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
             )
-    return np.asarray([owner[min(of, default=0)] for of in made.of])
+    return np.asarray([player_of_element[min(of, default=0)] for of in made.of])
 
 
 def _some(words: Sequence[str], of: Collection[int]) -> str:
@@ -202,8 +202,8 @@ def _with_margin(
     if name in lowered.specs:
         raise InvalidOptionError(f"the model already has a tensor {name!r}: rename it before compiling.")
     model = lowered.model.clone()
-    place = list(lowered.model.graph).index(node)
-    twin = model.graph[place]
+    position = list(lowered.model.graph).index(node)
+    twin = model.graph[position]
     attributes = [a for a in twin.attributes.values() if a.name != "post_transform"]
     if twin.op_type == "TreeEnsemble":
         attributes.append(ir.AttrInt64("post_transform", 0))

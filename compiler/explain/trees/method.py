@@ -38,19 +38,19 @@ class TreeMethod(Method, Protocol):
         self,
         op: Ops,
         ensemble: Ensemble,
-        asked: np.ndarray,
+        target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
-        owners: np.ndarray | None = None,
+        player_of: np.ndarray | None = None,
         margins: Margins | None = None,
     ) -> Tensor:
         """Return the attributions of one row, row shape [1, targets · players].
 
         Args:
-            asked: [columns, targets] how much of each of the ensemble's scores a target is.
+            target_matrix: [columns, targets] how much of each of the ensemble's scores a target is.
             x: what the ensemble reads, row shape [1, features].
             references: the rows of `reference_set`.
-            owners: [features] the player of each; None where each feature is a player.
+            player_of: [features] the player of each; None where each feature is a player.
             margins: where probabilities are explained.
         """
 
@@ -58,11 +58,11 @@ class TreeMethod(Method, Protocol):
         self,
         op: Ops,
         ensemble: Ensemble,
-        asked: np.ndarray,
+        target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
         attributions: Tensor,
-        owners: np.ndarray | None = None,
+        player_of: np.ndarray | None = None,
     ) -> Tensor:
         """Return the interactions of each two players of one row, row shape [1, targets · players · players].
 

@@ -111,8 +111,8 @@ class _Following:
 
     def through(self, node: ir.Node) -> None:
         """Note of what a node's outputs are made."""
-        met = [v for v in reads(node) if v.name in self.known]
-        if not met or node.op_type in OF_SIZES:
+        made = [v for v in reads(node) if v.name in self.known]
+        if not made or node.op_type in OF_SIZES:
             return
         if self._holds_all(node):
             self.whole.add(str(node.outputs[0].name))
@@ -125,7 +125,7 @@ class _Following:
         elif is_elementwise(node.op_type, node.domain) or (node.domain, node.op_type) in _EACH:
             found = [self._broadcast(node)]
         else:
-            every = self._union(node, np.concatenate([self.known[str(v.name)].reshape(-1) for v in met]))
+            every = self._union(node, np.concatenate([self.known[str(v.name)].reshape(-1) for v in made]))
             found = [np.full(self.shape(str(v.name)), every) for v in node.outputs if v.name]
         self.known.update(zip((str(v.name) for v in node.outputs if v.name), found, strict=False))
 
@@ -200,13 +200,13 @@ class _Following:
 
     def _broadcast(self, node: ir.Node) -> np.ndarray:
         arrays = [self._of(node, i) for i, v in enumerate(node.inputs) if v is not None]
-        shape, met = np.broadcast_shapes(*(a.shape for a in arrays)), [a for a in arrays if a.any()]
-        if len(met) < 2:
-            return np.broadcast_to(met[0] if met else arrays[0], shape)
-        together = np.stack([a.reshape(-1) for a in np.broadcast_arrays(*met)])
+        shape, made = np.broadcast_shapes(*(a.shape for a in arrays)), [a for a in arrays if a.any()]
+        if len(made) < 2:
+            return np.broadcast_to(made[0] if made else arrays[0], shape)
+        together = np.stack([a.reshape(-1) for a in np.broadcast_arrays(*made)])
         columns, inverse = np.unique(together, axis=1, return_inverse=True)
         joined = np.asarray([self._union(node, column) for column in columns.T], np.int64)
-        own = joined[inverse.reshape(-1)].reshape(np.broadcast_shapes(*(a.shape for a in met)))
+        own = joined[inverse.reshape(-1)].reshape(np.broadcast_shapes(*(a.shape for a in made)))
         return np.broadcast_to(own, shape)
 
     def _union(self, node: ir.Node, numbers: np.ndarray) -> int:

@@ -105,41 +105,41 @@ class TreeShap:
         self,
         op: Ops,
         ensemble: Ensemble,
-        asked: np.ndarray,
+        target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
-        owners: np.ndarray | None = None,
+        player_of: np.ndarray | None = None,
         margins: Margins | None = None,
     ) -> Tensor:
         """Look up what was computed for every pattern of conditions that a row can satisfy."""
         if margins is not None and references is not None:
-            return _rescaled(op, ensemble, asked, x, references, owners, margins)
+            return _rescaled(op, ensemble, target_matrix, x, references, player_of, margins)
         if self.references is not None and references is not None:
-            return _by_references(op, ensemble, ensemble.weights @ asked, x, references, owners)
-        tables = self._tables(ensemble, asked, x, references, owners)
+            return _by_references(op, ensemble, ensemble.weights @ target_matrix, x, references, player_of)
+        tables = self._tables(ensemble, target_matrix, x, references, player_of)
         return emit_tables(op, tables, _flat(op, x), op.dtype)
 
     def interaction_values(
         self,
         op: Ops,
         ensemble: Ensemble,
-        asked: np.ndarray,
+        target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
         attributions: Tensor,
-        owners: np.ndarray | None = None,
+        player_of: np.ndarray | None = None,
     ) -> Tensor:
         """Look interactions up in tables of their own."""
-        tables = self._tables(ensemble, asked, x, references, owners, pairs=True)
+        tables = self._tables(ensemble, target_matrix, x, references, player_of, pairs=True)
         return emit_interactions(op, tables, _flat(op, x), attributions)
 
     def _tables(
         self,
         ensemble: Ensemble,
-        asked: np.ndarray,
+        target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
-        owners: np.ndarray | None,
+        player_of: np.ndarray | None,
         *,
         pairs: bool = False,
     ) -> Tables:
@@ -150,8 +150,8 @@ class TreeShap:
             rows = rows.reshape(len(rows), count)
         if self.references is None and rows is not None:
             ensemble, rows = counted(ensemble, rows, weights), None
-        owners = np.arange(count) if owners is None else owners
-        return build_tables(ensemble, ensemble.weights @ asked, rows, weights, owners, pairs=pairs)
+        player_of = np.arange(count) if player_of is None else player_of
+        return build_tables(ensemble, ensemble.weights @ target_matrix, rows, weights, player_of, pairs=pairs)
 
 
 def _by_references(
@@ -160,34 +160,34 @@ def _by_references(
     values: np.ndarray,
     x: Tensor,
     references: ReferenceSet,
-    owners: np.ndarray | None,
+    player_of: np.ndarray | None,
 ) -> Tensor:
     """Look attributions up in tables, and compute them leaf by leaf where these would be too large."""
     (rows,), x = references.arrays.values(), _flat(op, x)
     rows, weights = rows.reshape(len(rows), -1), references.weights
-    owners = np.arange(rows.shape[1]) if owners is None else owners
+    player_of = np.arange(rows.shape[1]) if player_of is None else player_of
     ensemble = replace(ensemble, share=None)
-    kept, deep = apart(trees_of(ensemble, values), values, owners)
-    found = emit_tables(op, build_tables(ensemble, values, rows, weights, owners, trees=kept), x, op.dtype)
+    kept, deep = apart(trees_of(ensemble, values), values, player_of)
+    found = emit_tables(op, build_tables(ensemble, values, rows, weights, player_of, trees=kept), x, op.dtype)
     if not any(tree.groups for tree in deep):
         return found
-    return op.Add(found, emit_leaves(op, build_leaves(deep, values, rows, weights, owners), x, op.dtype))
+    return op.Add(found, emit_leaves(op, build_leaves(deep, values, rows, weights, player_of), x, op.dtype))
 
 
 def _rescaled(
     op: Ops,
     ensemble: Ensemble,
-    asked: np.ndarray,
+    target_matrix: np.ndarray,
     x: Tensor,
     references: ReferenceSet,
-    owners: np.ndarray | None,
+    player_of: np.ndarray | None,
     margins: Margins,
 ) -> Tensor:
     """Return the attributions of the margin to each reference times the slope to it.
 
     The slope is a sum of products, with a table for each of these.
     """
-    columns = np.flatnonzero(asked.any(axis=1))
+    columns = np.flatnonzero(target_matrix.any(axis=1))
     (rows,), x = references.arrays.values(), _flat(op, x)
     known = margins.at_references.astype(np.float64)
     rows = rows.reshape(len(rows), -1)
@@ -196,8 +196,8 @@ def _rescaled(
     of_column = np.repeat(columns, [len(t.at) for t in terms])
     share = np.full(len(rows), 1 / len(rows)) if references.weights is None else references.weights
     weights = np.concatenate([t.weights for t in terms]) * share
-    tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, owners)
-    return emit_rescaled(op, tables, x, Picking(op)(margins.at_x, columns), terms, asked[columns])
+    tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, player_of)
+    return emit_rescaled(op, tables, x, Picking(op)(margins.at_x, columns), terms, target_matrix[columns])
 
 
 def _flat(op: Ops, x: Tensor) -> Tensor:

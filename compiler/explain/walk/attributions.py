@@ -55,7 +55,7 @@ class Draws:
     effective: float
 
     def standard_error(self, op: Ops, x: Tensor) -> Tensor:
-        if self.axis not in x.lead:  # a linear model's gradient is the same at every draw
+        if self.axis not in x.batch_axes:  # a linear model's gradient is the same at every draw
             return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
         return standard_error(op, x, self.axis, self.weights, self.effective)
 

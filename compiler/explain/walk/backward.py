@@ -146,7 +146,7 @@ def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
 
     Multipliers that vary over fewer axes come first, so that they add up while they are small.
     """
-    total, *others = sorted(ms, key=lambda m: len(m.lead))
+    total, *others = sorted(ms, key=lambda m: len(m.batch_axes))
     for m in others:
         total = op.Add(total, m)
     return total

@@ -63,7 +63,7 @@ class DeepShap(Weighted):
     ) -> Tensor:
         """Return the mean over references of m·(x − r); with one m for all of them, m·(x − mean r)."""
         assert r is not None
-        if "K" not in m.lead:
+        if "K" not in m.batch_axes:
             r = mean(op, r, "K", weights)
         return mean(op, op.Mul(m, op.Sub(x, r)), "K", weights)
 
@@ -94,7 +94,8 @@ def _places_differ(call: Call) -> bool:
         for x, r, varying in zip(call.x.inputs, call.r.inputs, call.varying, strict=True)
         if x is not None and r is not None and not varying
     ]
-    return any(x.value is not r.value and x.lead for x, r in both)  # weights may hold a neighbour's factors
+    # weights may hold a neighbour's factors
+    return any(x.value is not r.value and x.batch_axes for x, r in both)
 
 
 def _between_places(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:

@@ -65,6 +65,6 @@ def hardmax_multiplier(
     """
     along, change = [axis % xs[0].rank], op.Sub(y, y_r)
     due = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
-    lead = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
-    decided = op.Greater(lead, 0.0)
-    return (op.Mul(change, op.Where(decided, op.Div(due, op.Where(decided, lead, 1.0)), 0.0)),)
+    moved = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
+    decided = op.Greater(moved, 0.0)
+    return (op.Mul(change, op.Where(decided, op.Div(due, op.Where(decided, moved, 1.0)), 0.0)),)

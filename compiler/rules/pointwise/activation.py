@@ -42,7 +42,7 @@ def relu_multiplier(
 ) -> tuple[Tensor]:
     """Compute the secant (x⁺ − r⁺)/(x − r), in fewer passes over memory than by itself."""
     x, r = xs[0], rs[0]
-    return (rescaled_relu(op, m, x, r, geometry=bool(r.lead - m.lead - x.lead)),)
+    return (rescaled_relu(op, m, x, r, geometry=bool(r.batch_axes - m.batch_axes - x.batch_axes)),)
 
 
 @rule("LeakyRelu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS])

@@ -39,7 +39,7 @@ def pad(
         border = op.Sub(_total(op, m), _total(op, _inside(op, m, borders)))
         return op.reshape(border, value.shape if value is not None else ())
 
-    if value is not None and value.lead:  # the node takes one number for all rows
+    if value is not None and value.batch_axes:  # the node takes one number for all rows
         ones = op.constant(np.ones(x.shape, x.dtype.numpy()))
         border = op.Sub(1.0, _with(op, op.Expand(ones, x.shape), borders))
         y = op.Add(_with(op, x, borders), op.Mul(border, op.reshape(value, (1,) * x.rank)))

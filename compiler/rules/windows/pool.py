@@ -90,7 +90,7 @@ def unpooled(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
     """MaxUnpool counts places through all planes of all rows."""
     channels, *size = g.shape
     plane = math.prod(size)
-    v = op.vary(v, to.lead)  # one row of v for each of the winners
+    v = op.vary(v, to.batch_axes)  # one row of v for each of the winners
     starts = np.arange(channels, dtype=np.int64).reshape(1, channels, *(1 for _ in size)) * plane
     rows = op.Mul(op.row_numbers(v), channels * plane)
     offsets = op.Add(op.reshape(rows, (1, *(1 for _ in g.shape))), op.constant(starts))

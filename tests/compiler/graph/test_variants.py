@@ -87,28 +87,28 @@ CASES: dict[str, tuple[Any, Any, list[str]]] = {
     "rescale rule of a ReLU": (RESCALINGS, relu_operands, ["NK", "N", "K"]),
 }
 EVERY = [
-    pytest.param(all_tasks()[name], g, make, leads, id=f"{name}-{i}")
-    for name, (geometries, make, leads) in CASES.items()
+    pytest.param(all_tasks()[name], g, make, varying_axes, id=f"{name}-{i}")
+    for name, (geometries, make, varying_axes) in CASES.items()
     for i, g in enumerate(geometries)
 ]
 
 
 def emitted(
-    emit: Callable[..., Tensor], arrays: list[np.ndarray], leads: list[str], on: Deployment = HERE
+    emit: Callable[..., Tensor], arrays: list[np.ndarray], varying_axes: list[str], on: Deployment = HERE
 ) -> tuple[Ops, dict[str, np.ndarray]]:
     """Emits into a graph of its own: what varies over the batch is its input, everything else a constant."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": 21}, name="scratch")
     op = Ops(graph, 21, {"T": 1, "K": ROWS, "S": 1}, ir.DataType.DOUBLE, Variants(on))
     operands, inputs = [], {}
-    for array, lead in zip(arrays, leads, strict=True):
-        if "N" not in lead:
-            operands.append(along(op, array, "K") if lead else op.constant(array))
+    for array, batch_axes in zip(arrays, varying_axes, strict=True):
+        if "N" not in batch_axes:
+            operands.append(along(op, array, "K") if batch_axes else op.constant(array))
             continue
         name, dtype = f"operand_{len(operands)}", ir.DataType.from_numpy(array.dtype)
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None, *array.shape[1:]]))
         graph.inputs.append(value)
         inputs[name] = array
-        operands.append(Tensor(value, (1, *array.shape[1:]), dtype, frozenset(lead), rows=True))
+        operands.append(Tensor(value, (1, *array.shape[1:]), dtype, frozenset(batch_axes), rows=True))
         op.bind_batch(replace(operands[-1], shape=array.shape))
     result = op.flat(emit(op, *operands))
     result.value.dtype = result.dtype
@@ -116,8 +116,8 @@ def emitted(
     return op, inputs
 
 
-def answer(variant: Variant, arrays: list[np.ndarray], leads: list[str], g: object) -> np.ndarray:
-    op, inputs = emitted(lambda op, *given: variant.emit(op, *given, g), arrays, leads)
+def answer(variant: Variant, arrays: list[np.ndarray], varying_axes: list[str], g: object) -> np.ndarray:
+    op, inputs = emitted(lambda op, *given: variant.emit(op, *given, g), arrays, varying_axes)
     (result,) = run64(ir.to_proto(ir.Model(op.graph, ir_version=10)), inputs).values()
     return result
 
@@ -132,25 +132,25 @@ def test_every_variant_fits_somewhere() -> None:
         assert tried == set(all_tasks()[name].variants)
 
 
-@pytest.mark.parametrize(("task", "g", "make", "leads"), EVERY)
+@pytest.mark.parametrize(("task", "g", "make", "varying_axes"), EVERY)
 def test_variants_agree(
-    task: Task, g: object, make: Callable[[object], list[np.ndarray]], leads: list[str]
+    task: Task, g: object, make: Callable[[object], list[np.ndarray]], varying_axes: list[str]
 ) -> None:
     arrays = make(g)
     variants = task.fitting(g)
-    answers = [answer(variant, arrays, leads, g) for variant in variants]
+    answers = [answer(variant, arrays, varying_axes, g) for variant in variants]
     assert np.abs(answers[0]).max() > 0
     for variant, got in zip(variants, answers, strict=True):
         assert got.shape == answers[0].shape, variant.name
         assert np.abs(got - answers[0]).max() <= COMPLETE_64 * np.abs(answers[0]).max(), variant.name
 
 
-@pytest.mark.parametrize(("task", "g", "make", "leads"), EVERY)
+@pytest.mark.parametrize(("task", "g", "make", "varying_axes"), EVERY)
 def test_the_least_cost_is_taken(
-    task: Task, g: object, make: Callable[[object], list[np.ndarray]], leads: list[str]
+    task: Task, g: object, make: Callable[[object], list[np.ndarray]], varying_axes: list[str]
 ) -> None:
     for deployment in (Deployment(threads=1), Deployment(threads=2), Deployment(provider="cuda")):
-        op, _ = emitted(partial(task, geometry=g), make(g), leads, deployment)
+        op, _ = emitted(partial(task, geometry=g), make(g), varying_axes, deployment)
         taken = next(iter(op.variants.taken))  # it may take others in turn
         cost = {f"{task.name}: {v.name}": v.cost(Site(g, ROWS, deployment)) for v in task.fitting(g)}
         assert cost[taken] == min(cost.values())

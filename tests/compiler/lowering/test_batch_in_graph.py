@@ -187,7 +187,7 @@ def test_a_step_that_one_row_alone_can_take_hides_nothing_of_the_others() -> Non
     body = f"""{_OVER} a = Unsqueeze (m, zero) t = Tanh (a) u = Squeeze (t, zero) {_BACK}
         s = Squeeze (h, zero) e = Exp (s) y = Unsqueeze (e, zero)"""
     model = _model(body, "float[1, 4, 6] x", "float[1, 4, 6] y")
-    assert not lower(model).one_row
+    assert not lower(model).single_row_only
     t = np.tanh(X.astype(np.float64))
     want = (np.exp(t) * (1 - t**2)).reshape(3, 1, 24) * np.eye(24)[[5, 23]]
     got = compile_model(model, Gradient(), targets=[5, 23]).explain(X)["x_attributions"].reshape(3, 2, 24)

@@ -218,7 +218,7 @@ def test_players_of_trees_against_every_coalition(targets: Any) -> None:
         ("x[0]", "player"),
         ("x[3]", "player"),
     ]
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, owners=[1, 0, 0, 2, 0])
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, player_of=[1, 0, 0, 2, 0])
     found = compiled.explain(x)
     if targets == "predicted":
         due = np.take_along_axis(due, found["y"].argmax(axis=1)[:, None, None], axis=1)
@@ -245,8 +245,8 @@ def test_players_of_any_model_against_every_coalition(method: Any, targets: Any)
     weights = np.arange(1, 5) / 10 if isinstance(method, ExactShap) else None
     w, v = rows(10, 7, seed=1).astype(float), rows(7, 2, seed=2).astype(float)
     x, references = (np.concatenate([a[n] for n in "xyz"], axis=1) for a in (X, REFERENCES))
-    owners = [2, 0, 0, 0, 3, 0, 1, 1, 4, 5]
-    due = of.shapley(lambda z: np.tanh(z @ w) @ v, x, references, weights, owners)
+    player_of = [2, 0, 0, 0, 3, 0, 1, 1, 4, 5]
+    due = of.shapley(lambda z: np.tanh(z @ w) @ v, x, references, weights, player_of)
     if targets == "predicted":
         due = np.take_along_axis(due, found["out"].argmax(axis=1)[:, None, None], axis=1)
     near = 1e-5 if isinstance(method, ExactShap) else 0.05 * np.abs(due).max()
@@ -273,15 +273,15 @@ def test_groups_make_an_image_small_enough_to_enumerate() -> None:
     with pytest.raises(InvalidOptionError, match="at most 12 players, not 96"):
         compile_model(cnn(), ExactShap(references), targets=[0])
     quarters = np.arange(8) // 4 + 2 * (np.arange(6) // 3)[:, None]
-    owners = np.broadcast_to(quarters, (2, 6, 8)).ravel()
-    groups = {f"q{i}": [f"x[{j}]" for j in np.flatnonzero(owners == i)] for i in range(4)}
+    player_of = np.broadcast_to(quarters, (2, 6, 8)).ravel()
+    groups = {f"q{i}": [f"x[{j}]" for j in np.flatnonzero(player_of == i)] for i in range(4)}
     compiled = compile_model(cnn(), ExactShap(references), targets=[0], groups=groups)
     plain = Runner(cnn())
     due = of.shapley(
         lambda z: plain({"x": z.reshape(-1, 2, 6, 8).astype(np.float32)})["y"][:, :1].astype(float),
         x.reshape(N, -1),
         references.reshape(K, -1),
-        owners=owners.tolist(),
+        player_of=player_of.tolist(),
     )
     np.testing.assert_allclose(compiled.explain(x)["group_attributions"], due, atol=1e-5)
 

@@ -41,16 +41,16 @@ def test_exact(columns: int, weighted: bool) -> None:
 @pytest.mark.usefixtures("few_tables")
 def test_features_of_one_player(monkeypatch: pytest.MonkeyPatch) -> None:
     """Features 0 and 1 are player 0, and player 1 has none."""
-    owners = [0, 0, 2, 3, 4]
+    player_of = [0, 0, 2, 3, 4]
     attributions: Any = TreeShap.attributions
 
     def of_players(self: TreeShap, *given: Any) -> Tensor:
-        return attributions(self, *given[:5], np.array(owners))
+        return attributions(self, *given[:5], np.array(player_of))
 
     monkeypatch.setattr(TreeShap, "attributions", of_players)
     trees, references, x = of.random_trees(4, PLAIN), of.rows(1, 7), of.rows(2, 9)
     answer = compile_model(of.regressor(trees), TreeShap(references)).explain(x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, owners=owners)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, player_of=player_of)
     assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
 
 
@@ -59,11 +59,11 @@ def test_tables_up_to_the_most_bytes_are_kept_and_the_largest_is_not(monkeypatch
     ensemble = read_ensemble(
         of.regressor([chain(np.arange(1.0, 3.0)), chain(np.arange(1.0, 5.0))], 3).graph.node[0], 3
     )
-    trees, owners = trees_of(ensemble, ensemble.weights), np.arange(3)
+    trees, player_of = trees_of(ensemble, ensemble.weights), np.arange(3)
     sizes = [2 * 1 * FLOAT, 2**3 * 3 * FLOAT]
     for most, kept in ((sum(sizes), [1, 1]), (sum(sizes) - 1, [1, 0]), (sizes[0] - 1, [0, 0])):
         monkeypatch.setattr(by_leaf, "MOST_BYTES", most)
-        tables, leaves = by_leaf.apart(trees, ensemble.weights, owners)
+        tables, leaves = by_leaf.apart(trees, ensemble.weights, player_of)
         assert [len(tree.groups) for tree in tables] == kept
         assert [len(tree.groups) for tree in leaves] == [1 - count for count in kept]
 

@@ -31,7 +31,7 @@ def test_columns_of_a_table() -> None:
     answer = compiled.explain(X)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an unknown category
-        due = coalitions(fitted.decision_function, owners=[0, 1, 0, 2])
+        due = coalitions(fitted.decision_function, player_of=[0, 1, 0, 2])
     assert [(p.name, p.features, p.kind) for p in compiled.manifest.players] == [
         ("person", ("housing", "age"), "player")
     ]
@@ -60,7 +60,7 @@ def test_what_is_made_of_several_elements_of_one_player() -> None:
         products = rows[:, turned].astype(np.float32) * rows.astype(np.float32)
         return of.scores(SPLIT, np.concatenate([products, rows[:, :1]], axis=1))
 
-    due = of.shapley(score, x, references, owners=[1, 0, 0, 2])
+    due = of.shapley(score, x, references, player_of=[1, 0, 0, 2])
     assert [p.name for p in compiled.manifest.players] == ["pair", "x[0]", "x[3]"]
     np.testing.assert_allclose(answer["group_attributions"], due, atol=1e-6)
     assert not answer["u_attributions"].any()

@@ -49,10 +49,10 @@ def test_path_dependent() -> None:
 
 
 def test_players() -> None:
-    owners = np.array([3, 0, 3, 2, 0])
+    player_of = np.array([3, 0, 3, 2, 0])
     ensemble = read_ensemble(of.regressor(TREES).graph.node[0], 5)
-    tables = build_tables(ensemble, ensemble.weights, REFERENCES, None, owners, pairs=True)
-    worth = of.interventional(lambda z: of.scores(TREES, z), X, REFERENCES, owners=owners.tolist())
+    tables = build_tables(ensemble, ensemble.weights, REFERENCES, None, player_of, pairs=True)
+    worth = of.interventional(lambda z: of.scores(TREES, z), X, REFERENCES, player_of=player_of.tolist())
     due = of.interactions_of(worth, 4)
     assert tables.units == ((0, 2), (0, 3), (2, 3))  # player 1 owns nothing
     for unit, values in zip(tables.units, np.moveaxis(looked_up(tables, X), 2, 0), strict=True):

@@ -73,12 +73,12 @@ def test_weights_count() -> None:
 
 
 def test_players() -> None:
-    owners = [1, 0, 1, 2, 0]
+    player_of = [1, 0, 1, 2, 0]
     ensemble = read_ensemble(of.regressor(TREES).graph.node[0], 5)
     found = looked_up(
-        build_tables(counted(ensemble, ROWS, None), ensemble.weights, None, None, np.array(owners)), X
+        build_tables(counted(ensemble, ROWS, None), ensemble.weights, None, None, np.array(player_of)), X
     )
-    due = of.shapley_of(of.path_dependent(TREES, X, of.covers_of(TREES, ROWS), owners), 3)
+    due = of.shapley_of(of.path_dependent(TREES, X, of.covers_of(TREES, ROWS), player_of), 3)
     assert np.abs(found - due).max() <= COMPLETE_64
 
 

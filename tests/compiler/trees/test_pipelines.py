@@ -89,7 +89,7 @@ def exported(fitted: BaseEstimator, words: bool = True) -> onnx.ModelProto:
 
 
 def coalitions(
-    score: Callable[[pd.DataFrame], np.ndarray], x: pd.DataFrame = X, owners: Sequence[int] | None = None
+    score: Callable[[pd.DataFrame], np.ndarray], x: pd.DataFrame = X, player_of: Sequence[int] | None = None
 ) -> np.ndarray:
     """[N, T, players] of the game in which a coalition's columns come from the row; each one is a player."""
     columns = list(x.columns)
@@ -102,7 +102,7 @@ def coalitions(
     def places(first: int, count: int) -> np.ndarray:
         return np.repeat(np.arange(first, first + count)[:, None], len(columns), axis=1).astype(float)
 
-    return shapley(of_rows, places(0, len(x)), places(len(x), K), owners=owners)
+    return shapley(of_rows, places(0, len(x)), places(len(x), K), player_of=player_of)
 
 
 for kind, convert in ((xgboost.XGBClassifier, convert_xgboost), (lightgbm.LGBMClassifier, convert_lightgbm)):

@@ -33,16 +33,16 @@ def looked_up(tables: Tables, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    "owners", [[0, 1, 2, 3, 4], [0, 1, 0, 2, 1], [2, 0, 0, 0, 1], [0, 0, 0, 0, 0]], ids=str
+    "player_of", [[0, 1, 2, 3, 4], [0, 1, 0, 2, 1], [2, 0, 0, 0, 1], [0, 0, 0, 0, 0]], ids=str
 )
-def test_exact(owners: Sequence[int]) -> None:
+def test_exact(player_of: Sequence[int]) -> None:
     trees = of.random_trees(3, PLAIN, columns=2)
     references, x = of.rows(1, K), of.rows(2, N)
     weights = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
     ensemble = read_ensemble(of.regressor(trees).graph.node[0], 5)
-    found = looked_up(build_tables(ensemble, ensemble.weights, references, weights, np.array(owners)), x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights, owners)
-    assert found.shape == due.shape == (N, 2, max(owners) + 1)
+    found = looked_up(build_tables(ensemble, ensemble.weights, references, weights, np.array(player_of)), x)
+    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights, player_of)
+    assert found.shape == due.shape == (N, 2, max(player_of) + 1)
     assert np.abs(found - due).max() <= COMPLETE_64
 
 
@@ -52,8 +52,8 @@ def test_a_leaf_on_many_features_of_few_players() -> None:
     for i in range(12):
         leaf = of.Split(i, "LEQ", (0.0,), False, leaf, of.Leaf((0.5,)))
     references, x = of.rows(1, K, 12), of.rows(2, N, 12)
-    owners = np.arange(12) // 7
+    player_of = np.arange(12) // 7
     ensemble = read_ensemble(of.regressor([leaf], 12).graph.node[0], 12)
-    found = looked_up(build_tables(ensemble, ensemble.weights, references, None, owners), x)
-    due = of.shapley(lambda z: of.scores([leaf], z), x, references, owners=owners.tolist())
+    found = looked_up(build_tables(ensemble, ensemble.weights, references, None, player_of), x)
+    due = of.shapley(lambda z: of.scores([leaf], z), x, references, player_of=player_of.tolist())
     assert np.abs(found - due).max() <= COMPLETE_64

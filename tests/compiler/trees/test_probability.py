@@ -40,12 +40,12 @@ def due(
     x: np.ndarray = X,
     references: np.ndarray = REFERENCES,
     margin: Callable[[np.ndarray], np.ndarray] = margin,
-    owners: Sequence[int] = range(5),
+    player_of: Sequence[int] = range(5),
 ) -> np.ndarray:
     """[N, players]"""
-    total = np.zeros((N, max(owners) + 1))
+    total = np.zeros((N, max(player_of) + 1))
     for r, w in zip(references, WEIGHTS, strict=True):
-        found = of.shapley(lambda z: margin(z)[:, None], x, r[None], owners=owners)[:, 0]
+        found = of.shapley(lambda z: margin(z)[:, None], x, r[None], player_of=player_of)[:, 0]
         rise, run = sigmoid(margin(x)) - sigmoid(margin(r[None])), margin(x) - margin(r[None])
         total += w * found * np.divide(rise, run, out=np.zeros(N), where=run != 0)[:, None]
     return total

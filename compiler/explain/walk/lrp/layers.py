@@ -180,7 +180,7 @@ def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
     pullback = at_zero.pullbacks[i]
     assert pullback is not None
     factor, offset = pullback(ones), at_zero.y
-    if factor.shape != tuple(shape) or factor.lead or offset.lead:
+    if factor.shape != tuple(shape) or factor.batch_axes or offset.batch_axes:
         return None
     return Affine(_plain(op, factor), _plain(op, offset))
 

@@ -24,7 +24,7 @@ from compiler.runtime.session import Runner
 _ROWS = 3  # on which the shape of an output is looked at that nothing says
 
 
-def choose_game(lowered: Lowered, method: Method, request: CompileRequest) -> tuple[Lowered, Target]:
+def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> tuple[Lowered, Target]:
     """Choose the explained tensors, whose elements play, and the output that they play for.
 
     By default every input for which references are given by name plays, else every float input, else every
@@ -149,7 +149,7 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
             rows[own] = np.asarray(draw, dtype.numpy())
     run = Runner(model, optimise=False, given=True)
     with suppress(InvalidModelError):
-        if not lowered.one_row:
+        if not lowered.single_row_only:
             return np.asarray(run(rows)[name])
         alone = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(_ROWS)]
         return np.concatenate([run(row)[name] for row in alone])
