@@ -1,6 +1,7 @@
 """Which tests are asked about mutants, in which state of the code, and the table of what became of these."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -38,6 +39,12 @@ def tests_beside(paths: Iterable[str]) -> list[str]:
         beginnings = ("/".join(parts[:i]) for i in range(len(parts), 0, -1))
         found.update(next(TESTS[each] for each in beginnings if each in TESTS))
     return sorted(t for t in found if not any(str(parent) in found for parent in Path(t).parents))
+
+
+def words_shared(*paths: str) -> int:
+    """How many words these paths share, with or without an s: `trees/read.py`, `trees/test_read.py` two."""
+    words = ({w.rstrip("s") for w in re.findall(r"[a-z0-9]+", path.removesuffix(".py"))} for path in paths)
+    return len(set.intersection(*words))
 
 
 def state_of(tests: Sequence[str], packages: Sequence[str] = ("compiler", "service")) -> str:

@@ -25,7 +25,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from mutants import Result, state_of, table, tests_beside
+from mutants import Result, state_of, table, tests_beside, words_shared
 
 try:
     import cosmic_ray.plugins
@@ -84,7 +84,10 @@ def drawn(folders: list[str], count: int) -> list[MutationSpec]:
 
 
 def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]:
-    """Ids of tests that run a mutant's line, of as many functions as there are; of its file, if at import."""
+    """Ids of tests that run a mutant's line, of as many functions as there are; of its file, if at import.
+
+    Every other function is the next of those whose file is called most like the mutant's.
+    """
     file = next((f for f in data.measured_files() if f.endswith(str(mutation.module_path))), "")
     contexts = {n: set(names) - {""} for n, names in data.contexts_by_lineno(file).items()}
     found = contexts.get(mutation.start_pos[0]) or set().union(*contexts.values())
@@ -93,7 +96,10 @@ def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]
     functions: dict[str, list[str]] = {}
     for test in tests:
         functions.setdefault(test.partition("[")[0], []).append(test)
-    return [t for turn in zip_longest(*functions.values()) for t in turn if t is not None][:most]
+    like = sorted(functions, key=lambda f: -words_shared(str(mutation.module_path), f.partition("::")[0]))
+    names = dict.fromkeys(name for pair in zip(like, functions, strict=True) for name in pair)
+    turns = zip_longest(*(functions[name] for name in names))
+    return [t for turn in turns for t in turn if t is not None][:most]
 
 
 def covered(tests: list[str]) -> CoverageData:

@@ -44,6 +44,21 @@ def test_tests_are_looked_for_beside_the_code(
     assert mutants.tests_beside(paths) == tests
 
 
+@pytest.mark.parametrize(
+    ("module", "test", "count"),
+    [
+        ("service/decisions/audit/ledger.py", "tests/service/decisions/audit/test_ledger.py", 4),
+        ("service/decisions/audit/ledger.py", "tests/service/decisions/test_replay.py", 2),
+        ("compiler/decisions/fitting.py", "tests/compiler/artefact/test_decision.py", 2),
+        ("compiler/lowering/rewrites/moving.py", "tests/compiler/lowering/test_rewrites.py", 3),
+    ],
+)
+def test_files_of_tests_are_called_like_what_they_test(
+    mutants: ModuleType, module: str, test: str, count: int
+) -> None:
+    assert mutants.words_shared(module, test) == count
+
+
 def test_what_is_kept_is_of_the_code_and_the_tests_as_they_are(
     mutants: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

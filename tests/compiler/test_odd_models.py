@@ -94,6 +94,9 @@ SOUND = {
     "no node names": lambda m: [n.ClearField("name") for n in m.graph.node],
     "an unnamed batch": lambda m: m.graph.input[0].type.tensor_type.shape.dim[0].Clear(),
     "weights listed as inputs": old_style,
+    "a weight whose shape is not noted": lambda m: m.graph.value_info.append(
+        helper.make_tensor_value_info("w1", onnx.TensorProto.FLOAT, None)
+    ),
     "opset 13": lambda m: setattr(m.opset_import[0], "version", 13),
     "opset 22": lambda m: setattr(m.opset_import[0], "version", 22),
     "an output of unknown width": lambda m: m.graph.output[0].type.tensor_type.shape.dim[1].Clear(),

@@ -296,6 +296,12 @@ def test_three_classes_need_an_index() -> None:
         decided(mlp(), {"output": mlp().graph.output[0].name, "output_range": [0, 1]})
 
 
+def test_the_range_is_not_asked_for_before_the_index() -> None:
+    model = parsed(f"{HEAD} (float[N, 5] z) {{ z = Mul(x, x) }}")
+    with pytest.raises(InvalidProfileError, match=r"^decision: output 'z' has 5 elements, .* 'z\[4\]'\.$"):
+        decided(model, {"output": "z"})
+
+
 def test_a_method_whose_sum_is_not_exact_is_warned_about() -> None:
     compiled = decided(SIGMOID, method=IntegratedGradients(R, steps=20))
     assert any("miss the score by quadrature" in warning for warning in compiled.manifest.warnings)

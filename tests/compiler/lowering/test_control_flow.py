@@ -151,6 +151,15 @@ def test_a_loop_that_data_ends_keeps_its_last_values(times: int) -> None:
     assert_same(parsed(text, {"w": W}), straight(iterations(times)), n=np.asarray(times, np.float32))
 
 
+def test_a_loop_that_never_runs_hands_on_what_others_read_too() -> None:
+    text = """g (float[N, 3] x) => (float[N, 3] h, float[N, 3] y) <int64 m = {0}> {
+        h = Loop (m, , x) <body = b (int64 i, bool go, float[N, 3] a) => (bool go, float[N, 3] next) {
+            next = Sin (a) }>
+        t = Mul (h, w)  q = Mul (t, x)  y = Tanh (q)
+    }"""
+    assert_same(parsed(text, {"w": W}), straight("t = Mul (x, w)  q = Mul (t, x)  y = Tanh (q)"))
+
+
 BOUNDED = {
     "Min": "most = Constant <value_int = 6> ()  m = Min (n, most)",
     "Clip": "low = Constant <value_int = 0> ()  most = Constant <value_int = 6> ()  m = Clip (n, low, most)",

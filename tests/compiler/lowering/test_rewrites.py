@@ -367,6 +367,24 @@ def test_places_of_a_plane_leave_the_batch_in_front(perm: str, left: str) -> Non
     assert_same(model, made, {"x": array(N, 2, 3, 4)})
 
 
+@pytest.mark.parametrize(
+    ("body", "left"),
+    [
+        ("i = Transpose (ids)  y = Gather (table, i)", "Gather Transpose"),
+        ("i = Transpose (ids)  y = Gather <axis = 1> (table, i)", "Transpose Gather"),
+        ("i = Add (ids, ids)  y = Gather (table, i)", "Add Gather"),
+        ("t = Mul (table, by)  i = Transpose (ids)  y = Gather (t, i)", "Mul Transpose Gather"),
+    ],
+    ids=["rows", "columns", "ids that are not turned", "a table that is computed"],
+)
+def test_turned_ids_look_up_rows_of_a_constant_table_before_they_turn(body: str, left: str) -> None:
+    text = f"g (int64[N, 2] ids, float by) => (float[?, ?, ?] y) {{ {body} }}"
+    model = parsed(text, {"table": array(5, 3).astype(np.float32)})
+    made = lowered(model)
+    assert [n.op_type for n in made.graph.node] == left.split()
+    assert_same(model, made, {"ids": np.asarray([[0, 1], [1, 1], [0, 0]]), "by": np.float32(2)}, PARITY_32)
+
+
 @pytest.mark.usefixtures("float64_engine")
 def test_a_concatenation_of_what_is_concatenated_already_is_nested() -> None:
     """By the longest that is there; never along another axis, nor where the beginning differs."""

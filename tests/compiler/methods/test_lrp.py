@@ -250,6 +250,27 @@ def test_a_normalisation_read_beside_its_layer_stays_apart() -> None:
     assert np.abs(damped).max() < 0.9 * np.abs(want).max()
 
 
+def test_a_sum_has_the_epsilon_rule_and_a_product_hands_relevance_on() -> None:
+    """Behind the flat rule, which gives relevance to a neuron that is 0; sums of the stabiliser's size."""
+    random = np.random.default_rng(5)
+    held = {"w": random.standard_normal((4, 6)), "c": np.full(6, 3.0), "v": random.standard_normal((6, 3))}
+    text = "s = ReduceSum <keepdims = 0> (x, two) h = MatMul (s, w)"
+    text += " r = Relu (h) p = Mul (r, c) y = MatMul (p, v)"
+    model = parsed(f"g (double[N, 4, 2] x) => (double[N, 3] y) {{ {text} }}", {**held, "two": np.array([2])})
+    x = rows((4, 2))
+    x[:, 0, 1] = lrp.STABILISER - x[:, 0, 0]
+    got = relevance(model, (("last", lrp.Flat()),), x, [1])[:, 0]
+    want = np.zeros_like(x)
+    for n, row in enumerate(x):
+        s = row.sum(-1)
+        p = np.maximum(s @ held["w"], 0) * 3
+        assert (p == 0).any()
+        R = reference.flat(held["v"].T, np.zeros(3), p, (p @ held["v"]) * (np.arange(3) == 1))
+        R = reference.epsilon_rule(held["w"].T, np.zeros(6), s, R)
+        want[n] = row * (R / (s + lrp.STABILISER * np.sign(s)))[:, None]
+    assert_equal(got, want)
+
+
 def test_guided_backprop_and_deconvnet() -> None:
     """Gradients through other ReLUs, walked by hand; no promise of a sum."""
     model, _ = network("mlp", biases=0.3)
