@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from compiler.artefact.compiled import Compiled
-from compiler.decisions.rows import feature_names, profile_of, score_index
+from compiler.decisions.rows import names_of, profile_of, score_index
 from compiler.evaluate.decisions.decided import DecidedFile
 from compiler.evaluate.explained_model import GivenReferences, slices
 from compiler.progress import Progress
@@ -93,7 +93,7 @@ def positions_of(file: DecidedFile) -> dict[str, Positions]:
     """Return where the features of each key, a feature or a group, stand."""
     single: dict[str, tuple[str, int]] = {}
     for item in file.compiled.manifest.explained:
-        names = feature_names(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+        names = names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
         single |= {name: (item.tensor.name, j) for j, name in enumerate(names)}
     players = {player.name: player.features for player in file.compiled.manifest.players}
     keys = file.rows[0].explained.attributions if file.rows else {}
