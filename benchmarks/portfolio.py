@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -126,8 +126,9 @@ def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain |
             lambda i: explained("all", f"own-{i}"),
         ]
         if engine is not None:
-            engine(entry, folder / "few", folder / "its-warm")
-            ways.append(lambda i: engine(entry, folder / "all", folder / f"its-{i}"))
+            its = engine
+            its(entry, folder / "few", folder / "its-warm")
+            ways.append(lambda i: its(entry, folder / "all", folder / f"its-{i}"))
         taken = np.array([[times_of(partial(way, i)) for way in ways] for i in range(turns)])
         if engine is not None:
             due, found = answers(folder / "own-0"), answers(folder / "its-0")
@@ -147,7 +148,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--bare-rows", type=positive, default=ROWS, help=f"of the bare loop's runs ({ROWS})")
     asked = parser.parse_args(given)
     ways = ["rationale", *filter(None, [asked.engine])]
-    with reporting_errors(), ENGINES[asked.engine]() if asked.engine else nullcontext() as engine:
+    chosen: AbstractContextManager[Explain | None] = (
+        ENGINES[asked.engine]() if asked.engine else nullcontext()
+    )
+    with reporting_errors(), chosen as engine:
         heads = "".join(f"{way:>14}" for way in ("bare", *ways)) + "".join(f"{way:>18}" for way in ways)
         print(f"rows/s  {heads}{'memory +':>12}")
         for name in asked.models or SUBJECTS:

@@ -301,7 +301,9 @@ def test_a_restart_loses_no_call_of_who_tries_refused_connections_again(reposito
         calls = [threads.submit(go_on, caller) for caller in range(len(answered))]
         try:
             for _ in range(3):
-                with serve("--repository", str(repository), "--port", str(port)) as child:
+                with serve(
+                    "--repository", str(repository), "--port", str(port), "--grpc-port", "off"
+                ) as child:
                     ready_line(child)
                     before = list(answered)
                     until(lambda: all(now > was + 5 for now, was in zip(answered, before, strict=True)))  # noqa: B023
