@@ -17,6 +17,7 @@ from compiler.decisions.categories import categories_of
 from compiler.decisions.drift import classes_of
 from compiler.decisions.faults import Known, faults_of, remarks_on, remarks_on_scores
 from compiler.decisions.rows import ExplainedRow, explained_rows, keys_of, score_index
+from compiler.decisions.scores import answering, run_in_blocks
 from compiler.errors import InvalidOptionError
 from compiler.explain.engine import Gap, Method, Selection
 from compiler.explain.feature_names import by_name, features_of
@@ -361,15 +362,9 @@ def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None
     rows, lowered = None if score.index is None else explained.rows(), explained.lowered
     if rows is None:
         return None
-    model = onnx.ModelProto()
-    model.CopyFrom(lowered.source)
-    if not score.is_output:
-        model.graph.output.append(onnx.ValueInfoProto(name=score.tensor))
-    run, count = Runner(model, given=True), len(next(iter(rows.values())))
-    step = 1 if lowered.single_row_only else _AT_ONCE
-    parts = [{name: a[i : i + step] for name, a in rows.items()} for i in range(0, count, step)]
-    scores = [run(part, [score.tensor])[score.tensor].reshape(-1, score.elements) for part in parts]
-    return np.concatenate(scores)[:, score.index].astype(np.float64)
+    run = Runner(answering(lowered.source, score.tensor), given=True)
+    answers = run_in_blocks(run, rows, score.tensor, 1 if lowered.single_row_only else _AT_ONCE)
+    return np.asarray(answers[:, score.index], np.float64)
 
 
 def _adapted(

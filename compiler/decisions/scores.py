@@ -13,7 +13,7 @@ from compiler.errors import InvalidProfileError, InvalidReferencesError
 from compiler.lowering import Lowered, lower
 from compiler.profile import DecisionProfile
 from compiler.references.reference_set import check_count, check_rows, unnamed, whole_numbers
-from compiler.runtime.session import Runner
+from compiler.runtime.session import Run, Runner
 
 _BLOCK = 4096  # rows that are run at once
 
@@ -56,25 +56,21 @@ def scores_of(
     """
     lowered = lower(model, references={name: array.shape for name, array in rows.items()})
     feeds = _feeds(lowered, rows)
-    run = Runner(_answering(lowered, profile), given=True)
-    count = len(next(iter(feeds.values())))
-    blocks = [
-        run({name: a[start : start + _BLOCK] for name, a in feeds.items()}, [profile.tensor])[profile.tensor]
-        for start in range(0, count, _BLOCK)
-    ]
-    if blocks[0].dtype.kind != "f":
+    _check_output(lowered, profile)
+    run = Runner(answering(lowered.source, profile.tensor), given=True)
+    answers = run_in_blocks(run, feeds, profile.tensor, _BLOCK)
+    if answers.dtype.kind != "f":
         raise InvalidProfileError(
-            f"output {profile.output!r} holds {blocks[0].dtype}, which is no score. Name an output of floats."
+            f"output {profile.output!r} holds {answers.dtype}, which is no score. Name an output of floats."
         )
-    answers = np.concatenate([b.reshape(len(b), -1) for b in blocks], dtype=np.float64)
-    elements = answers.shape[1]
+    count, elements = answers.shape
     index = score_index(profile.index, elements)
     if index >= elements or (profile.index is None and elements > 2):
         raise InvalidProfileError(
             f"output {profile.output!r}: a row of it has {elements} elements. Name the score's, "
             f"{profile.tensor}[0] to {profile.tensor}[{elements - 1}]."
         )
-    found = Scores(lowered.digest, feeds, answers, index, blocks[0].dtype)
+    found = Scores(lowered.digest, feeds, answers.astype(np.float64), index, answers.dtype)
     wrong = np.flatnonzero(~np.isfinite(found.scores))
     if wrong.size:
         raise InvalidReferencesError(
@@ -108,17 +104,29 @@ def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str,
     return found
 
 
-def _answering(lowered: Lowered, profile: DecisionProfile) -> onnx.ModelProto:
-    """Return the model with the profile's output among its outputs, an inner tensor too."""
+def _check_output(lowered: Lowered, profile: DecisionProfile) -> None:
     graph = lowered.source.graph
     outputs = [value.name for value in graph.output]
-    if profile.tensor in outputs:
-        return lowered.source
-    if not any(profile.tensor in node.output for node in graph.node):
+    if profile.tensor not in outputs and not any(profile.tensor in node.output for node in graph.node):
         raise InvalidProfileError(
             f"output {profile.output!r}: the model has no such tensor; its outputs are {', '.join(outputs)}."
         )
+
+
+def answering(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
+    """Return a model with a tensor among its outputs, an inner one too."""
+    if any(value.name == tensor for value in model.graph.output):
+        return model
     changed = onnx.ModelProto()
-    changed.CopyFrom(lowered.source)
-    changed.graph.output.append(onnx.ValueInfoProto(name=profile.tensor))
+    changed.CopyFrom(model)
+    changed.graph.output.append(onnx.ValueInfoProto(name=tensor))
     return changed
+
+
+def run_in_blocks(run: Run, rows: Mapping[str, np.ndarray], tensor: str, size: int) -> np.ndarray:
+    """Return [rows, m]: what a run answers in a tensor, `size` rows at a time."""
+    blocks = (
+        run({name: array[start : start + size] for name, array in rows.items()}, [tensor])[tensor]
+        for start in range(0, len(next(iter(rows.values()))), size)
+    )
+    return np.concatenate([block.reshape(len(block), -1) for block in blocks])

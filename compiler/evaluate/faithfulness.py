@@ -96,7 +96,7 @@ def replaced(
     ranks: np.ndarray,
     cuts: np.ndarray,
     baseline: np.ndarray,
-    progress: Callable[[int], None],
+    count: Callable[[int], None],
 ) -> np.ndarray:
     """Return [S + 1]: the mean explained output with features of players of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
@@ -106,7 +106,7 @@ def replaced(
         for i, cut in enumerate(cuts):
             mixed = np.where((ranks[part] < cut)[:, subject.owner], baseline, x)
             total[i] += subject.answer(mixed, rows)[np.arange(len(rows)), elements].sum()
-            progress(len(rows))
+            count(len(rows))
     return total / len(ranks)
 
 

@@ -12,7 +12,7 @@ from compiler.explanations.files import check_kind, write_explanations
 from compiler.pictures.panels import largest_targets, targets_of
 from compiler.progress import Progress, silent
 
-ROWS, TARGETS = 10, 10  # that are printed: rows, and targets of a row
+TARGETS = 10  # of a row, that are printed
 
 
 def explain_file(
@@ -21,8 +21,8 @@ def explain_file(
     file: Path,
     save: Path | None,
     top: int,
-    rows: int | None = ROWS,
-    progress: Progress = silent,
+    rows: int | None,
+    progress: Progress,
 ) -> list[str]:
     """Explain the rows of a file, in batches that the entry's memory budget holds.
 

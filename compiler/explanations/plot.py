@@ -18,9 +18,7 @@ from compiler.pictures.panels import Panel, panels_of
 from compiler.pictures.words import NUMBERS, read_vocabulary
 
 
-def draw_file(
-    repository: Path, name: str, file: Path, out: Path, top: int = 10, tokenizer: Path | None = None
-) -> str:
+def draw_file(repository: Path, name: str, file: Path, out: Path, top: int, tokenizer: Path | None) -> str:
     """Draw the first rows of a file as an entry explains them, and say what was drawn.
 
     Args:

@@ -20,7 +20,7 @@ from compiler.pictures.markup import element, page, table
 from compiler.pictures.overview import overviews, tables_of
 from compiler.pictures.panels import panels_of
 from compiler.pictures.words import NUMBERS, Vocabulary, read_vocabulary
-from compiler.progress import Progress, silent
+from compiler.progress import Progress
 from compiler.terminal import facts
 
 MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one
@@ -33,10 +33,10 @@ def report_file(
     name: str,
     file: Path,
     out: Path,
-    rows: int | None = 10,
-    top: int = 10,
-    tokenizer: Path | None = None,
-    progress: Progress = silent,
+    rows: int | None,
+    top: int,
+    tokenizer: Path | None,
+    progress: Progress,
 ) -> str:
     """Write a page about the rows of a file, and say what it shows.
 

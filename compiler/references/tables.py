@@ -311,12 +311,10 @@ def _read_parquet(source: Source) -> Table:
     return _columns_of(source, table)
 
 
-def rows_of_arrow(
-    batch: Any, columns: Columns = None, texts: Collection[str] = (), name: str = "the batch"
-) -> Table:
+def rows_of_arrow(batch: Any, columns: Columns, texts: Collection[str]) -> Table:
     """Return the rows of an Arrow record batch or table, as `read_rows` does those of a file."""
     wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
-    header = tuple(batch.schema.names)
+    header, name = tuple(batch.schema.names), "the batch"
     source = Source(io.BytesIO(), name, wanted, None, texts)
     index = _choose(name, header, wanted)
     chosen = list(index or range(len(header)))

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from compiler.artefact import folder
 from tests.references.engine import computing_in_float64
 
 
@@ -23,4 +22,4 @@ def without_locks(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(folder.fcntl, "flock", refused)
+    monkeypatch.setattr("compiler.artefact.folder.fcntl.flock", refused)

@@ -8,8 +8,9 @@ import numpy as np
 
 from compiler.artefact.compiled import Compiled
 from compiler.decisions.rows import names_of, profile_of, score_index
+from compiler.decisions.scores import run_in_blocks
 from compiler.evaluate.decisions.decided import DecidedFile
-from compiler.evaluate.explained_model import GivenReferences, slices
+from compiler.evaluate.explained_model import GivenReferences
 from compiler.progress import Progress
 from compiler.runtime.session import Runner, kernels_of
 
@@ -126,9 +127,5 @@ class _Score:
             self._output = compiled.manifest.explained_value
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        parts = []
-        for part in slices(len(next(iter(inputs.values()))), _AT_ONCE):
-            answer = self._run({tensor: rows[part] for tensor, rows in inputs.items()}, [self._output])
-            parts.append(answer[self._output].reshape(part.stop - part.start, -1))
-        output = np.concatenate(parts).astype(np.float64)
-        return output[:, score_index(self._profile.index, output.shape[1])]
+        output = run_in_blocks(self._run, inputs, self._output, _AT_ONCE)
+        return np.asarray(output[:, score_index(self._profile.index, output.shape[1])], np.float64)

@@ -1,10 +1,10 @@
 """One process at a time, where the file system has locks."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from compiler.artefact import folder
 from compiler.artefact.folder import locked
 from compiler.errors import InvalidOptionError
 
@@ -38,6 +38,6 @@ def test_a_file_system_without_locks_lets_everyone_in(tmp_path: Path) -> None:
 
 
 def test_a_platform_without_locks_lets_everyone_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder.sys, "platform", "win32")
+    monkeypatch.setattr(sys, "platform", "win32")
     with locked(tmp_path) as first, locked(tmp_path, "another run") as second:
         assert (first, second) == (False, False)
