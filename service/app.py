@@ -124,7 +124,7 @@ def create_app(
 
     start_trail = partial(_start_where_needed, trail)
     live = LiveRepository(explainers, backend, settings, state, start_trail, remote)
-    explainers.followed = partial(_follow, sets, live)
+    explainers.following.followed = partial(_follow, sets, live)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -57,7 +57,7 @@ class ReferenceSetService:
                 with self.sets.leaving(before.digest):
                     await self._release(before, force=force)
                     made = await asyncio.to_thread(self.sets.put, name, model, rows)
-            await self._explainers.published()
+            await self._explainers.following.published()
             await self._bake(made)
             return made, before is None
 
@@ -67,7 +67,7 @@ class ReferenceSetService:
             with self.sets.leaving(found.digest):
                 await self._release(found, force=force)
                 await asyncio.to_thread(self.sets.remove, name)
-            await self._explainers.published()
+            await self._explainers.following.published()
 
     def users(self, one: ReferenceSet) -> tuple[list[str], list[str]]:
         """Return `model/explainer` of those that use a set: requested by name, and made for requests.
