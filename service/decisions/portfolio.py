@@ -28,7 +28,7 @@ WITHOUT = "without a decision"
 _AT_ONCE = 100  # rows that are written, and synced, together
 _PROFILE, _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("profile", "graph", "recorded"))
 
-Tell = Callable[[str, int, int], None]
+Report = Callable[[str, int, int], None]
 
 
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
@@ -81,7 +81,7 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
 
 
 def decide_portfolio(
-    portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, tell: Tell = lambda *_: None
+    portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, report: Report = lambda *_: None
 ) -> Counter[str]:
     """Decide every row and save them; returns how many were decided how.
 
@@ -110,7 +110,7 @@ def decide_portfolio(
     with _told(save):
         done = _resume(kept)
         with kept.open("ab") as file, portfolio.deciding.opened(settings, trail) as decide:
-            _decide(portfolio, decide, file, done, tell)
+            _decide(portfolio, decide, file, done, report)
         with whole(save) as part:
             WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept))
         counts = Counter(_outcome(line) for line in _lines(kept))
@@ -141,10 +141,10 @@ def _resume(kept: Path) -> int:
     return whole_parts[0]
 
 
-def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, tell: Tell) -> None:
+def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, report: Report) -> None:
     rows = portfolio.instances
     for start in range(done, len(rows), _AT_ONCE):
-        tell("deciding", start, len(rows))
+        report("deciding", start, len(rows))
         part = rows[start : start + _AT_ONCE]
         for i, line in enumerate(decide(part, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
             file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")

@@ -21,7 +21,7 @@ from compiler.machine import available_cores
 from compiler.manifest import Manifest
 from service.backends.devices import Devices
 from service.backends.onnxruntime import load_and_time, run, runtime
-from service.decisions.decider import Asked, as_recorded, decisions_of, inputs_of
+from service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
 from service.decisions.trail import AuditTrail
 from service.errors import InvalidInputError, NotFiniteError, UndecidedError
 from service.inference.checks import Faults, check_answer
@@ -113,9 +113,9 @@ class Deciding:
             decided = [
                 (row, each) for row, each in zip(rows, found, strict=True) if not isinstance(each, str)
             ]
-            asked = Asked(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
+            facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
             made = as_recorded(
-                self.entry, [row for row, _ in decided], [each for _, each in decided], ran, asked
+                self.entry, [row for row, _ in decided], [each for _, each in decided], ran, facts
             )
             recorded = iter(await trail.record(made))
             return [

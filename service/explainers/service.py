@@ -172,7 +172,7 @@ class Explainers:
         if spec.reference_set is not None:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
         # In a thread: the first one imports the compiler, which takes a second.
-        await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
+        await asyncio.to_thread(partial(spec.requested, referenced=references is not None))
         record = await self._ask(model, name, spec, references)
         await self.following.published()
         return self._status(record)
@@ -248,7 +248,7 @@ class Explainers:
             )
         return found
 
-    async def put_split(self, asked: Split) -> Split:
+    async def put_split(self, split: Split) -> Split:
         """Have an explainer answer a share of the requests that name none.
 
         Raises:
@@ -259,20 +259,20 @@ class Explainers:
         """
 
         async def note() -> None:
-            registry, plain = self._plane.repository, self.store.models.entry(asked.model)
-            canary = registry.explainer(asked.model, explainer=asked.explainer)
+            registry, plain = self._plane.repository, self.store.models.entry(split.model)
+            canary = registry.explainer(split.model, explainer=split.explainer)
             default = registry.default_explainer(plain)
             if default is None or default is canary:
-                told = "is the default already" if default is canary else "would be the only one"
+                reason = "is the default already" if default is canary else "would be the only one"
                 raise ConflictError(
-                    f"a canary answers beside the default, and '{asked.explainer[:80]}' {told}"
+                    f"a canary answers beside the default, and '{split.explainer[:80]}' {reason}"
                 )
-            await self.store.write([asked])
+            await self.store.write([split])
             self.following.show()
 
         await self.following.exclusively(note)
         await self.following.published()
-        return asked
+        return split
 
     async def delete_split(self, model: str) -> None:
         """Have the default answer all again. Raises as `split`, and StateUnavailableError."""
@@ -362,9 +362,9 @@ class Explainers:
         """Make the entry that answers out of the record, or find the reason why there is none."""
         clock, lease = StageClock(), lease_of(record.digest)
 
-        def tell(stage: Stage, progress: Progress | None) -> None:
+        def report(stage: Stage, progress: Progress | None) -> None:
             clock.enter(stage)
-            self._tell(record, stage, progress)
+            self._note_stage(record, stage, progress)
 
         try:
             async with self._builder.turn(record.digest):
@@ -377,9 +377,9 @@ class Explainers:
                         record = await self.following.exclusively(partial(self._count_attempt, record))
                     model = await self.store.models.get(record.model)
                     known = self.store.artefacts.get(record.digest)
-                    artefact = await self._builder.supply(record, model, known, tell)
+                    artefact = await self._builder.supply(record, model, known, report)
                     self.store.artefacts[record.digest] = artefact
-                    tell(Stage.LOADING, None)
+                    report(Stage.LOADING, None)
                     await self._load(artefact)
                     ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
                     await self._settle(ready, serving=record.digest)
@@ -574,7 +574,7 @@ class Explainers:
         loaded = entry is not None and self._plane.model_cache.has(entry)
         return Status(record, progress, entry, loaded)
 
-    def _tell(self, record: Record, stage: Stage, progress: Progress | None) -> None:
+    def _note_stage(self, record: Record, stage: Stage, progress: Progress | None) -> None:
         now = self.store.current(record)
         if now is not None:
             self.store.records[record.key] = replace(now, stage=stage)

@@ -23,13 +23,15 @@ _NoRequest = DecodeError | TooLargeError
 Infer = Callable[[Handler, pb.ModelInferRequest, float | None], Awaitable[pb.ModelInferResponse]]
 
 
-async def stream_infer(infer: Infer, handler: Handler, gate: RequestInterceptor, context: Context) -> None:
+async def stream_infer(
+    infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
+) -> None:
     """Serve one stream until the caller has sent all and has every answer.
 
     A caller who leaves cancels this, and with it the work. When the server stops, what was read is
     answered and the stream ends, for a silent one would hold the server. Raises NotReadyError then.
     """
-    stream = _Stream(infer, handler, gate, context)
+    stream = _Stream(infer, handler, interceptor, context)
     fault: Exception | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -47,12 +49,14 @@ async def stream_infer(infer: Infer, handler: Handler, gate: RequestInterceptor,
 class _Stream:
     """Answers hold a place until they are taken: a caller who does not read holds `IN_FLIGHT` requests."""
 
-    def __init__(self, infer: Infer, handler: Handler, gate: RequestInterceptor, context: Context) -> None:
+    def __init__(
+        self, infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
+    ) -> None:
         self._infer = infer
         self._context = context
-        self._gate = gate
+        self._interceptor = interceptor
         self._handler = handler
-        self._exchange = current()
+        self._request_context = current()
         self._strict = any(tuple(pair) == _STRICT for pair in context.invocation_metadata())
         self._places = asyncio.Semaphore(IN_FLIGHT)
         self._writing = asyncio.Lock()
@@ -86,7 +90,7 @@ class _Stream:
         """Return the answer, whose bytes `hold` counts, or what is wrong."""
         answer = pb.ModelStreamInferResponse()
         try:
-            async with self._gate.again(self._exchange):
+            async with self._interceptor.again(self._request_context):
                 if isinstance(request, TooLargeError):
                     raise request
                 if isinstance(request, DecodeError):
