@@ -71,13 +71,13 @@ class Deciding:
         return self.manifest.digests.explanation, profile, str(self.entry.graph_digest)
 
     def instances(
-        self, inputs: Mapping[str, np.ndarray], beside: Mapping[str, Sequence[Any]]
+        self, inputs: Mapping[str, np.ndarray], extra: Mapping[str, Sequence[Any]]
     ) -> list[Instance]:
         """Return rows as a caller of `:decide` would send them.
 
         Args:
             inputs: of the model, [N, …] each.
-            beside: columns that knock-outs look at.
+            extra: columns that knock-outs look at.
         """
         form = form_of(self.entry, self.manifest)
         return [
@@ -87,7 +87,7 @@ class Deciding:
                 for spec in form.inputs
                 if _is_whole(spec.name, form.features)
             }
-            | {column: cells[i] for column, cells in beside.items()}
+            | {column: cells[i] for column, cells in extra.items()}
             for i, values in enumerate(values_of(self.manifest, inputs))
         ]
 
@@ -142,7 +142,7 @@ class Deciding:
 
 
 def _is_whole(tensor: str, features: Mapping[str, tuple[str, int]]) -> bool:
-    """Tell whether an input has no features with names of their own."""
+    """Return whether an input has no features with names of their own."""
     return all(owner != tensor for owner, _ in features.values())
 
 

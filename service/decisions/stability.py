@@ -63,7 +63,7 @@ async def with_survival(
 
 
 def _is_attributed(reason: Mapping[str, Any]) -> bool:
-    """Tell whether a reason has one; a knock-out's stays whatever the references are."""
+    """Return whether a reason has one; a knock-out's stays whatever the references are."""
     return reason["attribution"] is not None
 
 

@@ -157,7 +157,7 @@ class Following:
                 self._begin(one)
 
     async def _is_of_here(self, record: Record) -> bool:
-        """Tell whether what is wanted explains the model that is here, and not another version of it."""
+        """Return whether what is wanted explains the model that is here, and not another version of it."""
         spec = ExplainerSpec.model_validate(record.spec)
         try:
             return await self._store.digest(record.model, spec, record.references) == record.digest

@@ -403,7 +403,7 @@ class Explainers:
                 self._retire(record.digest, after_s=0)
 
     def _is_orphan(self, record: Record) -> bool:
-        """Tell whether a request named a reference set that was deleted since. Blocks."""
+        """Return whether a request named a reference set that was deleted since. Blocks."""
         if record.references is None or not record.name.startswith(HIDDEN):
             return False
         try:

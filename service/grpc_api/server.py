@@ -115,7 +115,7 @@ class GrpcServer:
 
 
 def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
-    """Tell whether a record of gRPC's log reports more than that a caller left.
+    """Return whether a record of gRPC's log reports more than that a caller left.
 
     gRPC logs a fault where it cannot send an answer, unless it knows by then that the caller is gone.
     """

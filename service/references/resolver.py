@@ -74,7 +74,7 @@ class ReferenceResolver:
         self._open_rows = settings.open_references
         self._unnamed = settings.max_unnamed_reference_sets
         self._most_bytes = settings.max_reference_bytes
-        self._bake_after = settings.bake_references_after
+        self._precompute_after = settings.bake_references_after
         self._counts = metrics.cache("baked_references")
         self._seen: LRUCache[str, int] = LRUCache(_REMEMBERED)
 
@@ -136,13 +136,13 @@ class ReferenceResolver:
         return Chosen(entry, question.inputs, digest)
 
     async def _is_precomputed(self, question: _Question, rows: Rows, digest: str) -> bool:
-        """Tell whether an entry has them precomputed. Where they came often enough, one is made meanwhile."""
-        if not self._bake_after:
+        """Return whether an entry has them precomputed; where they came often enough, one is made."""
+        if not self._precompute_after:
             return False
         times = self._seen[digest] = self._seen.get(digest, 0) + 1
         try:
             if not self._sets.named(digest):
-                if times < self._bake_after:
+                if times < self._precompute_after:
                     return False
                 name = f"{HIDDEN}{digest[:16]}"
                 await asyncio.to_thread(self._sets.put, name, question.model, rows)

@@ -147,7 +147,7 @@ class StateDatabase(Database):
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     def _is_gone(self, row: Any, replica: Replica, now_s: float) -> bool:
-        """Tell whether a replica runs no more.
+        """Return whether a replica runs no more.
 
         Those of one SQLite file see each other's processes; what an earlier boot left, or a copy of the
         folder brought along, is gone.
