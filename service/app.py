@@ -94,12 +94,12 @@ def create_app(
 
     Raises:
         RepositoryError: the repository is missing, empty or broken; the task, where nothing can be loaded.
-        InvalidOptionError: as `create_gate`, `create_metrics_push` and `trail_of` do, and for artifacts
-            that make no sense.
+        InvalidOptionError: as `create_interceptor`, `create_metrics_push` and `trail_of` do, and for
+            artifacts that make no sense.
         StateUnavailableError: the state cannot be read.
     """
     metrics = metrics or Metrics()
-    gate = create_gate(settings, metrics)
+    interceptor = create_interceptor(settings, metrics)
     push = _metrics_push(settings, metrics)
     trail, acts, archive = trail_of(settings, metrics.audit), act_log_of(settings), Archive(settings)
     blobs = None if settings.artifacts is None else Blobs(settings.artifacts)
@@ -124,7 +124,7 @@ def create_app(
 
     start_trail = partial(_start_where_needed, trail)
     live = LiveRepository(explainers, backend, settings, state, start_trail, remote)
-    explainers.followed = partial(_follow, sets, live)
+    explainers.following.followed = partial(_follow, sets, live)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -146,11 +146,11 @@ def create_app(
             await acts.stop()
             await archive.stop()
             state.close()
-            for telemetry in (gate.tracing, push):
+            for telemetry in (interceptor.tracing, push):
                 if telemetry is not None:
                     await asyncio.to_thread(telemetry.close)
 
-    app = _new_app(gate, settings, lifespan, DOCUMENTED)
+    app = _new_app(interceptor, settings, lifespan, DOCUMENTED)
     app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))
     app.state.decider = Decider(plane, trail, Drift(metrics))
     plane.obstacle = app.state.decider.obstacle
@@ -164,7 +164,7 @@ def create_app(
         app.state.references = ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes)
     app.state.settings = settings
     app.state.metrics = metrics
-    app.state.gate = gate
+    app.state.interceptor = interceptor
     _add_routes(app, settings)
     return app
 
@@ -202,7 +202,7 @@ def _start_where_needed(trail: AuditTrail, registry: ModelRegistry) -> None:
 
 def create_admin_app(app: FastAPI) -> FastAPI:
     """Create what the admin port serves of the gateway `app`: its admin API, its metrics and its health."""
-    admin = _new_app(app.state.gate, app.state.settings, None)
+    admin = _new_app(app.state.interceptor, app.state.settings, None)
     admin.state = app.state
     admin.include_router(routes_v2.health)
     admin.include_router(routes_repository.index)
@@ -211,7 +211,7 @@ def create_admin_app(app: FastAPI) -> FastAPI:
 
 
 def _new_app(
-    gate: RequestInterceptor,
+    interceptor: RequestInterceptor,
     settings: Settings,
     lifespan: Lifespan | None,
     documented: Sequence[openapi.Documented] = (),
@@ -225,7 +225,9 @@ def _new_app(
         redoc_url=None,
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
-    app.add_middleware(HttpMiddleware, gate=gate, needed_for_metrics=scopes_of(settings.metrics_scope))
+    app.add_middleware(
+        HttpMiddleware, interceptor=interceptor, needed_for_metrics=scopes_of(settings.metrics_scope)
+    )
     problems.install(app)
     openapi.add_page(app)
     openapi.install(app, problems.problem_responses(401, 403, 429), documented)
@@ -261,7 +263,7 @@ async def _follow(sets: ReferenceSets, live: LiveRepository, known: Known) -> No
     await live.follow(known)
 
 
-def create_gate(settings: Settings, metrics: Metrics) -> RequestInterceptor:
+def create_interceptor(settings: Settings, metrics: Metrics) -> RequestInterceptor:
     """Create what every request passes.
 
     Raises:

@@ -170,8 +170,8 @@ class LiveRepository:
         async with self._telling:
             await self._load(name)
             self._loads = token
-            await self._tell((_UNLOADED, name, None), (_LOADED, "last", {"token": token}))
-        await self._explainers.published()
+            await self._write((_UNLOADED, name, None), (_LOADED, "last", {"token": token}))
+        await self._explainers.following.published()
 
     async def _load(self, name: str) -> None:
         async with self._turn:
@@ -197,10 +197,10 @@ class LiveRepository:
         """
         async with self._telling:
             await self._unload(name)
-            await self._tell((_UNLOADED, name, {"name": name}))
-        await self._explainers.published()
+            await self._write((_UNLOADED, name, {"name": name}))
+        await self._explainers.following.published()
 
-    async def _tell(self, *changes: Change) -> None:
+    async def _write(self, *changes: Change) -> None:
         """Record what all processes of the state are to serve. Raises StateUnavailableError."""
         revision = await asyncio.to_thread(self._state.write, *changes)
         self._written = self._written if revision is None else revision

@@ -182,7 +182,7 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     if "--grpc-port" in listeners:
         shared = settings.workers > 1
         listener = listeners["--grpc-port"]
-        grpc = GrpcServer(app.state.handler, app.state.gate, settings, listener, tls, shared=shared)
+        grpc = GrpcServer(app.state.handler, app.state.interceptor, settings, listener, tls, shared=shared)
     public = HttpServer(app, listeners["--port"], tls, lifespan=True)
     if "--admin-port" in listeners:
         admin = HttpServer(create_admin_app(app), listeners["--admin-port"], tls, lifespan=False)
@@ -197,7 +197,7 @@ def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Wa
         watched.append(watched_files(tls.certificates.files, tls.reload))
     if settings.keys_file is not None:
         watched.append(
-            watched_files((settings.keys_file,), lambda: app.state.gate.take_keys(read_keys(settings)))
+            watched_files((settings.keys_file,), lambda: app.state.interceptor.take_keys(read_keys(settings)))
         )
     return watched
 

@@ -87,11 +87,12 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
         raise InvalidInputError(
             f"input '{name}' has {len(values)} values, but its shape {list(shape)} holds {math.prod(shape)}"
         )
-    allowed, said = _JSON_TYPES[dtype.kind]
+    allowed, expected = _JSON_TYPES[dtype.kind]
     if not set(map(type, values)) <= allowed:
         at = next(i for i, value in enumerate(values) if type(value) not in allowed)
         raise InvalidInputError(
-            f"input '{name}' is {datatype} and takes {said}, but value {at} is {json_type_name(values[at])}"
+            f"input '{name}' is {datatype} and takes {expected}, but value {at} is "
+            f"{json_type_name(values[at])}"
         )
     if dtype.kind in "iu":
         _check_range(name, datatype, values)

@@ -117,8 +117,8 @@ class _Supervisor:
                 ready: asyncio.Future[list[str]] = loop.create_future()
                 workers.create_task(self._keep(index, ready))
                 # One after the other: what is wrong is told once, and the first puts the state in order.
-                said = await ready
-                lines = lines or said
+                started = await ready
+                lines = lines or started
             if lines:
                 for line in (*lines[:-1], f"{self._settings.workers} workers", lines[-1]):
                     self._announce(line)
@@ -152,8 +152,8 @@ class _Supervisor:
             process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
         )
         if process.stdin is not None:  # always: it was asked for
-            told = {"index": index, "settings": _as_json(self._settings)}
-            process.stdin.write(json.dumps(told).encode() + b"\n")  # and it stays open
+            order = {"index": index, "settings": _as_json(self._settings)}
+            process.stdin.write(json.dumps(order).encode() + b"\n")  # and it stays open
         return process
 
     async def _watch(self, process: Process, ready: "asyncio.Future[list[str]]") -> int:
@@ -185,13 +185,13 @@ def _as_json(settings: Settings) -> dict[str, object]:
 
 def main() -> None:
     ignore_hangup()
-    told = json.loads(sys.stdin.readline())
+    order = json.loads(sys.stdin.readline())
     gc.disable()  # as in `rationale serve`
     with reporting_errors():
         from service.server import run_server
 
         announce = functools.partial(print, flush=True)
-        run_server(Settings(**told["settings"]), announce, is_worker=True, is_first=told["index"] == 0)
+        run_server(Settings(**order["settings"]), announce, is_worker=True, is_first=order["index"] == 0)
 
 
 if __name__ == "__main__":

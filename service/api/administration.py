@@ -47,7 +47,7 @@ class RecordedRoute(APIRoute):
         return recorded
 
     def is_recorded(self, method: str) -> bool:  # noqa: ARG002 (for those that record some)
-        """Tell whether a call is one to record."""
+        """Return whether a call is one to record."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""Decisions that were recorded: read by id, told as the notice of an applicant, computed again."""
+"""Decisions that were recorded: read by id, written as the notice of an applicant, computed again."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
@@ -13,7 +13,7 @@ from service.api.endpoint import media_type_of, plane_of, read_body
 from service.api.openapi import JSON, body_of
 from service.api.problems import problem_responses
 from service.api.schemas import Decision, Instance
-from service.decisions.archive import Archive, told
+from service.decisions.archive import Archive, noticed
 from service.decisions.trail import RecordedDecision
 from service.errors import InvalidInputError, MalformedError
 from service.inference.checks import from_validation
@@ -125,11 +125,11 @@ async def get_decision(request: Request, decision: str) -> Response:
     openapi_extra=body_of(NoticeRequest),
 )
 async def decision_notice(request: Request, decision: str) -> NoticeText:
-    asked = await _body(request, NoticeRequest)
-    request.state.detail = {"template": asked.template[:80], "person_declined": asked.person_declined}
-    found = await _read(request, decision, asked.instance)
-    made = told(found, asked.template, asked.variables, person_declined=asked.person_declined)
-    return NoticeText(id=found.id, template=asked.template, text=made.text, warnings=list(made.warnings))
+    body = await _body(request, NoticeRequest)
+    request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
+    found = await _read(request, decision, body.instance)
+    made = noticed(found, body.template, body.variables, person_declined=body.person_declined)
+    return NoticeText(id=found.id, template=body.template, text=made.text, warnings=list(made.warnings))
 
 
 @router.post(
@@ -142,8 +142,8 @@ async def decision_notice(request: Request, decision: str) -> NoticeText:
     openapi_extra=body_of(GivenInstance),
 )
 async def replay_decision(request: Request, decision: str) -> Replay:
-    asked = await _body(request, GivenInstance)
-    found = await _read(request, decision, asked.instance)
+    body = await _body(request, GivenInstance)
+    found = await _read(request, decision, body.instance)
     made = await _archive(request).replay(found, plane_of(request).deadline())
     return Replay(
         id=found.id,
@@ -190,5 +190,5 @@ async def _body(request: Request, model: type[Model]) -> Model:
 
 def _shown(one: RecordedDecision) -> Response:
     """Return what `Recorded` describes, every bit and every member of the answer as they were."""
-    told = {name: getattr(one, name) for name in Recorded.model_fields}
-    return Response(orjson.dumps(told), media_type=JSON, headers=_NOT_STORED)
+    content = {name: getattr(one, name) for name in Recorded.model_fields}
+    return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)

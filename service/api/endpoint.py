@@ -58,7 +58,7 @@ async def respond(
             f"the answer has {size} bytes of tensors, of which JSON may hold {most}: send fewer rows, or ask "
             "for binary tensors"
         )
-    with plane.budget.holding(size):
+    with plane.budget.reserve_bytes(size):
         return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
 
 

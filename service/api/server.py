@@ -175,7 +175,7 @@ def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool
         ws="none",
         lifespan="on" if lifespan else "off",
         log_config=None,  # its lines go the way of all others
-        access_log=False,  # the gate writes one
+        access_log=False,  # the interceptor writes one
         server_header=False,
         proxy_headers=False,
         ssl_context_factory=None if context is None else lambda *_: context,
@@ -192,9 +192,9 @@ class HttpMiddleware:
         needed_for_metrics: the scopes of which one opens `GET /metrics`.
     """
 
-    def __init__(self, app: ASGIApp, gate: RequestInterceptor, needed_for_metrics: Scopes) -> None:
+    def __init__(self, app: ASGIApp, interceptor: RequestInterceptor, needed_for_metrics: Scopes) -> None:
         self._app = app
-        self._gate = gate
+        self._interceptor = interceptor
         self._needed_for_metrics = needed_for_metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -208,10 +208,10 @@ class HttpMiddleware:
         receive = body = _Body(receive, last=headers.get("connection", "").lower() == "close")
         body.ended = "expect" in headers  # its sender waits for the answer
         answering = _Answering(context, send, body)
-        with self._gate.noted(context):
+        with self._interceptor.noted(context):
             try:
                 token = token_of(headers.get("authorization"), headers.get("x-api-key"))
-                await self._gate.admit(context, token, needed)
+                await self._interceptor.admit(context, token, needed)
                 await self._app(scope, receive, answering.send)
             except ServiceError as error:
                 await answer(Request(scope), error)(scope, receive, answering.send)

@@ -273,8 +273,8 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
     ]
     for i in range(rows):
         row = {name: array[i] for name, array in tensors.items()}
-        told = [_explanation(manifest, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
-        yield told[0] if len(told) == 1 else {"targets": told}
+        found = [_explanation(manifest, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
+        yield found[0] if len(found) == 1 else {"targets": found}
 
 
 def encode_explanations(answer: Answer) -> dict[str, Any]:
@@ -368,13 +368,15 @@ def _explanation(
         "completeness_gap": manifest.completeness_gap,
         "completeness_gap_standard_error": manifest.completeness_gap_standard_error,
     }
-    told = {"target": target} | {member: row[name][t] for member, name in scalars.items() if name is not None}
+    found = {"target": target} | {
+        member: row[name][t] for member, name in scalars.items() if name is not None
+    }
     attributions: dict[str, Any] = {}
     errors: dict[str, Any] = {}
     for attributed, error, tensor, names in layout:
         attributions |= _by_feature(row[attributed][t], tensor, names)
         errors |= _by_feature(row[error][t], tensor, names) if error else {}
-    return told | {"attributions": attributions} | ({"standard_errors": errors} if errors else {})
+    return found | {"attributions": attributions} | ({"standard_errors": errors} if errors else {})
 
 
 def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:

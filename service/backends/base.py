@@ -47,7 +47,7 @@ class Backend(Protocol):
         """Return what the last bits of a loaded entry's answers depend on, as JSON."""
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        """Tell whether the entry can run now; None means all."""
+        """Return whether the entry can run now; None means all."""
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
         """Raise what `infer` would raise for a small request now; called before a body is read.

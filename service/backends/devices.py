@@ -42,9 +42,9 @@ class Devices:
         return tuple(device for group in entry.instance_groups for device in self._of_group(group))
 
     def insists(self, entry: Entry) -> bool:
-        """Tell whether it is an error that a GPU cannot be used."""
-        asked = self.wanted == "cuda" or any(group.kind == "KIND_GPU" for group in entry.instance_groups)
-        return asked and not self.cpu_fallback
+        """Return whether it is an error that a GPU cannot be used."""
+        wants_gpu = self.wanted == "cuda" or any(group.kind == "KIND_GPU" for group in entry.instance_groups)
+        return wants_gpu and not self.cpu_fallback
 
     def _of_group(self, group: InstanceGroup) -> list[str]:
         count = gpu_count()

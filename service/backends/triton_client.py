@@ -114,7 +114,7 @@ def _taken(entry: Entry, result: InferResult, name: str) -> Array:
 
 
 def is_never_by_request(error: InferenceServerException) -> bool:
-    """Tell whether this Triton loads no model by request."""
+    """Return whether this Triton loads no model by request."""
     return error.status() == _UNAVAILABLE and "explicit" in _text(error).lower()
 
 

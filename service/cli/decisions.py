@@ -104,8 +104,8 @@ def decide(
             read = portfolio.read_portfolio(settings, name, Path(input_))
             counts = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             done = save
-    told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    print(f"{done}: {sum(counts.values())} rows: {told}")
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    print(f"{done}: {sum(counts.values())} rows: {outcomes}")
     raise typer.Exit(1 if counts[portfolio.WITHOUT] else 0)
 
 

@@ -82,8 +82,8 @@ def _check(repository: Path, name: str) -> None:
         raise InvalidOptionError(
             f"{repository} holds one entry: let STORAGE_URI name the folder above it, the repository"
         )
-    held = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
-    there = f"it holds {', '.join(held)}" if held else "it holds no entry of `rationale compile`"
+    entries = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+    there = f"it holds {', '.join(entries)}" if entries else "it holds no entry of `rationale compile`"
     raise InvalidOptionError(
         f"{repository} has no model '{name}', which KServe will ask for by the InferenceService's name: "
         f"{there}. Compile with --name {name}, or name the InferenceService after the model"

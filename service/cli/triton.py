@@ -89,7 +89,7 @@ def find(engine: Any) -> Any:
 
 
 def is_ready(port: int) -> bool:
-    """Tell whether Triton and all its models are ready."""
+    """Return whether Triton and all its models are ready."""
     with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
         try:
             connection.request("GET", "/v2/health/ready")

@@ -1,4 +1,4 @@
-"""Decisions that stand in the audit trail, as callers may look at them: read, told as a notice, replayed."""
+"""Decisions that stand in the audit trail, as callers look at them: read, written as a notice, replayed."""
 
 import asyncio
 import logging
@@ -123,7 +123,7 @@ class Archive:
             ) from error
 
 
-def told(
+def noticed(
     decision: RecordedDecision, template: str, variables: Mapping[str, Any], *, person_declined: bool
 ) -> Notice:
     """Return the notice of a decision, by a template that comes with Rationale.

@@ -88,7 +88,7 @@ class _Window:
         for row, one in zip(self._bounds, classes.values(), strict=True):
             row[: len(one.bounds)] = one.bounds
         self._counts = np.zeros((len(classes), most + 1), int)
-        self._places = np.arange(len(classes))
+        self._indices = np.arange(len(classes))
         self._last: deque[np.ndarray] = deque()
 
     def __len__(self) -> int:
@@ -97,10 +97,10 @@ class _Window:
     def add(self, score: float, attributions: Mapping[str, float]) -> None:
         values = np.array([score if key == SCORE else attributions[key] for key in self._keys])
         classes = (values[:, None] > self._bounds).sum(axis=1)
-        self._counts[self._places, classes] += 1
+        self._counts[self._indices, classes] += 1
         self._last.append(classes)
         if len(self._last) > WINDOW:
-            self._counts[self._places, self._last.popleft()] -= 1
+            self._counts[self._indices, self._last.popleft()] -= 1
 
     def figures(self) -> dict[str, float]:
         """Return them by the key of the classes; 0 as long as there are too few decisions."""
@@ -176,8 +176,8 @@ class Decider:
             return [{**one, "id": None} for one in decisions]
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
-        asked = Asked(caller, request_id, latency_ms, key)
-        made = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), asked)
+        facts = RequestFacts(caller, request_id, latency_ms, key)
+        made = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
         async with _until(deadline_s):
             recorded = await self._trail.record(made)
         if recorded and recorded[0].id == made[0].id:  # else another request with the key was the first
@@ -186,7 +186,7 @@ class Decider:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestFacts:
     """What a record says of the request: see `RecordedDecision`."""
 
     caller: str
@@ -200,7 +200,7 @@ def as_recorded(
     rows: Sequence[Instance],
     decisions: Sequence[Mapping[str, Any]],
     runtime: Mapping[str, Any],
-    asked: Asked,
+    facts: RequestFacts,
 ) -> list[RecordedDecision]:
     """Return the decisions on `rows` as the audit trail takes them.
 
@@ -216,12 +216,12 @@ def as_recorded(
             now,
             model,
             entry.version,
-            asked.caller,
-            asked.request_id,
-            asked.latency_ms,
+            facts.caller,
+            facts.request_id,
+            facts.latency_ms,
             row,
             decision,
-            asked.key,
+            facts.key,
             i,
             runtime=ran,
         )
@@ -270,23 +270,23 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
         InvalidInputError: they do not fit the model, or have values that the profile does not take.
     """
     profile, form = profile_of(manifest).profile, form_of(entry, manifest)
-    beside = [rule for rule in profile.knock_outs if rule.feature not in form.taken]
-    names = {rule.feature for rule in beside}
+    knock_outs = [rule for rule in profile.knock_outs if rule.feature not in form.taken]
+    names = {rule.feature for rule in knock_outs}
     own: list[Any] = []
     for i, row in enumerate(rows):
         if isinstance(row, dict):
-            for rule in beside:
+            for rule in knock_outs:
                 if (wrong := _fault_of(rule, row)) is not None:
                     faults.note(f"instances[{i}]: feature '{rule.feature}' {wrong}")
             row = {name: value for name, value in row.items() if name not in names}
         own.append(row)
     inputs = to_tensors(form, own, faults)
-    faults.tell()
+    faults.report()
     if profile.outside == "refuse" and any(rule.is_bounded for rule in profile.features.values()):
         for i, values in enumerate(values_of(manifest, inputs, rows)):
             for fault in outside(profile, values):
                 faults.note(f"instances[{i}]: {fault}")
-        faults.tell()
+        faults.report()
     return inputs
 
 
@@ -298,10 +298,10 @@ def _fault_of(rule: KnockOut, row: Instance) -> str | None:
     if value is None:
         return None
     kinds: tuple[type, ...] = (bool, int, float)
-    said = "a number"
+    expected = "a number"
     if isinstance(rule.equals, str):
-        kinds, said = (str,), "a string"
-    return None if type(value) in kinds else f"must be {said} or null, not {json_type_name(value)[:80]}"
+        kinds, expected = (str,), "a string"
+    return None if type(value) in kinds else f"must be {expected} or null, not {json_type_name(value)[:80]}"
 
 
 async def decisions_of(
@@ -320,13 +320,13 @@ async def decisions_of(
         answered, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
         explained = explained_rows(manifest, answered)
         values = values_of(manifest, given, instances[part])
-        for i, (row, told) in enumerate(zip(explained, values, strict=True), start):
+        for i, (row, row_values) in enumerate(zip(explained, values, strict=True), start):
             try:
-                decision = decide(decided, row, told)
+                decision = decide(decided, row, row_values)
             except NoReasonsError as error:
                 faults.add(UndecidedError(f"instances[{i}]: {error}"))
             else:
                 found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests})
         await asyncio.sleep(0)
-    faults.tell()
+    faults.report()
     return found

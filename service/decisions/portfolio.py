@@ -74,8 +74,8 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
         InvalidOptionError, InvalidReferencesError: rows that do not fit.
     """
     deciding = Deciding.of(local_repository(settings), name)
-    inputs, beside, _ = read_applicants(deciding.compiled, file)
-    rows = deciding.instances(inputs, beside)
+    inputs, extra, _ = read_applicants(deciding.compiled, file)
+    rows = deciding.instances(inputs, extra)
     return Portfolio(deciding, rows, deciding.digest(rows))
 
 

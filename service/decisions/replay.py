@@ -73,19 +73,19 @@ class Replayer:
             RepositoryError: there is none in the repository.
         """
         digests = decision.answer["digests"]
-        asked = (digests["explainer"], digests["profile"])
+        wanted = (digests["explainer"], digests["profile"])
         found = [
             entry
             for folder, manifest in self._deciding()
-            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == asked
+            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == wanted
             for entry in self._read(folder)
             if entry.manifest is not None
         ]
         if not found:
             raise RepositoryError(
-                f"{self._repository}: has no entry with the explainer {asked[0][:12]}… and the profile "
-                f"{asked[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back that "
-                "was served then, or name a folder that has it with --entries"
+                f"{self._repository}: has no entry with the explainer {wanted[0][:12]}… and the profile "
+                f"{wanted[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
+                "that was served then, or name a folder that has it with --entries"
             )
         graph, model = decision.runtime.get("graph"), decision.model
 

@@ -21,7 +21,7 @@ from compiler.machine import available_cores
 from compiler.manifest import Manifest
 from service.backends.devices import Devices
 from service.backends.onnxruntime import load_and_time, run, runtime
-from service.decisions.decider import Asked, as_recorded, decisions_of, inputs_of
+from service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
 from service.decisions.trail import AuditTrail
 from service.errors import InvalidInputError, NotFiniteError, UndecidedError
 from service.inference.checks import Faults, check_answer
@@ -71,13 +71,13 @@ class Deciding:
         return self.manifest.digests.explanation, profile, str(self.entry.graph_digest)
 
     def instances(
-        self, inputs: Mapping[str, np.ndarray], beside: Mapping[str, Sequence[Any]]
+        self, inputs: Mapping[str, np.ndarray], extra: Mapping[str, Sequence[Any]]
     ) -> list[Instance]:
         """Return rows as a caller of `:decide` would send them.
 
         Args:
             inputs: of the model, [N, …] each.
-            beside: columns that knock-outs look at.
+            extra: columns that knock-outs look at.
         """
         form = form_of(self.entry, self.manifest)
         return [
@@ -87,7 +87,7 @@ class Deciding:
                 for spec in form.inputs
                 if _is_whole(spec.name, form.features)
             }
-            | {column: cells[i] for column, cells in beside.items()}
+            | {column: cells[i] for column, cells in extra.items()}
             for i, values in enumerate(values_of(self.manifest, inputs))
         ]
 
@@ -113,9 +113,9 @@ class Deciding:
             decided = [
                 (row, each) for row, each in zip(rows, found, strict=True) if not isinstance(each, str)
             ]
-            asked = Asked(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
+            facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
             made = as_recorded(
-                self.entry, [row for row, _ in decided], [each for _, each in decided], ran, asked
+                self.entry, [row for row, _ in decided], [each for _, each in decided], ran, facts
             )
             recorded = iter(await trail.record(made))
             return [
@@ -142,7 +142,7 @@ class Deciding:
 
 
 def _is_whole(tensor: str, features: Mapping[str, tuple[str, int]]) -> bool:
-    """Tell whether an input has no features with names of their own."""
+    """Return whether an input has no features with names of their own."""
     return all(owner != tensor for owner, _ in features.values())
 
 

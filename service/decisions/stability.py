@@ -40,15 +40,15 @@ async def with_survival(
         ServiceError: what `DataPlane.infer` raises.
     """
     decided = profile_of(manifest)
-    asked = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
-    found: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in asked}
-    if asked:
-        chosen = {name: array[asked] for name, array in inputs.items()}
+    attributed = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
+    found: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in attributed}
+    if attributed:
+        chosen = {name: array[attributed] for name, array in inputs.items()}
         for one in decided.comparisons:
             entry, own = _served(plane, manifest, one)
             answers = await plane.infer(entry, chosen, None, deadline_s, by_row=True)
             for place, (i, row) in enumerate(
-                zip(asked, explained_rows(judged_by(own, decided), answers), strict=True)
+                zip(attributed, explained_rows(judged_by(own, decided), answers), strict=True)
             ):
                 try:
                     found[i].append((one, codes_of(decided, row, one.name)))
@@ -63,7 +63,7 @@ async def with_survival(
 
 
 def _is_attributed(reason: Mapping[str, Any]) -> bool:
-    """Tell whether a reason has one; a knock-out's stays whatever the references are."""
+    """Return whether a reason has one; a knock-out's stays whatever the references are."""
     return reason["attribution"] is not None
 
 

@@ -5,5 +5,6 @@ records.py         what is known of each explainer and artifact, changed one at 
 worker.py          the child process that compiles
 artifact_store.py  compiled entries of the repository
 builder.py         makes artifacts, never one twice: starts the worker, watches it and ends it
+following.py       the other replicas: takes up what they have written, and waits for them
 service.py         the whole way, from a request to an entry that answers
 """

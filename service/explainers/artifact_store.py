@@ -41,7 +41,7 @@ class ArtifactStore:
     blobs: Blobs | None = None
 
     def served(self, entry: str) -> bool:
-        """Tell whether it is in the repository."""
+        """Return whether it is in the repository."""
         return (self.repository / entry).is_dir()
 
     def staging(self) -> Path:

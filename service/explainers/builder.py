@@ -127,8 +127,8 @@ def _ending(status: int, watch: "asyncio.Task[bool]", tail: "asyncio.Task[str]",
 
 async def _watch(process: Process, memory_bytes: int) -> bool:
     """Kill the process when it takes more memory than it may, and return True then."""
-    while (held := _resident_bytes(process.pid)) is not None:
-        if held > memory_bytes:
+    while (resident := _resident_bytes(process.pid)) is not None:
+        if resident > memory_bytes:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             return True
@@ -152,7 +152,7 @@ async def _tail(stream: asyncio.StreamReader) -> str:
     return kept.decode(errors="replace")
 
 
-Tell = Callable[[Stage, Progress | None], None]
+Report = Callable[[Stage, Progress | None], None]
 
 
 class ReferenceFiles(Protocol):
@@ -185,12 +185,12 @@ class Builder:
         """Return the lock of whoever makes or deletes the artefact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
-    async def supply(self, record: Record, model: Model, known: Artifact | None, tell: Tell) -> Artifact:
+    async def supply(self, record: Record, model: Model, known: Artifact | None, report: Report) -> Artifact:
         """Return the artefact of `record`, in the repository: found there, or compiled. Hold its turn.
 
         Args:
             known: the artefact, where it is recorded.
-            tell: hears at which stage this is.
+            report: hears at which stage this is.
 
         Raises:
             CompileFailedError: it cannot be made.
@@ -204,16 +204,16 @@ class Builder:
             raise ConflictError(f"the repository has an entry '{name}' that is not ours: move it away")
         self._cache.miss()
         async with self._slots:
-            return await self._make(record, model, name, tell)
+            return await self._make(record, model, name, report)
 
-    async def _make(self, record: Record, model: Model, name: str, tell: Tell) -> Artifact:
+    async def _make(self, record: Record, model: Model, name: str, report: Report) -> Artifact:
         folder = await to_its_end(asyncio.to_thread(self._artifacts.staging))
         started_s, outcome = time.monotonic(), "failed"
         try:
-            tell(Stage.COMPILING, None)
+            report(Stage.COMPILING, None)
             order = await asyncio.to_thread(self._order, record, model, folder / name)
-            size = await compile_entry(order, self._timeout_s, lambda step: tell(_stage(step), step))
-            tell(Stage.PUBLISHING, None)
+            size = await compile_entry(order, self._timeout_s, lambda step: report(_stage(step), step))
+            report(Stage.PUBLISHING, None)
             kept = await to_its_end(asyncio.to_thread(self._artifacts.keep, folder / name, record.digest))
             made = Artifact(record.digest, name, model.name, model.digest, record.references, size, kept)
             await to_its_end(
@@ -229,17 +229,17 @@ class Builder:
     def _order(self, record: Record, model: Model, entry: Path) -> Order:
         spec = ExplainerSpec.model_validate(record.spec)
         references = None if record.references is None else self._references.path(record.references)
-        asked = spec.asked(referenced=references is not None).model_dump(mode="json")
+        request = spec.requested(referenced=references is not None).model_dump(mode="json")
         try:
             demand_kernels_allowed(model.custom_ops, allowed=self._custom_ops)
         except RepositoryError as error:
             raise CompileFailedError(str(error)) from error
-        asked["custom_ops"] = [str(library) for library in model.custom_ops]
+        request["custom_ops"] = [str(library) for library in model.custom_ops]
         return Order(
             model=str(model.path),
             name=model.name,
             entry=str(entry),
-            asked=asked,
+            request=request,
             references=None if references is None else str(references),
             memory_bytes=self._memory_bytes,
         )

@@ -269,7 +269,7 @@ class RecordStore:
         return now if now is not None and now.generation == record.generation else None
 
     def in_use(self, digest: str) -> bool:
-        """Tell whether an explainer answers by the artefact, or is about to."""
+        """Return whether an explainer answers by the artefact, or is about to."""
         return any(
             digest == one.serving or (digest == one.digest and not one.settled)
             for one in self.records.values()
@@ -302,7 +302,7 @@ class RecordStore:
         return 0 if made is None else made.size
 
     def lacks_default(self, key: Key) -> bool:
-        """Tell whether nothing answers, or is to, requests for the model that name no explainer."""
+        """Return whether nothing answers, or is to, requests for the model that name no explainer."""
         model, name = key
         own = (one for one in self.records.values() if one.model == model and one.key != key)
         taken = any(one.is_default or one.wants_default for one in own)

@@ -5,10 +5,9 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
 
 from compiler.errors import RationaleError
 from service.errors import (
@@ -19,16 +18,15 @@ from service.errors import (
     QueueFullError,
     ServiceError,
     StateUnavailableError,
-    UnknownModelError,
     UnknownResourceError,
 )
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.builder import Builder, Progress, ReferenceFiles
+from service.explainers.following import LOOK_S, Following, Tasks, nothing
 from service.explainers.records import (
     HIDDEN,
     Artifact,
     Key,
-    Known,
     Record,
     Split,
     Stage,
@@ -43,16 +41,10 @@ from service.inference.dataplane import DataPlane, Lifecycle
 from service.repository.entry import Entry, read_entry
 from service.repository.registry import COMPILED, ModelRegistry
 from service.settings import Settings
-from service.state.replica import Lease
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _BUSY_S = 10  # what a client is told to wait when too many compiles are queued
-_LOOK_S = 0.25  # between two looks at what other processes have written
-_HEARD_S = 2.0  # between two signs of life for other machines
-_FOLLOWED_S = 3.0  # a process that takes longer to take up a change does so by itself
 _RENEW_S = 1.0  # between two signs that an entry is still being made
 _ATTEMPTS = 3  # at one explainer, in as many lives of processes: the third does not try again
 
@@ -70,12 +62,10 @@ class Status:
 class Explainers:
     """The resource, and the tasks that bring about what it was asked for.
 
-    The records say what is so: they change through `_exclusively` alone, and the registry follows. Other
-    processes change them too: this one looks for what they have written, takes it up, and goes on with what
-    nobody is at.
+    The records say what is so: they change through `Following.exclusively` alone, and the registry follows.
 
     Attributes:
-        followed: called when something was written elsewhere, with what is recorded now.
+        following: what other processes change, and what they are at.
         grace_s: what is out of use still answers for so long: as long as a request takes at most.
     """
 
@@ -86,7 +76,6 @@ class Explainers:
         references: ReferenceFiles,
         settings: Settings,
     ) -> None:
-        self.followed: Callable[[Known], Awaitable[None]] = _nothing
         self.grace_s = plane.timeout_s
         self._plane = plane
         self._artifacts = artifacts
@@ -97,88 +86,22 @@ class Explainers:
         self._state = artifacts.state
         self.store = recover(artifacts, plane.repository)
         self._progress: dict[Key, Progress] = {}
-        self._making: dict[Key, asyncio.Task[None]] = {}
-        self._unshown: set[Key] = set()  # ready here, and not known to every other process yet
-        self._elsewhere: Mapping[str, Lease] = {}  # what other processes are at
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._ending: set[asyncio.Task[None]] = set()
-        self._stopping = False
-        self._noted, self._heard_s = -1, 0.0  # what others know of this process
-        self._news: Known | None = None  # that nobody else in this process has heard of yet
+        self._tasks = Tasks()
+        self.following = Following(plane, artifacts, self.store, self._tasks, self._begin, self._retire)
         for entry in self.store.entries.values():
             plane.model_cache.admit(entry)
-        self._show()
+        self.following.show()
 
     async def resume(self) -> None:
         """Go on with what an earlier process left unfinished, and follow the others."""
         with contextlib.suppress(ServiceError):  # which is logged in a moment
-            await self.refresh()
-        self._spawn(self._follow())
-        self._spawn(self._clear())
+            await self.following.refresh()
+        self._tasks.spawn(self.following.follow())
+        self._tasks.spawn(self._clear())
 
     async def stop(self) -> None:
         """End compiles; they are resumed when the gateway starts again."""
-        self._stopping = True
-        while self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
-
-    # --- the other processes ------------------------------------------------------------------------------
-
-    async def published(self) -> None:
-        """Return when every other process answers by what is recorded now, or has had the time for it."""
-        end_s = time.monotonic() + _FOLLOWED_S
-        with contextlib.suppress(ServiceError):
-            revision = await asyncio.to_thread(self._state.revision)
-            while await asyncio.to_thread(self._state.behind, revision) and time.monotonic() < end_s:
-                await asyncio.sleep(_LOOK_S / 5)
-
-    async def refresh(self) -> None:
-        """Take up what other processes have written, and begin what nobody is at. Raises as `State.open`."""
-        if not (self._state.exists or self._state.is_shared):
-            return
-        await self._exclusively(_nothing)
-        if self._ending:  # they hold what may be deleted now
-            await asyncio.wait(self._ending)
-        news, self._news = self._news, None
-        if news is not None:
-            await self.followed(news)
-        revision, now_s = self.store.revision, time.monotonic()
-        if revision != self._noted or (self._state.is_remote and now_s > self._heard_s + _HEARD_S):
-            await asyncio.to_thread(self._state.follow, revision)
-            self._noted, self._heard_s = revision, now_s
-        waiting = [one for one in self.store.unsettled() if one.key not in self._making]
-        self._elsewhere = await asyncio.to_thread(self._state.leases) if waiting else {}
-        for one in waiting:
-            if lease_of(one.digest) not in self._elsewhere and await self._is_of_here(one):
-                self._begin(one)
-
-    async def _is_of_here(self, record: Record) -> bool:
-        """Tell whether what is wanted explains the model that is here, and not another version of it."""
-        spec = ExplainerSpec.model_validate(record.spec)
-        try:
-            return await self.store.digest(record.model, spec, record.references) == record.digest
-        except (UnknownModelError, ConflictError):  # not here, or not loaded as it is on the disk now
-            return False
-        except ServiceError:  # which its making meets, too, and reports
-            return True
-
-    async def _follow(self) -> None:
-        is_lost = False
-        while True:
-            try:
-                await self.refresh()
-                is_lost = False
-            except ServiceError as error:
-                if not is_lost:
-                    log.error("other processes are not followed: %s", error)
-                is_lost = True
-            except Exception:  # a fault at one change: later ones are followed all the same
-                if not is_lost:
-                    log.exception("other processes are not followed")
-                is_lost = True
-            await asyncio.sleep(_LOOK_S)
+        await self._tasks.stop()
 
     async def _clear(self) -> None:
         """Delete artefacts that nobody uses: at once where no other process is there to use them."""
@@ -186,72 +109,6 @@ class Explainers:
             others = await asyncio.to_thread(self._state.behind, sys.maxsize)
             for digest in self.store.artefacts:
                 self._retire(digest, after_s=None if others else 0)
-
-    async def _exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
-        return await self.store.exclusively(change, self._adopt)
-
-    async def _adopt(self, known: Known) -> None:
-        """Go by what other processes have written; what is being made here goes on while it is wanted."""
-        before, made = self.store.records, self.store.artefacts
-        now = {one.key: self._merged(one) for one in known.records}
-        self.store.records = now
-        self.store.artefacts = {one.digest: one for one in known.artefacts}
-        self.store.splits = {one.model: one for one in known.splits}
-        await self._open_entries()
-        self._show()
-        self._plane.forget_answers()
-        for key, one in before.items():
-            same = now.get(key)
-            is_over = same is None or same.generation != one.generation or same.settled
-            if key in self._making and is_over and key not in self._unshown:
-                self._making[key].cancel()
-                self._ending.add(self._making[key])
-                self._making[key].add_done_callback(self._ending.discard)
-            if one.serving is not None and (same is None or same.serving != one.serving):
-                self._retire(one.serving)
-        for digest in made.keys() - self.store.artefacts.keys():
-            self._spawn(self._let_go(made[digest]))
-        self._news = known
-
-    def _merged(self, one: Record) -> Record:
-        """Return a record with what only this process knows of it: how far it is, and when it was used."""
-        mine = self.store.records.get(one.key)
-        if mine is None or mine.generation != one.generation:
-            return one
-        stage = mine.stage if one.key in self._making and not one.settled else one.stage
-        return replace(one, stage=stage, updated_s=max(one.updated_s, mine.updated_s))
-
-    async def _open_entries(self) -> None:
-        """Have the entries that answer here.
-
-        Not served by this process are those that cannot be read, and those that explain another version of a
-        model than it has.
-        """
-        for one in list(self.store.records.values()):
-            artefact = self.store.artefacts.get(one.serving or "")
-            if artefact is None or artefact.digest in self.store.entries:
-                continue
-            if await asyncio.to_thread(self.store.models.digest, one.model) not in (
-                None,
-                artefact.model_digest,
-            ):
-                log.warning("%s explains another version of %s than is here", artefact.entry, one.model)
-                continue
-            try:
-                entry = await asyncio.to_thread(self._artifacts.read, artefact)
-            except RationaleError as error:
-                log.error("explainer %s is not taken up: %s", artefact.entry, error)
-                continue
-            self.store.entries[artefact.digest] = entry
-            self._plane.model_cache.admit(entry)
-
-    async def _let_go(self, artefact: Artifact) -> None:
-        """Free what another process has deleted, when those who use it are answered."""
-        entry = self.store.entries.pop(artefact.digest, None)
-        if entry is not None:
-            await to_its_end(self._plane.model_cache.drop(entry))
-        with contextlib.suppress(ServiceError):  # it is swept at the next start
-            await to_its_end(asyncio.to_thread(self._artifacts.forget, artefact))
 
     # --- the repository -----------------------------------------------------------------------------------
 
@@ -262,12 +119,12 @@ class Explainers:
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
         digests = await asyncio.to_thread(digests_of, changed, repository)
         try:
-            renewed = await self._exclusively(partial(self._rebase, repository, changed, digests))
+            renewed = await self.following.exclusively(partial(self._rebase, repository, changed, digests))
         except StateUnavailableError as error:  # the models answer all the same
             log.error("what explains models that have changed is not made anew: %s", error)
             self.store.rebase(repository)
             renewed = []
-        self._show()
+        self.following.show()
         for one in renewed:
             self._end(one)
             if not self.store.records[one.key].settled and self._plane.serves:
@@ -293,7 +150,7 @@ class Explainers:
             log.error("%s", error)
         self.store.rebase(repository)
         self.store.records.update(renewed)
-        await self._open_entries()  # those that others have made of the models that are here now
+        await self.following.open_entries()  # those that others have made of the models that are here now
         return before
 
     # --- the resource -------------------------------------------------------------------------------------
@@ -315,9 +172,9 @@ class Explainers:
         if spec.reference_set is not None:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
         # In a thread: the first one imports the compiler, which takes a second.
-        await asyncio.to_thread(partial(spec.asked, referenced=references is not None))
+        await asyncio.to_thread(partial(spec.requested, referenced=references is not None))
         record = await self._ask(model, name, spec, references)
-        await self.published()
+        await self.following.published()
         return self._status(record)
 
     async def ensure(
@@ -358,10 +215,10 @@ class Explainers:
             return found
         key = _hidden(model, await self.store.digest(model, spec, references))
         while (record := self.store.records.get(key)) is not None and not record.settled:
-            if self._stopping:
+            if self._tasks.stopping:
                 break
-            making = self._making.get(key)
-            await (asyncio.sleep(_LOOK_S) if making is None else asyncio.wait([making]))
+            making = self._tasks.making.get(key)
+            await (asyncio.sleep(LOOK_S) if making is None else asyncio.wait([making]))
         if record is not None and record.stage is Stage.FAILED:
             raise CompileFailedError(record.error or "it could not be made")
         if record is None or record.serving not in self.store.entries:
@@ -391,7 +248,7 @@ class Explainers:
             )
         return found
 
-    async def put_split(self, asked: Split) -> Split:
+    async def put_split(self, split: Split) -> Split:
         """Have an explainer answer a share of the requests that name none.
 
         Raises:
@@ -402,36 +259,36 @@ class Explainers:
         """
 
         async def note() -> None:
-            registry, plain = self._plane.repository, self.store.models.entry(asked.model)
-            canary = registry.explainer(asked.model, explainer=asked.explainer)
+            registry, plain = self._plane.repository, self.store.models.entry(split.model)
+            canary = registry.explainer(split.model, explainer=split.explainer)
             default = registry.default_explainer(plain)
             if default is None or default is canary:
-                told = "is the default already" if default is canary else "would be the only one"
+                reason = "is the default already" if default is canary else "would be the only one"
                 raise ConflictError(
-                    f"a canary answers beside the default, and '{asked.explainer[:80]}' {told}"
+                    f"a canary answers beside the default, and '{split.explainer[:80]}' {reason}"
                 )
-            await self.store.write([asked])
-            self._show()
+            await self.store.write([split])
+            self.following.show()
 
-        await self._exclusively(note)
-        await self.published()
-        return asked
+        await self.following.exclusively(note)
+        await self.following.published()
+        return split
 
     async def delete_split(self, model: str) -> None:
         """Have the default answer all again. Raises as `split`, and StateUnavailableError."""
 
         async def note() -> None:
             await self.store.write(removed=[self.split(model)])
-            self._show()
+            self.following.show()
 
-        await self._exclusively(note)
-        await self.published()
+        await self.following.exclusively(note)
+        await self.following.published()
 
     async def delete(self, model: str, name: str) -> None:
         """Answer no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
-        await self._exclusively(partial(self._drop, [gone]))
-        await self.published()
+        await self.following.exclusively(partial(self._drop, [gone]))
+        await self.following.published()
         self._plane.forget_answers()
 
     def users(self, references: str) -> list[str]:
@@ -444,15 +301,17 @@ class Explainers:
         Requests that run finish. When this returns, no entry on the disk holds its rows, nor the backend.
         """
         store = self.store
-        making = [self._making[one.key] for one in store.using(references) if one.key in self._making]
-        await self._exclusively(lambda: self._drop(store.using(references)))
+        making = [
+            self._tasks.making[one.key] for one in store.using(references) if one.key in self._tasks.making
+        ]
+        await self.following.exclusively(lambda: self._drop(store.using(references)))
         if making:
             await asyncio.wait(making)
-        await self.published()
+        await self.following.published()
         for one in [one for one in store.artefacts.values() if one.references == references]:
             async with self._builder.turn(one.digest):
                 await self._delete(one)
-        await self.published()
+        await self.following.published()
         self._plane.forget_answers()
 
     # --- on the way to an answer --------------------------------------------------------------------------
@@ -461,7 +320,9 @@ class Explainers:
         if self._plane.state is not Lifecycle.READY:
             raise NotReadyError(self._plane.state.value)
         digest = await self.store.digest(model, spec, references)
-        record = await self._exclusively(partial(self._admit, (model, name), spec, digest, references))
+        record = await self.following.exclusively(
+            partial(self._admit, (model, name), spec, digest, references)
+        )
         return await self._settle(record) if record.settled else record
 
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
@@ -491,34 +352,34 @@ class Explainers:
 
     def _begin(self, record: Record) -> None:
         """Begin it in place of what was being made under the same name."""
-        before = self._making.get(record.key)
+        before = self._tasks.making.get(record.key)
         if before is not None:
             before.cancel()
         self._progress.pop(record.key, None)
-        self._making[record.key] = self._spawn(self._make(record))
+        self._tasks.making[record.key] = self._tasks.spawn(self._make(record))
 
     async def _make(self, record: Record) -> None:
         """Make the entry that answers out of the record, or find the reason why there is none."""
         clock, lease = StageClock(), lease_of(record.digest)
 
-        def tell(stage: Stage, progress: Progress | None) -> None:
+        def report(stage: Stage, progress: Progress | None) -> None:
             clock.enter(stage)
-            self._tell(record, stage, progress)
+            self._note_stage(record, stage, progress)
 
         try:
             async with self._builder.turn(record.digest):
                 left_by = await to_its_end(asyncio.to_thread(self._state.take, lease))
                 if left_by is None:
                     return  # another process is at it
-                renewing = self._spawn(self._renew(lease, record))
+                renewing = self._tasks.spawn(self._renew(lease, record))
                 try:
                     if left_by:
-                        record = await self._exclusively(partial(self._count_attempt, record))
+                        record = await self.following.exclusively(partial(self._count_attempt, record))
                     model = await self.store.models.get(record.model)
                     known = self.store.artefacts.get(record.digest)
-                    artefact = await self._builder.supply(record, model, known, tell)
+                    artefact = await self._builder.supply(record, model, known, report)
                     self.store.artefacts[record.digest] = artefact
-                    tell(Stage.LOADING, None)
+                    report(Stage.LOADING, None)
                     await self._load(artefact)
                     ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
                     await self._settle(ready, serving=record.digest)
@@ -528,21 +389,21 @@ class Explainers:
                         await to_its_end(asyncio.to_thread(self._state.release, lease))
         except RationaleError as error:
             if await asyncio.to_thread(self._is_orphan, record):
-                await self._exclusively(partial(self._drop, [record]))
+                await self.following.exclusively(partial(self._drop, [record]))
             else:
                 await self._fail(record, str(error), clock.ended())
         except Exception:
             log.exception("explainer %s of %s", record.name, record.model)
             await self._fail(record, "an unexpected fault; the server's log tells more", clock.ended())
         finally:
-            if self._making.get(record.key) is asyncio.current_task():
-                del self._making[record.key]
+            if self._tasks.making.get(record.key) is asyncio.current_task():
+                del self._tasks.making[record.key]
                 self._progress.pop(record.key, None)
             if not self.store.in_use(record.digest):
                 self._retire(record.digest, after_s=0)
 
     def _is_orphan(self, record: Record) -> bool:
-        """Tell whether a request named a reference set that was deleted since. Blocks."""
+        """Return whether a request named a reference set that was deleted since. Blocks."""
         if record.references is None or not record.name.startswith(HIDDEN):
             return False
         try:
@@ -553,7 +414,7 @@ class Explainers:
 
     async def _renew(self, lease: str, record: Record) -> None:
         """Say while an entry is made that it is, and how far; end it where another process has taken over."""
-        making = self._making.get(record.key)
+        making = self._tasks.making.get(record.key)
         while True:
             await asyncio.sleep(_RENEW_S)
             progress, now = self._progress.get(record.key), self.store.current(record)
@@ -581,7 +442,7 @@ class Explainers:
         try:
             await self._plane.model_cache.load(entry)
         except BaseException:
-            if not self._stopping:  # the backend is about to stop, loading or not
+            if not self._tasks.stopping:  # the backend is about to stop, loading or not
                 await to_its_end(self._plane.model_cache.drop(entry))
             raise
         self.store.entries[artefact.digest] = entry
@@ -613,22 +474,22 @@ class Explainers:
                 if new.is_default and one.is_default and one.model == new.model and one.key != new.key
             ]
             await self.store.save(new, *others)
-            self._unshown.add(record.key)
-            self._show()
+            self._tasks.unshown.add(record.key)
+            self.following.show()
             return now
 
-        before = await self._exclusively(note)
+        before = await self.following.exclusively(note)
         if before is None:
             return record
         try:
-            await self.published()
+            await self.following.published()
         finally:
-            self._unshown.discard(record.key)
+            self._tasks.unshown.discard(record.key)
         if before.serving not in (None, serving or before.serving):
             self._retire(before.serving)
         if gone := self.store.surplus(self._max_hidden_bytes):
-            await self._exclusively(partial(self._drop, gone))
-            await self.published()
+            await self.following.exclusively(partial(self._drop, gone))
+            await self.following.published()
         return self.store.records.get(record.key, record)
 
     async def _fail(self, record: Record, error: str, timings: dict[str, float]) -> None:
@@ -645,7 +506,7 @@ class Explainers:
             except ServiceError as fault:  # a full disk may be why it failed
                 log.error("its failure could not be recorded: %s", fault)
 
-        await self._exclusively(note)
+        await self.following.exclusively(note)
 
     # --- out of use ---------------------------------------------------------------------------------------
 
@@ -654,32 +515,32 @@ class Explainers:
         named = {one.key for one in gone}
         over = [one for one in self.store.splits.values() if (one.model, one.explainer) in named]
         await self.store.write(removed=[*gone, *over])
-        self._show()
+        self.following.show()
         for record in gone:
             self._end(record)
 
     def _end(self, record: Record) -> None:
         """End the compile for it, and free what answered, which nobody finds any more."""
-        if record.key in self._making:
-            self._making[record.key].cancel()
+        if record.key in self._tasks.making:
+            self._tasks.making[record.key].cancel()
         self._retire(record.serving)
 
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
         """Delete an artefact that nobody uses, when those who looked it up before have been answered."""
-        if digest is not None and not self._stopping:
-            self._spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
+        if digest is not None and not self._tasks.stopping:
+            self._tasks.spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
 
     async def _retired(self, digest: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
         try:
             async with self._builder.turn(digest):
-                await self._exclusively(_nothing)
+                await self.following.exclusively(nothing)
                 if self.store.in_use(digest) or digest not in self.store.artefacts:
                     return
                 if await to_its_end(asyncio.to_thread(self._state.take, lease_of(digest))) is None:
                     return  # another process makes it anew, or deletes it
                 try:
-                    await self._exclusively(_nothing)
+                    await self.following.exclusively(nothing)
                     if not self.store.in_use(digest) and digest in self.store.artefacts:
                         await self._delete(self.store.artefacts[digest])
                 finally:
@@ -697,48 +558,28 @@ class Explainers:
                 folder = self._artifacts.repository / artefact.entry
                 await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
         await to_its_end(asyncio.to_thread(self._artifacts.remove, artefact))
-        await self._exclusively(partial(self.store.write, removed=[artefact]))
+        await self.following.exclusively(partial(self.store.write, removed=[artefact]))
 
     # --- what is so ---------------------------------------------------------------------------------------
 
     def _status(self, record: Record) -> Status:
-        if record.key in self._unshown:
+        progress = self._progress.get(record.key)
+        if record.key in self._tasks.unshown:
             record = replace(record, stage=Stage.LOADING)
-        elsewhere = self._elsewhere.get(lease_of(record.digest))
-        if not record.settled and record.key not in self._making and elsewhere is not None and elsewhere.note:
-            return self._status_elsewhere(record, elsewhere)
+        lease = self.following.elsewhere.get(lease_of(record.digest))
+        if lease is not None and lease.note and not record.settled and record.key not in self._tasks.making:
+            record = replace(record, stage=Stage(lease.note["stage"]))
+            progress = Progress(**lease.note["progress"]) if lease.note["progress"] else None
         entry = self.store.entries.get(record.serving or "")
         loaded = entry is not None and self._plane.model_cache.has(entry)
-        return Status(record, self._progress.get(record.key), entry, loaded)
+        return Status(record, progress, entry, loaded)
 
-    def _status_elsewhere(self, record: Record, lease: Lease) -> Status:
-        """Return the status of what another process makes."""
-        progress = lease.note["progress"]
-        entry = self.store.entries.get(record.serving or "")
-        loaded = entry is not None and self._plane.model_cache.has(entry)
-        record = replace(record, stage=Stage(lease.note["stage"]))
-        return Status(record, Progress(**progress) if progress else None, entry, loaded)
-
-    def _tell(self, record: Record, stage: Stage, progress: Progress | None) -> None:
+    def _note_stage(self, record: Record, stage: Stage, progress: Progress | None) -> None:
         now = self.store.current(record)
         if now is not None:
             self.store.records[record.key] = replace(now, stage=stage)
             if progress is not None:
                 self._progress[record.key] = progress
-
-    def _show(self) -> None:
-        """Answer requests from here on by what the records say."""
-        self._plane.repository = self.store.registry()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
-
-async def _nothing(_: object = None) -> None:
-    pass
 
 
 def _hidden(model: str, digest: str) -> Key:

@@ -118,7 +118,7 @@ class ExplainerSpec(_Strict):
         description="whether it answers requests that name no explainer; left out: if none else does",
     )
 
-    def asked(self, *, referenced: bool) -> CompileRequest:
+    def requested(self, *, referenced: bool) -> CompileRequest:
         """Return it as the compiler takes it. Raises InvalidExplainerError for options that make no sense.
 
         Args:

@@ -33,7 +33,7 @@ class Order:
     Attributes:
         model: the ONNX file; `name` is its entry's name.
         entry: the folder to make.
-        asked: `CompileRequest`, as a dictionary.
+        request: `CompileRequest`, as a dictionary.
         references: a file of rows.
         memory_bytes: what the process may take.
     """
@@ -41,7 +41,7 @@ class Order:
     model: str
     name: str
     entry: str
-    asked: dict[str, Any]
+    request: dict[str, Any]
     references: str | None
     memory_bytes: int
 
@@ -66,7 +66,7 @@ def main() -> None:
 
 def run(order: Order, channel: TextIO) -> int:
     """Compile, check, write and sync the entry; returns its bytes. Raises RationaleError."""
-    request = CompileRequest.model_validate(order.asked)
+    request = CompileRequest.model_validate(order.request)
     references = None if order.references is None else Path(order.references)
 
     def progress(stage: str, done: int, total: int) -> None:

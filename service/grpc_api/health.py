@@ -35,15 +35,15 @@ class HealthServicer(Base):
         self, request: pb.HealthCheckRequest, context: ServicerContext
     ) -> AsyncIterator[pb.HealthCheckResponse]:
         """Report at once, and within a second of each change. Raises NotReadyError when the server stops."""
-        told = None
+        reported = None
         while not self._plane.stopping.is_set():
             try:
                 status = await self._status(request.service)
             except UnknownModelError:
                 status = pb.HealthCheckResponse.SERVICE_UNKNOWN
-            if status != told:
+            if status != reported:
                 yield pb.HealthCheckResponse(status=status)
-                told = status
+                reported = status
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._plane.stopping.wait(), _LOOKS_EVERY_S)
         raise NotReadyError("the server is stopping")

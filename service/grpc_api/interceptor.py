@@ -18,7 +18,7 @@ from service.grpc_api.turns import Turns
 from service.grpc_api.wire import check_message
 from service.inference.large_requests import MemoryLimit
 from service.interceptor import RequestInterceptor
-from service.observability import context as exchanges
+from service.observability import context as contexts
 from service.observability.context import RequestContext
 from service.security.keys import NOBODY_NEEDS, needed_by_call, token_of
 
@@ -27,12 +27,12 @@ Find = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | Non
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    """Leaves the call's exchange as the current one of its task; calls of health have none.
+    """Leaves the call's context as the current one of its task; calls of health have none.
 
     Messages are parsed and serialised here, so that what goes wrong with that is told as any other error.
     """
 
-    def __init__(self, gate: RequestInterceptor, budget: MemoryLimit, most_json_bytes: int) -> None:
+    def __init__(self, requests: RequestInterceptor, budget: MemoryLimit, most_json_bytes: int) -> None:
         """Take what every call passes.
 
         Args:
@@ -40,7 +40,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             most_json_bytes: as the settings have it; typed contents are bounded by it too.
         """
         self._most_json_bytes = most_json_bytes
-        self._gate = gate
+        self._requests = requests
         self._budget = budget
         self._guarded: dict[str, grpc.RpcMethodHandler] = {}
         self._open = asyncio.Event()
@@ -65,10 +65,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         try:
             if needed is not NOBODY_NEEDS:
                 given = _texts(handler_call_details.invocation_metadata)
-                exchange = _exchange(method, given)
-                exchanges.bind(exchange)
+                request_context = _request_context(method, given)
+                contexts.bind(request_context)
                 token = token_of(given.get("authorization"), given.get("x-api-key"))
-                await self._gate.admit(exchange, token, needed)
+                await self._requests.admit(request_context, token, needed)
             if method not in self._guarded:
                 self._guarded[method] = self._guard(method, await continuation(handler_call_details))
         except ServiceError as error:
@@ -101,17 +101,17 @@ class Interceptor(grpc.aio.ServerInterceptor):
         parse = self._bounded(handler)
 
         async def respond(body: bytes, context: Context) -> bytes | Refusal:
-            exchange = _echo_request_id(context)
-            with self._noted(exchange):
+            request_context = _echo_request_id(context)
+            with self._noted(request_context):
                 try:
                     responding = handler.unary_unary(parse(body), context)
                     del body
                     response: bytes = handler.response_serializer(await responding)
                     self._hold(len(response), context)
                 except Exception as error:  # gRPC would send the text of a fault of ours to the caller
-                    return _note(exchange, refusal_of(error, method))
-                if exchange is not None:
-                    exchange.status = http.HTTPStatus.OK
+                    return _note(request_context, refusal_of(error, method))
+                if request_context is not None:
+                    request_context.status = http.HTTPStatus.OK
                 return response
 
         return respond
@@ -143,15 +143,15 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     def _refusing(self, refusal: Refusal) -> grpc.RpcMethodHandler:
         async def refuse(_: object, context: Context) -> Refusal:
-            exchange = _echo_request_id(context)
-            with self._noted(exchange):
-                return _note(exchange, refusal)
+            request_context = _echo_request_id(context)
+            with self._noted(request_context):
+                return _note(request_context, refusal)
 
         # A streaming handler fits every kind of method, and need not wait for a message.
         return grpc.stream_stream_rpc_method_handler(self._ending(refuse))
 
-    def _noted(self, exchange: RequestContext | None) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext() if exchange is None else self._gate.noted(exchange)
+    def _noted(self, request_context: RequestContext | None) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if request_context is None else self._requests.noted(request_context)
 
 
 def _streaming(method: str, behaviour: Callable[[Any, Context], Any]) -> Behaviour:
@@ -172,18 +172,18 @@ def _streaming(method: str, behaviour: Callable[[Any, Context], Any]) -> Behavio
     return stream
 
 
-def _note(exchange: RequestContext | None, refusal: Refusal) -> Refusal:
-    if exchange is not None:
-        exchange.problem, exchange.status = refusal.slug, refusal.status
+def _note(request_context: RequestContext | None, refusal: Refusal) -> Refusal:
+    if request_context is not None:
+        request_context.problem, request_context.status = refusal.slug, refusal.status
     return refusal
 
 
-def _exchange(method: str, given: dict[str, str]) -> RequestContext:
+def _request_context(method: str, given: dict[str, str]) -> RequestContext:
     return RequestContext(
         protocol="grpc",
         operation=method,
-        request_id=exchanges.request_id(given.get(exchanges.REQUEST_ID)),
-        traceparent=exchanges.traceparent(given.get(exchanges.TRACEPARENT)),
+        request_id=contexts.request_id(given.get(contexts.REQUEST_ID)),
+        traceparent=contexts.traceparent(given.get(contexts.TRACEPARENT)),
     )
 
 
@@ -192,8 +192,8 @@ def _texts(metadata: Iterable[tuple[str, str | bytes]]) -> dict[str, str]:
 
 
 def _echo_request_id(context: Context) -> RequestContext | None:
-    """Return the current exchange, and set its `x-request-id` in the trailing metadata."""
-    exchange = exchanges.current()
-    if exchange is not None:
-        context.set_trailing_metadata(((exchanges.REQUEST_ID, exchange.request_id),))
-    return exchange
+    """Return the request's context, and set its `x-request-id` in the trailing metadata."""
+    request_context = contexts.current()
+    if request_context is not None:
+        context.set_trailing_metadata(((contexts.REQUEST_ID, request_context.request_id),))
+    return request_context

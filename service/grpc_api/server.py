@@ -46,7 +46,7 @@ class GrpcServer:
     def __init__(
         self,
         handler: Handler,
-        gate: RequestInterceptor,
+        interceptor: RequestInterceptor,
         settings: Settings,
         listener: socket.socket,
         tls: ServerTls | None = None,
@@ -66,14 +66,14 @@ class GrpcServer:
         )
         logging.getLogger(cygrpc.__name__).addFilter(_tells_more_than_that_a_caller_left)
         self._stopping: list[asyncio.Future[None]] = []
-        self._interceptor = Interceptor(gate, handler.plane.budget, settings.max_json_bytes)
+        self._interceptor = Interceptor(interceptor, handler.plane.budget, settings.max_json_bytes)
         self._server = grpc.aio.server(
             interceptors=(self._interceptor,),
             options=(*_OPTIONS, *own),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
-            InferenceServicer(handler, gate), self._server
+            InferenceServicer(handler, interceptor), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(handler.plane), self._server)
         _enable_reflection(self._server)
@@ -115,7 +115,7 @@ class GrpcServer:
 
 
 def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
-    """Tell whether a record of gRPC's log reports more than that a caller left.
+    """Return whether a record of gRPC's log reports more than that a caller left.
 
     gRPC logs a fault where it cannot send an answer, unless it knows by then that the caller is gone.
     """

@@ -50,10 +50,10 @@ OFFERED: list[str] = [each.name for each in _DESCRIPTOR.methods if each.name not
 class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     """What methods raise becomes the call's status in the interceptor."""
 
-    def __init__(self, handler: Handler, gate: RequestInterceptor) -> None:
+    def __init__(self, handler: Handler, interceptor: RequestInterceptor) -> None:
         self._handler = handler
         self._plane = handler.plane
-        self._gate = gate
+        self._interceptor = interceptor
 
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=True)
@@ -105,14 +105,14 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     ) -> pb.ModelStatisticsResponse:
         """Return the statistics of one model, or of all where it names none."""
         named = [self._entry(request.name, request.version)] if request.name else None
-        told = statistics_of(self._plane.metrics, named or self._plane.repository.entries.values())
-        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in told])
+        statistics = statistics_of(self._plane.metrics, named or self._plane.repository.entries.values())
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in statistics])
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         return await infer(self._handler, request, context.time_remaining())
 
     async def ModelStreamInfer(self, requests: object, context: Context) -> None:
-        await stream_infer(infer, self._handler, self._gate, context)
+        await stream_infer(infer, self._handler, self._interceptor, context)
 
     def _entry(self, name: str, version: str) -> Entry:
         """Return the entry. Raises UnknownModelError."""

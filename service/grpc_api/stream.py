@@ -23,13 +23,15 @@ _NoRequest = DecodeError | TooLargeError
 Infer = Callable[[Handler, pb.ModelInferRequest, float | None], Awaitable[pb.ModelInferResponse]]
 
 
-async def stream_infer(infer: Infer, handler: Handler, gate: RequestInterceptor, context: Context) -> None:
+async def stream_infer(
+    infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
+) -> None:
     """Serve one stream until the caller has sent all and has every answer.
 
     A caller who leaves cancels this, and with it the work. When the server stops, what was read is
     answered and the stream ends, for a silent one would hold the server. Raises NotReadyError then.
     """
-    stream = _Stream(infer, handler, gate, context)
+    stream = _Stream(infer, handler, interceptor, context)
     fault: Exception | None = None
     try:
         async with asyncio.TaskGroup() as group:
@@ -47,21 +49,23 @@ async def stream_infer(infer: Infer, handler: Handler, gate: RequestInterceptor,
 class _Stream:
     """Answers hold a place until they are taken: a caller who does not read holds `IN_FLIGHT` requests."""
 
-    def __init__(self, infer: Infer, handler: Handler, gate: RequestInterceptor, context: Context) -> None:
+    def __init__(
+        self, infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
+    ) -> None:
         self._infer = infer
         self._context = context
-        self._gate = gate
+        self._interceptor = interceptor
         self._handler = handler
-        self._exchange = current()
+        self._request_context = current()
         self._strict = any(tuple(pair) == _STRICT for pair in context.invocation_metadata())
-        self._places = asyncio.Semaphore(IN_FLIGHT)
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
         self._writing = asyncio.Lock()
 
     async def read(self, group: asyncio.TaskGroup) -> None:
-        await self._places.acquire()
+        await self._slots.acquire()
         while (request := await self._next()) is not EOF:
             group.create_task(self._answer(request))
-            await self._places.acquire()
+            await self._slots.acquire()
 
     async def _next(self) -> pb.ModelInferRequest | _NoRequest:
         """Return the next request, or what is wrong with its message; `EOF` after the last."""
@@ -72,28 +76,28 @@ class _Stream:
 
     async def _answer(self, request: pb.ModelInferRequest | _NoRequest) -> None:
         """Answer a request. Raises what ends the stream, where the caller requested that."""
-        with self._handler.plane.budget.growing() as hold:
-            responding = self._response(request, hold)
+        with self._handler.plane.budget.growing() as grow:
+            responding = self._response(request, grow)
             del request
             answer = await responding
             async with self._writing:
                 await self._context.write(answer)
-        self._places.release()
+        self._slots.release()
 
     async def _response(
-        self, request: pb.ModelInferRequest | _NoRequest, hold: Callable[[int], None]
+        self, request: pb.ModelInferRequest | _NoRequest, grow: Callable[[int], None]
     ) -> pb.ModelStreamInferResponse:
-        """Return the answer, whose bytes `hold` counts, or what is wrong."""
+        """Return the answer, whose bytes `grow` counts, or what is wrong."""
         answer = pb.ModelStreamInferResponse()
         try:
-            async with self._gate.again(self._exchange):
+            async with self._interceptor.again(self._request_context):
                 if isinstance(request, TooLargeError):
                     raise request
                 if isinstance(request, DecodeError):
                     raise MalformedError(f"the message is not what {_NAME} takes")
                 answer.infer_response.id = request.id
                 response = await self._infer(self._handler, request, self._context.time_remaining())
-                hold(2 * response.ByteSize())  # gRPC makes a copy
+                grow(2 * response.ByteSize())  # gRPC makes a copy
                 answer.infer_response.CopyFrom(response)
         except Exception as error:  # one request's failure is its own
             if self._strict:

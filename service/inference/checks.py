@@ -38,12 +38,12 @@ class Faults:
         return bool(self._found)
 
     def add(self, fault: ServiceError, part: str | None = None) -> None:
-        """Add a fault. Raises as `tell` does, once there are ten."""
+        """Add a fault. Raises as `report` does, once there are ten."""
         self._found.append(fault)
         if part is not None:
             self.parts.add(part)
         if len(self._found) == _MOST:
-            self.tell()
+            self.report()
 
     def note(self, text: str, part: str | None = None) -> None:
         """Add an InvalidInputError."""
@@ -58,7 +58,7 @@ class Faults:
         self.add(error)
         return True
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Raise one error for all, of the kind of the first; nothing where there are none.
 
         It is kept no longer: an error that those keep whom it passes would keep the request.
@@ -73,8 +73,8 @@ class Faults:
         """Add a last one, behind which nothing can be found out, and raise them."""
         self._found.append(fault)
         del fault
-        self.tell()
-        raise AssertionError("there is one to tell")
+        self.report()
+        raise AssertionError("there is one to report")
 
 
 def from_validation(error: ValidationError, kind: type[ServiceError], whole: str) -> ServiceError:
@@ -138,7 +138,7 @@ def check_request(
     faults = Faults()
     _check_inputs(entry, inputs, missing, faults)
     wanted = _check_outputs(entry, outputs, faults)
-    faults.tell()
+    faults.report()
     return len(next(iter(inputs.values()))), wanted
 
 
@@ -150,7 +150,7 @@ def tell_all(
     own = {name: array for name, array in inputs.items() if not _is_of_references(name)}
     _check_inputs(entry, own, missing, faults)
     _check_outputs(entry, outputs, faults)
-    faults.tell()
+    faults.report()
 
 
 def _check_inputs(entry: Entry, inputs: Tensors, missing: Collection[str], faults: Faults) -> None:

@@ -114,7 +114,7 @@ class DataPlane:
         await self.backend.stop()
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        """Tell whether all, or an entry, can answer. One unloaded meanwhile is loaded for a request."""
+        """Return whether all, or an entry, can answer. One unloaded meanwhile is loaded for a request."""
         return await self.why_not_ready(entry) is None
 
     async def why_not_ready(self, entry: Entry | None = None) -> ServiceError | None:
@@ -160,7 +160,7 @@ class DataPlane:
             return found
         limit_s = deadline_s - asyncio.get_running_loop().time()
         try:
-            with self._working, self.budget.held(inputs, size):
+            with self._working, self.budget.reserve(inputs, size):
                 async with asyncio.timeout_at(deadline_s):
                     pieces = _pieces(inputs, rows, 1 if by_row else entry.max_batch_size)
                     tensors = await self._run(entry, pieces, wanted, deadline_s)
@@ -182,7 +182,7 @@ class DataPlane:
         self, entry: Entry, pieces: Sequence[Tensors], outputs: Sequence[str], deadline_s: float
     ) -> Tensors:
         cache = self.model_cache
-        async with cache.held(entry) if entry in cache.residents else _ALWAYS_LOADED:
+        async with cache.pinned(entry) if entry in cache.residents else _ALWAYS_LOADED:
             answers = [await self.backend.infer(entry, piece, outputs, deadline_s) for piece in pieces]
         return answers[0] if len(answers) == 1 else _joined(answers)
 

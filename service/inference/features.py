@@ -42,7 +42,7 @@ class Instances:
         if self.weights is not None:
             with faults:
                 tensors[WEIGHTS] = from_values(WEIGHTS, "FP64", (len(self.weights),), self.weights)
-        faults.tell()
+        faults.report()
         return tensors
 
 
@@ -219,7 +219,7 @@ _SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
 
 def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
     """Describe what is wrong with the value of a feature."""
-    allowed, said = _SCALARS[DTYPES[spec.datatype].kind]
+    allowed, expected = _SCALARS[DTYPES[spec.datatype].kind]
     if type(value) in allowed:
         return None
     if isinstance(value, list):
@@ -227,5 +227,5 @@ def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
     if value is None and spec.name in form.missing:
         return None
     if value is None:
-        return f"must be {said}, not null: the model takes no missing values in '{spec.name}'"
-    return f"must be {said}, not {json_type_name(value)[:80]}"
+        return f"must be {expected}, not null: the model takes no missing values in '{spec.name}'"
+    return f"must be {expected}, not {json_type_name(value)[:80]}"

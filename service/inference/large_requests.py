@@ -40,29 +40,29 @@ class MemoryLimit:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._held = 0
+        self._reserved = 0
 
     def check(self, size: int, own: int = 0) -> None:
         """Raise QueueFullError where `size` more bytes of a request that holds `own` would be too many."""
         most = self._limit if own + size <= SMALL else self._limit * 3 // 4
-        if self._held > own and self._held + size > most:
+        if self._reserved > own and self._reserved + size > most:
             raise QueueFullError(
-                f"requests of {self._held} bytes are waiting, of {most} at most: try again later"
+                f"requests of {self._reserved} bytes are waiting, of {most} at most: try again later"
             )
 
     @contextlib.contextmanager
-    def held(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
-        """Hold the bytes of `inputs` and those that the answer will have, within a `with`.
+    def reserve(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
+        """Reserve the bytes of `inputs` and those that the answer will have, within a `with`.
 
         Raises:
             QueueFullError: on the way in.
         """
-        with self.holding(sum(map(bytes_of, inputs.values())) + answer):
+        with self.reserve_bytes(sum(map(bytes_of, inputs.values())) + answer):
             yield
 
     @contextlib.contextmanager
-    def holding(self, size: int) -> Iterator[None]:
-        """Hold so many bytes within a `with`. Raises QueueFullError on the way in."""
+    def reserve_bytes(self, size: int) -> Iterator[None]:
+        """Reserve so many bytes within a `with`. Raises QueueFullError on the way in."""
         self.take(size)
         try:
             yield
@@ -72,10 +72,10 @@ class MemoryLimit:
     def take(self, size: int) -> None:
         """Count bytes until they are given back. Raises QueueFullError."""
         self.check(size)
-        self._held += size
+        self._reserved += size
 
     def give_back(self, size: int) -> None:
-        self._held -= size
+        self._reserved -= size
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[Callable[[int], None]]:
@@ -86,12 +86,12 @@ class MemoryLimit:
             nonlocal own
             self.check(size, own)
             own += size
-            self._held += size
+            self._reserved += size
 
         try:
             yield grow
         finally:
-            self._held -= own
+            self._reserved -= own
 
 
 class OffLoop:

@@ -51,7 +51,7 @@ class ModelCache:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def has(self, entry: Entry) -> bool:
-        """Tell whether it is loaded."""
+        """Return whether it is loaded."""
         return entry in self.residents and self.residents[entry].ready
 
     def admit(self, entry: Entry) -> None:
@@ -82,7 +82,7 @@ class ModelCache:
         await self._shrink(but=entry)
 
     @contextlib.asynccontextmanager
-    async def held(self, entry: Entry) -> AsyncIterator[None]:
+    async def pinned(self, entry: Entry) -> AsyncIterator[None]:
         """Load one of the residents until the context ends. Those that wait for the same share its loading.
 
         Raises:

@@ -84,7 +84,7 @@ class RequestContext:
         self.rows = rows
 
 
-_current: ContextVar[RequestContext | None] = ContextVar("exchange", default=None)
+_current: ContextVar[RequestContext | None] = ContextVar("context", default=None)
 bind = _current.set
 unbind = _current.reset
 
@@ -96,27 +96,27 @@ def current() -> RequestContext | None:
 
 def note_problem(slug: str, status: int) -> None:
     """Note why the running task's request gets no result; `status` is HTTP's."""
-    exchange = _current.get()
-    if exchange is not None:
-        exchange.problem = slug
-        exchange.status = status
+    context = _current.get()
+    if context is not None:
+        context.problem = slug
+        context.status = status
 
 
 def note_run(arrived_s: float, started_s: float, ended_s: float) -> None:
     """Note a run (`RequestContext.ran`) of the running task's request, if there is one."""
-    exchange = _current.get()
-    if exchange is not None:
-        exchange.ran(arrived_s, started_s, ended_s)
+    context = _current.get()
+    if context is not None:
+        context.ran(arrived_s, started_s, ended_s)
 
 
 def forwarded() -> dict[str, str]:
     """Return what goes to a server behind the gateway: the request's id, and where its trace goes on."""
-    exchange = _current.get()
-    if exchange is None:
+    context = _current.get()
+    if context is None:
         return {}
-    headers = {REQUEST_ID: exchange.request_id}
-    if exchange.traceparent is not None:
-        headers[TRACEPARENT] = exchange.traceparent
+    headers = {REQUEST_ID: context.request_id}
+    if context.traceparent is not None:
+        headers[TRACEPARENT] = context.traceparent
     return headers
 
 

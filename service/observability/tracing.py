@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from compiler.errors import InvalidOptionError
-from service.observability import context as exchanges
+from service.observability import context as contexts
 from service.observability.context import RequestContext
 from service.observability.metrics import labels_of
 from service.observability.otlp import CLOSE_S, resource
@@ -32,28 +32,28 @@ class Tracing:
         self._tracer = provider.get_tracer("rationale")
         self._propagator = TraceContextTextMapPropagator()
 
-    def begin(self, exchange: RequestContext) -> None:
+    def begin(self, context: RequestContext) -> None:
         """Open the request's span, a child of the caller's; what is forwarded is a child of it."""
         from opentelemetry import trace
 
-        carrier = {} if exchange.traceparent is None else {exchanges.TRACEPARENT: exchange.traceparent}
+        carrier = {} if context.traceparent is None else {contexts.TRACEPARENT: context.traceparent}
         above = self._propagator.extract(carrier)
         # The path holds names that callers make up: the span has a name of few, until its model is known.
-        span = self._tracer.start_span(exchange.protocol, above, trace.SpanKind.SERVER)
+        span = self._tracer.start_span(context.protocol, above, trace.SpanKind.SERVER)
         onward: dict[str, str] = {}
         self._propagator.inject(onward, trace.set_span_in_context(span))
-        exchange.traceparent = onward.get(exchanges.TRACEPARENT, exchange.traceparent)
-        exchange.span = span
+        context.traceparent = onward.get(contexts.TRACEPARENT, context.traceparent)
+        context.span = span
 
-    def end(self, exchange: RequestContext) -> None:
+    def end(self, context: RequestContext) -> None:
         from opentelemetry import trace
         from opentelemetry.sdk.trace import ReadableSpan
 
-        span: Span = exchange.span
+        span: Span = context.span
         ended_ns = time.time_ns()
         if isinstance(span, ReadableSpan):  # else it is not recorded
-            self._describe(exchange, span)
-            context = trace.set_span_in_context(span)
+            self._describe(context, span)
+            within_span = trace.set_span_in_context(span)
             epoch_ns = ended_ns - time.monotonic_ns()
             began_ns = span.start_time or 0
 
@@ -61,9 +61,9 @@ class Tracing:
                 """Keep a part within its request, though the two clocks are not read at one moment."""
                 return min(max(epoch_ns + int(at_s * 1e9), began_ns), ended_ns)
 
-            for name, parts in (("queue", exchange.waited), ("compute", exchange.computed)):
+            for name, parts in (("queue", context.waited), ("compute", context.computed)):
                 for start_s, end_s in parts:
-                    part = self._tracer.start_span(name, context, start_time=within(start_s))
+                    part = self._tracer.start_span(name, within_span, start_time=within(start_s))
                     part.end(within(end_s))
         span.end(ended_ns)
 
@@ -78,20 +78,20 @@ class Tracing:
         self._exporter.shutdown()  # ends a call that is under way
 
     @staticmethod
-    def _describe(exchange: RequestContext, span: "Span") -> None:
+    def _describe(context: RequestContext, span: "Span") -> None:
         from opentelemetry.trace import StatusCode
 
-        model, verb = labels_of(exchange.entry, decides=exchange.decides)
+        model, verb = labels_of(context.entry, decides=context.decides)
         if model:
             span.update_name(f"{verb} {model}")
             span.set_attribute("rationale.model", model)
             span.set_attribute("rationale.verb", verb)
-            span.set_attribute("rationale.rows", exchange.rows)
-        span.set_attribute("rationale.request_id", exchange.request_id)
-        span.set_attribute("http.response.status_code", exchange.status)
-        if exchange.problem is not None:
-            span.set_attribute("error.type", exchange.problem)
-        if exchange.status >= _SERVER_ERRORS:
+            span.set_attribute("rationale.rows", context.rows)
+        span.set_attribute("rationale.request_id", context.request_id)
+        span.set_attribute("http.response.status_code", context.status)
+        if context.problem is not None:
+            span.set_attribute("error.type", context.problem)
+        if context.status >= _SERVER_ERRORS:
             span.set_status(StatusCode.ERROR)
 
 

@@ -135,7 +135,7 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
         raise MalformedError('the body must be a list of rows, or {"references": [ … ], "weights": [ … ]}')
     faults = Faults()
     tensors = to_tensors(form_of(entry, manifest), rows, faults, "references")
-    faults.tell()
+    faults.report()
     explained = _explained(entry, manifest)
     return check_rows(
         {name: tensors[name] for name in explained},

@@ -1,9 +1,9 @@
 """Explain requests that bring references of their own, or name a reference set that is kept here.
 
-A named set is answered by a graph with its rows baked in, made when the set is put or first asked for.
+A named set is answered by a graph with its rows precomputed, made when the set is put or first asked for.
 References of the request's own are answered by a graph that takes them as an input (an open entry:
 `NAME_explain_open` of the repository, or one made in the background); where the operator asked for it, those
-that come back are kept and baked too. All give the same numbers.
+that come back are kept and precomputed too. All give the same numbers.
 
     OIP    tensors `{input}_references` [K, …] beside the inputs, and `reference_weights` [K] if they have
            some; or the parameter `reference_set`
@@ -74,7 +74,7 @@ class ReferenceResolver:
         self._open_rows = settings.open_references
         self._unnamed = settings.max_unnamed_reference_sets
         self._most_bytes = settings.max_reference_bytes
-        self._bake_after = settings.bake_references_after
+        self._precompute_after = settings.bake_references_after
         self._counts = metrics.cache("baked_references")
         self._seen: LRUCache[str, int] = LRUCache(_REMEMBERED)
 
@@ -107,7 +107,7 @@ class ReferenceResolver:
         question = _Question(manifest.model, spec_of(manifest), own, deadline_s)
         if reference_set is not None:
             digest = self._sets.find(reference_set, manifest.model)
-            return await self._baked(question, digest)
+            return await self._precomputed(question, digest)
         rows = _rows_of(manifest, plane.repository.entry(manifest.model), given)
         if rows.count > self._open_rows:
             raise InvalidInputError(
@@ -115,8 +115,8 @@ class ReferenceResolver:
                 "reference set, and name it"
             )
         digest = rows.digest
-        if await self._is_baked(question, rows, digest):
-            return await self._baked(question, digest)
+        if await self._is_precomputed(question, rows, digest):
+            return await self._precomputed(question, digest)
         return await self._open(question, _written(plane, entry, rows.count), rows, digest)
 
     async def _made(self, question: _Question, spec: ExplainerSpec, references: str | None) -> Entry:
@@ -128,32 +128,32 @@ class ReferenceResolver:
                 "what answers requests with such references is being made: ask again"
             ) from error
 
-    # --- baked --------------------------------------------------------------------------------------------
+    # --- precomputed --------------------------------------------------------------------------------------
 
-    async def _baked(self, question: _Question, digest: str) -> Chosen:
+    async def _precomputed(self, question: _Question, digest: str) -> Chosen:
         entry = await self._made(question, question.spec, digest)
         self._counts.hit()
         return Chosen(entry, question.inputs, digest)
 
-    async def _is_baked(self, question: _Question, rows: Rows, digest: str) -> bool:
-        """Tell whether an entry has them baked in. Where they came often enough, one is made meanwhile."""
-        if not self._bake_after:
+    async def _is_precomputed(self, question: _Question, rows: Rows, digest: str) -> bool:
+        """Return whether an entry has them precomputed; where they came often enough, one is made."""
+        if not self._precompute_after:
             return False
         times = self._seen[digest] = self._seen.get(digest, 0) + 1
         try:
             if not self._sets.named(digest):
-                if times < self._bake_after:
+                if times < self._precompute_after:
                     return False
                 name = f"{HIDDEN}{digest[:16]}"
                 await asyncio.to_thread(self._sets.put, name, question.model, rows)
                 await self._make_room()
             return await self._explainers.ensure(question.model, question.spec, digest) is not None
         except ServiceError as error:
-            log.warning("references of a request for %s are not baked: %s", question.model, error)
+            log.warning("references of a request for %s are not precomputed: %s", question.model, error)
             return False
 
     async def _make_room(self) -> None:
-        """Delete the oldest sets without a name, with what was baked from them."""
+        """Delete the oldest sets without a name, with what was precomputed from them."""
         own = [one for one in self._sets.all() if one.name.startswith(HIDDEN)]
         for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._unnamed, 0)]:
             with self._sets.leaving(one.digest):
@@ -172,8 +172,8 @@ class ReferenceResolver:
                 "reference set, and name it"
             )
         self._counts.miss()
-        asked = spec.model_copy(update={"open_references": self._open_rows})
-        entry = written or await self._made(question, asked, None)
+        open_spec = spec.model_copy(update={"open_references": self._open_rows})
+        entry = written or await self._made(question, open_spec, None)
         return Chosen(entry, self._fed(entry, question.inputs, rows), digest)
 
     def _fed(self, entry: Entry, inputs: Tensors, rows: Rows) -> Tensors:

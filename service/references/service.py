@@ -1,4 +1,4 @@
-"""Reference sets as a resource: put, baked and removed, with what was made of them."""
+"""Reference sets as a resource: put, precomputed and removed, with what was made of them."""
 
 import asyncio
 import logging
@@ -47,7 +47,7 @@ class ReferenceSetService:
             )
 
     async def put(self, name: str, model: str, rows: Rows, *, force: bool) -> tuple[ReferenceSet, bool]:
-        """Return the set, which is being baked then, and whether its name is new."""
+        """Return the set, which is being precomputed then, and whether its name is new."""
         async with self._turn(name):
             known = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
             before = known.get(name)
@@ -57,7 +57,7 @@ class ReferenceSetService:
                 with self.sets.leaving(before.digest):
                     await self._release(before, force=force)
                     made = await asyncio.to_thread(self.sets.put, name, model, rows)
-            await self._explainers.published()
+            await self._explainers.following.published()
             await self._bake(made)
             return made, before is None
 
@@ -67,7 +67,7 @@ class ReferenceSetService:
             with self.sets.leaving(found.digest):
                 await self._release(found, force=force)
                 await asyncio.to_thread(self.sets.remove, name)
-            await self._explainers.published()
+            await self._explainers.following.published()
 
     def users(self, one: ReferenceSet) -> tuple[list[str], list[str]]:
         """Return `model/explainer` of those that use a set: requested by name, and made for requests.
@@ -106,10 +106,10 @@ class ReferenceSetService:
         except InvalidInputError:
             return  # it explains without references
         except ServiceError as error:
-            log.warning("reference set %s is baked when a request names it: %s", one.name, error)
+            log.warning("reference set %s is precomputed when a request names it: %s", one.name, error)
 
     async def _release(self, one: ReferenceSet, *, force: bool) -> None:
-        """Delete what was baked from a content that no other name stands for, before its rows."""
+        """Delete what was precomputed from a content that no other name stands for, before its rows."""
         if self.sets.named(one.digest) != [one.name]:
             return
         users, _ = self.users(one)

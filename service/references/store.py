@@ -1,7 +1,7 @@
 """Reference sets as resources: kept by their content, under any number of names.
 
 They are rows of real people. A set's file, `STATE/references/DIGEST.npz`, is there as long as a name stands
-for it; what was baked from it goes with it. What writes blocks.
+for it; what was precomputed from it goes with it. What writes blocks.
 """
 
 import math

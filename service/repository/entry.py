@@ -387,11 +387,11 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
 
 
 def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:
-    """Tell whether one shape can be reshaped to the other, whatever the one size that each may leave open."""
+    """Return whether a shape can be reshaped to the other, whatever the one size that each may leave open."""
     open_sizes = (list(left).count(-1), list(right).count(-1))
     return open_sizes in ((0, 0), (1, 1)) and abs(math.prod(left)) == abs(math.prod(right))
 
 
 def agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Tell whether shapes are equal, where -1 agrees with every size."""
+    """Return whether shapes are equal, where -1 agrees with every size."""
     return len(left) == len(right) and all(-1 in (a, b) or a == b for a, b in zip(left, right, strict=True))

@@ -42,7 +42,7 @@ class Canary:
     share: float
 
     def takes(self, model: str, key: str) -> bool:
-        """Tell whether it answers what has this key: always the same, and so too at a larger share."""
+        """Return whether it answers what has this key: always the same, and so too at a larger share."""
         drawn = hashlib.sha256(f"{model}\n{key}".encode()).digest()[:8]
         return int.from_bytes(drawn) < self.share * 2**64
 
@@ -132,7 +132,7 @@ class ModelRegistry:
         return found
 
     def decides(self, entry: Entry) -> bool:
-        """Tell whether it is a model that decides, or the compiled entry by which that does."""
+        """Return whether it is a model that decides, or the compiled entry by which that does."""
         model = entry.name if entry.manifest is None else entry.manifest.model
         found = self.compiled(model)
         if found is None or found.manifest is None or found.manifest.decision is None:
@@ -205,7 +205,7 @@ class ModelRegistry:
         return found
 
     def explains_another(self, entry: Entry) -> bool:
-        """Tell whether it is part of another model that is served here, as explain entries are."""
+        """Return whether it is part of another model that is served here, as explain entries are."""
         explained = entry.manifest.model if entry.manifest is not None else entry.name
         return explained != entry.name and explained in self.entries
 

@@ -103,7 +103,7 @@ class Batch:
         lines: Sequence[Line],
         now: Callable[[], float],
         seconds: Callable[[int], float],
-        beside: Callable[[], int] = lambda: 0,
+        others: Callable[[], int] = lambda: 0,
     ) -> Joined | None:
         """Take the oldest request, and those that may share its run, out of the lines; None where nobody is.
 
@@ -112,11 +112,11 @@ class Batch:
         Args:
             now: the event loop's clock.
             seconds: what a batch of so many rows takes, as far as is known.
-            beside: how many batches could begin now, other than this one: they share what waits.
+            others: how many batches could begin now, other than this one: they share what waits.
         """
         self.taken_s = now()
         self.began_s = min(self.began_s, self.taken_s)
-        self._share = math.ceil(sum(line.rows for line in lines) / (1 + beside()))
+        self._share = math.ceil(sum(line.rows for line in lines) / (1 + others()))
         for line in lines:
             for item in line:
                 if self._is_full(entry):

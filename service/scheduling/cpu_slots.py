@@ -41,7 +41,7 @@ class CpuSlots:
             self._grant()
 
     def has_nobody_waiting(self) -> bool:
-        """Tell whether whoever has a turn may keep it for another run."""
+        """Return whether whoever has a turn may keep it for another run."""
         return not any(self._waiting.values())
 
     async def _wait(self, threads: int, prediction: bool) -> None:

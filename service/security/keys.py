@@ -176,7 +176,7 @@ def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether only this machine reaches a server that listens on `host`."""
+    """Return whether only this machine reaches a server that listens on `host`."""
     if host == "localhost":
         return True
     try:

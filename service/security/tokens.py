@@ -104,7 +104,7 @@ class TokenIssuer:
 
 
 def is_key(token: str | None) -> bool:
-    """Tell whether a token is to be looked for among the keys."""
+    """Return whether a token is to be looked for among the keys."""
     return token is None or token.startswith(TOKEN_PREFIX) or token.count(".") != 2
 
 

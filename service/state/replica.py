@@ -31,14 +31,14 @@ class Replica:
         return self.id.rpartition("~")[0]
 
     def is_dead(self, other: str) -> bool:
-        """Tell whether a replica is known to run no more: one of this machine, whose process has ended."""
+        """Return whether a replica is known to run no more: one of this machine, whose process has ended."""
         found = _ID.match(other)
         if found is None or found["machine"] != _machine() or not Path("/proc/self/stat").is_file():
             return False
         return _started(int(found["process"])) != found["started"]
 
     def is_of_another_boot(self, other: str) -> bool:
-        """Tell whether a replica ran before this machine was started, or on another machine."""
+        """Return whether a replica ran before this machine was started, or on another machine."""
         found = _ID.match(other)
         return found is not None and found["machine"].partition(".")[0] != _machine().partition(".")[0]
 

@@ -79,13 +79,13 @@ class StateDatabase(Database):
         with self._in_turn() as connection:
             now_s = self._now_s(connection)
             query = select(leases.c.holder, leases.c.until_s).where(leases.c.name == name)
-            held = connection.execute(query).first()
-            if held is not None and held.until_s > now_s and not replica.is_dead(held.holder):
+            lease = connection.execute(query).first()
+            if lease is not None and lease.until_s > now_s and not replica.is_dead(lease.holder):
                 return None
             connection.execute(delete(leases).where(leases.c.name == name))
             row = {"name": name, "holder": replica.id, "until_s": now_s + LEASE_S, "note": "{}"}
             connection.execute(insert(leases).values(row))
-            return held.holder if held is not None else ""
+            return lease.holder if lease is not None else ""
 
     def renew(self, name: str, replica: Replica, note: Mapping[str, Any]) -> bool:
         """Prolong a lease and say how far its work is; return False where it is another's by now."""
@@ -147,7 +147,7 @@ class StateDatabase(Database):
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     def _is_gone(self, row: Any, replica: Replica, now_s: float) -> bool:
-        """Tell whether a replica runs no more.
+        """Return whether a replica runs no more.
 
         Those of one SQLite file see each other's processes; what an earlier boot left, or a copy of the
         folder brought along, is gone.

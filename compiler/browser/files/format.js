@@ -22,7 +22,7 @@ export const rest = (value) => (value ? value.toExponential(1).replaceAll("-", M
 export const percent = (share) => `${number(share * 100, 3)}%`;
 
 /** A value of a feature, of whatever kind. */
-export function told(value) {
+export function formatted(value) {
   if (value === null || value === undefined || value === "") return "missing";
   return typeof value === "number" ? number(value, 6) : String(value);
 }

@@ -1,7 +1,7 @@
 // The page: fields on one side, the answer on the other; each change is answered by one run of the graph.
 
 import { fill, h } from "./dom.js";
-import { number, percent, rest, told } from "./format.js";
+import { number, percent, rest, formatted } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf } from "./pictures/bars.js";
 import { decide, own, ruleOf } from "./decide.js";
@@ -136,7 +136,7 @@ function shownOf(facts, key, values) {
   return members.map((name) => {
     const field = facts.fields.find((each) => each.name === name);
     if (!field) return null;
-    const chosen = field.choices?.find(([value]) => value === values[name])?.[1] ?? told(values[name]);
+    const chosen = field.choices?.find(([value]) => value === values[name])?.[1] ?? formatted(values[name]);
     const text = field.unit && values[name] !== null ? `${chosen} ${field.unit}` : chosen;
     return members.length > 1 ? `${field.title}: ${text}` : text;
   }).filter(Boolean).join("; ");

@@ -23,12 +23,12 @@ export function keep(given) {
 
 /** Ask a path such as "v1/models"; returns the Response of a success. Throws Problem, or AbortError. */
 export async function send(path, { method = "GET", body, headers = {}, signal } = {}) {
-  const asked = { method, headers: { ...headers }, signal, credentials: "same-origin", redirect: "error" };
-  if (key()) asked.headers.Authorization = `Bearer ${key()}`;
-  if (body !== undefined) asked.body = body;
+  const request = { method, headers: { ...headers }, signal, credentials: "same-origin", redirect: "error" };
+  if (key()) request.headers.Authorization = `Bearer ${key()}`;
+  if (body !== undefined) request.body = body;
   let response;
   try {
-    response = await fetch(new URL(path, ROOT), asked);
+    response = await fetch(new URL(path, ROOT), request);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Problem(0, "The gateway does not answer", "is it running, and is the network there?");
@@ -46,14 +46,14 @@ export async function post(path, message, options = {}) {
 }
 
 async function problem(response) {
-  let told = {};
+  let body = {};
   try {
-    told = await response.json();
+    body = await response.json();
   } catch {
     // of a proxy between: it has its own pages
   }
   const challenge = response.headers.get("WWW-Authenticate") ?? "";
-  return new Problem(response.status, told.title ?? response.statusText ?? "Failed", told.detail ?? "", {
+  return new Problem(response.status, body.title ?? response.statusText ?? "Failed", body.detail ?? "", {
     retryAfter: Number(response.headers.get("Retry-After")) || null,
     scope: /scope="([^"]*)"/.exec(challenge)?.[1] ?? null,
   });

@@ -181,7 +181,7 @@ function failed(error) {
 
 function keyForm(problem) {
   const field = h("input", { type: "password", id: "key", autocomplete: "off", spellcheck: "false", value: api.key() });
-  const told = h("p", { class: "problem", role: "alert" }, problem?.status === 401 && api.key() ? problem.detail : "");
+  const problemText = h("p", { class: "problem", role: "alert" }, problem?.status === 401 && api.key() ? problem.detail : "");
   const form = h(
     "form",
     {
@@ -192,7 +192,7 @@ function keyForm(problem) {
           api.keep(field.value);
           open();
         } catch (error) {
-          told.textContent = error.message;
+          problemText.textContent = error.message;
         }
       },
     },
@@ -205,7 +205,7 @@ function keyForm(problem) {
       : h("h2", {}, "Another key"),
     h("label", { for: "key" }, "Key"),
     field,
-    told,
+    problemText,
     h("p", { class: "quiet" }, "It is kept in this tab until that is closed, and sent to this gateway alone."),
     h("button", { type: "submit", class: "first" }, "Go on"),
     h("button", { type: "button", onclick: () => (api.keep(""), open()) }, "Without a key"),

@@ -38,10 +38,10 @@ function ofLines(text) {
 }
 
 function ofJson(text) {
-  const told = JSON.parse(text);
-  const found = told.model?.vocab ?? told;
+  const file = JSON.parse(text);
+  const found = file.model?.vocab ?? file;
   const pairs = Array.isArray(found) ? found.map(([token], id) => [token, id]) : Object.entries(found);
-  const added = (told.added_tokens ?? []).map((one) => [one.content, one.id]);
+  const added = (file.added_tokens ?? []).map((one) => [one.content, one.id]);
   const ids = new Map([...pairs, ...added]);
   const wrong = [...ids].find(([token, id]) => typeof token !== "string" || !Number.isInteger(id) || id < 0);
   if (wrong) throw new Error('the file must be {"token": number, …}, a tokenizer.json, or one token a line');

@@ -164,13 +164,13 @@ async def test_one_is_told_as_it_is(client: httpx.AsyncClient) -> None:
 
 async def test_the_first_says_of_which_kind_they_are() -> None:
     faults = Faults()
-    faults.tell()
+    faults.report()
     with faults:
         raise MalformedError("unreadable")
     with faults:
         raise InvalidInputError("too wide")
     with pytest.raises(MalformedError, match=r"2 problems: \(1\) unreadable \(2\) too wide"):
-        faults.tell()
+        faults.report()
     with pytest.raises(ZeroDivisionError), faults:
         raise ZeroDivisionError
 
@@ -191,7 +191,7 @@ async def test_what_was_told_keeps_nothing_of_the_request(count: int, ends: bool
                 raise InvalidInputError(f"{number} of {body}")
         if ends:
             faults.end(InvalidInputError(f"the last of {body}"))
-        faults.tell()
+        faults.report()
 
     gc.disable()
     try:

@@ -304,7 +304,7 @@ def test_layers_contrasts_and_concepts_are_asked_for_as_on_the_command_line() ->
     spec = ExplainerSpec.model_validate(
         {"method": "lrp", "targets": [2, "1-0"], "layers": ["h1"], "concepts": "h1=2", "concept_axis": 1}
     )
-    asked = spec.asked(referenced=False)
+    asked = spec.requested(referenced=False)
     assert asked.targets == [2, "1-0"]
     assert asked.layers == ["h1"]
     assert asked.concepts == Concepts("h1", 2)
@@ -318,7 +318,7 @@ def test_layers_contrasts_and_concepts_are_asked_for_as_on_the_command_line() ->
 def test_groups_are_asked_for_by_their_features() -> None:
     groups = {"ends": ["a", "d"]}
     spec = ExplainerSpec.model_validate({"method": "lrp", "groups": groups})
-    assert spec.asked(referenced=False).groups == groups
+    assert spec.requested(referenced=False).groups == groups
     assert len({ExplainerSpec(method="lrp", groups=g).digest("m", None) for g in ({}, groups)}) == 2
     for wrong in ({"ends": "a"}, [["a"]], {"ends": [1]}):
         with pytest.raises(ValidationError):

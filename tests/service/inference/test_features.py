@@ -30,4 +30,4 @@ def test_a_feature_does_not_stand_for_the_input_of_its_name() -> None:
     faults = Faults()
     assert to_tensors(SHARED, [{"age": 40, "debt": 2}], faults) == {}
     with pytest.raises(InvalidInputError, match=r"^instances\[0\]: missing 'years'$"):
-        faults.tell()
+        faults.report()

@@ -12,24 +12,24 @@ TEXTS = {"t": np.array([b"a" * 100, b"b" * 60], dtype=np.object_)}
 
 def test_the_sum_is_bounded_and_given_back() -> None:
     budget = MemoryLimit(200)
-    with budget.held(ROWS), budget.held(ROWS):
-        with pytest.raises(QueueFullError, match="160 bytes are waiting, of 200"), budget.held(ROWS):
+    with budget.reserve(ROWS), budget.reserve(ROWS):
+        with pytest.raises(QueueFullError, match="160 bytes are waiting, of 200"), budget.reserve(ROWS):
             pass
         budget.check(40)
-    with budget.held(ROWS), budget.held(ROWS):
+    with budget.reserve(ROWS), budget.reserve(ROWS):
         pass
 
 
 def test_one_large_request_alone_is_let_in() -> None:
     budget = MemoryLimit(10)
-    with budget.held(ROWS), pytest.raises(QueueFullError):
+    with budget.reserve(ROWS), pytest.raises(QueueFullError):
         budget.check(1)
     budget.check(1)
 
 
 def test_texts_count_with_their_length() -> None:
     budget = MemoryLimit(160)
-    with budget.held(TEXTS), pytest.raises(QueueFullError):
+    with budget.reserve(TEXTS), pytest.raises(QueueFullError):
         budget.check(0)
 
 
@@ -41,7 +41,7 @@ def test_a_quarter_is_kept_for_small_requests() -> None:
         with pytest.raises(QueueFullError, match=f"{6 * SMALL} bytes are waiting, of {6 * SMALL}"):
             one(1)
         small(SMALL)
-        with budget.held(ROWS):
+        with budget.reserve(ROWS):
             pass
         with pytest.raises(QueueFullError):
             small(1)  # no longer a small one

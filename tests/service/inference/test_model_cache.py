@@ -57,14 +57,14 @@ def residency_of(backend: Any, entries: list[Entry], capacity: int) -> ModelCach
 
 
 async def use(model_cache: ModelCache, entry: Entry, seconds: float = 0.0) -> None:
-    async with model_cache.held(entry):
+    async with model_cache.pinned(entry):
         assert model_cache.has(entry)
         await asyncio.sleep(seconds)
         assert model_cache.has(entry)
 
 
 async def hold(model_cache: ModelCache, entry: Entry) -> None:
-    async with model_cache.held(entry):
+    async with model_cache.pinned(entry):
         await asyncio.sleep(60)
 
 
@@ -101,7 +101,7 @@ async def test_never_more_than_may_be_and_nobody_starves(backend: SlowBackend, e
 async def test_one_in_use_does_not_leave(backend: SlowBackend, entries: list[Entry]) -> None:
     model_cache = residency_of(backend, entries, 1)
     a, b, *_ = entries
-    async with model_cache.held(a):
+    async with model_cache.pinned(a):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.05):
                 await use(model_cache, b)
@@ -114,7 +114,7 @@ async def test_one_in_use_does_not_leave(backend: SlowBackend, entries: list[Ent
 async def test_a_new_one_is_loaded_beside_those_in_use(backend: SlowBackend, entries: list[Entry]) -> None:
     a, b, *_ = entries
     model_cache = residency_of(backend, [a], 1)
-    async with model_cache.held(a):
+    async with model_cache.pinned(a):
         await model_cache.load(b)
         assert backend.loaded == ["a", "b"]
     async with asyncio.timeout(60):

@@ -15,7 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from service.interceptor import log_access
-from service.observability import context as exchange
+from service.observability import context as contexts
 from service.observability import logs
 from service.observability.context import RequestContext
 from service.observability.logs import without_values
@@ -61,10 +61,10 @@ def test_json_and_plain() -> None:
     for form in ("json", "auto", "plain"):
         stream = io.StringIO()
         logs.configure("info", form, stream)
-        exchange_of = RequestContext("http", "GET /", "the-id", f"00-{'a' * 32}-{'b' * 16}-01")
-        bound = exchange.bind(exchange_of)
+        given = RequestContext("http", "GET /", "the-id", f"00-{'a' * 32}-{'b' * 16}-01")
+        bound = contexts.bind(given)
         logging.getLogger("somewhere").warning("it is %s", "late", extra={"model": "credit"})
-        exchange.unbind(bound)
+        contexts.unbind(bound)
         logging.getLogger("somewhere").debug("never seen")
         (line,) = stream.getvalue().splitlines()
         if form == "plain":

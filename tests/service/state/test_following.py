@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from service.explainers import service
+from service.explainers import following
 from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,
@@ -52,7 +52,7 @@ def behind(client: httpx.AsyncClient) -> bool:
 async def test_each_writes_and_hears_that_the_other_has_it(
     folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_FOLLOWED_S", math.inf)  # without hearing of it, a call is never answered
+    monkeypatch.setattr(following, "_FOLLOWED_S", math.inf)  # without hearing of it, a call is never answered
     async with administered(folder, sets) as one, administered(folder, sets) as two:
         await both(one, two)
         await made_ready(one, f"{PATH}/first", DEEPSHAP)
@@ -134,15 +134,15 @@ async def test_a_fault_while_following_ends_it_not(
 ) -> None:
     async with administered(folder, sets) as one, administered(folder, sets) as two:
         await both(one, two)
-        refresh, faults = service.Explainers.refresh, []
+        refresh, faults = following.Following.refresh, []
 
-        async def torn(self: service.Explainers) -> None:
-            if self is explainers_of(two) and len(faults) < 2:
+        async def torn(self: following.Following) -> None:
+            if self is explainers_of(two).following and len(faults) < 2:
                 faults.append(1)
                 raise TypeError("torn")
             await refresh(self)
 
-        monkeypatch.setattr(service.Explainers, "refresh", torn)
+        monkeypatch.setattr(following.Following, "refresh", torn)
         await until(lambda: len(faults) == 2)
         await made_ready(one, f"{PATH}/own", GRADIENT)
         await until(lambda: not behind(one))

@@ -76,14 +76,14 @@ export function tidy(value, field, range) {
 export async function along({ row, fields, spans, scores, rule, relevance, signal }) {
   const looked = fields.toSorted((a, b) => relevance(b) - relevance(a)).slice(0, MOST_FEATURES);
   const rows = [];
-  const asked = looked.flatMap((field) => {
+  const tried = looked.flatMap((field) => {
     const values = grid(field, spans.get(field.name), row[field.name]);
     values.forEach((value) => rows.push(changed(row, field.name, value)));
     return values.map((value) => ({ field, value }));
   });
   const [present, ...found] = await scores.of([row, ...rows], signal);
   const result = new Map(looked.map((field) => [field.name, { field, points: [], flips: [] }]));
-  asked.forEach(({ field, value }, i) => result.get(field.name).points.push({ value, score: found[i] }));
+  tried.forEach(({ field, value }, i) => result.get(field.name).points.push({ value, score: found[i] }));
   if (rule) await flip({ row, result, scores, rule, present, signal });
   return { present, result };
 }
@@ -105,10 +105,10 @@ async function flip({ row, result, scores, rule, present, signal }) {
     }
   }
   for (let round = 0; round < ROUNDS && open.length; round += 1) {
-    const asked = open.flatMap((one) => between(one).map((value) => ({ one, value })));
-    const found = await scores.of(asked.map(({ one, value }) => changed(row, one.field.name, value)), signal);
+    const tried = open.flatMap((one) => between(one).map((value) => ({ one, value })));
+    const found = await scores.of(tried.map(({ one, value }) => changed(row, one.field.name, value)), signal);
     for (const one of open) {
-      const points = asked.map(({ one: owner, value }, i) => ({ owner, value, score: found[i] })).filter(({ owner }) => owner === one);
+      const points = tried.map(({ one: owner, value }, i) => ({ owner, value, score: found[i] })).filter(({ owner }) => owner === one);
       const i = points.findIndex(turned);
       if (i >= 0) one.after = points[i];
       if (i !== 0 && points.length) one.before = points[i < 0 ? points.length - 1 : i - 1];
@@ -131,16 +131,16 @@ export async function together({ row, result, present, scores, rule, signal }) {
     return gain(best.score) > 0 ? [{ field, value: best.value, gain: gain(best.score) }] : [];
   });
   moves.sort((a, b) => b.gain - a.gain);
-  const asked = [];
+  const tried = [];
   for (let count = 2; count <= Math.min(MOST_TOGETHER, moves.length); count += 1) {
     for (let step = 1; step < POINTS; step += 1) {
       const steps = moves.slice(0, count).map(({ field, value }) => ({ field, value: partly(field, row[field.name], value, step / (POINTS - 1)) }));
-      asked.push({ changed: steps, row: steps.reduce((whole, { field, value }) => changed(whole, field.name, value), row) });
+      tried.push({ changed: steps, row: steps.reduce((whole, { field, value }) => changed(whole, field.name, value), row) });
     }
   }
-  const found = await scores.of(asked.map((one) => one.row), signal);
+  const found = await scores.of(tried.map((one) => one.row), signal);
   const i = found.findIndex((score) => rule.passes(score) !== rule.passes(present));
-  return i < 0 ? null : { ...asked[i], score: found[i] };
+  return i < 0 ? null : { ...tried[i], score: found[i] };
 }
 
 function isUsual(field, value) {

@@ -16,12 +16,12 @@ export function changes({ found: { present, result }, several, rule, row, form, 
   const aim = rule.passes(present) ? `not ${rule.good}` : rule.good;
   const flips = [...result.values()].flatMap(({ field, flips }) => flips.map((flip) => ({ field, ...flip })));
   flips.sort((a, b) => size(form, row, a) - size(form, row, b));
-  const said =
+  const caption =
     `The nearest values that the model was asked about and answers otherwise (threshold ${number(rule.threshold)}), ` +
     "the smallest steps first. It says what the model does, not what an applicant can do.";
   return [
     h("h2", {}, `What would have to change for ${aim}: one feature at a time`),
-    h("p", { class: "quiet" }, said),
+    h("p", { class: "quiet" }, caption),
     flips.length
       ? table(flips.map((flip) => line({ flip, rule, row, form, take })))
       : h("p", {}, `No single feature, moved within its range, makes it ${aim}.`),

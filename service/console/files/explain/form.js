@@ -1,7 +1,7 @@
 // The fields of a row: each by its name, unit and range, with a slider over the references' range.
 
 import { fill, h } from "../dom.js";
-import { number, told } from "../format.js";
+import { number, formatted } from "../format.js";
 import { curve, draw } from "../pictures/curve.js";
 import { changed, parsed } from "../rows.js";
 import { tidy, words } from "./along.js";
@@ -43,7 +43,7 @@ export class Form {
 
   /** A value as people call it. */
   called(field, value) {
-    return field.called?.[String(value)] ?? told(value);
+    return field.called?.[String(value)] ?? formatted(value);
   }
 
   #made(field, id) {
@@ -109,7 +109,7 @@ export class Form {
     const [least, most] = this.spans.get(field.name);
     const value = tidy(Number(part.slider.value), field, most - least);
     part.entry.value = value;
-    part.slider.setAttribute("aria-valuetext", told(value));
+    part.slider.setAttribute("aria-valuetext", formatted(value));
     part.last = value;
     if (part.missing) part.missing.checked = false;
     this.#moves(field, value);
@@ -155,6 +155,6 @@ export class Form {
     const [least, most] = this.spans.get(field.name) ?? [value - Math.max(Math.abs(value), 1), value + Math.max(Math.abs(value), 1)];
     if (!this.spans.has(field.name) || value < least || value > most) this.#stretch(field, part, Math.min(least, value), Math.max(most, value));
     part.slider.value = value;
-    part.slider.setAttribute("aria-valuetext", told(value));
+    part.slider.setAttribute("aria-valuetext", formatted(value));
   }
 }

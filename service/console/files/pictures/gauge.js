@@ -16,10 +16,10 @@ export function gauge(score, rule, outcome) {
   const band = ([from, to], name) => svg("rect", { class: name, x: from, y: TOP, width: Math.max(0, to - from), height: THICK });
   const label = (value, y, text, name) =>
     svg("text", { class: name, x: x(value), y, "text-anchor": anchor(x(value)) }, text);
-  const told = `Score ${number(score)}, threshold ${number(rule.threshold)}: ${outcome}. The model declines ${rule.adverse} the threshold.`;
+  const description = `Score ${number(score)}, threshold ${number(rule.threshold)}: ${outcome}. The model declines ${rule.adverse} the threshold.`;
   return svg(
     "svg",
-    { class: "gauge", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": told },
+    { class: "gauge", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": description },
     band(good, "good"),
     band(bad, "bad"),
     rule.refer && band([Math.max(EDGE, x(rule.refer[0])), Math.min(WIDTH - EDGE, x(rule.refer[1]))], "refer"),

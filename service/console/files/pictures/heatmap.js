@@ -3,7 +3,7 @@
 import { number, signed } from "../format.js";
 import { fill, h } from "../dom.js";
 
-const TOLD = 8; // of the strongest places
+const LISTED = 8; // of the strongest places
 
 /**
  * A map of `heat` {rows, columns, values} over `picture` (ImageData, or null where there is none).
@@ -73,7 +73,7 @@ export function legend(heat) {
 
 function order(heat) {
   const places = [...heat.values.keys()].filter((at) => heat.values[at]);
-  return places.sort((a, b) => Math.abs(heat.values[b]) - Math.abs(heat.values[a])).slice(0, TOLD);
+  return places.sort((a, b) => Math.abs(heat.values[b]) - Math.abs(heat.values[a])).slice(0, LISTED);
 }
 
 function summary(heat, called) {

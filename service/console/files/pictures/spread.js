@@ -1,7 +1,7 @@
 // How a feature is spread over references, with the row in it: numbers as a histogram, words as shares.
 
 import { h, svg } from "../dom.js";
-import { number, percent, told } from "../format.js";
+import { number, percent, formatted } from "../format.js";
 
 const WIDTH = 280;
 const HEIGHT = 96;
@@ -87,7 +87,7 @@ function drawWords(spreads, value) {
       h(
         "li",
         { class: word === value ? "now" : null },
-        h("span", { class: "name" }, told(word), word === value && h("span", { class: "unseen" }, " (the row's)")),
+        h("span", { class: "name" }, formatted(word), word === value && h("span", { class: "unseen" }, " (the row's)")),
         h("span", { class: "track" }, shares.map((each, i) => spreads[i] && h("span", { class: i ? "bar second" : "bar", style: { width: `${(each.get(word) ?? 0) * 100}%` } }))),
         h("span", { class: "number" }, shares.filter((_, i) => spreads[i]).map((each) => percent(each.get(word) ?? 0)).join(" / ")),
       ),

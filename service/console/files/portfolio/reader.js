@@ -6,10 +6,10 @@ import { MOST_ROWS, checkSize, columnsOf } from "./columns.js";
 const EVERY_MS = 100;
 
 self.onmessage = async ({ data: { file, texts } }) => {
-  let told = 0;
+  let reported = 0;
   const progress = (rows) => {
-    if (performance.now() - told < EVERY_MS) return;
-    told = performance.now();
+    if (performance.now() - reported < EVERY_MS) return;
+    reported = performance.now();
     self.postMessage({ rows });
   };
   try {

@@ -1,6 +1,6 @@
 // What stands beside pictures, in words.
 
-import { number, told as value } from "../format.js";
+import { number, formatted as value } from "../format.js";
 
 /** A number by the digits that count, however small it is: means of attributions differ by little. */
 export function figure(amount, digits = 3) {
@@ -19,7 +19,7 @@ export function cell(column, row) {
 }
 
 /** "income = 24,500: −0.12" */
-export function told(portfolio, player, place) {
+export function described(portfolio, player, place) {
   const { name } = portfolio.layout.players[player];
   const column = portfolio.values[player];
   const own = column === null ? "" : ` = ${cell(column, portfolio.rows[place])}`;

@@ -4,7 +4,7 @@ import * as address from "../address.js";
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
 import { Form } from "../explain/form.js";
-import { number, percent, signed, told } from "../format.js";
+import { number, percent, signed, formatted } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
 import * as rows from "../rows.js";
@@ -119,7 +119,7 @@ class View {
   rested() {
     if (this.signal.aborted) return;
     this.go({ row: rows.written(this.row()), decision: this.shownId ?? "" });
-    if (this.told) this.say(this.told);
+    if (this.outcome) this.say(this.outcome);
   }
 
   /** A decision is on record for good: it is made after a second word. */
@@ -208,7 +208,7 @@ class View {
       answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
       !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
     );
-    this.told = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${number(answer.score)}, ${answer.reasons.length} reasons`;
+    this.outcome = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${number(answer.score)}, ${answer.reasons.length} reasons`;
   }
 
   details(called, ...content) {
@@ -218,7 +218,7 @@ class View {
 
   where(answer, record, isOther) {
     if (!answer.id) return h("p", { class: "quiet" }, "Nothing was recorded. This is no decision, and no applicant is told it.");
-    const told = [
+    const facts = [
       ["Id", h("span", { class: "mono" }, answer.id)],
       ["Time", record && new Date(record.time).toLocaleString()],
       ["Model", record && `${record.model}, version ${record.version}`],
@@ -226,7 +226,7 @@ class View {
       ["Inputs", record && { plain: "kept as they were", hashed: "only a digest was kept", sealed: "kept sealed", erased: "were erased" }[record.kept]],
     ];
     return [
-      h("dl", { class: "recorded" }, told.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
+      h("dl", { class: "recorded" }, facts.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
       isOther &&
         h(
           "p",
@@ -482,10 +482,10 @@ function begun(model, text) {
 }
 
 function replayed(made) {
-  const told = made.exact ? "on the same runtime: equal bit for bit" : "on another runtime: equal within a ten thousandth of the largest number";
+  const precision = made.exact ? "on the same runtime: equal bit for bit" : "on another runtime: equal within a ten thousandth of the largest number";
   return [
     made.same
-      ? h("p", {}, h("strong", {}, "The same decision"), `, ${told}.`)
+      ? h("p", {}, h("strong", {}, "The same decision"), `, ${precision}.`)
       : [h("p", { class: "problem" }, "Something differs:"), h("ul", { class: "differences" }, made.differences.map((one) => h("li", {}, one)))],
     made.elsewhere.length > 0 && h("ul", { class: "quiet" }, made.elsewhere.map((one) => h("li", {}, one))),
     made.passed_over.length > 0 && h("p", { class: "quiet" }, `Not computed again: ${made.passed_over.join(", ")}.`),
@@ -537,6 +537,6 @@ const linesOf = (area) => area.value.split("\n").map((line) => line.trim()).filt
 
 /** A value as it was sent; of a group by member. */
 function shownValue(value) {
-  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, one]) => `${name} ${told(one)}`).join(", ");
-  return told(value);
+  if (value !== null && typeof value === "object") return Object.entries(value).map(([name, one]) => `${name} ${formatted(one)}`).join(", ");
+  return formatted(value);
 }

@@ -6,7 +6,7 @@ import { Scores, along, together } from "../explain/along.js";
 import { changes } from "../explain/changes.js";
 import { Form } from "../explain/form.js";
 import { source } from "../explain/source.js";
-import { number, rest, told } from "../format.js";
+import { number, rest, formatted } from "../format.js";
 import { bars, scaleOf } from "../pictures/bars.js";
 import * as rows from "../rows.js";
 import { element, ruleOf, targetName, targets } from "../score.js";
@@ -83,8 +83,8 @@ class Explain {
     if (this.set) more.reference_set = this.set;
     else if (pair && this.asReference) more.references = [this.other];
     const options = { signal: this.signal };
-    const asked = [row, ...(pair && !more.references ? [this.other] : [])];
-    const first = api.patiently(() => api.explain(this.model.model, asked, more, options), options);
+    const compared = [row, ...(pair && !more.references ? [this.other] : [])];
+    const first = api.patiently(() => api.explain(this.model.model, compared, more, options), options);
     const secondModel = this.secondModel && api.explain(this.secondModel.model, [this.forSecond(row)], {}, options);
     const slow = setTimeout(() => (this.busy.hidden = false), SLOW);
     try {
@@ -144,7 +144,7 @@ class Explain {
     if (field.features) return `${field.features.length} features`;
     const value = row[field.name];
     const unit = field.unit && value !== null ? ` ${field.unit}` : "";
-    return `${field.called?.[String(value)] ?? told(value)}${unit}`;
+    return `${field.called?.[String(value)] ?? formatted(value)}${unit}`;
   }
 
   troubled(error) {

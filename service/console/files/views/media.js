@@ -56,7 +56,7 @@ class View {
     this.state.own = own(address.scaled);
     this.state.layout = address.layout === "last" || address.layout === "first" ? address.layout : layoutOf(this.main.shape);
     this.lengths = this.main.shape.map((n) => (n < 0 ? OPEN : n));
-    this.asked = address.input;
+    this.given = address.input;
     this.latest = new Latest(
       (inputs) => explain(model.model, inputs, { explainer: model.explainer }, { signal }),
       (answer, inputs) => this.answered(answer, inputs),
@@ -67,14 +67,14 @@ class View {
   begin() {
     this.form = h("div", { class: "panel" });
     this.result = h("div", { class: "panel result" });
-    this.told = h("p", { class: "problem", role: "alert" });
+    this.problem = h("p", { class: "problem", role: "alert" });
     this.root.append(
       h("h1", {}, `${title}: ${this.model.model}`),
       h("div", { class: "sides" }, this.form, this.result),
     );
     this.result.append(h("p", { class: "quiet" }, "Nothing is explained yet."));
     this.draw();
-    if (this.asked) this.paste(this.asked);
+    if (this.given) this.paste(this.given);
   }
 
   // --- the form ------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class View {
       kind === "picture" && this.pictureForm(),
       kind === "words" && this.wordsForm(),
       this.numbersForm(kind === "numbers"),
-      this.told,
+      this.problem,
     );
   }
 
@@ -297,7 +297,7 @@ class View {
   }
 
   fail(text) {
-    this.told.textContent = text;
+    this.problem.textContent = text;
   }
 
   refused(error) {
@@ -540,14 +540,14 @@ class View {
   facts(target, called, values, layer) {
     const of = (name) => this.values(name)?.[target];
     const isInput = this.model.inputs.some((input) => input.name === layer);
-    const told = [
+    const facts = [
       ["Explained", Array.isArray(this.model.targets) && this.model.targets.length > 1 ? null : called],
       ["Its value", number(of("explained_value"))],
       ["Base value", of("base_value") === undefined ? null : number(of("base_value"))],
       ["Sum of what is shown", signed(values.reduce((sum, one) => sum + one, 0))],
       ["Gap", !isInput || of("completeness_gap") === undefined ? null : number(of("completeness_gap"))],
     ];
-    return h("dl", { class: "facts" }, told.filter(([, text]) => text !== null).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
+    return h("dl", { class: "facts" }, facts.filter(([, text]) => text !== null).map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))));
   }
 
   drawn(values, shape, layer) {

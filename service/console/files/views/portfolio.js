@@ -61,13 +61,13 @@ export async function show(root, address, context) {
       if (running !== own) return; // another file has taken its place
       root.dataset.state = "failed";
       if (own.signal.aborted) status.textContent = `Cancelled. ${results.dataset.rows ? `${results.dataset.rows} rows are shown.` : ""}`;
-      else told(error);
+      else report(error);
     } finally {
       if (running === own) bar.hidden = cancel.hidden = true;
     }
   }
 
-  function told(error) {
+  function report(error) {
     status.textContent = "";
     if (error instanceof Fault) problem.textContent = visible(error.message);
     else if (!(error instanceof Problem) || error.status === 401 || error.status === 403) context.failed(error);

@@ -119,8 +119,8 @@ class Page {
 
   async featuresOf(name) {
     if (!this.kept.has(name)) {
-      const told = await get(`v2/reference-sets/${encodeURIComponent(name)}/spreads`, { signal: this.signal });
-      this.kept.set(name, told.features.map((each) => ({ ...each, name: each.feature })));
+      const found = await get(`v2/reference-sets/${encodeURIComponent(name)}/spreads`, { signal: this.signal });
+      this.kept.set(name, found.features.map((each) => ({ ...each, name: each.feature })));
     }
     return this.kept.get(name);
   }
@@ -151,16 +151,16 @@ class Page {
     );
     if (this.turn !== turn) return;
     this.waiting.textContent = "";
-    const told = answers.map(({ explanations: [one] }) => one.targets?.[0] ?? one);
-    const [a, b] = told;
+    const targets = answers.map(({ explanations: [one] }) => one.targets?.[0] ?? one);
+    const [a, b] = targets;
     const features = Object.keys(a.attributions).filter((name) => typeof a.attributions[name] === "number");
     const move = (name) => b.attributions[name] - a.attributions[name];
     features.sort((x, y) => (b ? Math.abs(move(y)) - Math.abs(move(x)) : Math.abs(a.attributions[y]) - Math.abs(a.attributions[x])));
-    const most = Math.max(...told.flatMap((each) => features.map((name) => Math.abs(each.attributions[name]))), Number.MIN_VALUE);
+    const most = Math.max(...targets.flatMap((each) => features.map((name) => Math.abs(each.attributions[name]))), Number.MIN_VALUE);
     const titles = new Map([...this.model.features, ...this.model.groups].map((each) => [each.name, each.title ?? each.name]));
     const called = (name) => (name === OWN ? "the explanation's own" : name);
     const heads = ["", ...names.map(called), ...(b ? ["moves by"] : [])];
-    const cells = (values) => values.map((value, i) => h("td", { class: "number" }, i < told.length ? number(value) : signed(value)));
+    const cells = (values) => values.map((value, i) => h("td", { class: "number" }, i < targets.length ? number(value) : signed(value)));
     fill(
       this.moves,
       h(
@@ -171,10 +171,10 @@ class Page {
           "tbody",
           {},
           ["base_value", "explained_value"].filter((key) => key in a).map((key) =>
-            h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...told.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])]), h("td", {})),
+            h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...targets.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])]), h("td", {})),
           ),
           features.map((name) => {
-            const values = told.map((each) => each.attributions[name]);
+            const values = targets.map((each) => each.attributions[name]);
             return h("tr", {}, h("th", { scope: "row" }, titles.get(name) ?? name), cells([...values, ...(b ? [move(name)] : [])]), h("td", {}, pair(values, most)));
           }),
         ),

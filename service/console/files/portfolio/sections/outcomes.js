@@ -85,7 +85,7 @@ export function makeOutcomes(portfolio) {
     shown.textContent = number(threshold);
     slider.setAttribute("aria-valuetext", number(threshold));
     const costs = { bad: Number(costBad.value) || 0, good: Number(costGood.value) || 0 };
-    const told = (each) => [percent(each.share), h("small", {}, ` ${percent(each.low)} to ${percent(each.high)}`)];
+    const interval = (each) => [percent(each.share), h("small", {}, ` ${percent(each.low)} to ${percent(each.high)}`)];
     fill(
       table,
       h(
@@ -102,8 +102,8 @@ export function makeOutcomes(portfolio) {
               {},
               h("th", { scope: "row" }, label),
               [at.n, at.approved].map((count) => h("td", { class: "number" }, count.toLocaleString("en"))),
-              h("td", { class: "number" }, Number.isNaN(at.approval.share) ? "–" : told(at.approval)),
-              h("td", { class: "number" }, Number.isNaN(at.defaulted.share) ? "–" : told(at.defaulted)),
+              h("td", { class: "number" }, Number.isNaN(at.approval.share) ? "–" : interval(at.approval)),
+              h("td", { class: "number" }, Number.isNaN(at.defaulted.share) ? "–" : interval(at.defaulted)),
               h("td", { class: "number" }, figure(at.cost)),
             );
           }),

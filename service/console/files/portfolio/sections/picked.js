@@ -3,7 +3,7 @@
 import { changed } from "../../address.js";
 import { fill, h, visible } from "../../dom.js";
 import { descending } from "../statistics.js";
-import { cell, figure, instance, told } from "../words.js";
+import { cell, figure, instance, described } from "../words.js";
 
 const PAGE = 25;
 const SHOWN = 3; // attributions of a row
@@ -96,7 +96,7 @@ export function makePicked(portfolio, { pickAll }) {
   function line(place, others) {
     const row = portfolio.rows[place];
     const sizes = portfolio.explained.attributions.map((each) => Math.abs(each[place]));
-    const largest = descending(sizes).slice(0, SHOWN).map((j) => told(portfolio, j, place));
+    const largest = descending(sizes).slice(0, SHOWN).map((j) => described(portfolio, j, place));
     const link = changed({ view: "explain", row: JSON.stringify(instance(portfolio, place)), digest: portfolio.features.digest });
     return h(
       "tr",

@@ -3,7 +3,7 @@
 import { h, visible } from "../../dom.js";
 import { drawBeeswarm } from "../../pictures/beeswarm.js";
 import { placeOf, redrawn } from "../../pictures/canvas.js";
-import { figure, told } from "../words.js";
+import { figure, described } from "../words.js";
 
 const MOST = 30;
 const MOST_MARKED = 5; // rows, on every line
@@ -66,7 +66,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
   canvas.addEventListener("mousemove", (event) => {
     const found = drawn?.at(...placeOf(canvas, event));
     const player = found && shown[found.player];
-    tip.textContent = found ? visible(`Row ${portfolio.rows[found.place] + 1}: ${told(portfolio, player, found.place)}`) : "";
+    tip.textContent = found ? visible(`Row ${portfolio.rows[found.place] + 1}: ${described(portfolio, player, found.place)}`) : "";
   });
   redrawn(frame, draw, signal);
   const element = h(
