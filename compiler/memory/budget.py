@@ -156,7 +156,7 @@ def _viewed_values(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 
 COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those that it did not map
-HELD = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run
+WORK_FACTOR = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run
 SHARE = 4  # a chunk's work takes at most one part in so many of the room; the rest is for what is baked
 START = 4e6  # bytes of work in the time that it takes to begin a chunk
 SLOWER = 1.03  # than the quickest size: what a chunk may be for the sake of less work at once
@@ -186,7 +186,7 @@ class Need:
         """As ONNX Runtime takes it when it loads the file that `runtime.save` writes: see `COPIES`."""
         mapped = self.chunked and self.weights + self.baked >= MAPPED_BYTES
         weights = self.weights if mapped else COPIES * self.weights
-        return int(weights + self.baked + max(HELD * self.work, self.folding))
+        return int(weights + self.baked + max(WORK_FACTOR * self.work, self.folding))
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tupl
     constant = constant_nodes(graph)
     folded = set(constant)
     running = [n for n in graph if n not in folded]
-    held = {v for n in running for v in n.inputs if v is not None and v.is_initializer()}
-    bytes_of = {v: size[v] for v in frontier(constant)} | {v: constant_bytes([v]) for v in held}
+    initializers = {v for n in running for v in n.inputs if v is not None and v.is_initializer()}
+    bytes_of = {v: size[v] for v in frontier(constant)} | {v: constant_bytes([v]) for v in initializers}
     runs_along = set().union(*along.values())
     baked = sum(n for v, n in bytes_of.items() if v in runs_along)
     need = Need(sum(bytes_of.values()) - baked, baked, peak(running, size), peak(constant, size))
@@ -260,8 +260,8 @@ class Baking:
     recomputed: float
 
 
-def choose_baking(region: Region, size: Sizes, held: Sizes, room: float) -> Baking:
-    """Bake what the body reads as far as `room` bytes for each chunk hold it, at the sizes `held`.
+def choose_baking(region: Region, size: Sizes, stored_size: Sizes, room: float) -> Baking:
+    """Bake what the body reads as far as `room` bytes for each chunk hold it, at the sizes `stored_size`.
 
     Where not all of it fits, the nodes are cut in two at one depth, and one side is baked:
     the later one, whose activations alone are kept, or the earlier one, whose last values are kept as well so
@@ -274,7 +274,7 @@ def choose_baking(region: Region, size: Sizes, held: Sizes, room: float) -> Baki
     whole = sum(cost[n] for n in nodes_behind(nodes, demanded, entered)) or 1.0
     best = Baking(tuple(v for v in demanded if v in entered), 1.0)
     for kept in _cuts(nodes, demanded, entered):
-        if sum(held[v] for v in kept if v not in entered) > room:
+        if sum(stored_size[v] for v in kept if v not in entered) > room:
             continue
         left = sum(cost[n] for n in nodes_behind(nodes, demanded, {*kept, *entered})) / whole
         if left < best.recomputed:
@@ -329,9 +329,9 @@ def need_chunked(
     found: Sequence[Region],
     kept: Collection[ir.Value],
     size: Sizes,
-    held: Sizes,
+    stored_size: Sizes,
 ) -> Need:
-    """Of a graph that walks axes in chunks, with the values `kept` baked, at the sizes `held`."""
+    """Of a graph that walks axes in chunks, with the values `kept` baked, at the sizes `stored_size`."""
     graph = model.graph
     walked = {n for w in found for n in (*w.baked, *w.body, *w.baked_sums, *w.sums)}
     constant = constant_nodes(graph)
@@ -342,7 +342,7 @@ def need_chunked(
     weights = inside + _constants(outer) + sum(size[v] for v in frontier(constant))
     each = {w.axis: chunks.axes[w.axis].chunks for w in found}
     computed = {v: w.axis for w in found for v in w.made - entries(w.baked)}
-    baked = sum(held[v] * each[computed[v]] for v in kept if v in computed)
+    baked = sum(stored_size[v] * each[computed[v]] for v in kept if v in computed)
     entered = sum(parts.nbytes for _, parts in chunks.parts)
     work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
     folding = max((peak(w.baked, size) for w in found), default=0)
@@ -371,9 +371,9 @@ def refuse(need: Need, budget: int) -> None:
 
 def rows_that_fit(memory: Memory, most: int = MAX_BATCH) -> int:
     """Return how many rows of a batch the budget holds; one at least, and `most` at most."""
-    held = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
+    fixed = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
     each = Need(0, 0, memory.work, 0).total
-    return max(1, min(most, int((memory.budget - held) / max(each, 1))))
+    return max(1, min(most, int((memory.budget - fixed) / max(each, 1))))
 
 
 def beyond_budget(memory: Memory) -> tuple[str, ...]:

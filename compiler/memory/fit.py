@@ -105,10 +105,10 @@ def _in_chunks(
     _share(model)
     size, found = sizes(model, chunks), regions(model.graph)
     half = deployment.storage == "float16"
-    held = {v: n // 2 for v, n in size.items()} if half else size
-    baking = _choose(model, chunks, found, size, held, deployment.memory_budget if baked else 0)
+    stored_size = {v: n // 2 for v, n in size.items()} if half else size
+    baking = _choose(model, chunks, found, size, stored_size, deployment.memory_budget if baked else 0)
     kept = {v for b in baking.values() for v in b.kept}
-    need = need_chunked(model, chunks, found, kept, size, held)
+    need = need_chunked(model, chunks, found, kept, size, stored_size)
     if baked:
         refuse(need, deployment.memory_budget)
     fold_constants(model)
@@ -123,11 +123,11 @@ def _in_chunks(
 
 
 def _choose(
-    model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, held: Sizes, budget: int
+    model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, stored_size: Sizes, budget: int
 ) -> dict[str, Baking]:
     """Bake as much as fits next to everything else."""
-    room = budget - need_chunked(model, chunks, found, (), size, held).total
-    return {w.axis: choose_baking(w, size, held, room / chunks.axes[w.axis].chunks) for w in found}
+    room = budget - need_chunked(model, chunks, found, (), size, stored_size).total
+    return {w.axis: choose_baking(w, size, stored_size, room / chunks.axes[w.axis].chunks) for w in found}
 
 
 def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:

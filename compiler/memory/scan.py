@@ -115,7 +115,7 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
     body.nodes += inside
     for node in region.sums:
         _ACCUMULATE[node.op_type](body, node)
-    _hold_constants(body)
+    _copy_constants(body)
     _append(graph, body, region.axis)
     graph.remove(region.sums, safe=True)
 
@@ -168,7 +168,7 @@ def _operands(node: ir.Node) -> list[ir.Value]:
 _ACCUMULATE = {"Sum": _accumulate_sum, "Moments": _accumulate_moments}
 
 
-def _hold_constants(body: _Body) -> None:
+def _copy_constants(body: _Body) -> None:
     """Copy the constants that the body reads: ONNX Runtime rearranges those of a graph for itself."""
     copies: dict[ir.Value, ir.Value] = {}
     for node in body.nodes:

@@ -59,8 +59,8 @@ def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) 
     apart = op.reshape(pick(found, place.reshape(-1)), (1, targets, players, players))
     ends = np.add.outer(np.arange(targets) * players, np.array(tables.units).T)  # [targets, 2, pairs]
     twice = joined(op, [pairs, pairs])
-    beside = pick.sums(twice, ends.swapaxes(0, 1).reshape(-1), targets * players)
-    own = op.Sub(own, op.reshape(beside, (1, targets, players, 1)))
+    of_pairs = pick.sums(twice, ends.swapaxes(0, 1).reshape(-1), targets * players)
+    own = op.Sub(own, op.reshape(of_pairs, (1, targets, players, 1)))
     return op.reshape(op.Add(apart, op.Mul(own, diagonal)), (1, targets * players * players))
 
 

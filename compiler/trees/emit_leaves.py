@@ -19,8 +19,8 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
     """
     pick = Picking(op)
     counts, at = counted(op, pick, leaves.conditions, x)
-    held = op.Cast(op.Greater(counts, 0), to=int(dtype))
-    found = joined(op, [_of_block(op, pick, block, held, at, dtype) for block in leaves.blocks])
+    fulfilled = op.Cast(op.Greater(counts, 0), to=int(dtype))
+    found = joined(op, [_of_block(op, pick, block, fulfilled, at, dtype) for block in leaves.blocks])
     players = np.concatenate([block.players.reshape(-1) for block in leaves.blocks])
     rows = np.concatenate([np.repeat(block.rows, block.players.shape[1]) for block in leaves.blocks])
     worth = leaves.values[rows] * (players >= 0)[:, None]
@@ -34,14 +34,14 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
 
 
 def _of_block(
-    op: Ops, pick: Picking, block: Block, held: Tensor, at: np.ndarray, dtype: ir.DataType
+    op: Ops, pick: Picking, block: Block, fulfilled: Tensor, at: np.ndarray, dtype: ir.DataType
 ) -> Tensor:
     """Shapley values of leaves of value 1: [1, L · k].
 
     a: what the row satisfies; B: what a pattern does; s⁺ is Σ_u of what a player of the p has.
     """
     numbers, (count, most, k) = dtype.numpy(), block.patterns.shape
-    a = op.reshape(pick(held, at[block.conditions].reshape(-1)), (1, count, k))
+    a = op.reshape(pick(fulfilled, at[block.conditions].reshape(-1)), (1, count, k))
     patterns = op.constant(block.patterns.astype(numbers))
     satisfied = block.patterns.sum(axis=2)
     both = op.reshape(op.MatMul(patterns, op.reshape(a, (1, count, k, 1))), (1, count, most))

@@ -179,12 +179,12 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
     if not deep and size <= MOST_BYTES:
         return
     leaves = sum(len(group.leaves) for group in groups)
-    told = f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {in_words(size)} together"
+    message = f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {in_words(size)} together"
     if deep:
         widest = max(len(group.states) for group in deep)
-        told += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
+        message += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
     raise UnsupportedModelError(
-        f"{told}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
+        f"{message}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
         "features), are kept in a graph. Train with a max_depth (6 to 8), or with fewer trees, or take "
         "shap.TreeExplainer."
     )

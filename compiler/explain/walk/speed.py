@@ -140,8 +140,8 @@ def _composition(group: Sequence[Call], name: str) -> Callable[..., Evaluation]:
         values: dict[str | None, Tensor] = {name: x}
         points: list[At] = []
         for call in group:
-            held = [values.get(n, t) for n, t in zip(call.inputs, call.x.inputs, strict=True)]
-            points.append(call.at(op, held))
+            inputs = [values.get(n, t) for n, t in zip(call.inputs, call.x.inputs, strict=True)]
+            points.append(call.at(op, inputs))
             values[call.outputs[0]] = points[-1].y
 
         def pullback(m: Any) -> Tensor:
@@ -272,7 +272,7 @@ def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[
         if (
             len(reading) != 1
             or Trait.SPATIAL_MEAN not in reading[0].rule.traits
-            or not _at_each_place(op, layer)
+            or not _at_each_position(op, layer)
         ):
             continue
         before, behind = _exchanged(op, layer, reading[0])
@@ -281,7 +281,7 @@ def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[
     return order
 
 
-def _at_each_place(op: Ops, layer: Call) -> bool:
+def _at_each_position(op: Ops, layer: Call) -> bool:
     weight = layer.x.inputs[1] if len(layer.x.inputs) > 1 else None
     form = layer.rule.layer_form
     if form is None or weight is None or not layer.varying[0] or any(layer.varying[1:]):

@@ -238,14 +238,14 @@ def _combined(op: Ops, taps: list[Taps], size: Sequence[int], slope_of: int | No
         places.append(place)
         weights.append(weight)
     joined = [op.Concat(*parts, axis=1) if len(parts) > 1 else parts[0] for parts in (places, weights)]
-    return op.reshape(joined[0], _beside(joined[0])), op.reshape(joined[1], _beside(joined[1]))
+    return op.reshape(joined[0], _in_line(joined[0])), op.reshape(joined[1], _in_line(joined[1]))
 
 
 def _factor(taps: list[Taps], chosen: tuple[int, ...], axis: int, slope_of: int | None) -> Tensor:
     return (taps[axis].slopes if axis == slope_of else taps[axis].weights)[chosen[axis]]
 
 
-def _beside(x: Tensor) -> tuple[int, int, int]:
+def _in_line(x: Tensor) -> tuple[int, int, int]:
     return x.shape[0], 1, x.shape[1]
 
 
