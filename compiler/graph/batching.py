@@ -145,8 +145,8 @@ def _has_a_batch(node: Node) -> Lifted:
 @lifting("MaxUnpool")
 def _unpooled(node: Node) -> Lifted | None:
     """Unpool by indices that count through all rows, as MaxPool's do; indices that rows share do not."""
-    places = node.tensors[1]
-    return node.flat({0, 1}) if places is not None and places.batch_axes else None
+    indices = node.tensors[1]
+    return node.flat({0, 1}) if indices is not None and indices.batch_axes else None
 
 
 @lifting("Gemm")

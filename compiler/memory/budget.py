@@ -294,10 +294,10 @@ def _cuts(
     nodes: Sequence[ir.Node], demanded: Sequence[ir.Value], entered: Collection[ir.Value]
 ) -> Iterable[list[ir.Value]]:
     """Everything that is demanded, and what a cut at each node keeps."""
-    place = {v: i for i, n in enumerate(nodes) for v in n.outputs}
+    depth = {v: i for i, n in enumerate(nodes) for v in n.outputs}
     yield list(demanded)
     for cut in range(1, len(nodes)):
-        yield [v for v in demanded if place.get(v, cut) >= cut]
+        yield [v for v in demanded if depth.get(v, cut) >= cut]
         early = {v for n in nodes[:cut] for v in n.outputs}
         late = nodes_behind(nodes[cut:], [v for v in demanded if v not in early], entered)
         crossing = {v for n in late for v in n.inputs if v in early}

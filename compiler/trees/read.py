@@ -291,12 +291,13 @@ class _Nodes:
 
     def _keys(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
         """−1 for what is not among the nodes."""
-        places = [np.searchsorted(known, ids) for known, ids in ((self.trees, tree), (self.numbers, number))]
+        pairs = (self.trees, tree), (self.numbers, number)
+        positions = [np.searchsorted(known, ids) for known, ids in pairs]
         within = [
             known[np.minimum(at, len(known) - 1)] == ids
-            for known, at, ids in ((self.trees, places[0], tree), (self.numbers, places[1], number))
+            for known, at, ids in ((self.trees, positions[0], tree), (self.numbers, positions[1], number))
         ]
-        return np.where(within[0] & within[1], places[0] * len(self.numbers) + places[1], -1)
+        return np.where(within[0] & within[1], positions[0] * len(self.numbers) + positions[1], -1)
 
     def __call__(self, tree: np.ndarray, number: np.ndarray, name: str, needed: np.ndarray) -> np.ndarray:
         keys = self._keys(tree, number)

@@ -51,7 +51,7 @@ class Counts:
     """Whole numbers, each from a start on by what the bits that it reads add.
 
     Attributes:
-        reads, steps: [counts, slots] places in `bits`, and what each of these adds where it is 1.
+        reads, steps: [counts, slots] indices in `bits`, and what each of these adds where it is 1.
         starts: [counts].
     """
 
@@ -94,7 +94,7 @@ class Tables:
 
     Attributes:
         units: each player by itself, or the pairs of players that meet on the way to a leaf.
-        places: of each group's first number.
+        first: the index of each group's first number.
         numbers: float64; the last is 0, and is all there is of the last group.
         group, within, column: [Σ numbers of each group] whose a number is, how far behind the first of its
             group it stands, and to which of the attributions it is added.
@@ -102,7 +102,7 @@ class Tables:
 
     targets: int
     units: tuple[tuple[int, ...], ...]
-    places: Counts
+    first: Counts
     numbers: np.ndarray
     group: np.ndarray
     within: np.ndarray
@@ -277,7 +277,7 @@ class _Layout:
     def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: Units) -> None:
         self.values, self.units, self.targets = values, units, values.shape[1]
         self.every = units.every(trees)
-        self.place = {unit: i for i, unit in enumerate(self.every)}
+        self.position = {unit: i for i, unit in enumerate(self.every)}
         members = [(tree, group) for tree in trees for group in tree.groups]
         self.columns = {id(g): {c: i for i, c in enumerate(columns_of(g, values, units))} for _, g in members}
         sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
@@ -329,7 +329,7 @@ class _Layout:
             self.numbers,
             group=np.repeat(np.arange(len(widths)), widths),
             within=np.concatenate([np.arange(width) for width in [0, *widths]]),
-            column=np.array([t * len(self.every) + self.place[unit] for t, unit in columns], np.int64),
+            column=np.array([t * len(self.every) + self.position[unit] for t, unit in columns], np.int64),
         )
 
 

@@ -74,8 +74,8 @@ class DeepShap(Weighted):
 
 def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
     """Pull m back at the midpoint (x + r)/2: the exact two-player Shapley value of a product."""
-    if _places_differ(call):
-        return _between_places(op, call, m)
+    if _indices_differ(call):
+        return _between_indices(op, call, m)
     if sum(call.varying) == 1:
         return pull_back(call.x, call, m)
     middle = [
@@ -85,7 +85,7 @@ def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
     return pull_back(call.at(op, middle), call, m)
 
 
-def _places_differ(call: Call) -> bool:
+def _indices_differ(call: Call) -> bool:
     """Tell whether what the operator takes as given, such as computed indices, differs at the references."""
     if call.r is None:  # a linear call that another has changed places with: it is not made there
         return False
@@ -98,7 +98,7 @@ def _places_differ(call: Call) -> bool:
     return any(x.value is not r.value and x.batch_axes for x, r in both)
 
 
-def _between_places(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+def _between_indices(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     """Return ½(P_x + P_r)ᵀm, and what of m·Δy is left in proportion to |Δx|: exact and bounded."""
     halves = [pull_back(at, call, op.Mul(m, 0.5)) for at in (call.x, call.reference)]
     means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]

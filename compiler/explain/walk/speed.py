@@ -261,7 +261,7 @@ def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
 
 
 def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
-    """Walk a mean over places behind a layer that treats each place alone as if it stood before it.
+    """Walk a mean over positions behind a layer that treats each position alone as if it stood before it.
 
     On the way back the layer then meets fewer places: a quarter of them for a pool of 2×2.
     """
