@@ -35,7 +35,7 @@ from compiler.memory.budget import (
     Row,
     beyond_budget,
     choose_axes,
-    choose_baking,
+    choose_precomputed,
     peak,
     refuse,
     rows_that_fit,
@@ -235,7 +235,7 @@ def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() 
     size = {v: n for layer, n in zip(layers[1:], (100, 10, 1), strict=True) for v in layer.outputs}
     size |= {v: n for node, n in zip(read, (1, 10, 100), strict=True) for v in node.outputs}
     region = Region("k", [*layers, *read], body)
-    chosen = choose_baking(region, size, size, room=12)
+    chosen = choose_precomputed(region, size, size, room=12)
     assert set(chosen.kept) == {read[0].outputs[0], read[1].outputs[0]}
     assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it
 
