@@ -114,7 +114,7 @@ def build_tables(
     values: np.ndarray,
     references: np.ndarray | None,
     weights: np.ndarray | None,
-    player_of: np.ndarray | None = None,
+    player_of: np.ndarray,
     *,
     pairs: bool = False,
     trees: Sequence[Tree] | None = None,
@@ -127,7 +127,7 @@ def build_tables(
             of the ensemble.
         weights: [K], their sum 1, or [targets, K] where each target has its own; None where all are equal.
         player_of: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
-            from a reference, all together. None where each feature of the references is a player.
+            from a reference, all together.
         pairs: the interactions of two players, half of each, instead of the players' Shapley values.
         trees: of the ensemble, where not all of their groups are wanted.
 
@@ -135,9 +135,6 @@ def build_tables(
         UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
         InvalidReferencesError: covers that leave out a split.
     """
-    if player_of is None:
-        assert references is not None
-        player_of = np.arange(references.shape[1])
     if references is not None:
         ensemble = replace(ensemble, share=None)
     trees = trees_of(ensemble, values) if trees is None else trees
