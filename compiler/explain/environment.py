@@ -36,6 +36,19 @@ class At:
     def y(self) -> Tensor:
         return self.outputs[0]
 
+    @property
+    def first(self) -> Tensor:
+        """The first input, which no operator on the path leaves out."""
+        x = self.inputs[0]
+        assert x is not None
+        return x
+
+    def pullback(self, i: int = 0) -> Callable[[Any], Tensor]:
+        """Return the pullback of an input that varies."""
+        found = self.pullbacks[i]
+        assert found is not None
+        return found
+
 
 @dataclass(frozen=True)
 class Call:

@@ -133,12 +133,9 @@ def _smooth_secant(op: Ops, call: Call) -> Tensor:
     With ε the rounding of the dtype, Σ m·Δ keeps Δy to its rounding, and the slope of a function on the scale
     of 1 is off by √ε/2 at most, at Δx ≈ √ε; the plain quotient loses all digits there.
     """
-    x, *others = call.x.inputs
-    r = call.reference.inputs[0]
-    assert x is not None
+    x, r = call.x.first, call.reference.first
     epsilon = float(np.finfo(x.dtype.numpy()).eps)
-    slope = call.at(op, [x, *others]).pullbacks[0]
-    assert slope is not None
+    slope = call.at(op, call.x.inputs).pullback()
     d, change = op.Sub(x, r), op.Sub(call.x.y, call.reference.y)
     rise = op.Add(op.Mul(change, d), slope(op.array([epsilon], x)))
     return op.Div(rise, op.Add(op.Mul(d, d), epsilon))
@@ -152,9 +149,8 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     One of the two is zero, so one value is scattered for each output; and x − r has the sign of y − y_r
     at either winner, so both may stand there by their size.
     """
-    x, r = call.x.inputs[0], call.reference.inputs[0]
+    x, r = call.x.first, call.reference.first
     at_x, at_r = call.x.pullbacks[0], call.reference.pullbacks[0]
-    assert x is not None
     assert isinstance(at_x, Selection)
     assert isinstance(at_r, Selection)
     minus = partial(difference, op) if Trait.MASKED in call.rule.traits else op.Sub

@@ -211,9 +211,8 @@ def _channel_factor(op: Ops, call: Call) -> Tensor | None:
 
 def _factor(op: Ops, call: Call, shape: Sequence[int]) -> Tensor | None:
     """Return what a multiplier of ones becomes; None where it stays."""
-    ones, pullback = op.row_constant(np.ones(shape, call.x.y.dtype.numpy())), call.x.pullbacks[0]
-    assert pullback is not None
-    factor = pullback(ones)
+    ones = op.row_constant(np.ones(shape, call.x.y.dtype.numpy()))
+    factor = call.x.pullback()(ones)
     return None if factor is ones else factor
 
 
@@ -292,9 +291,8 @@ def _at_each_position(op: Ops, layer: Call) -> bool:
 
 def _exchanged(op: Ops, layer: Call, mean: Call) -> tuple[Call, Call]:
     """Exchange mean(layer(x)) for layer(mean(x)), for pullbacks alone: their values stay as they are."""
-    x, weight = layer.x.inputs[:2]
-    assert x is not None
-    pooled = evaluate(op, mean.rule, [x], mean.attributes, mean.name)
+    weight = layer.x.inputs[1]
+    pooled = evaluate(op, mean.rule, [layer.x.first], mean.attributes, mean.name)
     name = f"{layer.outputs[0]}/pooled"
     applied = evaluate(op, layer.rule, [pooled.y, weight], layer.attributes, layer.name)
     first = replace(mean, inputs=(layer.inputs[0],), outputs=(name,), x=pooled, r=None)
