@@ -60,12 +60,12 @@ def declare() -> None:
 @contextmanager
 def own_rules() -> Iterator[None]:
     """What is declared within is forgotten after it."""
-    told = set(shapes._told)
+    registered = set(shapes._registered)
     with patch.object(rule_module, "_RULES", dict(rule_module._RULES)):
         yield
-    for domain, op_type in shapes._told - told:
+    for domain, op_type in shapes._registered - registered:
         onnx.defs.deregister_schema(op_type, shapes.OWN_VERSION, domain)
-    shapes._told.intersection_update(told)
+    shapes._registered.intersection_update(registered)
 
 
 def network() -> onnx.ModelProto:

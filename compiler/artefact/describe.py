@@ -161,7 +161,7 @@ def _explained(
         ExplainedInput(
             tensor=specs[i],
             attributions=outputs.attributions.get(i),
-            at=tuple(s.tensor for s in target.leaves if s.name == i and s.places is not None) or None,
+            at=tuple(s.tensor for s in target.leaves if s.name == i and s.indices is not None) or None,
             standard_error=outputs.standard_errors.get(i),
             interactions=outputs.interactions.get(i),
             feature_names=names[i],

@@ -14,7 +14,7 @@ from compiler.lowering import Lowered, narrow
 from compiler.lowering.inference import Span
 from compiler.machine import Deployment
 from compiler.memory.fit import Combined
-from compiler.runtime.session import hold, interface
+from compiler.runtime.session import interface, serialize
 
 
 def finish(
@@ -50,7 +50,7 @@ def finish(
     if deployment.is_portable:
         separate_squares(served)
     return FinishedGraph(
-        hold(served), edges, longest, combined.memory, combined.exact, deployment.one_shot, span
+        serialize(served), edges, longest, combined.memory, combined.exact, deployment.one_shot, span
     )
 
 

@@ -123,7 +123,7 @@ def _near(selection: Selection, referenced: Referenced) -> dict[str, np.ndarray]
     if isinstance(selection.method.reference_set, Baseline):
         return {}
     known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
-    leaves = [s for s in selection.target.leaves if s.places is not None]
+    leaves = [s for s in selection.target.leaves if s.indices is not None]
     for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
         known[name] = probe_ids([s for s in leaves if s.name == name], row, referenced.fed.get(name))
@@ -140,7 +140,7 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
     Raises:
         CheckFailedError: outputs differ, rows mix, or attributions do not add up.
     """
-    told = _judge_outputs(measured)
+    messages = _judge_outputs(measured)
     limit = max(ROWS_LIMIT, OUTPUT_ROUNDINGS * measured.own_rounding)
     if measured.runtime_error is not None and not measured.runtime_error <= limit:
         raise CheckFailedError(
@@ -153,10 +153,10 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
             "(relative): the model mixes the rows of a batch, or overflows on the probe rows."
         )
     if gap is None:
-        return told
+        return messages
     if measured.completeness_gap is None:
         return (
-            *told,
+            *messages,
             "whether attributions add up was not measured: the explained output does not move on the rows of "
             "the check. Give references near which it does.",
         )
@@ -168,8 +168,8 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
     if ended and gap is Gap.ROUNDING:
         missed = measured.completeness_gap
         more = (f"attributions miss the output's difference by {missed:.1e} of it",)
-        return (*told, *more) if missed > GAP_WARNING else told
-    return (*told, *_JUDGES[gap](measured, measured.completeness_gap))
+        return (*messages, *more) if missed > GAP_WARNING else messages
+    return (*messages, *_JUDGES[gap](measured, measured.completeness_gap))
 
 
 def _judge_outputs(measured: Measured) -> tuple[str, ...]:

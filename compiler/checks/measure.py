@@ -34,7 +34,7 @@ ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another ord
 GAP_NOISE = 32  # roundings of the output: the means and sums that form the gap; 9 where a Softmax is full
 DRAWS = 3  # of weights rounded otherwise: one alone may answer alike by chance
 BATCH_SECONDS = 1.0  # what a request of the largest batch may take
-TELLING_SECONDS = 0.1  # from a batch that takes as long, the time of larger ones follows in proportion
+PROPORTIONAL_SECONDS = 0.1  # from a batch that takes as long, the time of larger ones follows in proportion
 LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the time of few above which no more are made
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
@@ -171,7 +171,7 @@ def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
     """Return the largest power of two of rows that fits and answers within BATCH_SECONDS, as timed."""
     batch = 1
     while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
-        if seconds < TELLING_SECONDS:
+        if seconds < PROPORTIONAL_SECONDS:
             seconds = _timed(runner, probes, 2 * batch)
             if seconds > BATCH_SECONDS:
                 break

@@ -51,16 +51,17 @@ def _probe(
     if known is None:
         return random.standard_normal(size).astype(dtype)
     pick = known[np.arange(ROWS) % len(known)].astype(np.float64)
-    held = np.isfinite(known)  # references of trees may miss values
-    middle = np.mean(known, axis=0, dtype=np.float64, where=held | ~held.any(axis=0))
-    spread = np.sqrt(np.mean((known - middle) ** 2, axis=0, dtype=np.float64, where=held | ~held.any(axis=0)))
-    spread = np.nan_to_num(spread) + 1e-3 * (1 + np.abs(known[held]).mean(dtype=np.float64))
+    finite = np.isfinite(known)  # references of trees may miss values
+    counted = finite | ~finite.any(axis=0)
+    middle = np.mean(known, axis=0, dtype=np.float64, where=counted)
+    spread = np.sqrt(np.mean((known - middle) ** 2, axis=0, dtype=np.float64, where=counted))
+    spread = np.nan_to_num(spread) + 1e-3 * (1 + np.abs(known[finite]).mean(dtype=np.float64))
     noise = random.standard_normal(pick.shape)
     steps = np.stack([0 * spread, 0.1 * spread, spread, np.maximum(spread, 1.0) if unit else spread])
     away = np.sign(noise[NEAR:]) * np.maximum(np.abs(noise[NEAR:]), 0.5)  # one feature alone moves too
     noise[NEAR:] = away if unit else noise[NEAR:]
     row = pick + noise * steps
-    if (known[held] >= 0).all() and (known[held] > 0).any():  # amounts, counts, codes: never negative
+    if (known[finite] >= 0).all() and (known[finite] > 0).any():  # amounts, counts, codes: never negative
         row[NEAR:] = np.abs(row[NEAR:])
     return np.asarray(row, dtype)
 
@@ -128,8 +129,8 @@ def sample_rows(
         elif tensor.elem_type == onnx.TensorProto.STRING:
             rows[value.name] = np.full(shape, "", object)
         elif known is not None and references is not None:
-            held = np.ma.masked_invalid(known.astype(np.float64))  # references of trees may miss values
-            mean = np.ma.average(held, axis=0, weights=_broadcast(references.weights, held))
+            finite = np.ma.masked_invalid(known.astype(np.float64))  # references of trees may miss values
+            mean = np.ma.average(finite, axis=0, weights=_broadcast(references.weights, finite))
             rows[value.name] = np.ma.filled(mean, 0.0)[None].astype(dtype)
         else:
             rows[value.name] = np.zeros(shape, dtype)

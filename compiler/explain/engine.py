@@ -133,11 +133,15 @@ class Canvas:
     progress: Progress
 
     def at_x(
-        self, active: frozenset[str] = frozenset(), held: frozenset[tuple[str, int]] = frozenset()
+        self, active: frozenset[str] = frozenset(), blocked: frozenset[tuple[str, int]] = frozenset()
     ) -> Environment:
-        """Return the values of the model at x, with the batch bound; see `Path` for `active` and `held`."""
+        """Return the values of the model at x, with the batch bound.
+
+        Args:
+            active, blocked: see `Path`.
+        """
         lowered, target = self.selection.lowered, self.selection.target
-        values = Environment(self.op, lowered, self.flat, active, held)
+        values = Environment(self.op, lowered, self.flat, active, blocked)
         names = [str(v.name) for v in lowered.model.graph.inputs if v.name in lowered.batched]
         source = next(name for name in (*target.tensors, *names) if name in names)  # axis 0 is the batch
         self.op.bind_batch(values.at(source))
@@ -311,9 +315,9 @@ def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
     copies = dict(zip(lowered.model.graph, model.graph, strict=True))
     on_path = {copies[node] for node in engine.path(selection)}
     before = len(model.graph)
-    beside = [n for n in copies.values() if n.op_type == "DequantizeLinear" and n not in on_path]
-    if beside:
-        spell_out_dequantising(model.graph, beside)
+    off_path = [n for n in copies.values() if n.op_type == "DequantizeLinear" and n not in on_path]
+    if off_path:
+        spell_out_dequantising(model.graph, off_path)
     to_be_lifted = lowered.single_row_only and len(model.graph) != before
     copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
     flat = batch_leading(lowered) | engine.flat(selection)

@@ -36,6 +36,19 @@ class At:
     def y(self) -> Tensor:
         return self.outputs[0]
 
+    @property
+    def first(self) -> Tensor:
+        """The first input, which no operator on the path leaves out."""
+        x = self.inputs[0]
+        assert x is not None
+        return x
+
+    def pullback(self, i: int = 0) -> Callable[[Any], Tensor]:
+        """Return the pullback of an input that varies."""
+        found = self.pullbacks[i]
+        assert found is not None
+        return found
+
 
 @dataclass(frozen=True)
 class Call:
@@ -112,9 +125,9 @@ class Environment:
         lowered: Lowered,
         batch_leading: frozenset[str],
         active: frozenset[str] = frozenset(),
-        held: frozenset[tuple[str, int]] = frozenset(),
+        blocked: frozenset[tuple[str, int]] = frozenset(),
     ) -> None:
-        self.op, self.lowered, self.active, self.held = op, lowered, active, held
+        self.op, self.lowered, self.active, self.blocked = op, lowered, active, blocked
         graph = lowered.model.graph
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
         self._values = {str(v.name): v for v in owned}
@@ -169,7 +182,7 @@ class Environment:
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
             self.op.graph.remove(node, safe=True)
         first = str(outputs[0])
-        varying = tuple(n in self.active and (first, i) not in self.held for i, n in enumerate(inputs))
+        varying = tuple(n in self.active and (first, i) not in self.blocked for i, n in enumerate(inputs))
         return Call(name, rule, attributes, inputs, outputs, varying, at)
 
     def lift_outputs(self) -> None:
@@ -235,15 +248,15 @@ class MovedEnvironment:
 
     Args:
         scope: of the names of what is emitted.
-        held: what the explained inputs hold there, by name.
+        inputs: what the explained inputs hold there, by name.
         dependent: names of what depends on them.
     """
 
     def __init__(
-        self, at_x: Environment, scope: str, held: dict[str, Tensor], dependent: frozenset[str]
+        self, at_x: Environment, scope: str, inputs: dict[str, Tensor], dependent: frozenset[str]
     ) -> None:
         self.origin, self.op, self.scope, self.dependent = at_x, at_x.op, scope, dependent
-        self._there = dict(held)
+        self._there = dict(inputs)
 
     def at(self, name: str) -> Tensor:
         """Return the value there; the value at x where it does not depend on what is explained."""

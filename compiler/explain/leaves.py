@@ -27,7 +27,7 @@ class Leaf:
 
     Attributes:
         name: what it explains: itself, or the integer input whose ids are looked up there.
-        places: for each of the ids that are looked up for one row, which element of the input's row it is;
+        indices: for each of the ids that are looked up for one row, which element of the input's row it is;
             of the row shape of the ids. None where the tensor explains itself.
         row: the shape of one row of that input.
         size: how many different ids there are; None where nothing says it.
@@ -35,7 +35,7 @@ class Leaf:
 
     tensor: str
     name: str
-    places: np.ndarray | None = None
+    indices: np.ndarray | None = None
     row: tuple[int, ...] = ()
     size: int | None = None
 
@@ -64,14 +64,14 @@ def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Co
     """
     if inputs is not None:
         _check_names(lowered, inputs)
-        return _told(lowered, tuple(s for name in inputs for s in _leaves_at(lowered, name)))
+        return _with_notes(lowered, tuple(s for name in inputs for s in _leaves_at(lowered, name)))
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     floats = [name for name, v in values.items() if is_float(lowered, v) and _has_rows(v)]
-    asked = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
-    if asked:
-        kept = _beside_ids(lowered, asked)
+    integers = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
+    if integers:
+        kept = _accompanying_ids(lowered, integers)
         named = [n for n in values if n in referenced and n not in kept]
-        return _told(lowered, tuple(s for n in named for s in _leaves_at(lowered, n)), _kept_note(kept))
+        return _with_notes(lowered, tuple(s for n in named for s in _leaves_at(lowered, n)), _kept_note(kept))
     if floats:
         return Chosen(tuple(Leaf(name, name) for name in floats))
     return _default_ids(lowered, list(values))
@@ -171,12 +171,12 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
             "(encoded features, or embeddings), or name an inner tensor (--input)."
         )
     if not tables:
-        return _told(lowered, tuple(leaves))
+        return _with_notes(lowered, tuple(leaves))
     name = max(tables, key=lambda s: s.size or 0).name
-    return _told(lowered, found[name], _kept_note([n for n in names if n != name]))
+    return _with_notes(lowered, found[name], _kept_note([n for n in names if n != name]))
 
 
-def _beside_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
+def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
     """Return the inputs that accompany ids, such as an attention mask.
 
     Where some of these inputs are ids of a table, they are the others of such a shape, or that are looked up
@@ -192,11 +192,11 @@ def _kept_note(names: Sequence[str]) -> str:
     return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
 
 
-def _told(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
+def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
     """Return the leaves, with a note for each integer input."""
     groups: dict[str, list[Leaf]] = {}
     for leaf in leaves:
-        if leaf.places is not None:
+        if leaf.indices is not None:
             groups.setdefault(leaf.name, []).append(leaf)
     for group in groups.values():
         for leaf in group:
@@ -236,9 +236,9 @@ def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
             if _hands_on(node, ids) and not known:
                 moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
             elif known or node.op_type == "Gather":
-                places, row = _places(lowered, name, nodes, ids), lowered.specs[name][0]
+                indices, row = _indices(lowered, name, nodes, ids), lowered.specs[name][0]
                 size = _table_size(node)
-                leaf = Leaf(str(result.name), name, places, row, size and size - _offset(nodes))
+                leaf = Leaf(str(result.name), name, indices, row, size and size - _offset(nodes))
                 found += [leaf] if known else []
                 quantised.update({} if known else {leaf.tensor: leaf})
     return tuple(found)
@@ -276,7 +276,7 @@ def _offset(nodes: Sequence[ir.Node]) -> int:
     return sum(max(int(_added(node).max(initial=0)), 0) for node in nodes if node.op_type == "Add")
 
 
-def _places(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
+def _indices(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
     """Return which element of the input's row each of the ids is: what becomes of 0, 1, 2 and so on."""
     shape, _ = lowered.specs[name]
     count = np.arange(int(np.prod(shape))).reshape(shape)

@@ -134,8 +134,8 @@ def _meant(group: str, word: object, known: Mapping[str, str]) -> list[str]:
     if found:
         return found
     near = get_close_matches(str(word), known, 3)
-    told = f"Do you mean {' or '.join(map(repr, near))}?" if near else f"There are {_some(list(known))}."
-    raise InvalidOptionError(f"group {group!r}: no explained feature is called {word!r}. {told}")
+    hint = f"Do you mean {' or '.join(map(repr, near))}?" if near else f"There are {_some(list(known))}."
+    raise InvalidOptionError(f"group {group!r}: no explained feature is called {word!r}. {hint}")
 
 
 def _some(names: Sequence[str]) -> str:

@@ -110,9 +110,9 @@ def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
     """Return what the user is told of the places where attributions end."""
     if not stops:
         return ()
-    places = [f"{s.operator} {s.node!r} reads {s.tensor!r}: {s.reason}" for s in stops[:MOST_STOPS]]
+    named = [f"{s.operator} {s.node!r} reads {s.tensor!r}: {s.reason}" for s in stops[:MOST_STOPS]]
     more = [f"and {len(stops) - MOST_STOPS} more"] if len(stops) > MOST_STOPS else []
-    return (f"attributions end, and what goes on from there has none: {'; '.join([*places, *more])}",)
+    return (f"attributions end, and what goes on from there has none: {'; '.join([*named, *more])}",)
 
 
 def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:

@@ -120,7 +120,7 @@ def lifted(node: Node, domain: str) -> Lifted | None:
 def touches_first(node: Node) -> bool:
     """Tell whether a node combines or picks values along axis 0 of what holds rows: they may mix there."""
     function = _LIFTINGS.get(node.op_type)
-    if node.op_type in _TOLD_BY_SHAPES or function is None or node.tensors[0] is None:
+    if node.op_type in _KNOWN_BY_SHAPES or function is None or node.tensors[0] is None:
         return False
     found = function(node)
     alone = node.x.rank < 2 and node.op_type != "Concat"  # one number for each row
@@ -130,7 +130,7 @@ def touches_first(node: Node) -> bool:
     return any(t.rows for i, t in enumerate(node.tensors) if t is not None and i in data)
 
 
-_TOLD_BY_SHAPES = frozenset({"Transpose", "Expand", "Einsum", "Det", "Trilu", "GatherND"})
+_KNOWN_BY_SHAPES = frozenset({"Transpose", "Expand", "Einsum", "Det", "Trilu", "GatherND"})
 
 
 @lifting(
@@ -145,8 +145,8 @@ def _has_a_batch(node: Node) -> Lifted:
 @lifting("MaxUnpool")
 def _unpooled(node: Node) -> Lifted | None:
     """Unpool by indices that count through all rows, as MaxPool's do; indices that rows share do not."""
-    places = node.tensors[1]
-    return node.flat({0, 1}) if places is not None and places.batch_axes else None
+    indices = node.tensors[1]
+    return node.flat({0, 1}) if indices is not None and indices.batch_axes else None
 
 
 @lifting("Gemm")

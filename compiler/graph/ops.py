@@ -260,15 +260,15 @@ class Ops(Layouts):
             return x
         return self.ReduceSum(x, list(range(1, x.rank)), keepdims=0)
 
-    def take(self, numbers: Tensor, places: Tensor) -> Tensor:
+    def take(self, numbers: Tensor, indices: Tensor) -> Tensor:
         """Return the elements of a constant vector at indices of each row, in their shape.
 
         A GatherElements through all rows at once: ONNX Runtime is ten times slower with a Gather of them.
         """
-        index = self._in_shape(places.value, [-1])
+        index = self._in_shape(indices.value, [-1])
         found = self._node("GatherElements", [numbers.value, index], {"axis": 0})[0]
-        value = self._in_shape(found, self._lengths(places.batch_axes, places.split, places.shape))
-        return replace(places, value=value, dtype=numbers.dtype)
+        value = self._in_shape(found, self._lengths(indices.batch_axes, indices.split, indices.shape))
+        return replace(indices, value=value, dtype=numbers.dtype)
 
     def row_numbers(self, x: Tensor) -> Tensor:
         """0, 1, … for the rows in which `x` lies in memory, int64: row shape [1]."""

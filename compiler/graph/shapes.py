@@ -29,7 +29,7 @@ _ONNX = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.pre
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
 )
-_told: set[tuple[str, str]] = set()
+_registered: set[tuple[str, str]] = set()
 
 
 def is_own(domain: str) -> bool:
@@ -54,9 +54,9 @@ def declare_shape(op_type: str, domain: str, form: ShapeForm) -> None:
         form: called with a tuple for each input (None for one left out) and the attributes that its
             signature names as keywords; returns a tuple, or a list of them.
     """
-    if (domain, op_type) in _told:
+    if (domain, op_type) in _registered:
         defs.deregister_schema(op_type, OWN_VERSION, domain)
-    _told.add((domain, op_type))
+    _registered.add((domain, op_type))
     defs.register_schema(_schema(op_type, domain, form))
 
 
@@ -165,8 +165,8 @@ def infer_outputs(
         if tensor is None:
             continue
         types[name] = onnx.helper.make_tensor_type_proto(int(tensor.dtype), tensor.shape)
-        told = tensor.rank <= 1 and may_be_sizes(tensor.dtype, math.prod(tensor.shape))
-        constant = tensor.constant if told else None
+        is_small = tensor.rank <= 1 and may_be_sizes(tensor.dtype, math.prod(tensor.shape))
+        constant = tensor.constant if is_small else None
         if constant is not None:
             data[name] = onnx.numpy_helper.from_array(np.asarray(constant), name)
     version = opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)
@@ -236,7 +236,7 @@ def infer_graph(
         given: of what they read, but for constants.
     """
     skeleton = onnx.GraphProto(name="skeleton", node=nodes)
-    told = dict(given)
+    specs = dict(given)
     for value in constants:
         array, name = value.const_value, str(value.name)
         assert array is not None
@@ -244,8 +244,8 @@ def infer_graph(
             skeleton.initializer.append(ir.serde.serialize_tensor(array))
             skeleton.initializer[-1].name = name
         else:
-            told[name] = tuple(array.shape.numpy()), array.dtype
-    for name, (shape, dtype) in told.items():
+            specs[name] = tuple(array.shape.numpy()), array.dtype
+    for name, (shape, dtype) in specs.items():
         skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
     model = onnx.helper.make_model(skeleton, opset_imports=own_opsets(opsets))
     found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph

@@ -87,7 +87,7 @@ class Task:
     def __init__(self, name: str) -> None:
         self.name = name
         self.variants: dict[str, Variant] = {}
-        _TASKS[name] = self
+        TASKS[name] = self
 
     def variant(
         self, name: str, *, cost: Callable[[Site], float], fits: Callable[[Any], bool] = lambda _: True
@@ -112,9 +112,5 @@ class Task:
         return chosen.emit(op, *operands, geometry)
 
 
-_TASKS: dict[str, Task] = {}
-
-
-def all_tasks() -> Mapping[str, Task]:
-    """By name."""
-    return dict(sorted(_TASKS.items()))
+TASKS: dict[str, Task] = {}
+"""By name."""

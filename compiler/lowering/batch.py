@@ -38,8 +38,8 @@ def free_batch(model: ir.Model, fixed: bool) -> None:
     elsewhere = _elsewhere(specs, two)
     for node in list(model.graph):
         data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
-        told = not fixed or node.op_type == "Unsqueeze"  # [N, …] to [1, N, …], or [L·N, …] to [L, N, …]
-        moved = told and node.outputs[0].name in elsewhere
+        is_known = not fixed or node.op_type == "Unsqueeze"  # [N, …] to [1, N, …], or [L·N, …] to [L, N, …]
+        moved = is_known and node.outputs[0].name in elsewhere
         if data is not None and data.name in batched and data.name not in elsewhere and not moved:
             _reshape_rows(model, node, specs)
     passes.RemoveUnusedNodesPass()(model)
@@ -101,7 +101,7 @@ def how_rows_mix(
         both, alone = _answers(model, single or model, rows, outputs)
     except InvalidModelError as error:
         return f"the model does not run on batches of two rows and of one: {error}"
-    apart = all(_hold_apart(both[name], [a[name] for a in alone], batch_leading) for name in both)
+    apart = all(_stay_apart(both[name], [a[name] for a in alone], batch_leading) for name in both)
     return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
 
 
@@ -143,7 +143,7 @@ def _answers(
         return answers({n: a if is_float(a.dtype) else np.zeros_like(a) for n, a in rows.items()})
 
 
-def _hold_apart(both: np.ndarray, alone: Sequence[np.ndarray], batch_leading: bool) -> bool:
+def _stay_apart(both: np.ndarray, alone: Sequence[np.ndarray], batch_leading: bool) -> bool:
     """Tell whether the rows stand next to each other in the answer to both, on whatever axis or in front."""
     arrays = (both, *alone)
     if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):

@@ -81,7 +81,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     proto.graph.name = graph.name or "graph"
     proto.graph.input.extend(_info(v) for v in graph.inputs)
     proto.graph.input.extend(_info(v) for v in constants if not v.is_graph_input())
-    proto.graph.initializer.extend(_told(constants))
+    proto.graph.initializer.extend(_shape_constants(constants))
     for node in graph:
         ir.serde.serialize_node_into(proto.graph.node.add(), node)
     made = [v for v in _made(model) if not v.is_graph_output()]
@@ -90,12 +90,12 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     return proto
 
 
-def _told(constants: Sequence[ir.Value]) -> Iterator[onnx.TensorProto]:
+def _shape_constants(constants: Sequence[ir.Value]) -> Iterator[onnx.TensorProto]:
     """Those that may say shapes: weights would be serialised with every question."""
     for value in constants:
-        held = value.const_value
-        if held is not None and may_be_sizes(held.dtype, held.size):
-            tensor = ir.serde.serialize_tensor(held)
+        constant = value.const_value
+        if constant is not None and may_be_sizes(constant.dtype, constant.size):
+            tensor = ir.serde.serialize_tensor(constant)
             tensor.name = str(value.name)
             yield tensor
 
@@ -119,8 +119,8 @@ def _made(model: ir.Model) -> Iterator[ir.Value]:
 
 def _specs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, Spec]:
     """In the model's order."""
-    told = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
-    known = {v.name: spec for v in told if (spec := spec_of(v.type)) is not None}
+    infos = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
+    known = {v.name: spec for v in infos if (spec := spec_of(v.type)) is not None}
     values = (*model.graph.inputs, *model.graph.initializers.values(), *_made(model))
     return {str(v.name): known[str(v.name)] for v in values if v.name in known}
 

@@ -232,12 +232,12 @@ def _row_size(node: ir.Node) -> int | None:
 
 
 def _read_row_by_row(model: ir.Model, node: ir.Node, index: np.ndarray) -> None:
-    """Gather(x as [N·size], places) becomes x as [N, size] at the places of one row."""
-    size, places = int(index[1].flat[0] - index[0].flat[0]), index[0].reshape(-1)
+    """Gather(x as [N·size], indices) becomes x as [N, size] at the indices of one row."""
+    size, indices = int(index[1].flat[0] - index[0].flat[0]), index[0].reshape(-1)
     op = Nodes(model.graph, str(node.outputs[0].name), before=node)
     x = op.Reshape(node.inputs[0], [-1, size])
-    if not np.array_equal(places, np.arange(size)):
-        x = op.Gather(x, places, axis=1)
+    if not np.array_equal(indices, np.arange(size)):
+        x = op.Gather(x, indices, axis=1)
     stand_for(node.outputs[0], op.Reshape(x, [-1, *index.shape[1:]]))
     model.graph.remove(node, safe=True)
 

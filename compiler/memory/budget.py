@@ -24,21 +24,21 @@ class Region:
     """The nodes that run once for each chunk of an axis, in topological order.
 
     Attributes:
-        baked: those that depend on the chunk and on constants alone: they can be computed beforehand.
+        precomputed: those that depend on the chunk and on constants alone: they can be computed beforehand.
         body: those that depend on the row to be explained, too.
-        baked_sums, sums: the Sum and Moments nodes by which values leave either.
+        precomputed_sums, sums: the Sum and Moments nodes by which values leave either.
     """
 
     axis: str
-    baked: list[ir.Node] = field(default_factory=list)
+    precomputed: list[ir.Node] = field(default_factory=list)
     body: list[ir.Node] = field(default_factory=list)
-    baked_sums: list[ir.Node] = field(default_factory=list)
+    precomputed_sums: list[ir.Node] = field(default_factory=list)
     sums: list[ir.Node] = field(default_factory=list)
 
     @property
     def made(self) -> set[ir.Value]:
-        """The values that can be baked, and those that enter."""
-        return {v for n in self.baked for v in n.outputs}
+        """The values that can be precomputed, and those that enter."""
+        return {v for n in self.precomputed for v in n.outputs}
 
     @property
     def demanded(self) -> list[ir.Value]:
@@ -48,9 +48,9 @@ class Region:
 
     def add(self, node: ir.Node, runs: bool) -> None:
         if is_pseudo(node, "Sum", "Moments"):
-            (self.sums if runs else self.baked_sums).append(node)
+            (self.sums if runs else self.precomputed_sums).append(node)
         else:
-            (self.body if runs else self.baked).append(node)
+            (self.body if runs else self.precomputed).append(node)
 
 
 def is_pseudo(node: ir.Node, *op_types: str) -> bool:
@@ -156,8 +156,8 @@ def _viewed_values(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 
 COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those that it did not map
-HELD = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run
-SHARE = 4  # a chunk's work takes at most one part in so many of the room; the rest is for what is baked
+WORK_FACTOR = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run
+SHARE = 4  # a chunk's work takes at most one part in so many of the room; the rest is for what is precomputed
 START = 4e6  # bytes of work in the time that it takes to begin a chunk
 SLOWER = 1.03  # than the quickest size: what a chunk may be for the sake of less work at once
 ELEMENT = 30  # multiplications in the time of one trip to memory, per element of an elementwise operator
@@ -186,7 +186,7 @@ class Need:
         """As ONNX Runtime takes it when it loads the file that `runtime.save` writes: see `COPIES`."""
         mapped = self.chunked and self.weights + self.baked >= MAPPED_BYTES
         weights = self.weights if mapped else COPIES * self.weights
-        return int(weights + self.baked + max(HELD * self.work, self.folding))
+        return int(weights + self.baked + max(WORK_FACTOR * self.work, self.folding))
 
 
 @dataclass(frozen=True)
@@ -205,8 +205,8 @@ def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tupl
     constant = constant_nodes(graph)
     folded = set(constant)
     running = [n for n in graph if n not in folded]
-    held = {v for n in running for v in n.inputs if v is not None and v.is_initializer()}
-    bytes_of = {v: size[v] for v in frontier(constant)} | {v: constant_bytes([v]) for v in held}
+    initializers = {v for n in running for v in n.inputs if v is not None and v.is_initializer()}
+    bytes_of = {v: size[v] for v in frontier(constant)} | {v: constant_bytes([v]) for v in initializers}
     runs_along = set().union(*along.values())
     baked = sum(n for v, n in bytes_of.items() if v in runs_along)
     need = Need(sum(bytes_of.values()) - baked, baked, peak(running, size), peak(constant, size))
@@ -248,37 +248,37 @@ def _axis(row: Row, room: float) -> Axis:
 
 
 @dataclass(frozen=True)
-class Baking:
-    """What is kept of a region's baked part.
+class Precomputed:
+    """What is kept of a region's precomputed part.
 
     Attributes:
         kept: values that are computed when the graph is made; the others are recomputed in each chunk.
-        recomputed: of all operations of the baked part, the share that is done again in each run.
+        recomputed: of all operations of the precomputed part, the share that is done again in each run.
     """
 
     kept: tuple[ir.Value, ...]
     recomputed: float
 
 
-def choose_baking(region: Region, size: Sizes, held: Sizes, room: float) -> Baking:
-    """Bake what the body reads as far as `room` bytes for each chunk hold it, at the sizes `held`.
+def choose_precomputed(region: Region, size: Sizes, stored_size: Sizes, room: float) -> Precomputed:
+    """Precompute what the body reads as far as `room` bytes for each chunk hold it.
 
-    Where not all of it fits, the nodes are cut in two at one depth, and one side is baked:
+    Where not all of it fits, the nodes are cut in two at one depth, and one side is precomputed:
     the later one, whose activations alone are kept, or the earlier one, whose last values are kept as well so
     that the walk goes on from them. The cut is the one that leaves the least to be recomputed.
     """
-    nodes = _by_depth([n for n in region.baked if not is_pseudo(n)])
+    nodes = _by_depth([n for n in region.precomputed if not is_pseudo(n)])
     demanded = region.demanded
-    entered = entries(region.baked)
+    entered = entries(region.precomputed)
     cost = {n: _cost(n, size) for n in nodes}
     whole = sum(cost[n] for n in nodes_behind(nodes, demanded, entered)) or 1.0
-    best = Baking(tuple(v for v in demanded if v in entered), 1.0)
+    best = Precomputed(tuple(v for v in demanded if v in entered), 1.0)
     for kept in _cuts(nodes, demanded, entered):
-        if sum(held[v] for v in kept if v not in entered) > room:
+        if sum(stored_size[v] for v in kept if v not in entered) > room:
             continue
         left = sum(cost[n] for n in nodes_behind(nodes, demanded, {*kept, *entered})) / whole
         if left < best.recomputed:
-            best = Baking(tuple(kept), left)
+            best = Precomputed(tuple(kept), left)
     return best
 
 
@@ -294,10 +294,10 @@ def _cuts(
     nodes: Sequence[ir.Node], demanded: Sequence[ir.Value], entered: Collection[ir.Value]
 ) -> Iterable[list[ir.Value]]:
     """Everything that is demanded, and what a cut at each node keeps."""
-    place = {v: i for i, n in enumerate(nodes) for v in n.outputs}
+    depth = {v: i for i, n in enumerate(nodes) for v in n.outputs}
     yield list(demanded)
     for cut in range(1, len(nodes)):
-        yield [v for v in demanded if place.get(v, cut) >= cut]
+        yield [v for v in demanded if depth.get(v, cut) >= cut]
         early = {v for n in nodes[:cut] for v in n.outputs}
         late = nodes_behind(nodes[cut:], [v for v in demanded if v not in early], entered)
         crossing = {v for n in late for v in n.inputs if v in early}
@@ -329,11 +329,11 @@ def need_chunked(
     found: Sequence[Region],
     kept: Collection[ir.Value],
     size: Sizes,
-    held: Sizes,
+    stored_size: Sizes,
 ) -> Need:
-    """Of a graph that walks axes in chunks, with the values `kept` baked, at the sizes `held`."""
+    """Of a graph that walks axes in chunks, with the values `kept` precomputed."""
     graph = model.graph
-    walked = {n for w in found for n in (*w.baked, *w.body, *w.baked_sums, *w.sums)}
+    walked = {n for w in found for n in (*w.precomputed, *w.body, *w.precomputed_sums, *w.sums)}
     constant = constant_nodes(graph)
     folded = set(constant)
     outer = [n for n in graph if n not in folded and n not in walked]
@@ -341,18 +341,18 @@ def need_chunked(
     inside = sum(_constants(b) for b in bodies.values())
     weights = inside + _constants(outer) + sum(size[v] for v in frontier(constant))
     each = {w.axis: chunks.axes[w.axis].chunks for w in found}
-    computed = {v: w.axis for w in found for v in w.made - entries(w.baked)}
-    baked = sum(held[v] * each[computed[v]] for v in kept if v in computed)
+    computed = {v: w.axis for w in found for v in w.made - entries(w.precomputed)}
+    baked = sum(stored_size[v] * each[computed[v]] for v in kept if v in computed)
     entered = sum(parts.nbytes for _, parts in chunks.parts)
     work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
-    folding = max((peak(w.baked, size) for w in found), default=0)
+    folding = max((peak(w.precomputed, size) for w in found), default=0)
     return Need(weights, baked + entered, work, max(folding, peak(constant, size)), chunked=True)
 
 
 def _body(region: Region, kept: Collection[ir.Value]) -> list[ir.Node]:
-    known = {*kept, *entries(region.baked)}
+    known = {*kept, *entries(region.precomputed)}
     read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
-    again = nodes_behind([n for n in region.baked if not is_pseudo(n)], read, known)
+    again = nodes_behind([n for n in region.precomputed if not is_pseudo(n)], read, known)
     return [*again, *region.body, *region.sums]
 
 
@@ -371,9 +371,9 @@ def refuse(need: Need, budget: int) -> None:
 
 def rows_that_fit(memory: Memory, most: int = MAX_BATCH) -> int:
     """Return how many rows of a batch the budget holds; one at least, and `most` at most."""
-    held = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
+    fixed = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
     each = Need(0, 0, memory.work, 0).total
-    return max(1, min(most, int((memory.budget - held) / max(each, 1))))
+    return max(1, min(most, int((memory.budget - fixed) / max(each, 1))))
 
 
 def beyond_budget(memory: Memory) -> tuple[str, ...]:

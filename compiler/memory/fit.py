@@ -11,12 +11,12 @@ from compiler.graph.tensor import Axis, Chunks
 from compiler.machine import Deployment
 from compiler.manifest import Memory
 from compiler.memory.budget import (
-    Baking,
     Need,
+    Precomputed,
     Region,
     Sizes,
     choose_axes,
-    choose_baking,
+    choose_precomputed,
     entries,
     is_pseudo,
     need_chunked,
@@ -25,7 +25,7 @@ from compiler.memory.budget import (
     regions,
     sizes,
 )
-from compiler.memory.scan import bake, baked_sums, emit_scan, in_half
+from compiler.memory.scan import emit_scan, in_half, precompute, precompute_sums
 from compiler.progress import Progress
 
 Build = Callable[[Chunks], ir.Model]
@@ -94,49 +94,51 @@ def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
     made = _in_chunks(build, Chunks(chosen), deployment, progress)
     if not any(v.dtype == ir.DataType.FLOAT16 for v in made.model.graph.initializers.values()):
         return made
-    exact = _in_chunks(build, Chunks(chosen), deployment, progress, baked=False)
+    exact = _in_chunks(build, Chunks(chosen), deployment, progress, precomputed=False)
     return replace(made, exact=exact.model)
 
 
 def _in_chunks(
-    build: Build, chunks: Chunks, deployment: Deployment, progress: Progress, *, baked: bool = True
+    build: Build, chunks: Chunks, deployment: Deployment, progress: Progress, *, precomputed: bool = True
 ) -> Combined:
     model = _sorted(build(chunks))
     _share(model)
     size, found = sizes(model, chunks), regions(model.graph)
     half = deployment.storage == "float16"
-    held = {v: n // 2 for v, n in size.items()} if half else size
-    baking = _choose(model, chunks, found, size, held, deployment.memory_budget if baked else 0)
-    kept = {v for b in baking.values() for v in b.kept}
-    need = need_chunked(model, chunks, found, kept, size, held)
-    if baked:
+    stored_size = {v: n // 2 for v, n in size.items()} if half else size
+    stored = _choose(model, chunks, found, size, stored_size, deployment.memory_budget if precomputed else 0)
+    kept = {v for b in stored.values() for v in b.kept}
+    need = need_chunked(model, chunks, found, kept, size, stored_size)
+    if precomputed:
         refuse(need, deployment.memory_budget)
     fold_constants(model)
     _compute_sums(model, chunks, progress)
     for region in found:
-        _emit(model, region, chunks, baking[region.axis], half, progress)
+        _emit(model, region, chunks, stored[region.axis], half, progress)
     passes.RemoveUnusedNodesPass()(model)
     fold_constants(model)
     walked = [w.axis for w in found if w.sums]
-    axis, again = (chunks.axes[walked[0]], baking[walked[0]].recomputed) if walked else (None, 0.0)
+    axis, again = (chunks.axes[walked[0]], stored[walked[0]].recomputed) if walked else (None, 0.0)
     return Combined(_cleaned(model), _memory(need, deployment, axis, again))
 
 
 def _choose(
-    model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, held: Sizes, budget: int
-) -> dict[str, Baking]:
-    """Bake as much as fits next to everything else."""
-    room = budget - need_chunked(model, chunks, found, (), size, held).total
-    return {w.axis: choose_baking(w, size, held, room / chunks.axes[w.axis].chunks) for w in found}
+    model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, stored_size: Sizes, budget: int
+) -> dict[str, Precomputed]:
+    """Precompute as much as fits next to everything else."""
+    room = budget - need_chunked(model, chunks, found, (), size, stored_size).total
+    return {
+        w.axis: choose_precomputed(w, size, stored_size, room / chunks.axes[w.axis].chunks) for w in found
+    }
 
 
 def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
     """Replace what references have together by its value: first what does not depend on other such sums."""
-    while any(w.baked_sums for w in regions(model.graph)):
+    while any(w.precomputed_sums for w in regions(model.graph)):
         pending = _pending(model.graph)
         for region in regions(model.graph):
-            ready = [n for n in region.baked_sums if pending.isdisjoint(n.inputs)]
-            for node, array in baked_sums(model, region, ready, chunks, progress).items():
+            ready = [n for n in region.precomputed_sums if pending.isdisjoint(n.inputs)]
+            for node, array in precompute_sums(model, region, ready, chunks, progress).items():
                 replace_by_constant(model.graph, node.outputs[0], array)
                 model.graph.remove(node, safe=True)
         passes.RemoveUnusedNodesPass()(model)
@@ -153,13 +155,13 @@ def _pending(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _emit(
-    model: ir.Model, region: Region, chunks: Chunks, baking: Baking, half: bool, progress: Progress
+    model: ir.Model, region: Region, chunks: Chunks, stored: Precomputed, half: bool, progress: Progress
 ) -> None:
-    entered = entries(region.baked)
-    handed = [*baking.kept, *(v for v in entered if v not in baking.kept)]
+    entered = entries(region.precomputed)
+    handed = [*stored.kept, *(v for v in entered if v not in stored.kept)]
     if not region.sums:
         return
-    arrays = bake(model, region, chunks, handed, progress)
+    arrays = precompute(model, region, chunks, handed, progress)
     if half:
         for value in arrays.keys() - entered:
             arrays[value] = in_half(arrays[value])

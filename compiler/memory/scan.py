@@ -1,4 +1,4 @@
-"""A chunked graph as ONNX knows it: what can be computed beforehand baked, the rest in the body of a Scan."""
+"""A chunked graph as ONNX knows it: what can be precomputed as constants, the rest in the body of a Scan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ HALF_LOSS = 1e-3  # of a tensor's length: twice the rounding of float16
 TINY = 1e-30  # a weight of nothing
 
 
-def bake(
+def precompute(
     model: ir.Model, region: Region, chunks: Chunks, values: Sequence[ir.Value], progress: Progress
 ) -> dict[ir.Value, np.ndarray]:
-    """Run the baked part of a region chunk by chunk; return the values, [chunks, …] each."""
-    entering = [n for n in region.baked if is_pseudo(n, "Chunk")]
-    nodes = [n for n in region.baked if not is_pseudo(n)]
+    """Run the precomputed part of a region chunk by chunk; return the values, [chunks, …] each."""
+    entering = [n for n in region.precomputed if is_pseudo(n, "Chunk")]
+    nodes = [n for n in region.precomputed if not is_pseudo(n)]
     parts = {n.outputs[0]: chunks.parts[n.attributes["part"].as_int()][1] for n in entering}
     outputs = [v for v in dict.fromkeys(values) if v not in parts]
     count = chunks.axes[region.axis].chunks
@@ -41,12 +41,12 @@ def bake(
     return arrays
 
 
-def baked_sums(
+def precompute_sums(
     model: ir.Model, region: Region, nodes: Sequence[ir.Node], chunks: Chunks, progress: Progress
 ) -> dict[ir.Node, np.ndarray]:
     """Compute the values of Sum nodes that depend on constants alone."""
     leaving = [n.inputs[0] for n in nodes if n.inputs[0] is not None]
-    arrays = bake(model, region, chunks, leaving, progress)
+    arrays = precompute(model, region, chunks, leaving, progress)
     totals = {v: np.asarray(a.sum(axis=0, dtype=np.float64), a.dtype) for v, a in arrays.items()}
     return {n: totals[v] for n, v in zip(nodes, leaving, strict=True)}
 
@@ -102,11 +102,11 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
     """Replace the nodes of a region by one Scan, in place.
 
     Args:
-        arrays: what the body is handed for each chunk, [chunks, …]: the baked values, and what enters.
+        arrays: what the body is handed for each chunk, [chunks, …]: the precomputed values, and what enters.
     """
     graph = model.graph
     read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
-    recomputed = nodes_behind([n for n in region.baked if not is_pseudo(n)], read, arrays)
+    recomputed = nodes_behind([n for n in region.precomputed if not is_pseudo(n)], read, arrays)
     inside = [*recomputed, *region.body]
     graph.remove(inside)
     body = _Body([])
@@ -114,7 +114,7 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
     body.nodes += inside
     for node in region.sums:
         _ACCUMULATE[node.op_type](body, node)
-    _hold_constants(body)
+    _copy_constants(body)
     _append(graph, body, region.axis)
     graph.remove(region.sums, safe=True)
 
@@ -167,7 +167,7 @@ def _operands(node: ir.Node) -> list[ir.Value]:
 _ACCUMULATE = {"Sum": _accumulate_sum, "Moments": _accumulate_moments}
 
 
-def _hold_constants(body: _Body) -> None:
+def _copy_constants(body: _Body) -> None:
     """Copy the constants that the body reads: ONNX Runtime rearranges those of a graph for itself."""
     copies: dict[ir.Value, ir.Value] = {}
     for node in body.nodes:

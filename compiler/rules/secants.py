@@ -45,7 +45,7 @@ def relu_by_quotient(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: bool) -> Tenso
     `_Span.least` of that size count as 0.
     """
     span = _VANISHING[_bits(x)]
-    gamma, factor, least = _baked(op, r, span)
+    gamma, factor, least = _of_reference(op, r, span)
     below = op.Mul(op.Sub(least, x), factor)
     alpha = op.Max(below, op.Div(-1.0, below))
     return op.Div(m, op.Add(op.Mul(alpha, gamma), 1.0))
@@ -60,13 +60,13 @@ def relu_by_sums(op: Ops, m: Tensor, x: Tensor, r: Tensor, _: bool) -> Tensor:
     What is left of m where both are negative is m/B², so here B² leaves room for it on either side.
     """
     span = _NORMAL[_bits(x)]
-    gamma, factor, least = _baked(op, r, span)
+    gamma, factor, least = _of_reference(op, r, span)
     above = op.Mul(op.Sub(x, least), factor)
     beta = op.Max(above, op.Div(-1.0, above))
     return op.Div(op.Mul(m, beta), op.Add(beta, gamma))
 
 
-def _baked(op: Ops, r: Tensor, span: "_Span") -> tuple[Tensor, Tensor, Tensor]:
+def _of_reference(op: Ops, r: Tensor, span: "_Span") -> tuple[Tensor, Tensor, Tensor]:
     """Γ, B over the size of the references, and the size that counts as 0."""
     size = op.Min(op.Max(typical_size(op, r), span.smallest), span.largest)
     factor, least = op.Div(span.large, size), op.Mul(size, span.least)

@@ -9,7 +9,7 @@ import onnx
 
 from compiler.errors import CheckFailedError, InvalidOptionError
 
-_TOLD = 300  # of what OpenVINO says of a graph: the end names the node
+_MESSAGE_END = 300  # of what OpenVINO says of a graph: the end names the node
 
 
 class OpenVinoRunner:
@@ -37,8 +37,8 @@ class OpenVinoRunner:
             self._run: Any = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
         except RuntimeError as error:
             raise self._fault("load", error) from error
-        told = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
-        self.outputs = [output.name for output in told.graph.output]  # of one value with several names, all
+        proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+        self.outputs = [output.name for output in proto.graph.output]  # of one value with several names, all
 
     def __call__(
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None
@@ -47,12 +47,12 @@ class OpenVinoRunner:
             answer = self._run(dict(inputs))
         except RuntimeError as error:
             raise self._fault("run", error) from error
-        asked = self.outputs if outputs is None else outputs
-        return {name: np.array(answer[i]) for i, name in enumerate(self.outputs) if name in asked}
+        requested = self.outputs if outputs is None else outputs
+        return {name: np.array(answer[i]) for i, name in enumerate(self.outputs) if name in requested}
 
     def _fault(self, doing: str, error: Exception) -> CheckFailedError:
-        told = " ".join(str(error).split())[-_TOLD:]
+        message = " ".join(str(error).split())[-_MESSAGE_END:]
         return CheckFailedError(
-            f"OpenVINO {self._version} does not {doing} the graph: … {told}. Compile it with --runtime "
+            f"OpenVINO {self._version} does not {doing} the graph: … {message}. Compile it with --runtime "
             "openvino, or see docs/runtimes.md for what OpenVINO lacks."
         )

@@ -189,7 +189,7 @@ class ModelFile:
         folder = tempfile.mkdtemp(prefix="rationale-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # at the latest when Python ends
         self.path = Path(folder) / "model.onnx"
-        _save_beside(model, self.path)
+        _save_with_data(model, self.path)
         self.outline = onnx.load(self.path, load_external_data=False)
 
     def load(self) -> onnx.ModelProto:
@@ -200,16 +200,16 @@ class ModelFile:
 SerializedGraph = onnx.ModelProto | ModelFile
 
 
-def hold(model: ir.Model) -> SerializedGraph:
+def serialize(model: ir.Model) -> SerializedGraph:
     """Put a large model into a file, so that its constants are not held twice while it is compiled.
 
     It is consumed: cycles in a graph would keep its constants until they are looked for.
     """
-    held = ModelFile(model) if model_bytes(model) >= MAPPED_BYTES else ir.serde.serialize_model(model)
+    serialized = ModelFile(model) if model_bytes(model) >= MAPPED_BYTES else ir.serde.serialize_model(model)
     for graph in model.graphs():
         for value in graph.initializers.values():
             value.const_value = None
-    return held
+    return serialized
 
 
 def outline(model: SerializedGraph) -> onnx.ModelProto:
@@ -258,12 +258,12 @@ def save(model: ir.Model, path: Path) -> None:
     """
     chunked = any(n.op_type == "Scan" for n in model.graph.all_nodes())
     if model_bytes(model) >= (MAPPED_BYTES if chunked else EXTERNAL_BYTES):
-        _save_beside(model, path)
+        _save_with_data(model, path)
     else:
         ir.save(ir.external_data.load_to_model(model), path)
 
 
-def _save_beside(model: ir.Model, path: Path) -> None:
+def _save_with_data(model: ir.Model, path: Path) -> None:
     """With its large constants in a file beside it."""
     ir.save(model, path, external_data=f"{path.name}.data", size_threshold_bytes=SIZES_BYTES)
 

@@ -125,10 +125,10 @@ def build_leaves(
         pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
         for leaf in (leaf for group in tree.groups for leaf in group.leaves):
             players = units.players(leaf.satisfied)
-            held = np.stack(
+            satisfied = np.stack(
                 [np.all([leaf.satisfied[f][pieces[f]] for f in own], axis=0) for own in players.values()]
             )
-            patterns, shares = _patterns(held, share)
+            patterns, shares = _patterns(satisfied, share)
             numbers = [conditions.number(tree, leaf, own) for own in players.values()]
             found.append(_Alone(leaf.row, numbers, list(players), patterns, shares))
             size += patterns.size * FLOAT
@@ -150,11 +150,11 @@ class _Conditions:
         """Of the condition that all features are where a leaf is reached."""
         slots, start = list[tuple[Bit, int]](), 1 - len(features)
         for feature in features:
-            held = leaf.satisfied[feature]
-            sign = -1 if held[0] else 1
-            states = (held != held[0]).astype(np.int64)
+            satisfied = leaf.satisfied[feature]
+            sign = -1 if satisfied[0] else 1
+            states = (satisfied != satisfied[0]).astype(np.int64)
             slots += [(bit, sign * step) for bit, step in bits_of(feature, states, tree.bounds[feature])]
-            start += int(held[0])
+            start += int(satisfied[0])
         key = tuple(slots), start
         if key not in self._numbers:
             self._numbers[key] = self.counting.add(slots, start)
@@ -176,14 +176,14 @@ def _too_large(trees: Sequence[Tree], found: Sequence[_Alone]) -> UnsupportedMod
     )
 
 
-def _patterns(held: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different columns of `held` [k, K] as rows, and how much of the references has each."""
-    code = np.zeros(held.shape[1], np.int64)
-    for i in range(0, len(held), _WORD):
-        for row in held[i : i + _WORD]:
+def _patterns(satisfied: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different columns of `satisfied` [k, K] as rows, and how much of the references has each."""
+    code = np.zeros(satisfied.shape[1], np.int64)
+    for i in range(0, len(satisfied), _WORD):
+        for row in satisfied[i : i + _WORD]:
             code = 2 * code + row
         _, first, code = np.unique(code, return_index=True, return_inverse=True)
-    return held[:, first].T, np.bincount(code, share)
+    return satisfied[:, first].T, np.bincount(code, share)
 
 
 def _blocks(leaves: Sequence[_Alone], always: int) -> Iterator[Block]:

@@ -28,13 +28,13 @@ def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tenso
     if not len(tables.column):
         return op.row_constant(np.zeros((1, columns), dtype.numpy()))
     pick = Picking(op)
-    places, at = counted(op, pick, tables.places, x)
+    indices, at = counted(op, pick, tables.first, x)
     index, column_of = chunked(tables.column, columns)
     nothing = index < 0
-    group = np.where(nothing, len(tables.places.starts) - 1, tables.group[index])
+    group = np.where(nothing, len(tables.first.starts) - 1, tables.group[index])
     within = np.where(nothing, 0, tables.within[index]).reshape(1, -1).astype(np.int32)
-    places = op.Add(pick(places, at[group].reshape(-1)), op.row_constant(within))
-    found = op.reshape(op.take(op.constant(tables.numbers.astype(dtype.numpy())), places), (1, *index.shape))
+    indices = op.Add(pick(indices, at[group].reshape(-1)), op.row_constant(within))
+    found = op.reshape(op.take(op.constant(tables.numbers.astype(dtype.numpy())), indices), (1, *index.shape))
     return pick.sums(op.ReduceSum(found, [2], keepdims=0), column_of, columns)
 
 
@@ -53,26 +53,26 @@ def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) 
     pairs = emit_tables(op, tables, x, dtype)
     pick = Picking(op)
     found = joined(op, [pairs, op.row_constant(np.zeros((1, 1), dtype.numpy()))])
-    place = np.full((targets, players, players), found.shape[1] - 1)  # of pairs that meet nowhere
+    index = np.full((targets, players, players), found.shape[1] - 1)  # of pairs that meet nowhere
     for unit, (i, j) in enumerate(tables.units):
-        place[:, i, j] = place[:, j, i] = np.arange(targets) * len(tables.units) + unit
-    apart = op.reshape(pick(found, place.reshape(-1)), (1, targets, players, players))
+        index[:, i, j] = index[:, j, i] = np.arange(targets) * len(tables.units) + unit
+    apart = op.reshape(pick(found, index.reshape(-1)), (1, targets, players, players))
     ends = np.add.outer(np.arange(targets) * players, np.array(tables.units).T)  # [targets, 2, pairs]
     twice = joined(op, [pairs, pairs])
-    beside = pick.sums(twice, ends.swapaxes(0, 1).reshape(-1), targets * players)
-    own = op.Sub(own, op.reshape(beside, (1, targets, players, 1)))
+    of_pairs = pick.sums(twice, ends.swapaxes(0, 1).reshape(-1), targets * players)
+    own = op.Sub(own, op.reshape(of_pairs, (1, targets, players, 1)))
     return op.reshape(op.Add(apart, op.Mul(own, diagonal)), (1, targets * players * players))
 
 
 def counted(op: Ops, pick: Picking, counts: Counts, x: Tensor) -> tuple[Tensor, np.ndarray]:
     """[1, counts] int32, those of few slots first; and where each of them stands."""
-    bits, place = _bits(op, pick, counts.bits, x)
+    bits, position = _bits(op, pick, counts.bits, x)
     slots = (counts.steps != 0).sum(axis=1)
     order, parts = np.argsort(slots, kind="stable"), []
     for own, most in _shelves(slots[order]):
         which = order[own]
         reads, steps = counts.reads[which, :most], counts.steps[which, :most]
-        picked = op.reshape(pick(bits, place[reads].reshape(-1)), (1, *reads.shape))
+        picked = op.reshape(pick(bits, position[reads].reshape(-1)), (1, *reads.shape))
         gone = op.Mul(picked, op.row_constant(steps[None].astype(np.int32)))
         parts.append(op.ReduceSum(gone, [2], keepdims=0))
     starts = op.row_constant(counts.starts[order][None].astype(np.int32))
@@ -103,9 +103,9 @@ def _bits(op: Ops, pick: Picking, bits: Sequence[Bit], x: Tensor) -> tuple[Tenso
             picked = pick(x, np.asarray([bits[i][0] for i in own]))
             parts.append(_tested(op, test, picked, bounds))
             order += own
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return op.Cast(joined(op, parts), to=int(ir.DataType.INT32)), place
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    return op.Cast(joined(op, parts), to=int(ir.DataType.INT32)), position
 
 
 def _tested(op: Ops, test: Test, x: Tensor, bounds: np.ndarray) -> Tensor:
@@ -142,9 +142,9 @@ def emit_rescaled(
     pick = Picking(op)
     factors = op.Mul(_slopes(op, pick, margins, terms, of_term), op.row_constant(_row([p[2] for p in picks])))
     each = (1, len(picks), players)
-    places = of_term[:, None] * players + np.arange(players)
+    indices = of_term[:, None] * players + np.arange(players)
     factors = op.reshape(op.Cast(factors, to=int(op.dtype)), (1, len(picks), 1))
-    product = op.Mul(op.reshape(pick(found, places.reshape(-1)), each), factors)
+    product = op.Mul(op.reshape(pick(found, indices.reshape(-1)), each), factors)
     product = op.reshape(product, (1, len(picks) * players))
     column_of = to[:, None] * players + np.arange(players)
     return pick.sums(product, column_of.reshape(-1), target_matrix.shape[1] * players)

@@ -19,29 +19,29 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
     """
     pick = Picking(op)
     counts, at = counted(op, pick, leaves.conditions, x)
-    held = op.Cast(op.Greater(counts, 0), to=int(dtype))
-    found = joined(op, [_of_block(op, pick, block, held, at, dtype) for block in leaves.blocks])
+    fulfilled = op.Cast(op.Greater(counts, 0), to=int(dtype))
+    found = joined(op, [_of_block(op, pick, block, fulfilled, at, dtype) for block in leaves.blocks])
     players = np.concatenate([block.players.reshape(-1) for block in leaves.blocks])
     rows = np.concatenate([np.repeat(block.rows, block.players.shape[1]) for block in leaves.blocks])
     worth = leaves.values[rows] * (players >= 0)[:, None]
-    place, target = np.nonzero(worth)
+    index_of, target = np.nonzero(worth)
     columns = leaves.values.shape[1] * leaves.players
-    index, column_of = chunked(target * leaves.players + players[place], columns)
-    factors = np.where(index < 0, 0, worth[place, target][index])
-    picked = op.reshape(pick(found, place[index].reshape(-1)), (1, *index.shape))
+    index, column_of = chunked(target * leaves.players + players[index_of], columns)
+    factors = np.where(index < 0, 0, worth[index_of, target][index])
+    picked = op.reshape(pick(found, index_of[index].reshape(-1)), (1, *index.shape))
     worths = op.Mul(picked, op.row_constant(factors[None].astype(dtype.numpy())))
     return pick.sums(op.ReduceSum(worths, [2], keepdims=0), column_of, columns)
 
 
 def _of_block(
-    op: Ops, pick: Picking, block: Block, held: Tensor, at: np.ndarray, dtype: ir.DataType
+    op: Ops, pick: Picking, block: Block, fulfilled: Tensor, at: np.ndarray, dtype: ir.DataType
 ) -> Tensor:
     """Shapley values of leaves of value 1: [1, L · k].
 
     a: what the row satisfies; B: what a pattern does; s⁺ is Σ_u of what a player of the p has.
     """
     numbers, (count, most, k) = dtype.numpy(), block.patterns.shape
-    a = op.reshape(pick(held, at[block.conditions].reshape(-1)), (1, count, k))
+    a = op.reshape(pick(fulfilled, at[block.conditions].reshape(-1)), (1, count, k))
     patterns = op.constant(block.patterns.astype(numbers))
     satisfied = block.patterns.sum(axis=2)
     both = op.reshape(op.MatMul(patterns, op.reshape(a, (1, count, k, 1))), (1, count, most))
@@ -51,11 +51,11 @@ def _of_block(
     meets = op.Equal(op.Sub(both, sums), op.row_constant(of_row))
     p = k - satisfied
     n = op.Sub(op.row_constant(np.full((1, 1, 1), k, numbers)), sums)
-    place = op.Add(
+    index = op.Add(
         op.row_constant((p * (k + 1))[None].astype(np.int32)), op.Cast(n, to=int(ir.DataType.INT32))
     )
-    place = op.Where(meets, place, op.row_constant(np.full((1, 1, 1), (k + 1) ** 2, np.int32)))
-    share = op.take(op.constant(coalition_shares(k).astype(numbers)), place)
+    index = op.Where(meets, index, op.row_constant(np.full((1, 1, 1), (k + 1) ** 2, np.int32)))
+    share = op.take(op.constant(coalition_shares(k).astype(numbers)), index)
     each = np.stack([block.shares / np.maximum(p, 1) * (p > 0), block.shares], axis=1)
     weighed = op.Mul(op.reshape(share, (1, count, 1, most)), op.row_constant(each[None].astype(numbers)))
     gained, lost = op.emit("Split", [op.MatMul(weighed, patterns), [1, 1]], {"axis": 2}, outputs=2)

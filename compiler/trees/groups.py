@@ -139,22 +139,22 @@ def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.n
             merged = _merged(left[0], right[0]) if len(left) == len(right) == 1 else None
             done.append([*left, *right] if merged is None else [merged])
             continue
-        node, held, shares = step
+        node, satisfied, shares = step
         feature = int(ensemble.feature[node])
         if feature < 0:
             row = int(ensemble.leaf[node])
-            done.append([_alone(Leaf(row, held, shares))] if held and used[row] else [])
+            done.append([_alone(Leaf(row, satisfied, shares))] if satisfied and used[row] else [])
             continue
         passing = _passing(ensemble, node, bounds[feature])
-        before = held.get(feature)
+        before = satisfied.get(feature)
         pending.append(None)  # then join what came of both sides
         share = _share(ensemble, node)
         sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
         here = [(int(to), there if before is None else there & before, part) for to, there, part in sides]
         reached = [
-            (to, {**held, feature: holds}, {**shares, feature: shares.get(feature, 1.0) * part})
-            for to, holds, part in here
-            if holds.any() or (part > 0 and ensemble.share is not None)
+            (to, {**satisfied, feature: passed}, {**shares, feature: shares.get(feature, 1.0) * part})
+            for to, passed, part in here
+            if passed.any() or (part > 0 and ensemble.share is not None)
         ]
         done += [[]] * (2 - len(reached))  # no number takes the other side
         pending += reached
@@ -174,7 +174,7 @@ def _share(ensemble: Ensemble, node: int) -> float:
 
 
 def _alone(leaf: Leaf) -> Group:
-    return Group({f: _from_first(held.astype(np.int64)) for f, held in leaf.satisfied.items()}, (leaf,))
+    return Group({f: _from_first(where.astype(np.int64)) for f, where in leaf.satisfied.items()}, (leaf,))
 
 
 def _from_first(states: np.ndarray) -> np.ndarray:

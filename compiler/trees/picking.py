@@ -17,14 +17,14 @@ _EVEN = 8  # numbers: where a row of them starts decides in which order ONNX Run
 
 
 class Picking:
-    """`pick(x, places)`: [1, places] of x [1, n]; the same places of every row."""
+    """`pick(x, indices)`: [1, indices] of x [1, n]; the same indices of every row."""
 
     def __init__(self, op: Ops) -> None:
         self.op = op
         self._zero: Tensor | None = None
 
-    def __call__(self, x: Tensor, places: np.ndarray) -> Tensor:
-        index = self.op.row_constant(places[None].astype(np.int32))
+    def __call__(self, x: Tensor, indices: np.ndarray) -> Tensor:
+        index = self.op.row_constant(indices[None].astype(np.int32))
         if "N" not in x.batch_axes:
             return self.op.GatherElements(x, index, axis=1)
         if self._zero is None:  # added to an index, one node repeats it for every row

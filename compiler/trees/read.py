@@ -93,8 +93,8 @@ class _Reader:
     def check_features(self, feature: np.ndarray) -> None:
         wrong = feature[(feature < 0) | (feature >= (self.features or np.inf))]
         if len(wrong):
-            held = "" if self.features is None else f", and a row has {self.features}"
-            self.fault(f"it splits by feature {wrong[0]}{held}")
+            known = "" if self.features is None else f", and a row has {self.features}"
+            self.fault(f"it splits by feature {wrong[0]}{known}")
 
     def check_numbers(self, what: str, values: np.ndarray, *, finite: bool) -> np.ndarray:
         wrong = values[~np.isfinite(values)] if finite else values[np.isnan(values)]
@@ -291,12 +291,13 @@ class _Nodes:
 
     def _keys(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
         """−1 for what is not among the nodes."""
-        places = [np.searchsorted(known, ids) for known, ids in ((self.trees, tree), (self.numbers, number))]
+        pairs = (self.trees, tree), (self.numbers, number)
+        positions = [np.searchsorted(known, ids) for known, ids in pairs]
         within = [
             known[np.minimum(at, len(known) - 1)] == ids
-            for known, at, ids in ((self.trees, places[0], tree), (self.numbers, places[1], number))
+            for known, at, ids in ((self.trees, positions[0], tree), (self.numbers, positions[1], number))
         ]
-        return np.where(within[0] & within[1], places[0] * len(self.numbers) + places[1], -1)
+        return np.where(within[0] & within[1], positions[0] * len(self.numbers) + positions[1], -1)
 
     def __call__(self, tree: np.ndarray, number: np.ndarray, name: str, needed: np.ndarray) -> np.ndarray:
         keys = self._keys(tree, number)
@@ -352,10 +353,10 @@ class _Ensemble(_Reader):
         )
 
     def _tensor(self, name: str, count: int) -> np.ndarray:
-        held = self.given.get(name)
-        if not isinstance(held, onnx.TensorProto):
+        tensor = self.given.get(name)
+        if not isinstance(tensor, onnx.TensorProto):
             self.fault(f"it has no {name}")
-        array = np.asarray(onnx.numpy_helper.to_array(held), np.float64).reshape(-1)
+        array = np.asarray(onnx.numpy_helper.to_array(tensor), np.float64).reshape(-1)
         return self._array(name, array, np.dtype(np.float64), count, None)
 
     def _modes(self, splits: int) -> np.ndarray:
@@ -377,8 +378,9 @@ class _Ensemble(_Reader):
 
     def _members(self, count: int) -> list[np.ndarray]:
         """Return the numbers of each set: NaN ends one."""
-        held = self.given.get("membership_values")
-        values = np.zeros(0) if held is None else np.asarray(onnx.numpy_helper.to_array(held)).reshape(-1)
+        members = self.given.get("membership_values")
+        array = np.zeros(0) if members is None else np.asarray(onnx.numpy_helper.to_array(members))
+        values = array.reshape(-1)
         ends = np.flatnonzero(np.isnan(values))
         if len(ends) != count or (len(values) and not np.isnan(values[-1])):
             self.fault(f"membership_values hold {len(ends)} sets where {count} are due")

@@ -51,7 +51,7 @@ class Counts:
     """Whole numbers, each from a start on by what the bits that it reads add.
 
     Attributes:
-        reads, steps: [counts, slots] places in `bits`, and what each of these adds where it is 1.
+        reads, steps: [counts, slots] indices in `bits`, and what each of these adds where it is 1.
         starts: [counts].
     """
 
@@ -94,7 +94,7 @@ class Tables:
 
     Attributes:
         units: each player by itself, or the pairs of players that meet on the way to a leaf.
-        places: of each group's first number.
+        first: the index of each group's first number.
         numbers: float64; the last is 0, and is all there is of the last group.
         group, within, column: [Σ numbers of each group] whose a number is, how far behind the first of its
             group it stands, and to which of the attributions it is added.
@@ -102,7 +102,7 @@ class Tables:
 
     targets: int
     units: tuple[tuple[int, ...], ...]
-    places: Counts
+    first: Counts
     numbers: np.ndarray
     group: np.ndarray
     within: np.ndarray
@@ -114,7 +114,7 @@ def build_tables(
     values: np.ndarray,
     references: np.ndarray | None,
     weights: np.ndarray | None,
-    player_of: np.ndarray | None = None,
+    player_of: np.ndarray,
     *,
     pairs: bool = False,
     trees: Sequence[Tree] | None = None,
@@ -127,7 +127,7 @@ def build_tables(
             of the ensemble.
         weights: [K], their sum 1, or [targets, K] where each target has its own; None where all are equal.
         player_of: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
-            from a reference, all together. None where each feature of the references is a player.
+            from a reference, all together.
         pairs: the interactions of two players, half of each, instead of the players' Shapley values.
         trees: of the ensemble, where not all of their groups are wanted.
 
@@ -135,9 +135,6 @@ def build_tables(
         UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
         InvalidReferencesError: covers that leave out a split.
     """
-    if player_of is None:
-        assert references is not None
-        player_of = np.arange(references.shape[1])
     if references is not None:
         ensemble = replace(ensemble, share=None)
     trees = trees_of(ensemble, values) if trees is None else trees
@@ -179,12 +176,12 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
     if not deep and size <= MOST_BYTES:
         return
     leaves = sum(len(group.leaves) for group in groups)
-    told = f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {in_words(size)} together"
+    message = f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {in_words(size)} together"
     if deep:
         widest = max(len(group.states) for group in deep)
-        told += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
+        message += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
     raise UnsupportedModelError(
-        f"{told}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
+        f"{message}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
         "features), are kept in a graph. Train with a max_depth (6 to 8), or with fewer trees, or take "
         "shap.TreeExplainer."
     )
@@ -277,7 +274,7 @@ class _Layout:
     def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: Units) -> None:
         self.values, self.units, self.targets = values, units, values.shape[1]
         self.every = units.every(trees)
-        self.place = {unit: i for i, unit in enumerate(self.every)}
+        self.position = {unit: i for i, unit in enumerate(self.every)}
         members = [(tree, group) for tree in trees for group in tree.groups]
         self.columns = {id(g): {c: i for i, c in enumerate(columns_of(g, values, units))} for _, g in members}
         sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
@@ -329,7 +326,7 @@ class _Layout:
             self.numbers,
             group=np.repeat(np.arange(len(widths)), widths),
             within=np.concatenate([np.arange(width) for width in [0, *widths]]),
-            column=np.array([t * len(self.every) + self.place[unit] for t, unit in columns], np.int64),
+            column=np.array([t * len(self.every) + self.position[unit] for t, unit in columns], np.int64),
         )
 
 

@@ -155,8 +155,8 @@ def _rows_read(mixing: Mixing) -> list[str]:
     """
     ends, graph = mixing.target.tensors, mixing.model.graph
     needed = reach_backward(graph, mixing.target.output, ends) - set(ends)
-    beside = [v for v in graph.inputs if v.name in needed and v.shape is not None and v.shape.rank()]
-    return [*ends, *(str(v.name) for v in beside)]
+    accompanying = [v for v in graph.inputs if v.name in needed and v.shape is not None and v.shape.rank()]
+    return [*ends, *(str(v.name) for v in accompanying)]
 
 
 class _Row:
@@ -263,15 +263,15 @@ class _Chunk:
         numbers = op.Min(op.Add(self.body.inputs[0], self._shared(np.arange(mixing.size))), last)
         k = op.Mod(numbers, count)
         masks = op.Gather(self._shared(mixing.coalitions.masks), op.Div(numbers, count))  # [size, P]
-        held = {}
+        inputs = {}
         for name, row in self.rows.items():
             shape = [d for d in (row.shape or ()) if isinstance(d, int)]
             x = op.Reshape(row, [1, *shape])
             if name not in mixing.game.of:
-                held[name] = op.Expand(x, [mixing.size, *(1 for _ in shape)])
+                inputs[name] = op.Expand(x, [mixing.size, *(1 for _ in shape)])
                 continue
-            held[name] = self._mixed(self._mask(masks, mixing.game.of[name]), x, references.arrays[name], k)
-        y = self._evaluate(held)
+            inputs[name] = self._mixed(self._mask(masks, mixing.game.of[name]), x, references.arrays[name], k)
+        y = self._evaluate(inputs)
         answers = self._at_targets(op.Reshape(y, [mixing.size, -1]), winner)
         answers.dtype = self.op.dtype
         self.body.outputs.append(answers)
@@ -312,18 +312,18 @@ class _Chunk:
         first = op.Gather(y, [i for i, _ in ends], axis=1)
         if all(i is None for _, i in ends):
             return first
-        held = np.asarray([i is not None for _, i in ends])
+        contrasted = np.asarray([i is not None for _, i in ends])
         against = op.Gather(y, [i or 0 for _, i in ends], axis=1)
         zero = np.asarray(0, self.op.dtype.numpy())
-        return op.Sub(first, op.Where(held, against, zero))
+        return op.Sub(first, op.Where(contrasted, against, zero))
 
-    def _evaluate(self, held: Mapping[str, ir.Value]) -> ir.Value:
+    def _evaluate(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
         """Return the explained output of mixed rows, computed by a copy of the model's own nodes."""
-        graph, ends = self.mixing.model.graph, list(held)
+        graph, ends = self.mixing.model.graph, list(inputs)
         needed = reach_backward(graph, self.mixing.target.output, ends)
         nodes = [n for n in graph if any(v.name in needed for v in n.outputs) and not made_by(n, ends)]
         values = {str(v.name): v for v in _values(graph)}
-        for name, value in held.items():
+        for name, value in inputs.items():
             ir.convenience.replace_all_uses_with(values[name], value)
         outside = {str(v.name): v for v in (*self.op.graph.inputs, *self.op.graph.initializers.values())}
         for value in [*graph.inputs, *graph.initializers.values()]:
@@ -342,7 +342,7 @@ class _Chunk:
         for value in made:
             value.name, value.shape = f"coalitions/model/{value.name}" if value.name else None, None
         self.nodes.insert(nodes)
-        return held.get(self.mixing.target.output, values[self.mixing.target.output])
+        return inputs.get(self.mixing.target.output, values[self.mixing.target.output])
 
     def _shared(self, array: np.ndarray) -> ir.Value:
         return self.op.constant(array).value

@@ -130,13 +130,13 @@ def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: 
     player_of_element = np.concatenate([trees.game.of[end].reshape(-1) for end in ends])
     behind = reach_backward(graph, tensor, ends)
     nodes = [n for n in graph if not made_by(n, ends) and any(v.name in behind for v in n.outputs)]
-    places, words = dict[str, np.ndarray](), list[str]()
+    numbers, words = dict[str, np.ndarray](), list[str]()
     for name in (*ends, *(str(v.name) for v in graph.inputs)):
-        if name not in places and name in lowered.specs:
+        if name not in numbers and name in lowered.specs:
             row = lowered.specs[name][0]
-            places[name] = len(words) + np.arange(prod(row)).reshape(row)
+            numbers[name] = len(words) + np.arange(prod(row)).reshape(row)
             words += [f"{name}[{', '.join(map(str, i[1:]))}]" for i in np.ndindex(*row)]
-    made = made_of(lowered, nodes, places, tensor)
+    made = made_of(lowered, nodes, numbers, tensor)
     for feature, of in enumerate(made.of):
         if len({int(player_of_element[i]) for i in of if i < len(player_of_element)}) > 1:
             raise UnsupportedModelError(

@@ -41,7 +41,7 @@ class TreeMethod(Method, Protocol):
         target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
-        player_of: np.ndarray | None = None,
+        player_of: np.ndarray,
         margins: Margins | None = None,
     ) -> Tensor:
         """Return the attributions of one row, row shape [1, targets · players].
@@ -50,7 +50,7 @@ class TreeMethod(Method, Protocol):
             target_matrix: [columns, targets] how much of each of the ensemble's scores a target is.
             x: what the ensemble reads, row shape [1, features].
             references: the rows of `reference_set`.
-            player_of: [features] the player of each; None where each feature is a player.
+            player_of: [features] the player of each.
             margins: where probabilities are explained.
         """
 
@@ -62,7 +62,7 @@ class TreeMethod(Method, Protocol):
         x: Tensor,
         references: ReferenceSet | None,
         attributions: Tensor,
-        player_of: np.ndarray | None = None,
+        player_of: np.ndarray,
     ) -> Tensor:
         """Return the interactions of each two players of one row, row shape [1, targets · players · players].
 

@@ -114,7 +114,7 @@ class _Following:
         made = [v for v in reads(node) if v.name in self.known]
         if not made or node.op_type in OF_SIZES:
             return
-        if self._holds_all(node):
+        if self._misses_nothing(node):
             self.whole.add(str(node.outputs[0].name))
         if self._is_zero(node):
             found = [np.zeros(self.shape(str(node.outputs[0].name)), np.int64)]
@@ -129,7 +129,7 @@ class _Following:
             found = [np.full(self.shape(str(v.name)), every) for v in node.outputs if v.name]
         self.known.update(zip((str(v.name) for v in node.outputs if v.name), found, strict=False))
 
-    def _holds_all(self, node: ir.Node) -> bool:
+    def _misses_nothing(self, node: ir.Node) -> bool:
         """Tell whether a node's output misses nothing: of an Imputer's Where, and of what moves that."""
         if node.op_type == "Where":
             test = node.inputs[0].producer() if node.inputs[0] is not None else None
@@ -161,9 +161,9 @@ class _Following:
                 operands.append(None)
             elif i and node.op_type != "Concat":
                 known = value.const_value
-                held = self.lowered.constants[str(value.name)] if known is None else known.numpy()
+                array = self.lowered.constants[str(value.name)] if known is None else known.numpy()
                 # A tensor of its own: the value's name becomes that of its tensor, which is the user's.
-                constants.append(ir.Value(name=f"place{i}", const_value=ir.Tensor(held)))
+                constants.append(ir.Value(name=f"place{i}", const_value=ir.Tensor(array)))
                 operands.append(constants[-1])
             else:
                 given[f"data{i}"] = self._of(node, i)
@@ -190,8 +190,8 @@ class _Following:
         assert value is not None
         if str(value.name) in self.known:
             return self.known[str(value.name)]
-        held = value.const_value
-        return np.zeros(self.shape(str(value.name)) if held is None else held.numpy().shape, np.int64)
+        constant = value.const_value
+        return np.zeros(self.shape(str(value.name)) if constant is None else constant.numpy().shape, np.int64)
 
     def _spread(self, node: ir.Node, position: int) -> np.ndarray:
         """Repeat each element's number for all that it looks up, along the axes behind its own."""

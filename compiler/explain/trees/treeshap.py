@@ -108,7 +108,7 @@ class TreeShap:
         target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
-        player_of: np.ndarray | None = None,
+        player_of: np.ndarray,
         margins: Margins | None = None,
     ) -> Tensor:
         """Look up what was computed for every pattern of conditions that a row can satisfy."""
@@ -127,7 +127,7 @@ class TreeShap:
         x: Tensor,
         references: ReferenceSet | None,
         attributions: Tensor,
-        player_of: np.ndarray | None = None,
+        player_of: np.ndarray,
     ) -> Tensor:
         """Look interactions up in tables of their own."""
         tables = self._tables(ensemble, target_matrix, x, references, player_of, pairs=True)
@@ -139,7 +139,7 @@ class TreeShap:
         target_matrix: np.ndarray,
         x: Tensor,
         references: ReferenceSet | None,
-        player_of: np.ndarray | None,
+        player_of: np.ndarray,
         *,
         pairs: bool = False,
     ) -> Tables:
@@ -150,7 +150,6 @@ class TreeShap:
             rows = rows.reshape(len(rows), count)
         if self.references is None and rows is not None:
             ensemble, rows = counted(ensemble, rows, weights), None
-        player_of = np.arange(count) if player_of is None else player_of
         return build_tables(ensemble, ensemble.weights @ target_matrix, rows, weights, player_of, pairs=pairs)
 
 
@@ -160,12 +159,11 @@ def _by_references(
     values: np.ndarray,
     x: Tensor,
     references: ReferenceSet,
-    player_of: np.ndarray | None,
+    player_of: np.ndarray,
 ) -> Tensor:
     """Look attributions up in tables, and compute them leaf by leaf where these would be too large."""
     (rows,), x = references.arrays.values(), _flat(op, x)
     rows, weights = rows.reshape(len(rows), -1), references.weights
-    player_of = np.arange(rows.shape[1]) if player_of is None else player_of
     ensemble = replace(ensemble, share=None)
     kept, deep = apart(trees_of(ensemble, values), values, player_of)
     found = emit_tables(op, build_tables(ensemble, values, rows, weights, player_of, trees=kept), x, op.dtype)
@@ -180,7 +178,7 @@ def _rescaled(
     target_matrix: np.ndarray,
     x: Tensor,
     references: ReferenceSet,
-    player_of: np.ndarray | None,
+    player_of: np.ndarray,
     margins: Margins,
 ) -> Tensor:
     """Return the attributions of the margin to each reference times the slope to it.

@@ -131,15 +131,15 @@ def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Ten
 
 def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
     """Sum over what one id is looked up as, each sum at the id's index in the input's row."""
-    if at.places is None:
+    if at.indices is None:
         return a
-    axes = list(range(at.places.ndim, a.rank))
+    axes = list(range(at.indices.ndim, a.rank))
     a = op.ReduceSum(a, axes, keepdims=0) if axes else a
-    places, shape = at.places.reshape(1, -1), at.row
-    a = op.reshape(a, places.shape)
-    if not np.array_equal(places[0], np.arange(math.prod(shape))):
+    indices, shape = at.indices.reshape(1, -1), at.row
+    a = op.reshape(a, indices.shape)
+    if not np.array_equal(indices[0], np.arange(math.prod(shape))):
         zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
-        to = op.row_constant(places.astype(np.int64))
+        to = op.row_constant(indices.astype(np.int64))
         a = op.ScatterElements(zeros, to, a, axis=1, reduction="add")
     return op.reshape(a, shape)
 
@@ -220,7 +220,7 @@ def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedCon
 
 
 def emit_channels(
-    op: Ops, method: Walked, asked: ExplainedConcepts, layer: Explained, weights: np.ndarray | None
+    op: Ops, method: Walked, requested: ExplainedConcepts, layer: Explained, weights: np.ndarray | None
 ) -> tuple[list[ir.Value], Carried]:
     """Emit the attribution of each channel [N, T, channels], and the largest by size [N, T, C].
 
@@ -229,13 +229,14 @@ def emit_channels(
     """
     op.scope = "concepts"
     attributions = method.attribute(op, layer.multiplier, layer.x, layer.start, weights)
-    axis, rank = asked.axis, attributions.rank
+    axis, rank = requested.axis, attributions.rank
     others = [i for i in range(1, rank) if i != axis]
     each = op.ReduceSum(attributions, others, keepdims=0) if others else attributions
-    _, places = op.emit("TopK", [op.Abs(each), [asked.count]], {"axis": 1}, outputs=2)
+    _, channels = op.emit("TopK", [op.Abs(each), [requested.count]], {"axis": 1}, outputs=2)
     count = each.shape[1]
-    row = [1, asked.count, *(count if i == axis else 1 for i in range(1, rank))]
-    chosen = op.Equal(op.reshape(places, (1, asked.count, 1)), op.constant(np.arange(count, dtype=np.int64)))
+    row = [1, requested.count, *(count if i == axis else 1 for i in range(1, rank))]
+    largest = op.reshape(channels, (1, requested.count, 1))
+    chosen = op.Equal(largest, op.constant(np.arange(count, dtype=np.int64)))
     mask = op.along(op.reshape(op.Cast(chosen, to=int(layer.x.dtype)), row), "C")
     arrived = layer.multiplier
     if isinstance(arrived, Relevance):
@@ -243,8 +244,8 @@ def emit_channels(
     else:
         masked = op.Mul(arrived, mask)
     outputs = [
-        op.attributions_output(each, asked.attributions),
-        op.attributions_output(places, asked.channels),
+        op.attributions_output(each, requested.attributions),
+        op.attributions_output(channels, requested.channels),
     ]
     return outputs, masked
 
@@ -252,7 +253,7 @@ def emit_channels(
 def emit_heatmaps(
     op: Ops,
     method: Walked,
-    asked: ExplainedConcepts,
+    requested: ExplainedConcepts,
     explained: Sequence[Explained],
     weights: np.ndarray | None,
 ) -> list[ir.Value]:
@@ -266,11 +267,11 @@ def emit_heatmaps(
     for name, parts in by_name(explained).items():
         each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
         heatmaps = together(op, parts, each)
-        outputs.append(op.attributions_output(heatmaps, asked.heatmaps[name], "TC"))
+        outputs.append(op.attributions_output(heatmaps, requested.heatmaps[name], "TC"))
     return outputs
 
 
-def layers_asked(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
+def requested_layers(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
     """Return the names of the values whose attributions are requested in addition to the inputs'.
 
     "all" are the outputs of operators with weights and of products of two values (attention), and the

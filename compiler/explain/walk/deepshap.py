@@ -74,8 +74,8 @@ class DeepShap(Weighted):
 
 def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
     """Pull m back at the midpoint (x + r)/2: the exact two-player Shapley value of a product."""
-    if _places_differ(call):
-        return _between_places(op, call, m)
+    if _indices_differ(call):
+        return _between_indices(op, call, m)
     if sum(call.varying) == 1:
         return pull_back(call.x, call, m)
     middle = [
@@ -85,7 +85,7 @@ def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
     return pull_back(call.at(op, middle), call, m)
 
 
-def _places_differ(call: Call) -> bool:
+def _indices_differ(call: Call) -> bool:
     """Tell whether what the operator takes as given, such as computed indices, differs at the references."""
     if call.r is None:  # a linear call that another has changed places with: it is not made there
         return False
@@ -98,7 +98,7 @@ def _places_differ(call: Call) -> bool:
     return any(x.value is not r.value and x.batch_axes for x, r in both)
 
 
-def _between_places(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+def _between_indices(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     """Return ½(P_x + P_r)ᵀm, and what of m·Δy is left in proportion to |Δx|: exact and bounded."""
     halves = [pull_back(at, call, op.Mul(m, 0.5)) for at in (call.x, call.reference)]
     means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]
@@ -133,12 +133,9 @@ def _smooth_secant(op: Ops, call: Call) -> Tensor:
     With ε the rounding of the dtype, Σ m·Δ keeps Δy to its rounding, and the slope of a function on the scale
     of 1 is off by √ε/2 at most, at Δx ≈ √ε; the plain quotient loses all digits there.
     """
-    x, *others = call.x.inputs
-    r = call.reference.inputs[0]
-    assert x is not None
+    x, r = call.x.first, call.reference.first
     epsilon = float(np.finfo(x.dtype.numpy()).eps)
-    slope = call.at(op, [x, *others]).pullbacks[0]
-    assert slope is not None
+    slope = call.at(op, call.x.inputs).pullback()
     d, change = op.Sub(x, r), op.Sub(call.x.y, call.reference.y)
     rise = op.Add(op.Mul(change, d), slope(op.array([epsilon], x)))
     return op.Div(rise, op.Add(op.Mul(d, d), epsilon))
@@ -152,9 +149,8 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     One of the two is zero, so one value is scattered for each output; and x − r has the sign of y − y_r
     at either winner, so both may stand there by their size.
     """
-    x, r = call.x.inputs[0], call.reference.inputs[0]
+    x, r = call.x.first, call.reference.first
     at_x, at_r = call.x.pullbacks[0], call.reference.pullbacks[0]
-    assert x is not None
     assert isinstance(at_x, Selection)
     assert isinstance(at_r, Selection)
     minus = partial(difference, op) if Trait.MASKED in call.rule.traits else op.Sub

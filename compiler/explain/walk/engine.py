@@ -23,8 +23,8 @@ from compiler.explain.walk.attributions import (
     emit_outputs,
     has_gap_error,
     has_standard_error,
-    layers_asked,
     layers_walked,
+    requested_layers,
 )
 from compiler.explain.walk.backward import Carried, ExplainsScores, Extended, OnPaths, Planned, Walked, walk
 from compiler.explain.walk.path import Path, choose_path
@@ -116,8 +116,8 @@ class Walk(Engine):
 
     def options(self, selection: Selection) -> dict[str, Any]:
         path: Path = selection.part
-        asked = {"layers": path.layers, "concepts": path.concepts and asdict(path.concepts)}
-        return {name: value for name, value in asked.items() if value}
+        requested = {"layers": path.layers, "concepts": path.concepts and asdict(path.concepts)}
+        return {name: value for name, value in requested.items() if value}
 
     def extensions(self, method: Method) -> Sequence[Extension]:
         return method.extensions if isinstance(method, Extended) else ()
@@ -132,7 +132,7 @@ class Walk(Engine):
         op, references, selection = canvas.op, canvas.references, canvas.selection
         method, target, path = selection.method, selection.target, selection.part
         assert isinstance(method, Walked)
-        at_x = canvas.at_x(path.active, path.held)
+        at_x = canvas.at_x(path.active, path.blocked)
         calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
         at_x.lift_outputs()
         at_r = None if references is None else _at_references(at_x, references, path)
@@ -147,18 +147,18 @@ class Walk(Engine):
             at = op.reshape(at_r.at(target.output), (1, int(np.prod(y.shape))))
             base = _mean_over_references(op, at, weights)
         seed = seed_of(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
-        asked, concepts = layers_asked(path, target.output, calls), self.outputs(selection).concepts
+        requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
         own = [path.concepts.layer] if concepts else []
-        watched = {*asked, *own}
+        watched = {*requested, *own}
         steps, pull = method.plan(op, calls, watched) if isinstance(method, Planned) else (calls, method.pull)
-        kept = layers_walked(asked, calls, steps, named=path.layers != "all")
+        kept = layers_walked(requested, calls, steps, named=path.layers != "all")
         check_names(selection.lowered, {attributions_name(name) for name in kept})
         check_group_names(target, kept)
         layers_walked(own, calls, steps, named=True)
 
         def walk_from(output: str, multiplier: Carried) -> dict[str, Any]:
-            tell = partial(canvas.progress, "walking back")
-            return walk(op, steps, output, multiplier, pull, lambda i: tell(i, len(steps)), {*kept, *own})
+            report = partial(canvas.progress, "walking back")
+            return walk(op, steps, output, multiplier, pull, lambda i: report(i, len(steps)), {*kept, *own})
 
         def explained(arriving: Mapping[str, Any]) -> list[Explained]:
             leaves = target.leaves

@@ -178,8 +178,8 @@ class ExpectedGradients(_Derivative):
     def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
         assert r is not None
         rows = rows_along(op, r)
-        places, alphas = self.pairs(len(rows), weights)
-        start = along(op, rows[places], "S")
+        indices, alphas = self.pairs(len(rows), weights)
+        start = along(op, rows[indices], "S")
         return Point(_between(op, start, x, alphas), start)
 
     def attribute(

@@ -46,18 +46,18 @@ class Flow:
 
     Attributes:
         active: names of the values that carry them.
-        held: pairs of a node's first output and the position of an input that is active, yet carries none.
+        blocked: pairs of a node's first output and the position of an input that is active, yet carries none.
         stops: with the name of an output of each node, by which one knows whether it matters.
     """
 
     active: frozenset[str]
-    held: frozenset[tuple[str, int]]
+    blocked: frozenset[tuple[str, int]]
     stops: tuple[tuple[str, Stop], ...]
 
 
 def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
     """Follow attributions from where a walk ends through the graph."""
-    active, held, stops = set(ends), set(), []
+    active, blocked, stops = set(ends), set(), []
     opset = lowered.model.graph.opset_imports.get("", 21)
     for node in lowered.model.graph:
         if active.isdisjoint(names_read(node)) or made_by(node, ends) or node.op_type in OF_SIZES | _CONSTANT:
@@ -68,7 +68,7 @@ def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
         kept = [i for i in carried if about.takes(i)]
         for i in carried:
             if i not in kept:
-                held.add((first, i))
+                blocked.add((first, i))
                 stops.append((first, about.stop(i, "it chooses values by place, and has no multiplier")))
         inner = bool(carried) is False  # read from inside a branch or a body
         given = [v for j, v in enumerate(node.outputs) if v.name and about.gives(j)]
@@ -78,7 +78,7 @@ def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
                 stops += [
                     (first, about.stop(i, "the operator has no rule, and gives no floats")) for i in kept
                 ]
-    return Flow(frozenset(active), frozenset(held), tuple(stops))
+    return Flow(frozenset(active), frozenset(blocked), tuple(stops))
 
 
 def is_number(lowered: Lowered, value: ir.Value) -> bool:
@@ -145,18 +145,18 @@ def in_floats(
     lowered: Lowered,
     nodes: Sequence[ir.Node],
     active: frozenset[str],
-    held: Collection[tuple[str, int]],
+    blocked: Collection[tuple[str, int]],
     dtype: ir.DataType,
 ) -> Lowered:
     """Return a copy with Casts around nodes that take floats alone; `lowered` itself where there are none.
 
     Args:
         nodes: those on the path.
-        active, held: see `Flow`.
+        active, blocked: see `Flow`.
         dtype: in which they are computed.
     """
     chosen = {
-        node: [v for v in _carrying(node, active, held) if not is_number(lowered, v)]
+        node: [v for v in _carrying(node, active, blocked) if not is_number(lowered, v)]
         for node in nodes
         if _knows_floats_alone(node)
     }
@@ -170,10 +170,10 @@ def in_floats(
     return with_model(lowered, model)
 
 
-def _carrying(node: ir.Node, active: frozenset[str], held: Collection[tuple[str, int]]) -> list[ir.Value]:
+def _carrying(node: ir.Node, active: frozenset[str], blocked: Collection[tuple[str, int]]) -> list[ir.Value]:
     """Return the inputs and outputs through which attributions pass."""
     first = str(node.outputs[0].name)
-    inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in held]
+    inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in blocked]
     return [v for v in (*inputs, *node.outputs) if v.name in active]
 
 
@@ -219,7 +219,7 @@ class Path:
     Attributes:
         dependent: names of all values that depend on the explained inputs, in whatever way.
         active: names of the values through which attributions reach them.
-        held: see `Flow`.
+        blocked: see `Flow`.
         nodes: the operators of the path, in topological order, with their rules.
         layers: values on the way whose attributions are asked for too, in the order of the graph, or "all".
         concepts: the channels of one of them, one by one.
@@ -227,7 +227,7 @@ class Path:
 
     dependent: frozenset[str]
     active: frozenset[str]
-    held: frozenset[tuple[str, int]]
+    blocked: frozenset[tuple[str, int]]
     nodes: tuple[tuple[ir.Node, Rule], ...]
     layers: tuple[str, ...] | Literal["all"] = ()
     concepts: Concepts | None = None
@@ -264,34 +264,34 @@ def choose_path(
     elif scores_for is not None:
         name, more = _prefer_scores(lowered, name, ends, scores_for, request)
         notes += more
-    way = _way_to(lowered, name, chosen)
-    leaves = tuple(s for s in chosen.leaves if s.tensor in way.active)
+    route = _route_to(lowered, name, chosen)
+    leaves = tuple(s for s in chosen.leaves if s.tensor in route.active)
     check_shapes(lowered, [s.tensor for s in leaves])
     dtype = lowered.specs[leaves[0].tensor][1]
-    floats = in_floats(lowered, [n for n, _ in way.nodes], way.active, way.flowing.held, dtype)
+    floats = in_floats(lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype)
     if floats is not lowered:
-        lowered, way = floats, _way_to(floats, name, chosen)
-    demand_rows(lowered, name, way.needed)
+        lowered, route = floats, _route_to(floats, name, chosen)
+    demand_rows(lowered, name, route.needed)
     target = Target(
         leaves=leaves,
         output=name,
         elements=choose_targets(request.targets, name, lowered.specs[name][0][1:]),
-        stops=tuple(dict.fromkeys(stop for first, stop in way.flowing.stops if first in way.needed)),
+        stops=tuple(dict.fromkeys(stop for first, stop in route.flowing.stops if first in route.needed)),
         notes=notes,
     )
     path = Path(
         dependent=reach_forward(lowered.model.graph, ends),
-        active=way.active,
-        held=way.flowing.held,
-        nodes=way.nodes,
-        layers=_choose_layers(lowered, request.layers, way, ends, name),
-        concepts=_choose_concepts(lowered, request.concepts, way, ends, name),
+        active=route.active,
+        blocked=route.flowing.blocked,
+        nodes=route.nodes,
+        layers=_choose_layers(lowered, request.layers, route, ends, name),
+        concepts=_choose_concepts(lowered, request.concepts, route, ends, name),
     )
     return lowered, target, path
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Route:
     """What lies between the ends of a walk and the output.
 
     Attributes:
@@ -305,7 +305,7 @@ class _Way:
     nodes: tuple[tuple[ir.Node, Rule], ...]
 
 
-def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
+def _route_to(lowered: Lowered, output: str, chosen: Chosen) -> _Route:
     graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.leaves)
     flowing, needed = flow(lowered, ends), reach_backward(graph, output, ends)
     if output not in flowing.active:
@@ -315,7 +315,7 @@ def _way_to(lowered: Lowered, output: str, chosen: Chosen) -> _Way:
     nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
     if len(nodes) < len(between):  # what has no rule often has no known shape either: this is told first
         raise without_rules(lowered, between, active, ends, output)
-    return _Way(flowing, needed, active, nodes)
+    return _Route(flowing, needed, active, nodes)
 
 
 def _prefer_scores(
@@ -353,14 +353,14 @@ def _check_types(lowered: Lowered, tensors: Sequence[str]) -> None:
 
 
 def _choose_layers(
-    lowered: Lowered, layers: object, way: _Way, ends: Sequence[str], output: str
+    lowered: Lowered, layers: object, route: _Route, ends: Sequence[str], output: str
 ) -> tuple[str, ...] | Literal["all"]:
     if layers == "all":
         return "all"
     if isinstance(layers, str) or not isinstance(layers, Iterable):
         raise InvalidOptionError(f"layers {layers!r}: give a list of names, or 'all'.")
     given = list(layers)
-    made = [str(v.name) for n, _ in way.nodes for v in n.outputs if v.name in way.active]
+    made = [str(v.name) for n, _ in route.nodes for v in n.outputs if v.name in route.active]
     unknown = [n for n in given if n not in made and n not in ends]
     if unknown:
         raise InvalidOptionError(
@@ -374,13 +374,13 @@ def _choose_layers(
 
 
 def _choose_concepts(
-    lowered: Lowered, concepts: Concepts | None, way: _Way, ends: Sequence[str], output: str
+    lowered: Lowered, concepts: Concepts | None, route: _Route, ends: Sequence[str], output: str
 ) -> Concepts | None:
     if concepts is None:
         return None
     if not isinstance(concepts, Concepts):
         raise InvalidOptionError(f"concepts {concepts!r}: give Concepts(layer, count).")
-    name = "".join(_choose_layers(lowered, [concepts.layer], way, ends, output))
+    name = "".join(_choose_layers(lowered, [concepts.layer], route, ends, output))
     row = lowered.specs[name][0] if name and keeps_batch(lowered, name) else ()
     if not 1 <= concepts.axis < len(row):
         raise InvalidOptionError(
@@ -411,7 +411,7 @@ def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> li
 
 def is_linear(target: Target, path: Path) -> bool:
     """Tell whether the output is a linear function of what is explained, as far as operators say so."""
-    if target.stops or any(leaf.places is not None for leaf in target.leaves):
+    if target.stops or any(leaf.indices is not None for leaf in target.leaves):
         return False
     return all(_is_linear(node, rule, path) for node, rule in path.nodes)
 

@@ -140,8 +140,8 @@ def _composition(group: Sequence[Call], name: str) -> Callable[..., Evaluation]:
         values: dict[str | None, Tensor] = {name: x}
         points: list[At] = []
         for call in group:
-            held = [values.get(n, t) for n, t in zip(call.inputs, call.x.inputs, strict=True)]
-            points.append(call.at(op, held))
+            inputs = [values.get(n, t) for n, t in zip(call.inputs, call.x.inputs, strict=True)]
+            points.append(call.at(op, inputs))
             values[call.outputs[0]] = points[-1].y
 
         def pullback(m: Any) -> Tensor:
@@ -211,9 +211,8 @@ def _channel_factor(op: Ops, call: Call) -> Tensor | None:
 
 def _factor(op: Ops, call: Call, shape: Sequence[int]) -> Tensor | None:
     """Return what a multiplier of ones becomes; None where it stays."""
-    ones, pullback = op.row_constant(np.ones(shape, call.x.y.dtype.numpy())), call.x.pullbacks[0]
-    assert pullback is not None
-    factor = pullback(ones)
+    ones = op.row_constant(np.ones(shape, call.x.y.dtype.numpy()))
+    factor = call.x.pullback()(ones)
     return None if factor is ones else factor
 
 
@@ -261,7 +260,7 @@ def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
 
 
 def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
-    """Walk a mean over places behind a layer that treats each place alone as if it stood before it.
+    """Walk a mean over positions behind a layer that treats each position alone as if it stood before it.
 
     On the way back the layer then meets fewer places: a quarter of them for a pool of 2×2.
     """
@@ -272,7 +271,7 @@ def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[
         if (
             len(reading) != 1
             or Trait.SPATIAL_MEAN not in reading[0].rule.traits
-            or not _at_each_place(op, layer)
+            or not _at_each_position(op, layer)
         ):
             continue
         before, behind = _exchanged(op, layer, reading[0])
@@ -281,7 +280,7 @@ def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[
     return order
 
 
-def _at_each_place(op: Ops, layer: Call) -> bool:
+def _at_each_position(op: Ops, layer: Call) -> bool:
     weight = layer.x.inputs[1] if len(layer.x.inputs) > 1 else None
     form = layer.rule.layer_form
     if form is None or weight is None or not layer.varying[0] or any(layer.varying[1:]):
@@ -292,9 +291,8 @@ def _at_each_place(op: Ops, layer: Call) -> bool:
 
 def _exchanged(op: Ops, layer: Call, mean: Call) -> tuple[Call, Call]:
     """Exchange mean(layer(x)) for layer(mean(x)), for pullbacks alone: their values stay as they are."""
-    x, weight = layer.x.inputs[:2]
-    assert x is not None
-    pooled = evaluate(op, mean.rule, [x], mean.attributes, mean.name)
+    weight = layer.x.inputs[1]
+    pooled = evaluate(op, mean.rule, [layer.x.first], mean.attributes, mean.name)
     name = f"{layer.outputs[0]}/pooled"
     applied = evaluate(op, layer.rule, [pooled.y, weight], layer.attributes, layer.name)
     first = replace(mean, inputs=(layer.inputs[0],), outputs=(name,), x=pooled, r=None)

@@ -83,13 +83,13 @@ def without_rules(
     count = "1 node" if len(missing) == 1 else f"{len(missing)} nodes"
     verb = "has" if len(missing) == 1 else "have"
     lines = [f"{count} on the way to {output!r} {verb} no rule:"]
-    lines += [f"  {_place(lowered, path, i)}" for i in missing]
+    lines += [f"  {_described(lowered, path, i)}" for i in missing]
     lines += ["What can be done today:"]
     lines += [f"  {advice}" for advice in _advice(lowered, path, missing, active, ends, output)]
     return UnsupportedModelError("\n".join(lines))
 
 
-def _place(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
+def _described(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
     node = path[i]
     opset = lowered.model.graph.opset_imports.get(node.domain, "?")
     given, made = ([str(v.name) for v in values if v and v.name] for values in (node.inputs, node.outputs))

@@ -26,7 +26,7 @@ def span(value: ir.Value | None) -> Span:
     return _span(value, {}, DEEPEST)
 
 
-def places_read(body: ir.Graph) -> float:
+def positions_read(body: ir.Graph) -> float:
     """Return how many iterations of a Loop find something at their own number; infinite where none looks.
 
     A model fails that goes on for longer: Gather has nothing there.
@@ -111,7 +111,7 @@ def _clip(_: ir.Node, spans: Spans) -> Span:
     return min(max(low, least), most_at_least), min(max(high, least_at_most), most)
 
 
-def _place(node: ir.Node, _: Spans) -> Span:
+def _index(node: ir.Node, _: Spans) -> Span:
     length = _length(node.inputs[0], node.attributes.get_int("axis", 0) or 0)
     return ANY if length is None else (0, length - 1)
 
@@ -140,7 +140,7 @@ _SPANS: dict[str, Rule] = {
     **dict.fromkeys(_MOVES, lambda _, s: _outward(s[0])),
     **dict.fromkeys(("Floor", "Ceil", "Round"), lambda _, s: _outward(s[0])),
     **dict.fromkeys(("Sigmoid", "HardSigmoid", "Softmax"), lambda *_: _UNIT),
-    **dict.fromkeys(("ArgMax", "ArgMin"), _place),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _index),
     "Abs": lambda _, s: (0, max(abs(s[0][0]), abs(s[0][1]))),
     "Add": lambda _, s: (s[0][0] + s[1][0], s[0][1] + s[1][1]),
     "Clip": _clip,

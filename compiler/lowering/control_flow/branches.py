@@ -17,7 +17,7 @@ from compiler.errors import UnsupportedModelError
 from compiler.graph.nodes import names_read, stand_for
 from compiler.lowering.batch import dependent_on_batch
 from compiler.lowering.bodies import let_go, name_outputs
-from compiler.lowering.control_flow.bounds import places_read, span
+from compiler.lowering.control_flow.bounds import positions_read, span
 from compiler.lowering.control_flow.known import constants_of
 from compiler.lowering.control_flow.sequences import OPERATORS as SEQUENCES
 from compiler.lowering.control_flow.sequences import resolve_sequences
@@ -201,13 +201,13 @@ class _Inliner:
         Raises _StaysError: it is data, and nothing bounds it.
         """
         if count is None:
-            return places_read(body), None
+            return positions_read(body), None
         (known,) = constants_of(self.model, [count])
         if known is not None:
-            return known.item() if known.item() <= LIMIT else places_read(body), None
+            return known.item() if known.item() <= LIMIT else positions_read(body), None
         if not self.by_data:
             raise _StaysError("its trip count is not known before the model runs")
-        most = min(span(count)[1], places_read(body))
+        most = min(span(count)[1], positions_read(body))
         if most > LIMIT:
             raise _StaysError(_UNBOUNDED_COUNT)
         return most, _scalar(op, count)
@@ -237,8 +237,8 @@ class _Inliner:
                 values.append(part)
         directions = _ints(node, "scan_output_directions", len(collected))
         turned = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
-        places = _ints(node, "scan_output_axes", len(collected))
-        return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, places, strict=True))]
+        output_axes = _ints(node, "scan_output_axes", len(collected))
+        return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, output_axes, strict=True))]
 
     # -- what they share ------------------------------------------------------------------------------
 

@@ -22,14 +22,14 @@ def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray
         nodes = list(dict.fromkeys(n for found in behind for n in found or ()))
         alone = extract(model, nodes, (), list(computed))
         fold_weights(alone)
-        arrays = {str(v.name): _held(v) for v in alone.graph.outputs}
+        arrays = {str(v.name): _array_of(v) for v in alone.graph.outputs}
     return [
-        None if nodes is None else arrays[str(v.name)] if nodes else _held(v)
+        None if nodes is None else arrays[str(v.name)] if nodes else _array_of(v)
         for v, nodes in zip(values, behind, strict=True)
     ]
 
 
-def _held(value: ir.Value) -> np.ndarray:
+def _array_of(value: ir.Value) -> np.ndarray:
     assert value.const_value is not None
     return value.const_value.numpy()
 

@@ -52,7 +52,7 @@ def _elements(node: ir.Node, known: Known) -> Elements | None:
     return None if first is None else known.get(first)
 
 
-def _place(node: ir.Node, i: int, default: int) -> int | None:
+def _index(node: ir.Node, i: int, default: int) -> int | None:
     """Return a position: `default` where it is left out, None where it is not known."""
     value = node.inputs[i] if len(node.inputs) > i else None
     if value is None:
@@ -64,7 +64,7 @@ def _insert(_: Rewriting, node: ir.Node, known: Known) -> Result:
     elements = _elements(node, known)
     if elements is None or node.inputs[1] is None:
         return None
-    at = _place(node, 2, len(elements))
+    at = _index(node, 2, len(elements))
     if at is None:
         return None
     at = at + len(elements) if at < 0 else at
@@ -73,7 +73,7 @@ def _insert(_: Rewriting, node: ir.Node, known: Known) -> Result:
 
 def _erase(_: Rewriting, node: ir.Node, known: Known) -> Result:
     elements = _elements(node, known)
-    at = None if elements is None else _place(node, 1, len(elements) - 1)
+    at = None if elements is None else _index(node, 1, len(elements) - 1)
     if elements is None or at is None:
         return None
     gone = at % len(elements)
@@ -81,7 +81,7 @@ def _erase(_: Rewriting, node: ir.Node, known: Known) -> Result:
 
 
 def _at(_: Rewriting, node: ir.Node, known: Known) -> Result:
-    elements, at = _elements(node, known), _place(node, 1, 0)
+    elements, at = _elements(node, known), _index(node, 1, 0)
     if elements is None or at is None:
         return None
     if not -len(elements) <= at < len(elements):

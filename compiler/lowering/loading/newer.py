@@ -36,16 +36,16 @@ def known_to_runtime(
     Raises:
         InvalidModelError: `load` does, for a reason that no definition of ONNX's helps against.
     """
-    told: list[str] = []
-    while len(told) < _MOST and (changed := _older(proto, str(error))) is not None:
+    notes: list[str] = []
+    while len(notes) < _MOST and (changed := _older(proto, str(error))) is not None:
         proto, note = changed
-        told.append(note)
+        notes.append(note)
         try:
             load(proto)
         except InvalidModelError as another:
             error = another
         else:
-            return proto, tuple(told)
+            return proto, tuple(notes)
     raise error
 
 

@@ -167,8 +167,8 @@ def instance_normalization(op: Any, x: ir.Value, scale: ir.Value, bias: ir.Value
         return None
     ones = _ones(x, [length_of(x, 1)])
     z = op.InstanceNormalization(x, ones, 0 * ones, **attributes)
-    places = list(range(1, rank_of(x) - 1))
-    return op.Add(op.Mul(z, op.Unsqueeze(scale, places)), op.Unsqueeze(bias, places))
+    spatial = list(range(1, rank_of(x) - 1))
+    return op.Add(op.Mul(z, op.Unsqueeze(scale, spatial)), op.Unsqueeze(bias, spatial))
 
 
 @rewrites("BatchNormalization")
@@ -201,10 +201,10 @@ def batch_normalization(
 def _trained(op: Any, x: ir.Value, parts: Sequence[ir.Value], epsilon: float, momentum: float) -> Any:
     """Return the values of a BatchNormalization in training: y, running mean and running variance."""
     scale, bias, mean, variance = parts
-    axes, places = [0, *range(2, rank_of(x))], list(range(1, rank_of(x) - 1))
+    axes, spatial = [0, *range(2, rank_of(x))], list(range(1, rank_of(x) - 1))
 
     def spread(v: Any) -> Any:
-        return op.Unsqueeze(v, places) if places else v
+        return op.Unsqueeze(v, spatial) if spatial else v
 
     def running(old: ir.Value, new: Any) -> Any:
         return op.Add(op.Mul(old, float(momentum)), op.Mul(new, 1 - float(momentum)))

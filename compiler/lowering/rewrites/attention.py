@@ -115,11 +115,11 @@ def _zero(mask: ir.Value) -> np.ndarray:
 
 def _within(op: Rewriting, ends: ir.Value, rows: ir.Value, k: ir.Value) -> ir.Value:
     """Return which keys stand before each row's end, and from its begin where there is one [N, 1, 1, T]."""
-    place = _places(op, k, 2)
+    positions = _positions(op, k, 2)
     if _parts(op, ends, rows) == 1:
-        return op.Less(place, _per_row(op, ends))
+        return op.Less(positions, _per_row(op, ends))
     end, begin = op.split(ends, None, axis=0)
-    return op.And(op.Less(place, _per_row(op, end)), op.Not(op.Less(place, _per_row(op, begin))))
+    return op.And(op.Less(positions, _per_row(op, end)), op.Not(op.Less(positions, _per_row(op, begin))))
 
 
 def _per_row(op: Rewriting, numbers: ir.Value) -> ir.Value:
@@ -293,13 +293,13 @@ def group_query_attention(
     counts = (num_heads, kv_num_heads, kv_num_heads)
     q, k, v = (_heads(op, x, n) for x, n in zip(parts, counts, strict=True) if x is not None)
     if do_rotary and cos is not None and sin is not None:
-        places = _places(op, query)
+        positions = _positions(op, query)
         half = length_of(cos, 1)
-        table = [op.Gather(t, places, axis=0) for t in (cos, sin)]
+        table = [op.Gather(t, positions, axis=0) for t in (cos, sin)]
         q, k = (_rotated(op, x, table[0], table[1], size, half, rotary_interleaved) for x in (q, k))
     mask = _causal(op, q, k, query, local_window_size)
     if lengths is not None:
-        inside = op.Less(_places(op, k, 2), op.Add(_per_row(op, lengths), np.asarray(1)))
+        inside = op.Less(_positions(op, k, 2), op.Add(_per_row(op, lengths), np.asarray(1)))
         mask = op.Where(inside, mask, _lowest(query))
     wide = [_repeated(op, x, num_heads // kv_num_heads, num_heads, size) for x in (k, v)]
     y = _attended(op, q, wide[0], wide[1], _scale(scale, size, query), [attention_bias, mask], softcap)
@@ -339,16 +339,18 @@ def rotary_embedding(
     if rotary_embedding_dim and not heads_first:
         size = length_of(x, -1) // num_heads
     rank = rank_of(position_ids)
-    places = position_ids if rank == 2 else op.Add(_places(op, x, 2 if heads_first else 1), position_ids)
+    positions = position_ids
+    if rank != 2:
+        positions = op.Add(_positions(op, x, 2 if heads_first else 1), position_ids)
     own = [rank] if not heads_first else [1] if rank == 2 else []
-    table = [op.Gather(t, places, axis=0) for t in (cos, sin)]
+    table = [op.Gather(t, positions, axis=0) for t in (cos, sin)]
     c, s = (op.Unsqueeze(t, own) if own else t for t in table)
     heads = x if heads_first else op.Reshape(x, [0, 0, -1, size])
     y = _rotated(op, heads, c, s, size, half, interleaved)
     return y if heads_first else op.Reshape(y, [0, 0, -1])
 
 
-def _places(op: Rewriting, x: ir.Value, axis: int = 1) -> ir.Value:
+def _positions(op: Rewriting, x: ir.Value, axis: int = 1) -> ir.Value:
     """0, 1, 2 … along an axis."""
     return op.Range(np.asarray(0), op.Squeeze(_length(op, x, axis)), np.asarray(1))
 

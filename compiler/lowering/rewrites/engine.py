@@ -330,8 +330,8 @@ def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) ->
 
 
 @idiom("Transpose")
-def gathered_places(op: Any, gathered: ir.Value, *, perm: list[int] | None = None) -> Any:
-    """Transpose(GatherND(Transpose(x), places)): the places of a plane, with the batch on axis 0 throughout.
+def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = None) -> Any:
+    """Transpose(GatherND(Transpose(x), indices)): indices of a plane, with the batch on axis 0 throughout.
 
     torch.export writes an adaptive pool so, where its windows are not all of one size.
     """
@@ -343,9 +343,9 @@ def gathered_places(op: Any, gathered: ir.Value, *, perm: list[int] | None = Non
         or gather.attributes.get_int("batch_dims")
     ):
         return None
-    moved, places = gather.inputs
+    moved, indices = gather.inputs
     before = moved.producer() if moved is not None else None
-    constant = places.const_value if places is not None else None
+    constant = indices.const_value if indices is not None else None
     if before is None or before.op_type != "Transpose" or "perm" not in before.attributes or constant is None:
         return None
     x, order = before.inputs[0], list(before.attributes["perm"].as_ints())

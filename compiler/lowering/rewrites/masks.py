@@ -24,8 +24,8 @@ def masked_rows(op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     if x is None or x.shape is None or condition.shape is None or _is_guarded(x, condition):
         return None
     axis = softmax.attributes.get_int("axis", -1) % x.shape.rank()
-    place = axis - x.shape.rank() + condition.shape.rank()
-    if place >= 0 and condition.shape[place] != 1:
+    own_axis = axis - x.shape.rank() + condition.shape.rank()
+    if own_axis >= 0 and condition.shape[own_axis] != 1:
         return None
     zero = np.zeros((), dtype_of(x).numpy())
     shares = op.Softmax(op.Where(condition, zero, x), axis=axis)

@@ -174,13 +174,13 @@ def embed_layer_normalization(
     """LayerNormalization of rows of tables of words, positions and segments; lengths of a mask; their sum."""
     del mask_index_type  # of an output that nobody reads where it is 0
     if position_ids is None:
-        place = op.Slice(positions, [0], op.Shape(ids, start=1, end=2), [0])
+        position = op.Slice(positions, [0], op.Shape(ids, start=1, end=2), [0])
     else:
-        place = op.Gather(positions, position_ids, axis=0)
+        position = op.Gather(positions, position_ids, axis=0)
     total = op.Gather(words, ids, axis=0)
     if segment_ids is not None and segments is not None:
         total = op.Add(total, op.Gather(segments, segment_ids, axis=0))
-    total = op.Add(total, place)
+    total = op.Add(total, position)
     lengths = None if mask is None else op.ReduceSum(mask, [1], keepdims=0)
     return op.LayerNormalization(total, scale, beta, axis=-1, epsilon=epsilon), lengths, total
 

@@ -32,10 +32,10 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
         raise UnsupportedModelError(
             "Compress by a condition that is computed: how much it leaves is not known before the model runs"
         )
-    places = np.flatnonzero(condition.const_value.numpy())
+    indices = np.flatnonzero(condition.const_value.numpy())
     if axis is None:
-        return op.Gather(op.Reshape(x, [-1]), places, axis=0)
-    return op.Gather(x, places, axis=axis)
+        return op.Gather(op.Reshape(x, [-1]), indices, axis=0)
+    return op.Gather(x, indices, axis=axis)
 
 
 @idiom("Gather")
@@ -51,29 +51,29 @@ def gather_turned(op: Any, table: ir.Value, ids: ir.Value, *, axis: int = 0) -> 
 
 
 @rewrites("GatherND")
-def gather_nd(op: Any, x: ir.Value, places: ir.Value, *, batch_dims: int = 0) -> Any:
-    """Slices at computed places of axis 0: a Gather, as torch.export's `table[ids]` is one of rows by ids."""
-    if batch_dims or is_constant(places) or places.shape is None or places.shape[-1] != 1:
+def gather_nd(op: Any, x: ir.Value, indices: ir.Value, *, batch_dims: int = 0) -> Any:
+    """Slices at computed indices of axis 0: a Gather, as torch.export's `table[ids]` is one of rows."""
+    if batch_dims or is_constant(indices) or indices.shape is None or indices.shape[-1] != 1:
         return None
-    return op.Gather(x, op.Squeeze(places, [-1]), axis=0)
+    return op.Gather(x, op.Squeeze(indices, [-1]), axis=0)
 
 
 @rewrites("OneHot")
-def one_hot(op: Any, places: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1) -> Any:
+def one_hot(op: Any, indices: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1) -> Any:
     """Compute off + (on − off)·[where the index is]; a float is one exactly where it equals it."""
     count = depth.const_value
     if count is None:
         raise UnsupportedModelError("OneHot with a depth that is computed: export with static feature sizes")
-    rank = rank_of(places)
+    rank = rank_of(indices)
     along = axis % (rank + 1)
     every = np.arange(int(count.numpy().item())).reshape([-1, *(1 for _ in range(rank - along))])
     off, on = (op.Gather(values, [i], axis=0) for i in (0, 1))
-    spread = op.Unsqueeze(places, [along])
-    if places.dtype is None or not places.dtype.is_floating_point():
+    spread = op.Unsqueeze(indices, [along])
+    if indices.dtype is None or not indices.dtype.is_floating_point():
         spread = op.Cast(spread, to=int(ir.DataType.INT64))
         here = op.Or(op.Equal(spread, every), op.Equal(spread, every - len(every)))
         return op.Where(here, on, off)
-    every = every.astype(places.dtype.numpy())
+    every = every.astype(indices.dtype.numpy())
     near = [op.Sub(1.0, op.Abs(op.Sign(op.Sub(spread, v)))) for v in (every, every - len(every))]
     return op.Add(off, op.Mul(op.Add(*near), op.Sub(on, off)))
 
@@ -93,23 +93,23 @@ def tensor_scatter(
     along = axis % rank
     steps = np.arange(length).reshape([-1, *(1 for _ in range(rank - along - 1))])
     if begins is None:
-        places = op.Add(np.zeros(1, np.int64), steps)
+        indices = op.Add(np.zeros(1, np.int64), steps)
     else:
-        places = op.Add(op.Unsqueeze(begins, list(range(1, rank))), steps)
+        indices = op.Add(op.Unsqueeze(begins, list(range(1, rank))), steps)
     if mode == "circular":
-        places = op.Mod(places, np.asarray(size, np.int64))
-    return op.ScatterElements(past, op.Expand(places, op.Shape(update)), update, axis=along)
+        indices = op.Mod(indices, np.asarray(size, np.int64))
+    return op.ScatterElements(past, op.Expand(indices, op.Shape(update)), update, axis=along)
 
 
 @rewrites("ScatterElements")
 def scatter_elements(
-    op: Any, x: ir.Value, places: ir.Value, updates: ir.Value, *, axis: int = 0, reduction: str = "none"
+    op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value, *, axis: int = 0, reduction: str = "none"
 ) -> Any:
     """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
     if reduction in ("none", "add"):
         return None
-    for i in range(length_of(places, axis)):  # along an axis, places may repeat; across it they cannot
-        at, u = (op.Slice(v, [i], [i + 1], [axis]) for v in (places, updates))
+    for i in range(length_of(indices, axis)):  # along an axis, indices may repeat; across it they cannot
+        at, u = (op.Slice(v, [i], [i + 1], [axis]) for v in (indices, updates))
         combined = _combined(op, reduction, op.GatherElements(x, at, axis=axis), u)
         x = op.ScatterElements(x, at, combined, axis=axis)
     return x
@@ -120,26 +120,26 @@ def _combined(op: Any, reduction: str, a: ir.Value, b: ir.Value) -> Any:
 
 
 @rewrites("ScatterND")
-def scatter_nd(op: Any, x: ir.Value, places: ir.Value, updates: ir.Value, *, reduction: str = "none") -> Any:
+def scatter_nd(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value, *, reduction: str = "none") -> Any:
     """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
     if reduction in ("none", "add"):
         return None
-    dims = sizes_of(places)
+    dims = sizes_of(indices)
     count = int(np.prod(dims[:-1]))
     rest = op.Shape(updates, start=len(dims) - 1)
-    flat_places = op.Reshape(places, [count, dims[-1]])
+    flat_indices = op.Reshape(indices, [count, dims[-1]])
     flat_updates = op.Reshape(updates, op.Concat([count], rest, axis=0))
-    for group in _apart(places, count, x.shape):
-        at, u = (op.Gather(v, group, axis=0) for v in (flat_places, flat_updates))
+    for group in _apart(indices, count, x.shape):
+        at, u = (op.Gather(v, group, axis=0) for v in (flat_indices, flat_updates))
         x = op.ScatterND(x, at, _combined(op, reduction, op.GatherND(x, at), u))
     return x
 
 
-def _apart(places: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
+def _apart(indices: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
     """Group the tuples so that no index occurs twice in a group; one by one where they are computed."""
-    if places.const_value is None:
+    if indices.const_value is None:
         return [[i] for i in range(count)]
-    index = places.const_value.numpy().reshape(count, -1)
+    index = indices.const_value.numpy().reshape(count, -1)
     sizes = [] if shape is None else list(shape)[: index.shape[1]]
     known = [n for n in sizes if isinstance(n, int)]
     if len(known) == index.shape[1]:
@@ -156,14 +156,16 @@ def _apart(places: ir.Value, count: int, shape: ir.Shape | None) -> list[list[in
 
 
 @rewrites("MaxUnpool")
-def max_unpool(op: Any, x: ir.Value, places: ir.Value, output_shape: ir.Value | None = None, **_: Any) -> Any:
+def max_unpool(
+    op: Any, x: ir.Value, indices: ir.Value, output_shape: ir.Value | None = None, **_: Any
+) -> Any:
     """Of a given shape: a scatter into a row of zeros."""
     if output_shape is None or output_shape.const_value is None:
         return None
     shape = output_shape.const_value.numpy()
     zeros = np.zeros(int(shape.prod()), dtype_of(x).numpy())
-    flat_x, flat_places = (op.Reshape(v, [-1]) for v in (x, places))
-    return op.Reshape(op.ScatterElements(zeros, flat_places, flat_x, axis=0), shape)
+    flat_x, flat_indices = (op.Reshape(v, [-1]) for v in (x, indices))
+    return op.Reshape(op.ScatterElements(zeros, flat_indices, flat_x, axis=0), shape)
 
 
 @idiom("Slice")

@@ -183,8 +183,8 @@ def _unroll(
 ) -> tuple[ir.Value, ...]:
     """Y [S, D, N, H] and the last states [D, N, H]."""
     rows, count = op.transpose(x, [1, 0, 2]), _length(x)
-    ways = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-    backwards = ways[attributes.get("direction", "forward")]
+    directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+    backwards = directions[attributes.get("direction", "forward")]
     cells = _cells(op, parameters, names, len(backwards), attributes)
     starts = [_starts(op, value, len(backwards)) for value in initial]
     masks = _masks(op, lengths, count)
@@ -192,8 +192,8 @@ def _unroll(
         _run(step, cell, rows, count, tuple(start[d] for start in starts), masks, back)
         for d, (cell, back) in enumerate(zip(cells, backwards, strict=True))
     ]
-    stacked = op.concat([op.Unsqueeze(way[0], [2]) for way in ran], axis=2)  # [N, S, D, H]
-    last = [op.concat([way[1][i] for way in ran], axis=1) for i in range(len(initial))]  # [N, D, H]
+    stacked = op.concat([op.Unsqueeze(states, [2]) for states, _ in ran], axis=2)  # [N, S, D, H]
+    last = [op.concat([ends[i] for _, ends in ran], axis=1) for i in range(len(initial))]  # [N, D, H]
     return op.Transpose(stacked, perm=[1, 2, 0, 3]), *(op.Transpose(v, perm=[1, 0, 2]) for v in last)
 
 
@@ -238,22 +238,22 @@ def _cells(
         op, wanted, attributes.get("activation_alpha"), attributes.get("activation_beta")
     )
     for d in range(count):
-        w_bias, r_bias = (None, None) if bias is None else op.split(_way(op, bias, d), None, axis=0)
+        w_bias, r_bias = (None, None) if bias is None else op.split(_of_direction(op, bias, d), None, axis=0)
         yield _Cell(
             op,
             size,
-            op.Transpose(_way(op, w, d), perm=[1, 0]),
-            op.Transpose(_way(op, r, d), perm=[1, 0]),
+            op.Transpose(_of_direction(op, w, d), perm=[1, 0]),
+            op.Transpose(_of_direction(op, r, d), perm=[1, 0]),
             w_bias,
             r_bias,
-            None if peepholes is None else _way(op, peepholes, d),
+            None if peepholes is None else _of_direction(op, peepholes, d),
             tuple(activations[d * len(names) : (d + 1) * len(names)]),
             attributes.get("clip"),
             bool(attributes.get("linear_before_reset") or attributes.get("input_forget")),
         )
 
 
-def _way(op: Rewriting, parameter: ir.Value, d: int) -> ir.Value:
+def _of_direction(op: Rewriting, parameter: ir.Value, d: int) -> ir.Value:
     """Return a parameter of direction d."""
     return op.Gather(parameter, np.asarray(d), axis=0)
 

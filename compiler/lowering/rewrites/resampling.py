@@ -32,16 +32,16 @@ def stft(
         raise UnsupportedModelError("STFT needs a window or a frame length")
     stride, parts = int(step.numpy().item()), length_of(signal, 2)
     count = (length_of(signal, 1) - size) // stride + 1
-    places = np.arange(count)[:, None] * stride + np.arange(size)
-    frames = op.Gather(signal, places, axis=1)  # [N, frames, size, 1 or 2]
+    positions = np.arange(count)[:, None] * stride + np.arange(size)
+    frames = op.Gather(signal, positions, axis=1)  # [N, frames, size, 1 or 2]
     if window is not None:
         frames = op.Mul(frames, op.Unsqueeze(window, [1]))
     return op.DFT(frames, None, np.asarray(2, np.int64), onesided=onesided if parts == 1 else 0)
 
 
-def _as_grid(op: Any, places: ir.Value, size: int) -> Any:
+def _as_grid(op: Any, positions: ir.Value, size: int) -> Any:
     """Pixels of an axis as GridSample counts them, from −1 to 1 over all of its pixels."""
-    return op.Add(op.Mul(places, 2.0 / size), 1.0 / size - 1.0)
+    return op.Add(op.Mul(positions, 2.0 / size), 1.0 / size - 1.0)
 
 
 @rewrites("DeformConv")
@@ -65,8 +65,8 @@ def deform_conv(
     filters = length_of(w, 0)
     kernel = kernel_shape or [length_of(w, axis) for axis in (2, 3)]
     out = [length_of(offset, axis) for axis in (2, 3)]
-    taps, places = kernel[0] * kernel[1], out[0] * out[1]
-    base = _tap_places(kernel, out, strides or [1, 1], dilations or [1, 1], pads or [0] * 4)
+    taps, count = kernel[0] * kernel[1], out[0] * out[1]
+    base = _tap_positions(kernel, out, strides or [1, 1], dilations or [1, 1], pads or [0] * 4)
     moved = op.Reshape(offset, [-1, taps, 2, *out])
     moved = op.Add(op.Transpose(moved, perm=[0, 1, 3, 4, 2]), base.astype(dtype_of(x).numpy()))
     rows, columns = (op.Gather(moved, [i], axis=4) for i in (0, 1))
@@ -76,13 +76,13 @@ def deform_conv(
     if mask is not None:
         read = op.Mul(read, op.Reshape(mask, [-1, 1, taps * out[0], out[1]]))
     depth = channels // group * taps
-    taken = op.Reshape(read, [-1, group, depth, places])
+    taken = op.Reshape(read, [-1, group, depth, count])
     y = op.MatMul(op.Reshape(w, [group, filters // group, depth]), taken)
     y = op.Reshape(y, [-1, filters, *out])
     return y if b is None else op.Add(y, op.Reshape(b, [-1, 1, 1]))
 
 
-def _tap_places(
+def _tap_positions(
     kernel: list[int], out: list[int], strides: list[int], dilations: list[int], pads: list[int]
 ) -> np.ndarray:
     """Return the row and the column that each tap reads for each output: [1, taps, *out, 2]."""
@@ -123,30 +123,30 @@ def roi_align(
         begin, end = (op.Gather(ends, [j], axis=1) for j in (i, i + 2))
         length = op.Sub(end, begin) if aligned else op.Max(op.Sub(end, begin), 1.0)
         steps = (np.arange(parts * sampling_ratio)[None] + 0.5) / (parts * sampling_ratio)
-        places = op.Add(begin, op.Mul(length, steps.astype(dtype_of(x).numpy())))
-        axes.append((places, length_of(x, axis)))
+        positions = op.Add(begin, op.Mul(length, steps.astype(dtype_of(x).numpy())))
+        axes.append((positions, length_of(x, axis)))
     plane = op.Gather(x, rows, axis=0)
     return (_means if mode == "avg" else _largest)(op, plane, axes, sampling_ratio)
 
 
-Axis = tuple[ir.Value, int]  # places along it, and its length
+Axis = tuple[ir.Value, int]  # positions along it, and its length
 
 
 def _inside(op: Any, axes: list[Axis]) -> Any:
     """1 where a place is no more than one pixel beyond the plane, else 0: [R, 1, height, width]."""
     factors = []
-    for (places, size), axis in zip(axes, (2, 1), strict=True):
-        above, below = (op.Sign(v) for v in (op.Add(places, 1.0), op.Sub(float(size), places)))
+    for (positions, size), axis in zip(axes, (2, 1), strict=True):
+        above, below = (op.Sign(v) for v in (op.Add(positions, 1.0), op.Sub(float(size), positions)))
         both = op.Mul(*(op.Clip(op.Add(v, 1.0), 0.0, 1.0) for v in (above, below)))
         factors.append(op.Unsqueeze(both, [1, axis + 1]))
     return op.Mul(*factors)
 
 
 def _read(op: Any, plane: ir.Value, axes: list[Axis], mode: str) -> Any:
-    """Every row of places crossed with every column."""
+    """Every row of positions crossed with every column."""
     (rows, height), (columns, width) = axes
     scaled = [(_as_grid(op, columns, width), [1, 3]), (_as_grid(op, rows, height), [2, 3])]
-    lines = [op.Unsqueeze(places, new) for places, new in scaled]
+    lines = [op.Unsqueeze(positions, new) for positions, new in scaled]
     nothing = [op.Mul(v, 0.0) for v in lines]
     grid = op.Concat(op.Add(lines[0], nothing[1]), op.Add(lines[1], nothing[0]), axis=3)
     return op.GridSample(plane, grid, padding_mode="border", mode=mode, align_corners=0)
@@ -160,8 +160,8 @@ def _means(op: Any, plane: ir.Value, axes: list[Axis], samples: int) -> Any:
 def _largest(op: Any, plane: ir.Value, axes: list[Axis], samples: int) -> Any:
     """As ONNX has it, of all products of a neighbour and its weight."""
     corners = []
-    for places, size in axes:
-        within = op.Clip(places, 0.0, float(size - 1))
+    for positions, size in axes:
+        within = op.Clip(positions, 0.0, float(size - 1))
         first = op.Floor(within)
         second = op.Neg(op.Max(op.Neg(op.Add(first, 1.0)), float(1 - size)))
         part = op.Sub(within, first)

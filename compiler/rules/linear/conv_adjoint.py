@@ -164,10 +164,10 @@ def _phases(g: Geometry) -> list[_Phase]:
         for i, a in enumerate(start):
             shift, tap = divmod(a + g.pads[i], g.strides[i])
             taps = math.ceil((g.kernel[i] - tap) / g.strides[i])
-            places = math.ceil(g.size[i] / g.strides[i])
+            positions = math.ceil(g.size[i] / g.strides[i])
             first.append(tap)
             begin.append(taps - 1 - shift)
-            end.append(places - g.out[i] + shift)
+            end.append(positions - g.out[i] + shift)
         phases.append(_Phase(tuple(first), (*begin, *end)))
     return phases
 

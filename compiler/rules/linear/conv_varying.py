@@ -8,7 +8,7 @@ from compiler.graph.ops import Ops
 from compiler.graph.tensor import Tensor
 from compiler.rules.linear.conv_adjoint import Geometry
 from compiler.rules.linear.products import transposed
-from compiler.rules.moving.gather import block_places
+from compiler.rules.moving.gather import block_indices
 from compiler.rules.moving.indexing import put_back, take
 from compiler.rules.rule import Evaluation
 
@@ -38,15 +38,15 @@ def conv_transpose_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: G
 def _by_blocks(
     op: Ops, rows: int, w: Tensor, g: Geometry
 ) -> tuple[Sent, Sent, Callable[[Tensor, Tensor], Tensor]]:
-    """Z = W·blocks(x), W [g, M/g, C/g·k] and blocks [g, C/g·k, places], and its adjoints in x and W."""
-    places, count = block_places(g.size, g.kernel, g.strides, g.dilations, g.pads, g.out), math.prod(g.out)
+    """Z = W·blocks(x), W [g, M/g, C/g·k] and blocks [g, C/g·k, positions], and its adjoints in x and W."""
+    indices, count = block_indices(g.size, g.kernel, g.strides, g.dilations, g.pads, g.out), math.prod(g.out)
     depth = g.channels // g.group * math.prod(g.kernel)
     weight = op.reshape(w, (g.group, g.filters // g.group, depth))
 
     @lru_cache(1)
     def blocks(x: Tensor) -> Tensor:
         plane = op.reshape(x, (rows, g.channels, math.prod(g.size)))
-        return op.reshape(take(op, plane, places, 2), (rows, g.group, depth, count))
+        return op.reshape(take(op, plane, indices, 2), (rows, g.group, depth, count))
 
     def grouped(z: Tensor) -> Tensor:
         return op.reshape(z, (rows, g.group, g.filters // g.group, count))
@@ -55,8 +55,8 @@ def _by_blocks(
         return op.reshape(op.MatMul(weight, blocks(x)), (rows, g.filters, *g.out))
 
     def back(z: Tensor) -> Tensor:
-        sent = op.reshape(op.MatMul(transposed(op, weight), grouped(z)), (rows, g.channels, len(places)))
-        return op.reshape(put_back(op, sent, places, 2, math.prod(g.size)), (rows, g.channels, *g.size))
+        sent = op.reshape(op.MatMul(transposed(op, weight), grouped(z)), (rows, g.channels, len(indices)))
+        return op.reshape(put_back(op, sent, indices, 2, math.prod(g.size)), (rows, g.channels, *g.size))
 
     def to_weight(x: Tensor, z: Tensor) -> Tensor:
         each = op.MatMul(grouped(z), transposed(op, blocks(x)))

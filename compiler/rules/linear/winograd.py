@@ -37,24 +37,24 @@ def _cost(site: Site) -> float:
     blocked = g.channels % _BLOCK == 0 and g.filters % _BLOCK == 0
     if site.deployment.provider != "cpu" or not blocked:
         return 9.0
-    places = math.prod(g.size)
+    positions = math.prod(g.size)
     tiles = math.prod(math.ceil(n / 2) for n in g.size)
-    work = 2 * 9 * g.channels * g.filters * places * site.rows
+    work = 2 * 9 * g.channels * g.filters * positions * site.rows
     moved = _MOVED * (1 / g.channels + 1 / g.filters)
-    return _PRODUCTS * 4 * tiles / places + moved + _NODES[site.deployment.cores == 1] / work
+    return _PRODUCTS * 4 * tiles / positions + moved + _NODES[site.deployment.cores == 1] / work
 
 
 @adjoint.variant("minimal filtering", fits=_fits, cost=_cost)
 def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """Tiles of 2×2 places of x: the flipped kernel by Winograd's F(2×2, 3×3)."""
+    """Tiles of 2×2 positions of x: the flipped kernel by Winograd's F(2×2, 3×3)."""
     filters = _filters(op, flipped(op, w, 1))
     products = [
         [op.Conv(_tiles(op, m, i, j, g), filters[_POINTS * i + j]) for j in range(_POINTS)]
         for i in range(_POINTS)
     ]
     lines = [_two(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
-    places = [_two(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
-    whole = interleaved(op, [place for line in places for place in line], (2, 2))
+    outputs = [_two(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
+    whole = interleaved(op, [output for line in outputs for output in line], (2, 2))
     return cropped(op, whole, g.size)
 
 
@@ -73,7 +73,7 @@ def _tiles(op: Ops, m: Tensor, i: int, j: int, g: Geometry) -> Tensor:
     kernel = np.broadcast_to(taps, (g.filters, 1, 2, 2)).astype(m.dtype.numpy())
     begin, end, dilations = [], [], []
     for axis, ((first, last), _) in enumerate((_TAPS[i], _TAPS[j])):
-        before = 2 - g.pads[axis]  # places of the first tile in front of m
+        before = 2 - g.pads[axis]  # positions of the first tile in front of m
         tiles = math.ceil(g.size[axis] / 2)
         begin.append(before - first)
         end.append(2 * (tiles - 1) + last - before - (g.out[axis] - 1))

@@ -1,4 +1,4 @@
-"""Taking values from places, and putting them there: the places are constant, another input's, or computed.
+"""Taking values from indices, and putting them there: the indices are constant, another input's, or computed.
 
 Where the places depend on what is explained, they carry no attribution; what they make x and its reference
 differ by goes to the values: see `methods.deepshap`.
@@ -36,12 +36,12 @@ def gather(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
 
 
 def _gather_computed(op: Ops, x: Tensor, indices: Tensor, axis: int) -> Evaluation:
-    """Element by element, since each row may have places of its own."""
+    """Element by element, since each row may have indices of its own."""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     count = math.prod(indices.shape)
     shape = (*before, count, *after)
-    places = op.reshape(_as_rows(op, indices), (*(1 for _ in before), count, *(1 for _ in after)))
-    elements, pullback = _elements(op, x, op.expand(places, shape), axis)
+    flat_indices = op.reshape(_as_rows(op, indices), (*(1 for _ in before), count, *(1 for _ in after)))
+    elements, pullback = _elements(op, x, op.expand(flat_indices, shape), axis)
 
     def gather_pullback(m: Tensor) -> Tensor:
         return pullback(op.reshape(m, shape))
@@ -50,7 +50,7 @@ def _gather_computed(op: Ops, x: Tensor, indices: Tensor, axis: int) -> Evaluati
 
 
 def _as_rows(op: Ops, indices: Tensor) -> Tensor:
-    """int64, which all operators on places take."""
+    """int64, which all operators on indices take."""
     if int(indices.dtype) == onnx.TensorProto.INT64:
         return indices
     return op.Cast(indices, to=onnx.TensorProto.INT64)
@@ -78,10 +78,10 @@ def gather_nd(op: Ops, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Ev
     b, depth = batch_dims, indices.shape[-1]
     batch, rest = x.shape[:b], x.shape[b + depth :]
     whole = (math.prod(batch), math.prod(x.shape[b : b + depth]), math.prod(rest))
-    places = _flat_places(op, _as_rows(op, indices), x.shape[b : b + depth])
+    flat_indices = _flat_indices(op, _as_rows(op, indices), x.shape[b : b + depth])
     count = math.prod(indices.shape[b:-1])
-    places = op.expand(op.reshape(places, (whole[0], count, 1)), (whole[0], count, whole[2]))
-    elements, pullback = _elements(op, op.reshape(x, whole), places, 1)
+    flat_indices = op.expand(op.reshape(flat_indices, (whole[0], count, 1)), (whole[0], count, whole[2]))
+    elements, pullback = _elements(op, op.reshape(x, whole), flat_indices, 1)
 
     def gather_nd_pullback(m: Tensor) -> Tensor:
         return op.reshape(pullback(op.reshape(m, (whole[0], count, whole[2]))), x.shape)
@@ -89,8 +89,8 @@ def gather_nd(op: Ops, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Ev
     return op.reshape(elements, (*indices.shape[:-1], *rest)), (gather_nd_pullback, None)
 
 
-def _flat_places(op: Ops, indices: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Tuples [..., depth] of places on axes of these sizes as places on all of them as one: [..., 1]."""
+def _flat_indices(op: Ops, indices: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Tuples [..., depth] of indices on axes of these sizes as indices on all of them as one: [..., 1]."""
     strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     size = np.asarray(sizes, np.int64)
     positive = op.Where(
@@ -134,10 +134,10 @@ def scatter_nd(
     rest = math.prod(x.shape[depth:])
     whole = (1, math.prod(x.shape[:depth]), rest)
     count = math.prod(indices.shape[:-1])
-    places = _flat_places(op, _as_rows(op, indices), x.shape[:depth])
-    places = op.expand(op.reshape(places, (1, count, 1)), (1, count, rest))
+    flat_indices = _flat_indices(op, _as_rows(op, indices), x.shape[:depth])
+    flat_indices = op.expand(op.reshape(flat_indices, (1, count, 1)), (1, count, rest))
     flat, (back, _, back_updates) = _scatter(
-        op, op.reshape(x, whole), places, op.reshape(updates, (1, count, rest)), 1, reduction
+        op, op.reshape(x, whole), flat_indices, op.reshape(updates, (1, count, rest)), 1, reduction
     )
 
     def scatter_nd_pullback(m: Tensor) -> Tensor:
@@ -163,21 +163,21 @@ def col2im(
     """Compute y = blocks of an image, added up where they overlap; the adjoint takes them out again."""
     size, block = ints(image_shape, "Col2Im sizes"), ints(block_shape, "Col2Im sizes")
     n = len(size)
-    places = block_places(
+    indices = block_indices(
         size, block, list(strides or [1] * n), list(dilations or [1] * n), list(pads or [0] * 2 * n)
     )
     channels = x.shape[1] // math.prod(block)
 
     def col2im_pullback(m: Tensor) -> Tensor:
         plane = op.reshape(m, (x.shape[0], channels, math.prod(size)))
-        return op.reshape(take(op, plane, places, 2), x.shape)
+        return op.reshape(take(op, plane, indices, 2), x.shape)
 
-    blocks = op.reshape(x, (x.shape[0], channels, len(places)))
-    image = put_back(op, blocks, places, 2, math.prod(size))
+    blocks = op.reshape(x, (x.shape[0], channels, len(indices)))
+    image = put_back(op, blocks, indices, 2, math.prod(size))
     return op.reshape(image, (x.shape[0], channels, *size)), (col2im_pullback, None, None)
 
 
-def block_places(
+def block_indices(
     size: Sequence[int],
     block: Sequence[int],
     strides: Sequence[int],
@@ -185,7 +185,7 @@ def block_places(
     pads: Sequence[int],
     counts: Sequence[int] | None = None,
 ) -> list[int]:
-    """For each element of each block [*block, *counts], its place in the plane; `NOWHERE` in the padding.
+    """For each element of each block [*block, *counts], its index in the plane; `NOWHERE` in the padding.
 
     Args:
         counts: of blocks along each axis; by default as many as the plane has.

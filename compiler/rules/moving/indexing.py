@@ -1,4 +1,4 @@
-"""Taking values from known places, and its adjoint: adding values up at the places they were taken from."""
+"""Taking values from known indices, and its adjoint: adding values up at the indices they were taken from."""
 
 from collections.abc import Sequence
 
@@ -30,23 +30,23 @@ def put_back(op: Ops, m: Tensor, index: Sequence[int], axis: int, size: int) -> 
     if is_run(index):
         before, after = index[0], size - index[0] - len(index)
         return op.Pad(m, [before, after], None, [axis]) if before or after else m
-    places = np.asarray(index, np.int64)
-    counts = np.bincount(places[places != NOWHERE], minlength=size)
+    indices = np.asarray(index, np.int64)
+    counts = np.bincount(indices[indices != NOWHERE], minlength=size)
     if counts.max(initial=0) * size <= _MOST_GATHERS * len(index):
-        return _gathered(op, m, places, axis, counts)
-    return _scattered(op, m, places, axis, size)
+        return _gathered(op, m, indices, axis, counts)
+    return _scattered(op, m, indices, axis, size)
 
 
 def _with_zero(op: Ops, x: Tensor, axis: int) -> Tensor:
     return op.Pad(x, [0, 1], None, [axis])
 
 
-def _gathered(op: Ops, m: Tensor, places: np.ndarray, axis: int, counts: np.ndarray) -> Tensor:
+def _gathered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, counts: np.ndarray) -> Tensor:
     """Each place gathers what was taken from it: so many slices, or a zero in place of them."""
-    used = np.flatnonzero(places != NOWHERE)
-    order = used[np.argsort(places[used], kind="stable")]
+    used = np.flatnonzero(indices != NOWHERE)
+    order = used[np.argsort(indices[used], kind="stable")]
     most = int(counts.max(initial=1))
-    table = np.full((len(counts), most), len(places), np.int64)
+    table = np.full((len(counts), most), len(indices), np.int64)
     table[np.arange(most) < counts[:, None]] = order
     source = _with_zero(op, m, axis) if (counts < most).any() else m
     if most == 1:
@@ -54,12 +54,12 @@ def _gathered(op: Ops, m: Tensor, places: np.ndarray, axis: int, counts: np.ndar
     return op.ReduceSum(op.Gather(source, table, axis=axis), [axis + 1], keepdims=0)
 
 
-def _scattered(op: Ops, m: Tensor, places: np.ndarray, axis: int, size: int) -> Tensor:
-    used = np.flatnonzero(places != NOWHERE)
-    if len(used) < len(places):
-        m, places = op.Gather(m, used, axis=axis), places[used]
+def _scattered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, size: int) -> Tensor:
+    used = np.flatnonzero(indices != NOWHERE)
+    if len(used) < len(indices):
+        m, indices = op.Gather(m, used, axis=axis), indices[used]
     shape = [*m.shape[:axis], size, *m.shape[axis + 1 :]]
-    to = places.reshape([-1, *(1 for _ in m.shape[axis + 1 :])])
+    to = indices.reshape([-1, *(1 for _ in m.shape[axis + 1 :])])
     index = op.row_constant(np.broadcast_to(to, m.shape).copy())
     return op.ScatterElements(zeros(op, shape, m), index, m, axis=axis, reduction="add")
 

@@ -53,8 +53,8 @@ def quantize_linear(
     def quantize_linear_pullback(m: Tensor) -> Tensor:
         low, high = limits(y.dtype.name)
         step = _along(op, scale, x, axis)
-        place = op.Add(op.Div(x, step), _along(op, zero_point, x, axis))
-        inside = op.And(op.GreaterOrEqual(place, low - 0.5), op.LessOrEqual(place, high + 0.5))
+        level = op.Add(op.Div(x, step), _along(op, zero_point, x, axis))
+        inside = op.And(op.GreaterOrEqual(level, low - 0.5), op.LessOrEqual(level, high + 0.5))
         return op.Div(op.Where(inside, m, 0.0), step)
 
     return y, (quantize_linear_pullback, None, None)

@@ -18,7 +18,7 @@ def _half_difference(op: Ops, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     return op.Mul(op.Add(x, r), 0.5), op.Mul(op.Sub(x, r), 0.5)
 
 
-def _beside_one(op: Ops, x: Tensor) -> Tensor:
+def _below_one(op: Ops, x: Tensor) -> Tensor:
     """√(1 − x²), by factors that do not cancel."""
     return op.Sqrt(op.Mul(op.Sub(1.0, x), op.Add(1.0, x)))
 
@@ -52,7 +52,7 @@ def _cosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
 
 def _asin_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """tan((A − B)/2) = (sin A − sin B)/(cos A + cos B), for angles within a half turn of each other."""
-    total = op.Add(op.Add(_beside_one(op, x), _beside_one(op, r)), tiny(x))
+    total = op.Add(op.Add(_below_one(op, x), _below_one(op, r)), tiny(x))
     return op.Mul(_over(op, "Atan", op.Div(op.Sub(x, r), total)), op.Div(2.0, total))
 
 
@@ -82,13 +82,13 @@ unary("Cosh", "y = cosh x;  dy/dx = sinh x.", lambda op, x: op.Sinh(x), _cosh_se
 unary(
     "Asin",
     "y = asin x;  dy/dx = 1/√(1 − x²).",
-    lambda op, x: op.Reciprocal(_beside_one(op, x)),
+    lambda op, x: op.Reciprocal(_below_one(op, x)),
     _asin_secant,
 )
 unary(
     "Acos",
     "y = acos x;  dy/dx = −1/√(1 − x²).",
-    lambda op, x: op.Neg(op.Reciprocal(_beside_one(op, x))),
+    lambda op, x: op.Neg(op.Reciprocal(_below_one(op, x))),
     _acos_secant,
 )
 unary(

@@ -191,9 +191,9 @@ def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
 def cumulative_sum(op: Ops, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Evaluation:
     """y_i = Σ_{j ≤ i} x_j; the adjoint sums from the other end."""
     (along,) = ints(axis, "axes")
-    place = np.asarray(along % x.rank, np.int64)
+    axis_of_sum = np.asarray(along % x.rank, np.int64)
 
     def cumulative_sum_pullback(m: Tensor) -> Tensor:
-        return op.CumSum(m, place, exclusive=exclusive, reverse=1 - reverse)
+        return op.CumSum(m, axis_of_sum, exclusive=exclusive, reverse=1 - reverse)
 
-    return op.CumSum(x, place, exclusive=exclusive, reverse=reverse), (cumulative_sum_pullback, None)
+    return op.CumSum(x, axis_of_sum, exclusive=exclusive, reverse=reverse), (cumulative_sum_pullback, None)

@@ -1,4 +1,4 @@
-"""Sampling at places that are computed: a grid of them, and the values of a plane there."""
+"""Sampling at positions that are computed: a grid of them, and the values of a plane there."""
 
 import itertools
 import math
@@ -20,19 +20,19 @@ from compiler.rules.rule import Evaluation, Kind, Trait, rule
 def affine_grid(op: Ops, theta: Tensor, size: Tensor, *, align_corners: int = 0) -> Evaluation:
     """Compute y = θ·(position, 1) for each position of a plane or a volume."""
     lengths = ints(size, "AffineGrid sizes")[2:]
-    places = op.constant(_places(lengths, bool(align_corners)).astype(theta.dtype.numpy()))
+    positions = op.constant(_positions(lengths, bool(align_corners)).astype(theta.dtype.numpy()))
     n, d, _ = theta.shape
 
     def affine_grid_pullback(m: Tensor) -> Tensor:
         flat = op.reshape(m, (n, math.prod(lengths), d))
-        return op.MatMul(op.Transpose(flat, perm=[0, 2, 1]), places)
+        return op.MatMul(op.Transpose(flat, perm=[0, 2, 1]), positions)
 
-    flat = op.MatMul(places, op.Transpose(theta, perm=[0, 2, 1]))
+    flat = op.MatMul(positions, op.Transpose(theta, perm=[0, 2, 1]))
     return op.reshape(flat, (n, *lengths, d)), (affine_grid_pullback, None)
 
 
-def _places(lengths: list[int], align_corners: bool) -> np.ndarray:
-    """x, y (, z) and 1 for each place, from −1 to 1: [places, d + 1]."""
+def _positions(lengths: list[int], align_corners: bool) -> np.ndarray:
+    """x, y (, z) and 1 for each position, from −1 to 1: [positions, d + 1]."""
     axes = []
     for length in lengths:
         steps = np.arange(length)
@@ -44,7 +44,7 @@ def _places(lengths: list[int], align_corners: bool) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How GridSample reads a plane (or volume) of `size` at places from −1 to 1."""
+    """How GridSample reads a plane (or volume) of `size` at positions from −1 to 1."""
 
     size: tuple[int, ...]
     mode: str
@@ -53,7 +53,7 @@ class Sampling:
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """Which neighbours are read along an axis, counted from the one at or before the place."""
+        """Which neighbours are read along an axis, counted from the one at or before the position."""
         return {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}[self.mode]
 
     def scale(self, axis: int) -> float:
@@ -67,7 +67,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Taps:
-    """The neighbours of P places along an axis: of each tap the pixels, weights and their slopes, [B, P]."""
+    """The neighbours of P positions on an axis: of each tap the pixels, weights and their slopes, [B, P]."""
 
     pixels: list[Tensor]
     weights: list[Tensor]
@@ -121,7 +121,7 @@ def grid_sample_multiplier(
     def summed(answer: Tensor) -> Tensor:
         return op.reshape(op.ReduceSum(answer, [1], keepdims=0), (*grid.shape[:-1], 1))
 
-    due = _shapley(op, lambda places: summed(op.Mul(m, op.GridSample(middle, places, **how))), grid, grid_r)
+    due = _shapley(op, lambda at: summed(op.Mul(m, op.GridSample(middle, at, **how))), grid, grid_r)
     largest = op.ReduceMax(op.Abs(middle), list(range(2, middle.rank)), keepdims=1)
     size = summed(op.Mul(op.Abs(m), largest))
     return op.Mul(op.Add(to_x, to_r), 0.5), _quotient(op, due, op.Sub(grid, grid_r), slope, size)
@@ -166,16 +166,16 @@ def _sampling(
 
 def _all_taps(op: Ops, grid: Tensor, sampling: Sampling) -> list[Taps]:
     """Axis by axis of the plane; the last coordinate of the grid belongs to the first of them."""
-    n, places = len(sampling.size), math.prod(grid.shape[1:-1])
-    flat = op.reshape(grid, (grid.shape[0], places, n))
+    n, count = len(sampling.size), math.prod(grid.shape[1:-1])
+    flat = op.reshape(grid, (grid.shape[0], count, n))
     return [_taps(op, flat, axis, n - 1 - axis, sampling) for axis in range(n)]
 
 
 def _taps(op: Ops, grid: Tensor, axis: int, coordinate: int, sampling: Sampling) -> Taps:
     part = op.Slice(grid, [coordinate], [coordinate + 1], [2])
-    place = op.Add(op.Mul(op.reshape(part, part.shape[:2]), sampling.scale(axis)), sampling.offset(axis))
-    first = op.Round(place) if sampling.mode == "nearest" else op.Floor(place)
-    t = op.Sub(place, first)
+    position = op.Add(op.Mul(op.reshape(part, part.shape[:2]), sampling.scale(axis)), sampling.offset(axis))
+    first = op.Round(position) if sampling.mode == "nearest" else op.Floor(position)
+    t = op.Sub(position, first)
     pixels, weights, slopes = [], [], []
     for tap in sampling.taps:
         pixel = op.Cast(op.Add(first, float(tap)), to=onnx.TensorProto.INT64)
@@ -227,37 +227,37 @@ def _polynomial(op: Ops, d: Tensor, factors: Sequence[float]) -> Tensor:
 
 
 def _combined(op: Ops, taps: list[Taps], size: Sequence[int], slope_of: int | None) -> tuple[Tensor, Tensor]:
-    """For every choice of a tap per axis, one behind the other, places and weights: [B, 1, taps·P]."""
-    places, weights = [], []
+    """For every choice of a tap per axis, one behind the other, indices and weights: [B, 1, taps·P]."""
+    indices, weights = [], []
     for chosen in itertools.product(*(range(len(t.pixels)) for t in taps)):
-        place, weight = taps[0].pixels[chosen[0]], _factor(taps, chosen, 0, slope_of)
+        index, weight = taps[0].pixels[chosen[0]], _factor(taps, chosen, 0, slope_of)
         for axis in range(1, len(taps)):
             length = op.constant(np.asarray(size[axis], np.int64))
-            place = op.Add(op.Mul(place, length), taps[axis].pixels[chosen[axis]])
+            index = op.Add(op.Mul(index, length), taps[axis].pixels[chosen[axis]])
             weight = op.Mul(weight, _factor(taps, chosen, axis, slope_of))
-        places.append(place)
+        indices.append(index)
         weights.append(weight)
-    joined = [op.Concat(*parts, axis=1) if len(parts) > 1 else parts[0] for parts in (places, weights)]
-    return op.reshape(joined[0], _beside(joined[0])), op.reshape(joined[1], _beside(joined[1]))
+    joined = [op.Concat(*parts, axis=1) if len(parts) > 1 else parts[0] for parts in (indices, weights)]
+    return op.reshape(joined[0], _in_line(joined[0])), op.reshape(joined[1], _in_line(joined[1]))
 
 
 def _factor(taps: list[Taps], chosen: tuple[int, ...], axis: int, slope_of: int | None) -> Tensor:
     return (taps[axis].slopes if axis == slope_of else taps[axis].weights)[chosen[axis]]
 
 
-def _beside(x: Tensor) -> tuple[int, int, int]:
+def _in_line(x: Tensor) -> tuple[int, int, int]:
     return x.shape[0], 1, x.shape[1]
 
 
 def _spread(op: Ops, m: Tensor, taps: list[Taps], shape: tuple[int, ...]) -> Tensor:
     """Compute the adjoint in x: send each position's m to its neighbours, by their weights."""
     b, channels, *size = shape
-    place, weight = _combined(op, taps, size, None)
+    index, weight = _combined(op, taps, size, None)
     each = op.reshape(m, (b, channels, math.prod(m.shape[2:])))
-    copies = place.shape[2] // each.shape[2]
+    copies = index.shape[2] // each.shape[2]
     wide = op.Concat(*[each] * copies, axis=2) if copies > 1 else each
     sent = op.Mul(wide, weight)
-    there = op.expand(place, sent.shape)
+    there = op.expand(index, sent.shape)
     whole = zeros(op, (b, channels, math.prod(size)), m)
     return op.reshape(op.ScatterElements(whole, there, sent, axis=2, reduction="add"), shape)
 
@@ -270,9 +270,9 @@ def _slope(op: Ops, m: Tensor, x: Tensor, taps: list[Taps], sampling: Sampling) 
     plane = op.reshape(x, (b, channels, math.prod(size)))
     parts = []
     for axis in reversed(range(len(size))):
-        place, weight = _combined(op, taps, size, axis)
-        read = op.GatherElements(plane, op.expand(place, (b, channels, place.shape[2])), axis=2)
-        copies = place.shape[2] // count
+        index, weight = _combined(op, taps, size, axis)
+        read = op.GatherElements(plane, op.expand(index, (b, channels, index.shape[2])), axis=2)
+        copies = index.shape[2] // count
         apart = op.reshape(op.Mul(read, weight), (b, channels, copies, count))
         slope = op.Mul(op.ReduceSum(apart, [2], keepdims=0), each)
         parts.append(op.reshape(op.ReduceSum(slope, [1], keepdims=0), (b, count, 1)))

@@ -86,19 +86,19 @@ def _own_values(op: Ops, x: Tensor, borders: Borders, mode: str) -> Evaluation:
     index = {a: _padded(x.shape[a], *border, mode) for a, border in borders.items()}
 
     def pad_pullback(m: Tensor) -> Tensor:
-        for axis, places in index.items():
-            m = put_back(op, m, places, axis, x.shape[axis])
+        for axis, indices in index.items():
+            m = put_back(op, m, indices, axis, x.shape[axis])
         return m
 
     y = x
-    for axis, places in index.items():
-        y = take(op, y, places, axis)
+    for axis, indices in index.items():
+        y = take(op, y, indices, axis)
     return (op.Identity(x) if y is x else y), (pad_pullback, None, None, None)
 
 
 def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
-    places = np.arange(size)[max(-before, 0) : size - max(-after, 0)]
-    padded = np.pad(places, (max(before, 0), max(after, 0)), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]
+    indices = np.arange(size)[max(-before, 0) : size - max(-after, 0)]
+    padded = np.pad(indices, (max(before, 0), max(after, 0)), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]
     return [int(i) for i in padded]
 
 

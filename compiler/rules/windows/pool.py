@@ -87,15 +87,15 @@ def _unpool_cost(site: Site) -> float:
 
 @send_back.variant("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)
 def unpooled(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
-    """MaxUnpool counts places through all planes of all rows."""
+    """MaxUnpool counts indices through all planes of all rows."""
     channels, *size = g.shape
     plane = math.prod(size)
     v = op.vary(v, to.batch_axes)  # one row of v for each of the winners
     starts = np.arange(channels, dtype=np.int64).reshape(1, channels, *(1 for _ in size)) * plane
     rows = op.Mul(op.row_numbers(v), channels * plane)
     offsets = op.Add(op.reshape(rows, (1, *(1 for _ in g.shape))), op.constant(starts))
-    places = op.Add(op.Cast(to, to=onnx.TensorProto.INT64), offsets)
-    return op.MaxUnpool(v, places, kernel_shape=list(g.strides), strides=list(g.strides))
+    indices = op.Add(op.Cast(to, to=onnx.TensorProto.INT64), offsets)
+    return op.MaxUnpool(v, indices, kernel_shape=list(g.strides), strides=list(g.strides))
 
 
 @rule("AveragePool", kind=Kind.BILINEAR, traits=[Trait.AVERAGING, Trait.SPATIAL_MEAN])
@@ -180,7 +180,7 @@ def global_average_pool(op: Ops, x: Tensor) -> Evaluation:
 def max_unpool(
     op: Ops,
     x: Tensor,
-    places: Tensor,
+    indices: Tensor,
     output_shape: Tensor | None = None,
     *,
     kernel_shape: Sequence[int],
@@ -198,7 +198,7 @@ def max_unpool(
         raise UnsupportedModelError("MaxUnpool to a shape that is computed")
     shape = (*x.shape[:2], *size)
     count, whole = math.prod(x.shape), math.prod(shape)
-    flat = op.Mod(op.reshape(places, (1, count)), op.constant(np.asarray(whole, np.int64)))  # within its row
+    flat = op.Mod(op.reshape(indices, (1, count)), op.constant(np.asarray(whole, np.int64)))  # within its row
 
     def max_unpool_pullback(m: Tensor) -> Tensor:
         return op.reshape(op.GatherElements(op.reshape(m, (1, whole)), flat, axis=1), x.shape)

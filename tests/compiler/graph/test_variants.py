@@ -11,7 +11,7 @@ import pytest
 
 from compiler.graph.ops import Ops, along
 from compiler.graph.tensor import Tensor
-from compiler.graph.variants import Site, Task, Variant, Variants, all_tasks
+from compiler.graph.variants import TASKS, Site, Task, Variant, Variants
 from compiler.machine import HERE, Deployment
 from compiler.rules.linear.conv_adjoint import Geometry
 from compiler.rules.windows.pool import PoolGeometry
@@ -87,7 +87,7 @@ CASES: dict[str, tuple[Any, Any, list[str]]] = {
     "rescale rule of a ReLU": (RESCALINGS, relu_operands, ["NK", "N", "K"]),
 }
 EVERY = [
-    pytest.param(all_tasks()[name], g, make, varying_axes, id=f"{name}-{i}")
+    pytest.param(TASKS[name], g, make, varying_axes, id=f"{name}-{i}")
     for name, (geometries, make, varying_axes) in CASES.items()
     for i, g in enumerate(geometries)
 ]
@@ -123,13 +123,13 @@ def answer(variant: Variant, arrays: list[np.ndarray], varying_axes: list[str], 
 
 
 def test_every_task_has_cases() -> None:
-    assert set(CASES) == set(all_tasks())
+    assert set(CASES) == set(TASKS)
 
 
 def test_every_variant_fits_somewhere() -> None:
     for name, (geometries, _, _) in CASES.items():
-        tried = {v.name for g in geometries for v in all_tasks()[name].fitting(g)}
-        assert tried == set(all_tasks()[name].variants)
+        tried = {v.name for g in geometries for v in TASKS[name].fitting(g)}
+        assert tried == set(TASKS[name].variants)
 
 
 @pytest.mark.parametrize(("task", "g", "make", "varying_axes"), EVERY)

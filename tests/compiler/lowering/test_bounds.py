@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler.lowering.control_flow.bounds import places_read, span
+from compiler.lowering.control_flow.bounds import positions_read, span
 from compiler.lowering.inference import note_shapes
 from compiler.runtime.session import Runner
 from tests.compiler.models import parsed
@@ -77,4 +77,4 @@ def test_what_a_body_reads_at_its_own_number(body: str) -> None:
     model = ir.from_proto(parsed(text))
     note_shapes(model)
     (loop,) = (node for node in model.graph if node.op_type == "Loop")
-    assert places_read(loop.attributes["body"].as_graph()) == BODIES[body]
+    assert positions_read(loop.attributes["body"].as_graph()) == BODIES[body]

@@ -26,16 +26,16 @@ from compiler.graph.tensor import DOMAIN, Axis, Chunks
 from compiler.manifest import Memory
 from compiler.memory.budget import (
     COPIES,
-    HELD,
     SHARE,
     SLOWER,
     START,
+    WORK_FACTOR,
     Need,
     Region,
     Row,
     beyond_budget,
     choose_axes,
-    choose_baking,
+    choose_precomputed,
     peak,
     refuse,
     rows_that_fit,
@@ -235,7 +235,7 @@ def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() 
     size = {v: n for layer, n in zip(layers[1:], (100, 10, 1), strict=True) for v in layer.outputs}
     size |= {v: n for node, n in zip(read, (1, 10, 100), strict=True) for v in node.outputs}
     region = Region("k", [*layers, *read], body)
-    chosen = choose_baking(region, size, size, room=12)
+    chosen = choose_precomputed(region, size, size, room=12)
     assert set(chosen.kept) == {read[0].outputs[0], read[1].outputs[0]}
     assert chosen.recomputed == pytest.approx(200 / 222)  # the first layer and what is read of it
 
@@ -245,12 +245,12 @@ def test_the_later_layers_are_kept_whatever_order_the_walk_back_reads_them_in() 
 
 def test_what_a_graph_takes_in_all() -> None:
     """The work as often as ONNX Runtime holds it, or what compiling takes; weights twice if not mapped."""
-    assert Need(100, 10, 7, 20).total == COPIES * 100 + 10 + HELD * 7
+    assert Need(100, 10, 7, 20).total == COPIES * 100 + 10 + WORK_FACTOR * 7
     assert Need(100, 10, 7, 22).total == COPIES * 100 + 10 + 22
-    assert Need(100, 10, 7, 20, chunked=True).total == COPIES * 100 + 10 + HELD * 7
+    assert Need(100, 10, 7, 20, chunked=True).total == COPIES * 100 + 10 + WORK_FACTOR * 7
     large = Need(MAPPED_BYTES - 1, 1, 7, 0, chunked=True)
-    assert large.total == MAPPED_BYTES + HELD * 7
-    assert Need(MAPPED_BYTES - 1, 1, 7, 0).total == COPIES * (MAPPED_BYTES - 1) + 1 + HELD * 7
+    assert large.total == MAPPED_BYTES + WORK_FACTOR * 7
+    assert Need(MAPPED_BYTES - 1, 1, 7, 0).total == COPIES * (MAPPED_BYTES - 1) + 1 + WORK_FACTOR * 7
 
 
 @pytest.mark.parametrize(
@@ -281,9 +281,9 @@ def test_what_is_not_of_the_axis_stands_beside_its_chunks() -> None:
     work = START
     beside = Need(0, 0, int(8 * work + 1000 * work), 0)
     rows_ = {"K": Row(8, work, 0.0)}
-    full = int(HELD * 1000 * work + SHARE * 4 * work)
+    full = int(WORK_FACTOR * 1000 * work + SHARE * 4 * work)
     assert choose_axes(beside, rows_, full)["K"].size == 4
-    assert choose_axes(beside, rows_, int(HELD * 1000 * work))["K"].size == 1
+    assert choose_axes(beside, rows_, int(WORK_FACTOR * 1000 * work))["K"].size == 1
     assert choose_axes(beside, {"K": Row(8, work, 2 * work)}, full)["K"].size == 2
 
 

@@ -175,7 +175,7 @@ def test_onnx_itself_is_left_alone() -> None:
 
     rationale.rule("Softmax", kind=Kind.LOCAL, traits=[Trait.ELEMENTWISE])(nothing)
     assert onnx.defs.get_schema("Softmax", 21).since_version == 13
-    assert ("", "Softmax") not in shapes._told
+    assert ("", "Softmax") not in shapes._registered
 
 
 def test_an_operator_that_nobody_computes() -> None:

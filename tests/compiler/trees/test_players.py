@@ -24,11 +24,11 @@ TESTS = {
 
 def looked_up(tables: Tables, x: np.ndarray) -> np.ndarray:
     """[N, targets, players]"""
-    counts, found = tables.places, np.zeros((len(x), tables.targets * len(tables.units)))
+    counts, found = tables.first, np.zeros((len(x), tables.targets * len(tables.units)))
     for row, out in zip(x, found, strict=True):
         bits = np.array([TESTS[test](row[feature], bound) for feature, test, bound in counts.bits], np.int64)
-        places = counts.starts + (bits[counts.reads] * counts.steps).sum(axis=1)
-        np.add.at(out, tables.column, tables.numbers[places[tables.group] + tables.within])
+        first = counts.starts + (bits[counts.reads] * counts.steps).sum(axis=1)
+        np.add.at(out, tables.column, tables.numbers[first[tables.group] + tables.within])
     return found.reshape(len(x), tables.targets, len(tables.units))
 
 

@@ -182,7 +182,7 @@ def test_leaves_on_too_many_features_get_no_tables() -> None:
         node = of.Split(i, "LEQ", (0.0,), False, node, of.Leaf((0.0,)))
     ensemble = read_ensemble(of.regressor([node], 14).graph.node[0], 14)
     with pytest.raises(UnsupportedModelError, match=r"1 leaves depend on up to 14 features each, 2\^14 rows"):
-        build_tables(ensemble, ensemble.weights, np.zeros((2, 14)), None)
+        build_tables(ensemble, ensemble.weights, np.zeros((2, 14)), None, np.arange(14))
 
 
 def test_leaves_that_are_not_added_up() -> None:

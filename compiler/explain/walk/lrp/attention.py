@@ -13,7 +13,7 @@ from compiler.explain.walk.lrp.layers import is_plain, is_product
 from compiler.graph.tensor import Tensor
 from compiler.rules.rule import Evaluation, Kind, Rule, Trait
 
-Held = Callable[[Call, int], bool]
+Detached = Callable[[Call, int], bool]
 
 
 def _never_called(*_: object, **__: object) -> Evaluation:
@@ -25,17 +25,17 @@ ACTIVATION = Rule("activation", "", Kind.POINTWISE, _never_called)
 LONGEST = 32  # operators of an activation or a deviation that are looked at before the search gives up
 
 
-def hold(calls: Sequence[Call], held: Held) -> list[Call]:
+def detach(calls: Sequence[Call], detached: Detached) -> list[Call]:
     """Return the calls without constant inputs among what varies, and without those where nothing varies.
 
     Args:
-        held: whether input i of a call is held constant.
+        detached: whether input i of a call is held constant.
     """
     varies = free_names(calls)
     left = []
     for call in calls:
         varying = tuple(
-            v and n in varies and not held(call, i)
+            v and n in varies and not detached(call, i)
             for i, (n, v) in enumerate(zip(call.inputs, call.varying, strict=True))
         )
         if any(varying):
@@ -78,13 +78,13 @@ def refusal(
     return UnsupportedModelError("\n".join(lines))
 
 
-def shares(calls: Sequence[Call]) -> Held:
+def shares(calls: Sequence[Call]) -> Detached:
     """Hold constant what a Softmax computes: attention weights become constants of the average they weigh."""
     shared = {n for call in calls if Trait.SHARING in call.rule.traits for n in call.outputs}
     return lambda call, i: call.inputs[i] in shared
 
 
-def gates(calls: Sequence[Call]) -> Held:
+def gates(calls: Sequence[Call]) -> Detached:
     """Hold constant a product's factor that an activation computes, if none computes the other.
 
     An example is f(g) in f(g)·u.
@@ -113,7 +113,7 @@ def conditions(calls: Sequence[Call]) -> list[Call]:
         UnsupportedModelError: an explained input decides conditions alone.
     """
     left = reaching(
-        hold(calls, lambda call, i: i == 0 and Trait.CHOOSING in call.rule.traits), calls[-1].outputs
+        detach(calls, lambda call, i: i == 0 and Trait.CHOOSING in call.rule.traits), calls[-1].outputs
     )
     lost = sorted(free_names(calls) - free_names(left))
     if lost:
@@ -124,7 +124,7 @@ def conditions(calls: Sequence[Call]) -> list[Call]:
     return left
 
 
-def deviations(calls: Sequence[Call]) -> Held:
+def deviations(calls: Sequence[Call]) -> Detached:
     """Hold constant what written-out normalisations divide by: s in x·s or x/s, a function of norms of x.
 
     In a quotient the norms may be of what x is computed of: a·b/(‖a‖·‖b‖) is a cosine.

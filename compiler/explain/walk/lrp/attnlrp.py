@@ -22,10 +22,10 @@ from compiler.explain.walk.backward import Pull
 from compiler.explain.walk.lrp.attention import (
     activations,
     conditions,
+    detach,
     deviations,
     free_names,
     gates,
-    hold,
     reaching,
     refusal,
     shares,
@@ -63,7 +63,7 @@ class AttnLrp(Propagated):
 
     def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
         calls = conditions(calls)
-        read = self.read(activations(hold(calls, deviations(calls))))
+        read = self.read(activations(detach(calls, deviations(calls))))
         _demand_rules(read)
         joined, layers = join(op, read)
         epsilons = _stabilisers(joined, layers, self.epsilon)
@@ -82,9 +82,9 @@ class CpLrp(AttnLrp):
     name: ClassVar[str] = "cplrp"
 
     def read(self, calls: Sequence[Call]) -> Sequence[Call]:
-        held = hold(hold(calls, shares(calls)), gates(calls))
-        left = reaching([c for c in held if Trait.SHARING not in c.rule.traits], calls[-1].outputs)
-        _demand_ways(calls, left)
+        detached = detach(detach(calls, shares(calls)), gates(calls))
+        left = reaching([c for c in detached if Trait.SHARING not in c.rule.traits], calls[-1].outputs)
+        _demand_reached(calls, left)
         return left
 
 
@@ -114,7 +114,7 @@ def _demand_rules(calls: Sequence[Call]) -> None:
         raise refusal("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
 
 
-def _demand_ways(calls: Sequence[Call], left: Sequence[Call]) -> None:
+def _demand_reached(calls: Sequence[Call], left: Sequence[Call]) -> None:
     """Raise UnsupportedModelError for an explained input that reaches the output by constants alone."""
     lost = sorted(free_names(calls) - free_names(left))
     if lost:

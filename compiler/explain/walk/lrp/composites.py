@@ -36,7 +36,7 @@ from compiler.explain.walk.lrp.rules import (
 from compiler.rules.rule import Kind, Trait
 
 Choice = tuple[str, RelevanceRule]
-_PLACE = re.compile(r"(first|last)(?:\s+(\d+))?|(\d+)(?:-(\d+))?")
+_POSITION = re.compile(r"(first|last)(?:\s+(\d+))?|(\d+)(?:-(\d+))?")
 _TYPE = re.compile(r"[A-Z]\w*")
 
 
@@ -96,8 +96,9 @@ class Selector:
             return False
         if self.span is None:
             return True
-        places = ordinals.get(self.op_type, {}).get(call.outputs[0])
-        return places is not None and any(self.span[0] <= place <= self.span[1] for place in places)
+        first, last = self.span
+        positions = ordinals.get(self.op_type, {}).get(call.outputs[0])
+        return positions is not None and any(first <= position <= last for position in positions)
 
 
 def parse_selector(text: str) -> Selector:
@@ -112,10 +113,10 @@ def parse_selector(text: str) -> Selector:
                 f"selector {text!r}: no regular expression ({error}). Brackets and other signs that shall "
                 "stand for themselves take a \\ before them."
             ) from error
-    op_type, _, place = text.rpartition(":") if ":" in text else ("", "", text)
-    if not op_type and _TYPE.fullmatch(place):
-        return Selector(op_type=place)
-    span = _span(place.strip())
+    op_type, _, position = text.rpartition(":") if ":" in text else ("", "", text)
+    if not op_type and _TYPE.fullmatch(position):
+        return Selector(op_type=position)
+    span = _span(position.strip())
     if span is None or (op_type and not _TYPE.fullmatch(op_type)):
         raise InvalidOptionError(
             f"selector {text!r} is not known: give an operator type (Conv), name:REGEX, a place among the "
@@ -124,8 +125,8 @@ def parse_selector(text: str) -> Selector:
     return Selector(op_type=op_type or None, span=span)
 
 
-def _span(place: str) -> tuple[int, int] | None:
-    found = _PLACE.fullmatch(place)
+def _span(position: str) -> tuple[int, int] | None:
+    found = _POSITION.fullmatch(position)
     if found is None:
         return None
     end, count, first, last = found.groups()

@@ -35,9 +35,7 @@ class Layer:
 
     @property
     def x(self) -> Tensor:
-        x = self.call.x.inputs[0]
-        assert x is not None
-        return x
+        return self.call.x.first
 
     @property
     def bias(self) -> Tensor | None:
@@ -177,9 +175,7 @@ def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
     op.scope = f"weights/{call.name}"
     zeros, ones = (op.row_constant(np.full(shape, v, x.dtype.numpy())) for v in (0, 1))
     at_zero = call.at(op, [zeros if j == i else v for j, v in enumerate(call.x.inputs)])
-    pullback = at_zero.pullbacks[i]
-    assert pullback is not None
-    factor, offset = pullback(ones), at_zero.y
+    factor, offset = at_zero.pullback(i)(ones), at_zero.y
     if factor.shape != tuple(shape) or factor.batch_axes or offset.batch_axes:
         return None
     return Affine(_plain(op, factor), _plain(op, offset))

@@ -196,8 +196,7 @@ def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullbac
         at = layer.linear(op, x, None)
     else:
         at = layer.linear(op, x, modified(op, layer.weights.weight, term.weight))
-    back = at.pullbacks[0]
-    assert back is not None
+    back = at.pullback()
 
     def pullback(s: Tensor) -> Tensor:
         return _signed(op, back(s), scale * term.sign)
@@ -210,9 +209,7 @@ def _pullback(op: Ops, layer: Layer) -> Pullback:
     at = layer.call.x
     if layer.joined and layer.weights is not None:
         at = layer.linear(op, layer.x, layer.weights.weight)
-    pullback = at.pullbacks[0]
-    assert pullback is not None
-    return pullback
+    return at.pullback()
 
 
 def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
