@@ -59,7 +59,9 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 }
 
 
-made = functools.cache(lambda name: MODELS[name]())
+@functools.cache
+def made(name: str) -> onnx.ModelProto:
+    return MODELS[name]()
 
 
 @functools.cache
