@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from compiler.errors import RepositoryError
@@ -33,6 +34,11 @@ DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
 
 
 FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Tell whether it holds floats: bfloat16 as well, which numpy itself does not know as one."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
 def ends_of(contrast: str) -> tuple[int, int]:

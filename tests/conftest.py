@@ -11,14 +11,20 @@ from hypothesis.internal.conjecture import providers
 from compiler.machine import available_cores
 
 MOST_WORKERS = 4  # each takes a gigabyte, and starts servers of its own
-# Whose files take minutes each: begun last, one of them would keep all workers but one waiting.
+# Whose files take long each: begun last, one of them would keep all workers but one waiting.
 LONG = (
     "tests/conformance",
+    "tests/compiler/export/test_page",
     "tests/compiler/networks",
     "tests/compiler/rules/test_rules",
     "tests/compiler/runtimes",
     "tests/docs/test_pages",
     "tests/peers/lrp",
+    "tests/service/console",
+    "tests/service/state/test_cluster",
+    "tests/test_demo",
+    "tests/test_own_operator",
+    "tests/triton/test_serving",
 )
 
 # torch's threads sleep where they wait for each other: on cores that others use too they take longer to wait

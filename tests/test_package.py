@@ -70,3 +70,10 @@ def test_every_package_is_shipped_and_checked() -> None:
     assert set(packages) <= set(tool["mypy"]["packages"])
     assert packages == tool["importlinter"]["root_packages"]
     assert all((ROOT / name / "py.typed").is_file() for name in packages)
+
+
+def test_the_gateway_starts_without_what_only_the_compiler_needs() -> None:
+    """onnx_ir brings sympy: a sixth of a start."""
+    code = "import sys, service.server; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert {"onnx_ir", "onnxscript", "sympy"}.isdisjoint(done.stdout.split())

@@ -48,7 +48,15 @@ def importers(package: str) -> list[str]:
     return [".".join(path.with_suffix("").parts) for path in found]
 
 
-@pytest.mark.parametrize("package", ["compiler", "service", "loadtests", "benchmarks"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "compiler",
+        "service",
+        pytest.param("loadtests", marks=pytest.mark.full),
+        pytest.param("benchmarks", marks=pytest.mark.full),
+    ],
+)
 def test_importing_stores_nothing(package: str, home: Path) -> None:
     modules = importers(package)
     assert modules
@@ -57,7 +65,11 @@ def test_importing_stores_nothing(package: str, home: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("-m", "service.cli", "check", "credit"), ("-m", "benchmarks.one_shot", "-h")]
+    "command",
+    [
+        ("-m", "service.cli", "check", "credit"),
+        pytest.param(("-m", "benchmarks.one_shot", "-h"), marks=pytest.mark.full),
+    ],
 )
 def test_commands_store_nothing(command: tuple[str, ...], home: Path) -> None:
     run(*command)

@@ -14,7 +14,7 @@ from compiler.artefact.comparisons import Compared
 from compiler.artefact.repository import write_entries, write_explainer
 from compiler.artefact.shap_explanation import shap_explanation
 from compiler.errors import InvalidOptionError
-from compiler.manifest import Manifest
+from compiler.manifest import Manifest, is_float
 from compiler.pictures.picture import (
     TARGETS,
     TOP,
@@ -31,7 +31,6 @@ from compiler.runtime.session import (
     Runner,
     SerializedGraph,
     explaining,
-    is_float,
     kernels_of,
     outline,
 )

@@ -15,14 +15,13 @@ from compiler.errors import CheckFailedError, InvalidModelError, UnsupportedMode
 from compiler.explain.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
 from compiler.lowering.precision import on_cpu
 from compiler.machine import MAX_BATCH
-from compiler.manifest import Measured
+from compiler.manifest import Measured, is_float
 from compiler.runtime.session import (
     Run,
     Runner,
     SerializedGraph,
     count_nodes,
     explaining,
-    is_float,
     model_bytes,
     outline,
 )

@@ -11,9 +11,10 @@ from compiler.explain.engine import Method
 from compiler.explain.leaves import Leaf
 from compiler.lowering.precision import on_cpu
 from compiler.machine import Deployment
+from compiler.manifest import is_float
 from compiler.references.reference_set import ReferenceSet
 from compiler.references.request_time import WEIGHTS, references_name
-from compiler.runtime.session import Runner, is_float
+from compiler.runtime.session import Runner
 
 NEAR = 3  # probe rows about the references: one of them, one near one, one at random
 ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output

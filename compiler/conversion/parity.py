@@ -8,9 +8,9 @@ import numpy as np
 
 from compiler.conversion.graphs import INPUT, AsOnnx, Both
 from compiler.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
-from compiler.manifest import Parity
+from compiler.manifest import Parity, is_float
 from compiler.references.tables import shown
-from compiler.runtime.session import Runner, is_float
+from compiler.runtime.session import Runner
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: what is served would be another model

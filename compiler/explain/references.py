@@ -15,6 +15,7 @@ from compiler.explain.leaves import Leaf
 from compiler.explain.target import Target
 from compiler.graph.nodes import extract, nodes_behind
 from compiler.lowering import Lowered
+from compiler.manifest import is_float
 from compiler.references.reference_set import (
     Baseline,
     OpenReferences,
@@ -26,7 +27,7 @@ from compiler.references.reference_set import (
     unnamed,
     whole_numbers,
 )
-from compiler.runtime.session import Runner, is_float
+from compiler.runtime.session import Runner
 
 Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
 

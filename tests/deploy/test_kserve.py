@@ -35,6 +35,7 @@ def arguments(container: dict[str, Any], mounted: Path) -> list[str]:
 
 
 @pytest.fixture(
+    scope="module",
     params=[
         MANIFESTS["servingruntime"]["spec"]["containers"][0],
         MANIFESTS["explainer"]["spec"]["explainer"]["containers"][0],

@@ -29,6 +29,14 @@ NOT_RUN = {
     "locust": "puts load on a gateway until it is stopped",
 }
 SHELL, PYTHON = "sh", "python"
+# What newcomers read first. Other pages start processes by the dozen: `make test-full` runs them.
+IN_EVERY_RUN = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/credit-decisions.md",
+    "docs/operations.md",
+    "docs/own-operators.md",
+)
 
 
 def why_not_run(block: Block) -> str | None:
@@ -68,7 +76,10 @@ def _pages(slow: bool) -> list[Any]:
     """Those with something to run."""
     runs = {path: [block for block in read(path).blocks if why_not_run(block) is None] for path in PAGES}
     found = [path for path, blocks in runs.items() if any(("slow" in each.notes) is slow for each in blocks)]
-    return [pytest.param(path, id=str(path)) for path in found]
+    return [
+        pytest.param(path, id=str(path), marks=() if slow or str(path) in IN_EVERY_RUN else pytest.mark.full)
+        for path in found
+    ]
 
 
 @pytest.mark.parametrize("path", _pages(slow=False))

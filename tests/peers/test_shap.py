@@ -103,6 +103,7 @@ def test_scalar_statistics(exporter: str) -> None:
     assert error(answer, given.truth()) <= TRUTH
 
 
+@pytest.mark.full
 def test_torchvision_vgg11() -> None:
     """A real architecture, its last pool and classifier cut to the size of a small image."""
 

@@ -43,6 +43,7 @@ from sklearn.tree import ExtraTreeRegressor
 
 from compiler import Auto, UnsupportedModelError, compile_model, convert
 from compiler.conversion.parity import LIMIT, warnings_of
+from tests.grid import grid
 
 _RANDOM = np.random.default_rng(3)
 TABLE = pd.DataFrame(_RANDOM.integers(1, 90, (400, 6)).astype(float), columns=list("abcdef"))
@@ -67,10 +68,14 @@ TREES = [
 ]
 
 
-@pytest.mark.parametrize("trees", TREES, ids=lambda t: type(t).__name__)
-@pytest.mark.parametrize("scaler", SCALERS, ids=str)
-def test_a_row_falls_into_the_leaf_of_the_fitted_model(scaler: Any, trees: Any) -> None:
-    parity = convert(make_pipeline(scaler, trees).fit(TABLE, DUE), TABLE).parity
+NAMED_SCALERS = {str(scaler): scaler for scaler in SCALERS}
+NAMED_TREES = {type(trees).__name__: trees for trees in TREES}
+
+
+@grid("scaler, trees", NAMED_SCALERS, NAMED_TREES)
+def test_a_row_falls_into_the_leaf_of_the_fitted_model(scaler: str, trees: str) -> None:
+    pipeline = make_pipeline(NAMED_SCALERS[scaler], NAMED_TREES[trees])
+    parity = convert(pipeline.fit(TABLE, DUE), TABLE).parity
     assert parity is not None
     assert parity.mixtures
     assert parity.relative < LIMIT

@@ -60,9 +60,14 @@ MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
 
 
 @functools.cache
+def made(name: str) -> onnx.ModelProto:
+    return MODELS[name]()
+
+
+@functools.cache
 def in_dtype(name: str, dtype: str, rounded_to: str = "float64") -> onnx.ModelProto:
     """A model with every float in `dtype`, its weights rounded first."""
-    model = with_floats_in(MODELS[name](), DTYPES[dtype], DTYPES[rounded_to])
+    model = with_floats_in(made(name), DTYPES[dtype], DTYPES[rounded_to])
     if dtype == "bfloat16":
         model.opset_import[0].version = 22  # the first in which convolutions and pools take it
     return model

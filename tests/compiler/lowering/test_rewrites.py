@@ -11,7 +11,7 @@ from onnx import TensorProto
 from compiler.lowering import lower
 from rationale.testing import Sample, Var
 from tests.compiler.models import parsed
-from tests.compiler.samples import SAMPLES
+from tests.compiler.samples import SAMPLES, parameters
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64, PARITY_32
 
@@ -58,7 +58,7 @@ def ints(*numbers: int) -> np.ndarray:
     return np.asarray(numbers, np.int64)
 
 
-@pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.label)
+@pytest.mark.parametrize("sample", parameters(SAMPLES))
 @pytest.mark.usefixtures("float64_engine")
 def test_what_lowering_makes_of_a_sample_answers_as_it_does(sample: Sample) -> None:
     check(sample)

@@ -17,8 +17,10 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_pla
 from typer.testing import CliRunner
 
 from compiler import DeepShap, Lrp, compile_model
+from compiler.artefact.entry import open_entry
 from service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
+from tests.grid import grid
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "a" * 200, "</style><b>", "w " * 60]
@@ -105,8 +107,7 @@ def opened(browser: Browser, file: Path, scheme: str, width: int) -> tuple[Page,
     return page, faults
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", [*REPORTS, "notebook"])
+@grid("name, scheme", [*REPORTS, "notebook"], ["light", "dark"])
 def test_a_page_is_silent_and_can_be_used_by_everyone(
     browser: Browser, folder: Path, name: str, scheme: str
 ) -> None:
@@ -138,11 +139,7 @@ def test_each_bar_begins_where_the_one_before_ended(browser: Browser, folder: Pa
     page, _ = opened(browser, folder / "credit.html", "light", width)
     bars = page.evaluate(BARS)
     assert len(bars) == 10 * (1 + 3)
-    answer = compile_model(
-        CREDIT / "credit.onnx",
-        DeepShap(pd.read_csv(CREDIT / "near_threshold.csv")),
-        decision=CREDIT / "decision.yaml",
-    ).explain(pd.read_csv(CREDIT / "applicants.csv"))
+    answer = open_entry(folder / "entries", "credit").explain(pd.read_csv(CREDIT / "applicants.csv"))
     for i in range(3):
         values = answer["applicant_attributions"][i, 0]
         values = values[np.argsort(-np.abs(values), kind="stable")]

@@ -58,7 +58,13 @@ def demand_equal(sample: Sample, x: Rows, references: Rows, weights: list[float]
     held.demand_sum(answer, f"{len(weights)} reference(s)")
 
 
-@pytest.mark.parametrize("weights", [[1.0], [0.5, 0.2, 0.3]], ids=["one reference", "several"])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        pytest.param([1.0], marks=pytest.mark.full, id="one reference"),
+        pytest.param([0.5, 0.2, 0.3], id="several"),
+    ],
+)
 @pytest.mark.parametrize("sample", parameters(PINNED))
 def test_attributions_are_what_is_due(sample: Sample, weights: list[float]) -> None:
     """Value by value, as the references have it: what is added in every order, or the method's formula."""
@@ -100,7 +106,7 @@ def test_a_row_alone_is_answered_as_in_a_batch(sample: Sample) -> None:
 
 
 @any_sample
-@pytest.mark.parametrize("method", ["deepshap", "gradient"])
+@pytest.mark.parametrize("method", ["deepshap", pytest.param("gradient", marks=pytest.mark.full)])
 def test_the_float32_graph_means_what_its_nodes_mean_in_float64(sample: Sample, method: str) -> None:
     model = sample.model(np.float32)
     chosen = DeepShap(sample.draw(K, 8, np.float32)) if method == "deepshap" else Gradient()

@@ -206,10 +206,10 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("composite", ["EpsilonPlus", "EpsilonPlusFlat"])
-@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
-def test_activations_hand_relevance_on(activation: Callable[[], nn.Module], composite: str) -> None:
+@grid("name, composite", ACTIVATIONS, ["EpsilonPlus", "EpsilonPlusFlat"])
+def test_activations_hand_relevance_on(name: str, composite: str) -> None:
     """Those as well that exporters write as several operators."""
+    activation = ACTIVATIONS[name]
 
     def network(add: type[Sum]) -> nn.Module:
         both = add(nn.Linear(9, 8), nn.Linear(9, 8))

@@ -7,7 +7,7 @@ like it.
 import csv
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,6 +118,22 @@ MODELS: dict[str, tuple[Callable[[], Any], str, Callable[[Any], onnx.ModelProto]
 }
 
 
+# One of each library and of each kind of answer; the others run in `make test-full`.
+IN_EVERY_RUN = (
+    "gradient boosting",
+    "three classes",
+    "histograms",
+    "XGBoost",
+    "XGBoost of numbers",
+    "LightGBM",
+)
+
+
+def each_of(names: Iterable[str]) -> pytest.MarkDecorator:
+    marked = [pytest.param(n, marks=() if n in IN_EVERY_RUN else pytest.mark.full) for n in names]
+    return pytest.mark.parametrize("name", marked)
+
+
 def own_scores(estimator: Any, x: np.ndarray) -> np.ndarray:
     """[N, columns]: what the estimator itself answers, before any Sigmoid or Softmax."""
     if isinstance(estimator, xgboost.XGBModel):
@@ -139,7 +155,7 @@ def peer(estimator: Any, x: np.ndarray, references: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.filterwarnings("ignore")  # of the converters and boosters, about themselves
-@pytest.mark.parametrize("name", MODELS)
+@each_of(MODELS)
 def test_agrees_with_shap(credit: Credit, name: str) -> None:
     make, label, convert = MODELS[name]
     estimator = make().fit(credit.x[:TRAINED], getattr(credit, label)[:TRAINED])
@@ -176,7 +192,7 @@ COUNTED = ("gradient boosting", "regression", "a tree", "histograms", "XGBoost o
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", COUNTED)
+@each_of(COUNTED)
 def test_path_dependent_by_the_rows_of_the_training(credit: Credit, name: str) -> None:
     """Covers are counts of rows there, not sums of Hessians. shap takes the boosters' own contributions."""
     make, label, convert = MODELS[name]

@@ -92,6 +92,7 @@ def _kept() -> list[Any]:
     return [*CHECKS.get_by_names(KEPT)]
 
 
+@pytest.mark.full
 @asked.parametrize()
 @QUICK
 def test_answers_are_what_the_document_promises(case: schemathesis.Case, own_address: str) -> None:

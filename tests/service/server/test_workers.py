@@ -77,7 +77,9 @@ def _holds(worker: psutil.Process, address: tuple[str, int]) -> bool:
     return any(tuple(one.raddr or ()) == address for one in worker.net_connections("tcp"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)], ids=lambda n: n.name
+)
 def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signal.Signals) -> None:
     child, url, lines = gateway
     workers = workers_of(child)
@@ -95,7 +97,9 @@ def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signa
     assert not any(worker.is_running() for worker in workers)
 
 
-def test_a_worker_that_is_killed_comes_back(gateway: Gateway) -> None:
+def test_a_worker_that_is_killed_comes_back_and_all_end_with_the_one_that_watches_over_them(
+    gateway: Gateway, repository: Path
+) -> None:
     child, url, _ = gateway
     for killed in workers_of(child):
         (other,) = (one for one in workers_of(child) if one != killed)
@@ -105,16 +109,10 @@ def test_a_worker_that_is_killed_comes_back(gateway: Gateway) -> None:
         new = next(one for one in workers_of(child) if one != other)
         until(lambda: served_by(url, child) == {new.pid})  # noqa: B023
         explain(url)
-
-
-def test_they_share_no_ports_and_end_with_the_one_that_watches_over_them(
-    gateway: Gateway, repository: Path
-) -> None:
-    child, url, _ = gateway
-    workers = workers_of(child)
     port = str(httpx.URL(url).port)
     (line,) = refused("--repository", str(repository), "--port", port, "--workers", "2")
     assert f"port {port} is taken" in line
+    workers = workers_of(child)
     child.kill()
     until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
 

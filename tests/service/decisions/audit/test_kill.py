@@ -64,6 +64,7 @@ def test_it_is_killed_with_sqlite(tmp_path: Path) -> None:
     killed(tmp_path, f"sqlite:///{tmp_path / 'audit.sqlite3'}", TIMES)
 
 
+@pytest.mark.full
 def test_it_is_killed_with_postgresql(tmp_path: Path, server: Postgres) -> None:
     killed(tmp_path, server.new_schema(), TIMES)
 
