@@ -118,7 +118,8 @@ def covered(tests: list[str]) -> CoverageData:
     file = FOLDER / f"coverage-{state_of(tests)}"
     if not file.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        how = ["--cov=compiler", "--cov=service", "--cov-context=test", "--cov-report=", "-n", "0", "-q"]
+        how = ["--cov=compiler", "--cov=service", "--cov-context=test", "--cov-report="]
+        how += ["-n", "2", "--dist", "loadfile", "-q"]
         subprocess.run(
             [sys.executable, "-m", "pytest", *how, *tests], env={**os.environ, "COVERAGE_FILE": str(file)}
         )
