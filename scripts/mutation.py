@@ -18,7 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from itertools import zip_longest
@@ -29,11 +29,11 @@ from mutants import Result, state_of, table, tests_beside, words_shared
 
 try:
     import cosmic_ray.plugins
-    from cosmic_ray.commands import init
+    from cosmic_ray.ast import ast_nodes, get_ast_from_path
+    from cosmic_ray.ast.ast_query import ASTQuery
     from cosmic_ray.modules import find_modules
     from cosmic_ray.mutating import use_mutation
     from cosmic_ray.operators.operator import Example, Operator
-    from cosmic_ray.work_db import use_db
     from cosmic_ray.work_item import MutationSpec
     from coverage import CoverageData
 except ModuleNotFoundError as error:
@@ -69,16 +69,27 @@ class EmitsAnother(Operator):
         return (Example("op.Add(x, y)", "op.Sub(x, y)"),)
 
 
+def possible(folders: list[str]) -> Iterator[MutationSpec]:
+    """Every mutant there is: those of `cosmic-ray init`, whose walks and database take minutes more."""
+    names = [n for n in cosmic_ray.plugins.operator_names() if not any(left in n for left in LEFT_OUT)]
+    operators = {name: cosmic_ray.plugins.get_operator(name) for name in names}
+    for path in find_modules([Path(folder) for folder in folders]):
+        nodes = list(ast_nodes(get_ast_from_path(path)))
+        for name, operator in operators.items():
+            if operator.arguments():  # of no use without
+                continue
+            found = ((node, *places) for node in nodes for places in operator().mutation_positions(node))
+            for occurrence, (node, start, end) in enumerate(found):
+                definition = ASTQuery(node).get_definition_name()
+                yield MutationSpec(path, name, occurrence, start, end, definition_name=definition)
+
+
 def drawn(folders: list[str], count: int) -> list[MutationSpec]:
     """One mutant at each of so many places."""
-    modules = list(find_modules([Path(folder) for folder in folders]))
-    with use_db(":memory:") as db:
-        init(modules, db, {})
-        every = [item.mutations[0] for item in db.work_items]
     places: dict[tuple[str, tuple[int, int]], list[MutationSpec]] = {}
+    every = possible(folders)
     for m in sorted(every, key=lambda m: (str(m.module_path), m.start_pos, m.operator_name, m.occurrence)):
-        if not any(name in m.operator_name for name in LEFT_OUT):
-            places.setdefault((str(m.module_path), m.start_pos), []).append(m)
+        places.setdefault((str(m.module_path), m.start_pos), []).append(m)
     chosen = random.sample(list(places.values()), min(count, len(places)))
     return [random.choice(mutants) for mutants in chosen]  # noqa: S311  # no secrets
 
@@ -107,7 +118,8 @@ def covered(tests: list[str]) -> CoverageData:
     file = FOLDER / f"coverage-{state_of(tests)}"
     if not file.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
-        how = ["--cov=compiler", "--cov=service", "--cov-context=test", "--cov-report=", "-n", "0", "-q"]
+        how = ["--cov=compiler", "--cov=service", "--cov-context=test", "--cov-report="]
+        how += ["-n", "2", "--dist", "loadfile", "-q"]
         subprocess.run(
             [sys.executable, "-m", "pytest", *how, *tests], env={**os.environ, "COVERAGE_FILE": str(file)}
         )
