@@ -24,7 +24,7 @@ import psutil
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.service.child import PATIENCE_S, SECONDS, grpc_address, ready_line, serve
+from tests.service.child import PATIENCE_S, grpc_address, ready_line, serve
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 MOST_GROWN = 300_000_000
@@ -231,7 +231,7 @@ class Gateway:
 
     def ask(self, body: Body, content: bytes) -> int:
         """The status. An answer may come, and the connection close, before the whole body is there."""
-        with contextlib.closing(HTTPConnection(self.http, timeout=2 * SECONDS)) as connection:
+        with contextlib.closing(HTTPConnection(self.http, timeout=PATIENCE_S)) as connection:
             with contextlib.suppress(ConnectionError):
                 connection.request(body.method, body.path, content, body.headers)
             return connection.getresponse().status
@@ -246,7 +246,7 @@ class Gateway:
                 response_deserializer=service_pb2.ModelInferResponse.FromString,
             )
             try:
-                infer(message, timeout=2 * SECONDS)
+                infer(message, timeout=PATIENCE_S)
             except grpc.RpcError as error:
                 return str(error.code().name)
         return "OK"

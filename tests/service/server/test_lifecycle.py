@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -278,40 +277,6 @@ def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.Mon
         gate.touch()
         assert slow.result().status_code == 200
         assert child.wait(SECONDS) == 0
-
-
-def test_a_restart_loses_no_call_of_who_tries_refused_connections_again(repository: Path) -> None:
-    """Callers over HTTP ask again and again; those over gRPC are in grpc_api/test_server.py."""
-    (port,) = spare_ports(1)
-    over, answered = threading.Event(), [0, 0, 0, 0]
-
-    def go_on(caller: int) -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=SECONDS) as client:
-            while not over.is_set():
-                try:
-                    answer = client.post("/v1/models/score:predict", json={"instances": made.X.tolist()})
-                except httpx.ConnectError:
-                    time.sleep(0.05)
-                    continue
-                np.testing.assert_allclose(answer.json()["predictions"], made.predict(made.X), rtol=1e-6)
-                answered[caller] += 1
-
-    with ThreadPoolExecutor(len(answered)) as threads:
-        calls = [threads.submit(go_on, caller) for caller in range(len(answered))]
-        try:
-            for _ in range(3):
-                with serve(
-                    "--repository", str(repository), "--port", str(port), "--grpc-port", "off"
-                ) as child:
-                    ready_line(child)
-                    before = list(answered)
-                    until(lambda: all(now > was + 5 for now, was in zip(answered, before, strict=True)))  # noqa: B023
-                    child.send_signal(signal.SIGTERM)
-                    assert child.wait(SECONDS) == 0
-        finally:
-            over.set()
-    for call in calls:
-        call.result()
 
 
 def test_a_client_that_stands_still_does_not_hold_the_stop(
