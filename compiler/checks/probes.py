@@ -92,7 +92,7 @@ def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | No
 
 
 def sound_probes(
-    source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays, *, unit: bool = True
+    source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays, *, unit: bool
 ) -> dict[str, np.ndarray]:
     """Return `probe_rows`, with zeros for unknown integers where ones have no finite answer."""
     probes = probe_rows(combined, known, unit=unit)

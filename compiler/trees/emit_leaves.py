@@ -24,11 +24,11 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
     players = np.concatenate([block.players.reshape(-1) for block in leaves.blocks])
     rows = np.concatenate([np.repeat(block.rows, block.players.shape[1]) for block in leaves.blocks])
     worth = leaves.values[rows] * (players >= 0)[:, None]
-    index_of, target = np.nonzero(worth)
+    entry, target = np.nonzero(worth)
     columns = leaves.values.shape[1] * leaves.players
-    index, column_of = chunked(target * leaves.players + players[index_of], columns)
-    factors = np.where(index < 0, 0, worth[index_of, target][index])
-    picked = op.reshape(pick(found, index_of[index].reshape(-1)), (1, *index.shape))
+    index, column_of = chunked(target * leaves.players + players[entry], columns)
+    factors = np.where(index < 0, 0, worth[entry, target][index])
+    picked = op.reshape(pick(found, entry[index].reshape(-1)), (1, *index.shape))
     worths = op.Mul(picked, op.row_constant(factors[None].astype(dtype.numpy())))
     return pick.sums(op.ReduceSum(worths, [2], keepdims=0), column_of, columns)
 

@@ -67,7 +67,7 @@ def emit_outputs(
     layers: Sequence[Explained],
     seed: Seed,
     references: ReferenceSet | None,
-    players: Players | None = None,
+    players: Players | None,
 ) -> None:
     """Add the attributions, base value, explained value, gap and standard errors to the graph's outputs.
 

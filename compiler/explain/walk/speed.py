@@ -21,7 +21,7 @@ from compiler.rules.rule import Evaluation, Kind, Rule, Trait
 LARGEST_FACTOR = 4.0  # of a group of smooth operators: their secant supposes a scale of about 1
 
 
-def fuse(calls: Sequence[Call], kept: Collection[str] = ()) -> list[Call]:
+def fuse(calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
     """Return the calls, in their order, with every group that has one multiplier as one call.
 
     Args:
@@ -159,7 +159,7 @@ def _composition(group: Sequence[Call], name: str) -> Callable[..., Evaluation]:
     return evaluate
 
 
-def commute(op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> list[Call]:
+def commute(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
     """Move factors of channels into the weights of the layers behind, and means before layers.
 
     Args:

@@ -120,7 +120,7 @@ def rewritten_operators() -> dict[tuple[str, str], Rewrite]:
     return dict(sorted(_REWRITES.items()))
 
 
-def is_rewritten(op_type: str, domain: str = "") -> bool:
+def is_rewritten(op_type: str, domain: str) -> bool:
     return (domain, op_type) in _REWRITES
 
 
