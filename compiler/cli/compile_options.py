@@ -172,7 +172,7 @@ Compare = Annotated[
     list[str] | None,
     typer.Option(
         help="With --decision: references of another baseline, by which the same model is explained in "
-        "an entry beside, NAME_explain_<digest>; repeat for several. Callers of :decide and `rationale "
+        "an entry beside, NAME_explain_DIGEST; repeat for several. Callers of :decide and `rationale "
         "decisions report` then learn which reasons stay. Each takes as long as the compile itself.",
         metavar="NAME=FILE",
     ),

@@ -9,7 +9,9 @@ import typer
 from compiler.cli.repositories import Repository
 from compiler.terminal import console, progress_bar, reporting_errors
 
-app = typer.Typer(help="What decisions and their reasons come to.", no_args_is_help=True)
+app = typer.Typer(
+    help="Report on decisions over the rows of a file, and on their reasons: report.", no_args_is_help=True
+)
 
 
 @app.callback()

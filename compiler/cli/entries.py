@@ -98,7 +98,10 @@ def explain_command(
             print("\n".join(done))
             return
         if keep is not None or threads is not None:
-            raise InvalidOptionError("--keep and --threads: only where --input is many files.")
+            raise InvalidOptionError(
+                "--keep and --threads: only where --input is many files: a folder, or a pattern such as "
+                "'loans-*.parquet'."
+            )
         shown, input_file = parse_rows(rows), Path(rows_in)
         if plot is not None:
             from compiler.explanations.plot import draw_file

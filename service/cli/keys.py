@@ -27,7 +27,8 @@ def _keys() -> None:
 def new(
     name: Annotated[str, typer.Argument(help="Whose key it is: what logs show.")],
     scope: Annotated[
-        list[str], typer.Option(help="What it may do: infer, explain, decide, admin. Give it once for each.")
+        list[str],
+        typer.Option(help="What it may do: infer, explain, decide, audit, admin. Give it once for each."),
     ],
     file: Annotated[
         Path | None,
@@ -55,7 +56,7 @@ def new(
     with reporting_errors():
         unknown = [each for each in scope if each not in list(Scope)]
         if unknown:
-            raise InvalidOptionError(f"--scope {unknown[0]}: choose infer, explain, decide or admin")
+            raise InvalidOptionError(f"--scope {unknown[0]}: choose {', '.join(Scope)}")
         token, table = new_key(name, map(Scope, scope), expires.date() if expires else None)
         if file is None:
             print(table)

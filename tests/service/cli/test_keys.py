@@ -115,6 +115,9 @@ def test_the_command_prints_the_token_once_and_writes_its_digest(tmp_path: Path)
     again = CliRunner().invoke(command, second)
     assert again.exit_code == 2
     assert "has a key 'b' already" in again.output
+    wrong = CliRunner().invoke(command, ["keys", "new", "c", "--scope", "root", "--file", str(file)])
+    assert wrong.exit_code == 2
+    assert "--scope root: choose infer, explain, decide, audit, admin" in wrong.output
     assert file.read_text() == before
 
 
