@@ -125,7 +125,7 @@ class CrossMaximum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, both: Tensor, layer: nn.MaxPool2d) -> Tensor:
-        options = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
+        options: Any = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
         y, winners = F.max_pool2d_with_indices(both, *options)
         ctx.save_for_backward(both, y, winners)
         return y

@@ -123,9 +123,9 @@ class Batch:
                     return self._joined()
                 # The last one that waits is tried in any case: an estimate that nothing corrects would
                 # refuse for ever.
-                others = sum(map(len, lines)) > 1
+                others_wait = sum(map(len, lines)) > 1
                 left_s = item.deadline_s - self.taken_s
-                if left_s <= 0 or (others and seconds(item.rows) > left_s):
+                if left_s <= 0 or (others_wait and seconds(item.rows) > left_s):
                     self._take_late(item, line)
                 elif not self.members or item.key == self.members[0].key:
                     if not self._has_room(item, entry, seconds):

@@ -312,7 +312,7 @@ def test_layers_contrasts_and_concepts_are_asked_for_as_on_the_command_line() ->
         with pytest.raises(ValidationError):
             ExplainerSpec.model_validate({"method": "lrp", **wrong})
     with pytest.raises(InvalidExplainerError, match="--concepts 'h1'"):
-        ExplainerSpec(method="lrp", concepts="h1").asked(referenced=False)
+        ExplainerSpec(method="lrp", concepts="h1").requested(referenced=False)
 
 
 def test_groups_are_asked_for_by_their_features() -> None:
@@ -328,6 +328,6 @@ def test_groups_are_asked_for_by_their_features() -> None:
 def test_logits_are_asked_for_by_a_flag() -> None:
     """What it leaves out has the digest that it had before there was one."""
     plain, logits = ExplainerSpec(), ExplainerSpec(logits=True)
-    assert logits.asked(referenced=True).logits
-    assert not plain.asked(referenced=True).logits
+    assert logits.requested(referenced=True).logits
+    assert not plain.requested(referenced=True).logits
     assert plain.digest("m", "r") == ExplainerSpec(logits=False).digest("m", "r") != logits.digest("m", "r")

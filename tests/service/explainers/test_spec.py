@@ -18,21 +18,21 @@ def lrp(**options: object) -> ExplainerSpec:
 
 def test_lrp_rules_in_both_spellings() -> None:
     rules = ["Conv=gamma:0.25", "Gemm=gamma(gamma=0.25)", "first=zbox(low=-1, high=1)"]
-    assert lrp(rule=rules).asked(referenced=False).options["rule"] == rules
+    assert lrp(rule=rules).requested(referenced=False).options["rule"] == rules
     for rule, says in (
         ("first=zbox(low=-1)", "low and high must be given together"),
         ("first=zbox(low=open('/etc/passwd'))", "parameters are literals"),
         ("first=box", "there are zero, epsilon"),
     ):
         with pytest.raises(InvalidExplainerError, match=says):
-            lrp(rule=[rule]).asked(referenced=False)
+            lrp(rule=[rule]).requested(referenced=False)
 
 
 def test_an_api_opens_no_file(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('[rules]\nConv = "gamma(0.25)"\n')
     with pytest.raises(InvalidExplainerError, match=r"composite .*own\.toml' is not known; there are"):
-        lrp(composite=str(file)).asked(referenced=False)
+        lrp(composite=str(file)).requested(referenced=False)
 
 
 def test_another_version_of_a_package_is_another_explainer(packages: Packages) -> None:

@@ -36,7 +36,7 @@ def order(tmp_path: Path) -> Order:
         model=str(tmp_path / "models" / "score" / "1" / "model.onnx"),
         name="score",
         entry=str(tmp_path / "staging" / "score_explain_1"),
-        asked=STEPS.model_dump(mode="json"),
+        request=STEPS.model_dump(mode="json"),
         references=None,
         memory_bytes=ENOUGH,
     )
@@ -72,7 +72,7 @@ async def test_it_knows_the_rules_of_installed_packages(
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(packages.folder), *sys.path]))
     rules = ["MatMul=absolute:0.2", "first=absolute(epsilon=0.1)"]
     asked = CompileRequest(method="lrp", options={"rule": rules}, targets="all").model_dump(mode="json")
-    await compile_entry(replace(order, asked=asked), LONG_S, lambda _: None)
+    await compile_entry(replace(order, request=asked), LONG_S, lambda _: None)
     manifest = read_entry(Path(order.entry)).manifest
     assert manifest is not None
     assert manifest.method.options["rules"] == [["MatMul", "absolute:0.2"], ["first", "absolute:0.1"]]
@@ -82,7 +82,7 @@ async def test_it_knows_the_rules_of_installed_packages(
 async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -> None:
     np.savez(tmp_path / "wide.npz", x=np.ones((2, 5)))
     wide = replace(
-        order, asked=CompileRequest().model_dump(mode="json"), references=str(tmp_path / "wide.npz")
+        order, request=CompileRequest().model_dump(mode="json"), references=str(tmp_path / "wide.npz")
     )
     with pytest.raises(CompileFailedError, match=r"have shape \[2, 5\]"):
         await compile_entry(wide, LONG_S, print)

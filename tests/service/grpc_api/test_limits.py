@@ -182,8 +182,8 @@ async def test_answers_count_until_they_are_taken(repository: Path) -> None:
             with contextlib.suppress(grpc.aio.AioRpcError):
                 await end.stub.ModelInfer(message)
         await end.stub.ModelStreamInfer(iter([request("score", GOOD)])).read()
-        await until(lambda: end.plane.budget._held == 0)
-        end.plane.budget._held = end.plane.budget._limit - 10
+        await until(lambda: end.plane.budget._reserved == 0)
+        end.plane.budget._reserved = end.plane.budget._limit - 10
         await refused(end.stub.ServerMetadata(pb.ServerMetadataRequest()), "RESOURCE_EXHAUSTED", "waiting")
 
 
