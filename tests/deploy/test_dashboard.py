@@ -58,7 +58,8 @@ async def test_a_running_gateway_shows_what_it_asks_for(tmp_path: Path) -> None:
             await client.post(f"/v1/models/score:{verb}", json={"instances": [ROW]})
         await made_ready(client, "/v2/models/score/explainers/x", {"method": "gradient"})
         await client.put("/v2/models/score/canary", json={"explainer": "x", "share": 1})
-        await client.post("/v1/models/score:explain", json={"instances": [ROW]})
+        by_canary = await client.post("/v1/models/score:explain", json={"instances": made.X[:1].tolist()})
+        assert by_canary.status_code == 200, by_canary.text
         page = (await client.get("/metrics")).text
     shown: dict[str, set[str]] = {name: set(labels) for name, labels in LATER.items()}
     for family in text_string_to_metric_families(page):
