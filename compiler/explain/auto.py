@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy.typing as npt
+import onnx_ir as ir
 
 from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from compiler.explain.coalitions.shapley import ExactShap, PermutationShap
@@ -39,7 +40,9 @@ class _Undecided(Walk):
             found.append(
                 MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
             )
-        walked = _selected(lowered, deep, request)
+        walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
+        if walked and game and _leaves_words_out(walked, game):
+            walked = None  # its attributions would be complete, and of a part of the features
         if walked and is_linear(walked.target, walked.part):
             why = "deepshap, exact: every operator between the inputs and the output is linear"
             found.append(MethodChoice(deep, why))
@@ -50,7 +53,7 @@ class _Undecided(Walk):
         if walked:
             why = "deepshap, which approximates Shapley values: no exact method fits this model"
             found.append(MethodChoice(deep, why))
-        if _selected(lowered, drawn, request):
+        if game:
             why = (
                 "permutationshap, which estimates Shapley values: no exact method fits this model, "
                 "nor deepshap"
@@ -67,8 +70,9 @@ class Auto(Weighted):
 
     TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
     linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
-    without a rule. The manifest names the method that was taken, and a warning says why. A probability that
-    is made of scores is explained itself: its margin is had by name alone.
+    without a rule, or inputs of words, which DeepShap would leave out. The manifest names the method that was
+    taken, and a warning says why. A probability that is made of scores is explained itself: its margin is had
+    by name alone.
 
     Args:
         references: one array [K, …], or one for each explained input.
@@ -92,6 +96,13 @@ def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Sele
         return method.engine.select(lowered, method, request)
     except (InvalidOptionError, InvalidReferencesError, UnsupportedModelError):
         return None
+
+
+def _leaves_words_out(walked: Selection, game: Selection) -> bool:
+    """Tell whether inputs of words play in the game that get no attributions on a walk."""
+    inputs = walked.lowered.model.graph.inputs
+    words = {str(v.name) for v in inputs if v.dtype == ir.DataType.STRING}
+    return not words.isdisjoint(set(game.target.tensors) - set(walked.target.tensors))
 
 
 def _are_scores(selection: Selection, request: CompileRequest) -> bool:

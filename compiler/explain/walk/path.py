@@ -265,6 +265,8 @@ def choose_path(
         name, more = _prefer_scores(lowered, name, ends, scores_for, request)
         notes += more
     route = _route_to(lowered, name, chosen)
+    if request.inputs is None and not chosen.notes:  # which name those beside token ids
+        notes += _without_attributions(lowered, chosen, route)
     leaves = tuple(s for s in chosen.leaves if s.tensor in route.active)
     check_shapes(lowered, [s.tensor for s in leaves])
     dtype = lowered.specs[leaves[0].tensor][1]
@@ -316,6 +318,18 @@ def _route_to(lowered: Lowered, output: str, chosen: Chosen) -> _Route:
     if len(nodes) < len(between):  # what has no rule often has no known shape either: this is told first
         raise without_rules(lowered, between, active, ends, output)
     return _Route(flowing, needed, active, nodes)
+
+
+def _without_attributions(lowered: Lowered, chosen: Chosen, route: _Route) -> tuple[str, ...]:
+    """Return a note for inputs that change the output and are not explained, such as words."""
+    read = [v for v in lowered.model.graph.inputs if v.name in route.needed and v.name not in chosen.names]
+    if not (names := [str(v.name) for v in read if v.shape is not None and v.shape.rank() > 0]):
+        return ()
+    return (
+        f"these inputs change the output and get no attributions: {', '.join(names)}. They hold no floats, "
+        "and are as they are in each row, for references too; permutationshap, exactshap and, of trees, "
+        "treeshap explain inputs of any type",
+    )
 
 
 def _prefer_scores(

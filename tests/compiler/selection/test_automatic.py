@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from compiler import (
     Auto,
+    DeepShap,
     Deployment,
     InvalidOptionError,
     InvalidReferencesError,
@@ -144,6 +145,37 @@ def test_the_one_that_takes_a_missing_reference(features: int, method: str) -> N
     assert compiled.manifest.method.name == method
     answer = compiled.explain(references)
     assert np.abs(answer["completeness_gap"]).max() < NEAR
+
+
+def with_words(features: int) -> onnx.ModelProto:
+    """Of floats, and of a column of words."""
+    return parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": 21, "ai.onnx.ml": 4]>
+        g (float[N, {features}] x, string[N, 1] job) => (float[N, 1] y) {{
+            pay = ai.onnx.ml.LabelEncoder<
+                keys_strings = ["clerk", "smith"], values_floats = [1.0, 2.0], default_float = 0.0>(job)
+            axes = Constant<value: tensor = int64[1] {{1}}>()
+            h = ReduceSum(x, axes)
+            y = Mul(h, pay)
+        }}""")
+
+
+@pytest.mark.parametrize(("features", "method"), [(5, "exactshap"), (13, "permutationshap")])
+def test_words_are_not_left_out(features: int, method: str) -> None:
+    """DeepSHAP walks to floats alone, so that the words would have no attributions."""
+    jobs = np.array([["clerk"], ["smith"], ["none"]], object)
+    references = {"x": rows(1, 3, features), "job": jobs}
+    compiled = compile_model(with_words(features), Auto(references))
+    assert compiled.manifest.method.name == method
+    assert [e.tensor.name for e in compiled.manifest.explained] == ["x", "job"]
+
+
+def test_a_walk_names_the_inputs_that_it_leaves_out() -> None:
+    compiled = compile_model(with_words(5), DeepShap(rows(1, 3, 5)))
+    said = "these inputs change the output and get no attributions: job. They hold no floats"
+    assert compiled.manifest.warnings[0].startswith(said)
+    named = compile_model(with_words(5), DeepShap(rows(1, 3, 5)), inputs=["x"])
+    assert not any("no attributions" in warning for warning in named.manifest.warnings)
 
 
 def test_the_command_says_it(tmp_path: Path) -> None:
