@@ -63,10 +63,11 @@ def test_a_missing_folder(tmp_path: Path) -> None:
     assert "there is no such folder" in line
 
 
-def test_two_gateways_do_not_share_a_grpc_port(repository: Path, ends: dict[str, str]) -> None:
+def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
     """gRPC would let them, and clients would meet the one or the other."""
-    port = ends["grpc"].split(":")[1]
-    (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", port)
+    with serve("--repository", str(repository), "--port", "0") as first:
+        port = grpc_address(ready_line(first)[1]).split(":")[1]
+        (line,) = refused("--repository", str(repository), "--port", "0", "--grpc-port", port)
     assert f"port {port} is taken" in line
 
 
