@@ -46,8 +46,9 @@ def test_equal_values_stay_together(share: float) -> None:
     assert stability(classes, counted(classes, RANDOM.normal(size=K))) > 0.25
 
 
-def test_what_was_constant_and_is_no_more() -> None:
-    classes = deciles(np.zeros(K), EQUAL, 0.0)
+@pytest.mark.parametrize("count", [1, K])
+def test_what_was_constant_and_is_no_more(count: int) -> None:
+    classes = deciles(np.zeros(count), np.full(count, 1 / count), 0.0)
     assert stability(classes, counted(classes, np.zeros(50))) == 0
     moved = np.where(np.arange(200) < 20, 0.1, 0.0)
     assert stability(classes, counted(classes, moved)) > 0.25
