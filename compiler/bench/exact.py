@@ -55,16 +55,16 @@ class Layers(fx.Interpreter):
         if isinstance(layer, LINEAR):
             return super().call_module(target, args, kwargs)
         if isinstance(layer, nn.ReLU):
-            return Rescale.apply(*args, torch.relu, 0.0)
+            return Rescale.apply(*args, torch.relu, 0.0)  # type: ignore[no-untyped-call]  # torch's
         if isinstance(layer, SMOOTH):
-            return Rescale.apply(*args, layer, NEAR)
+            return Rescale.apply(*args, layer, NEAR)  # type: ignore[no-untyped-call]  # torch's
         if isinstance(layer, nn.MaxPool2d):
-            return CrossMaximum.apply(*args, layer)
+            return CrossMaximum.apply(*args, layer)  # type: ignore[no-untyped-call]  # torch's
         raise NotImplementedError(f"the float64 values have no rule for {layer}")
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in PRODUCTS:
-            return Product.apply(*args)
+            return Product.apply(*args)  # type: ignore[no-untyped-call]  # torch's
         if target in LINEAR_FUNCTIONS:
             return super().call_function(target, args, kwargs)
         raise NotImplementedError(
