@@ -38,7 +38,7 @@ def exact(network: nn.Module, rows: Tensor, references: Tensor) -> np.ndarray:
         with torch.no_grad():
             target = int(layers.run(torch.stack([row, row]))[0].argmax())
         total = torch.zeros_like(row)
-        for some in references.split(max(AT_ONCE // (2 * row.numel()), 1)):
+        for some in references.split(max(AT_ONCE // (2 * row.numel()), 1)):  # type: ignore[no-untyped-call]  # torch's
             x = row.expand_as(some).clone().requires_grad_()
             output = layers.run(torch.cat([x, some]))[: len(some), target].sum()
             (m,) = torch.autograd.grad(output, x)
