@@ -1,0 +1,140 @@
+"""Restarts under load: is a call lost, or answered wrongly?
+
+    python -m loadtests.checks.restart [--restarts 10]
+
+Callers ask one call after the other: by grpcio with `wait_for_ready`, by HTTP with another try where a
+connection is refused. It is stopped by SIGTERM and started again at the
+same addresses, again and again. Every answer is compared with ONNX Runtime's. Ends with 1 where one was lost
+or wrong.
+"""
+
+import argparse
+import contextlib
+import json
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import numpy as np
+import urllib3
+from tritonclient.grpc import InferResult, service_pb2_grpc
+
+from loadtests.load import raw
+from loadtests.load.questions import EXPLAIN
+from loadtests.systems import models
+from loadtests.systems.process import gateway
+
+CALLERS = 4  # of each kind
+TIMEOUT_S = 60.0
+BETWEEN_S = 1.0
+ATTRIBUTIONS = "x_attributions"
+QUESTION = models.question(models.NETWORK, EXPLAIN)
+PAUSE_S = 0.05
+Ask = Callable[[], np.ndarray]
+
+
+@dataclass
+class Tally:
+    """Answers by kind, what was lost, the wrong ones, and the longest that a call took, by kind."""
+
+    answered: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    wrong: int = 0
+    longest_s: dict[str, float] = field(default_factory=dict)
+
+
+def by_http(address: str) -> Ask:
+    pool = urllib3.connection_from_url(f"http://{address}", maxsize=1, retries=False, timeout=TIMEOUT_S)
+    body, headers = QUESTION.as_json
+
+    def ask() -> np.ndarray:
+        while (reply := try_once()) is None:
+            time.sleep(PAUSE_S)
+        if reply.status != raw.OK:
+            raise RuntimeError(f"{reply.status}: {reply.data[:300]!r}")
+        (given,) = (each for each in json.loads(reply.data)["outputs"] if each["name"] == ATTRIBUTIONS)
+        return np.reshape(given["data"], given["shape"])
+
+    def try_once() -> urllib3.BaseHTTPResponse | None:
+        with contextlib.suppress(urllib3.exceptions.NewConnectionError):
+            return pool.request("POST", QUESTION.path, body=body, headers=headers)
+        return None
+
+    return ask
+
+
+def by_grpc(address: str) -> Ask:
+    channel = grpc.insecure_channel(
+        address, [("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
+    )
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+    def ask() -> np.ndarray:
+        answer = stub.ModelInfer(QUESTION.as_message, timeout=TIMEOUT_S, wait_for_ready=True)
+        return np.asarray(InferResult(answer).as_numpy(ATTRIBUTIONS))
+
+    return ask
+
+
+def go_on(kind: str, ask: Ask, due: np.ndarray, tally: Tally, over: threading.Event) -> None:
+    """Ask one call after the other until it is over."""
+    while not over.is_set():
+        began_s = time.perf_counter()
+        try:
+            tally.wrong += not np.allclose(ask(), due, rtol=0, atol=1e-4)
+            tally.answered[kind] += 1
+        except grpc.RpcError as error:
+            tally.lost[f"{kind}: {error.code().name}, {error.details()}"] += 1
+        except (RuntimeError, urllib3.exceptions.HTTPError) as error:
+            tally.lost[f"{kind}: {error}"] += 1
+        took_s = time.perf_counter() - began_s
+        tally.longest_s[kind] = max(tally.longest_s.get(kind, 0.0), took_s)
+
+
+def measure(repository: Path, restarts: int) -> Tally:
+    """The load goes on from the first start to the end of the last one."""
+    answers = models.session(repository, QUESTION.entry).run([ATTRIBUTIONS], QUESTION.inputs)
+    tally, over, ports = Tally(), threading.Event(), free_ports()
+    http, grpc_ = (f"127.0.0.1:{port}" for port in ports)
+    callers = [("HTTP", by_http, http), ("gRPC", by_grpc, grpc_)] * CALLERS
+    with ThreadPoolExecutor(len(callers)) as threads:
+        for number in range(restarts + 1):
+            with gateway(repository, "--port", str(ports[0]), "--grpc-port", str(ports[1])):
+                for kind, way, address in callers if number == 0 else ():
+                    threads.submit(go_on, kind, way(address), answers[0], tally, over)
+                time.sleep(BETWEEN_S)
+                if number == restarts:
+                    over.set()
+                    threads.shutdown()
+    return tally
+
+
+def free_ports() -> list[int]:
+    """Two that were free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return [each.getsockname()[1] for each in (one, other)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--restarts", type=int, default=10)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        models.write_network(Path(folder), width=64, references=20)
+        tally = measure(Path(folder), given.restarts)
+    for kind, count in tally.answered.items():
+        print(f"{kind}: {count} answers, the longest after {tally.longest_s[kind]:.1f} s")
+    print(f"wrong: {tally.wrong}; lost: {sum(tally.lost.values())}", *tally.lost.items(), sep="\n  ")
+    return int(bool(tally.wrong or tally.lost))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
