@@ -9,7 +9,7 @@ from compiler.export.page import page_of
 from compiler.export.web import WebRuntime
 from compiler.profile import FeatureRule
 from tests.compiler.export import models
-from tests.compiler.models import mlp, rows
+from tests.compiler.models import mlp, parsed, rows
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,23 @@ def test_of_each_kind() -> None:
     assert (income["kind"], income["least"] % 1000, income["missing"]) == ("number", 0, False)
     assert (age["unit"], age["least"], age["most"]) == ("years", 18, 99)
     assert (bankruptcies["input"], bankruptcies["begin"], bankruptcies["missing"]) == (None, None, True)
+
+
+def test_a_flag_is_chosen() -> None:
+    graph = "g (float[N, 2] x) => (float[N, 1] p) { z = MatMul (x, w) p = Sigmoid (z) }"
+    profile = {
+        "output": "p",
+        "threshold": 0.5,
+        "adverse": "above",
+        "references": {"policy": "all_applicants"},
+        "features": {"a": {"type": "flag"}},
+        "reasons": {},
+    }
+    model = parsed(graph, {"w": rows(2, 1)})
+    compiled = compile_model(model, DeepShap(rows(4, 2)), decision=profile, feature_names=["a", "b"])
+    flag, number = fields(compiled.manifest, compiled.sample, {})
+    assert flag["choices"] == [[0, "no"], [1, "yes"]]
+    assert number["kind"] == "number"
 
 
 def test_no_row_of_the_references_is_told_beside_the_graph() -> None:

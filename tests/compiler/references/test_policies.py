@@ -19,6 +19,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner, Result
 
+from compiler.cli.policies import column_of
 from compiler.decisions.policies import Band, Scored, parse_band, population, systematic
 from compiler.errors import InvalidOptionError, InvalidReferencesError
 from compiler.manifest import Manifest
@@ -237,6 +238,13 @@ def test_a_seed_is_a_set(place: Path) -> None:
     assert sets[0] == sets[1]
     assert call(place, "--count", "20", "--seed", "4").exit_code == 0
     assert (place / "r.npz").read_bytes() not in sets
+
+
+def test_a_column_of_a_file_is_an_input_of_one_number(tmp_path: Path) -> None:
+    table = Table({"age": np.array([[20.0], [30.0]]), "income": np.ones((2, 3))})
+    assert column_of(tmp_path / "r.npz", table, "age") == [20.0, 30.0]
+    assert column_of(tmp_path / "r.npz", table, "income") is None
+    assert column_of(tmp_path / "r.npz", table, "debt") is None
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -157,9 +157,10 @@ def _positive(node: of.Node) -> of.Node:
     )
 
 
-def test_the_margin_of_a_softmax() -> None:
+@pytest.mark.parametrize("transform", ["SOFTMAX", "SOFTMAX_ZERO"])
+def test_the_margin_of_a_softmax(transform: str) -> None:
     trees, references, x = of.random_trees(10, ("LEQ",), columns=3), of.rows(1, K), of.rows(2, N)
-    model = of.classifier(trees, 3, post_transform="SOFTMAX", base_values=[0.1, 0.2, 0.3])
+    model = of.classifier(trees, 3, post_transform=transform, base_values=[0.1, 0.2, 0.3])
     answer = compile_model(model, TreeShap(references), targets="all").explain(x)
     due = of.shapley(lambda z: of.scores(trees, z), x, references)
     assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()

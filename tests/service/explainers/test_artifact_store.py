@@ -1,11 +1,12 @@
 """Entries that machines share: fetched whole, by every Python that is supported."""
 
+import os
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from service.explainers.artifact_store import ArtifactStore
+from service.explainers.artifact_store import ArtifactStore, copies_in
 from service.explainers.records import Artifact
 from service.state.blobs import Blobs
 from service.state.state import State
@@ -31,3 +32,16 @@ def test_an_entry_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ha
     assert (tmp_path / "two/net_explain_1/1/model.onnx").read_bytes() == b"graph"
     for store in (one, two):
         store.state.close()
+
+
+@pytest.mark.parametrize("own", ["a", "z"])
+def test_old_copies_go_and_a_repository_of_ones_own_stays(tmp_path: Path, own: str) -> None:
+    state = State(tmp_path / "kept")
+    for folder in (tmp_path / own, copies_in(state)):
+        entry = folder / "net_explain_1"
+        entry.mkdir(parents=True)
+        os.utime(entry, (0, 0))
+        ArtifactStore(folder, state, Blobs(f"file://{tmp_path}/blobs")).sweep([])
+    state.close()
+    assert (tmp_path / own / "net_explain_1").is_dir()
+    assert not list(copies_in(state).iterdir())

@@ -1,6 +1,7 @@
 """Traces and request ids: taken from the caller, given back, and carried on to the server behind."""
 
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from compiler.errors import InvalidOptionError
 from service.observability import context as exchange
-from service.observability.tracing import create_tracing
+from service.observability.tracing import Tracing, create_tracing
 from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
@@ -212,3 +213,19 @@ async def test_what_is_missing_for_traces(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(InvalidOptionError, match=r"pip install 'rationale\[tracing\]'"):
         create_tracing(ENDPOINT, 1.0)
+
+
+async def test_who_sends_the_last_spans_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the closing nor, where sending never ends, the end of the process."""
+    monkeypatch.setattr("service.observability.tracing.CLOSE_S", 0.01)
+    sending, answered = list[threading.Thread](), threading.Event()
+
+    def shutdown() -> None:
+        sending.append(threading.current_thread())
+        answered.wait(60)
+
+    exporter = InMemorySpanExporter()
+    provider: Any = SimpleNamespace(get_tracer=lambda _: None, shutdown=shutdown)
+    Tracing(provider, exporter).close()
+    assert [thread.is_alive() and thread.daemon for thread in sending] == [True]
+    answered.set()

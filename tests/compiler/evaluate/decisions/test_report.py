@@ -4,11 +4,13 @@ import csv
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -17,6 +19,7 @@ from compiler.errors import RepositoryError
 from compiler.evaluate.decisions.decided import decide_file
 from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, NOT_RECORDED, Report, report
 from compiler.evaluate.decisions.moved import Moved
+from compiler.evaluate.decisions.plots import plots
 from compiler.evaluate.decisions.report import tables
 from compiler.references.draws import draws
 from service.cli.main import app
@@ -239,6 +242,20 @@ def test_the_files(done: Report, tmp_path: Path) -> None:
         assert float(found[i]["score"]) == pytest.approx(SCORES[i], abs=1e-5)
     assert "Principal reasons of" in result.stdout
     assert "sex = empty (small)" in result.stdout
+
+
+def test_each_group_s_ratio_stands_beside_its_bar(done: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, write = list[str](), Axes.text
+
+    def text(axes: Axes, x: float, y: float, words: str, **how: Any) -> Any:
+        written.append(words)
+        return write(axes, x, y, words, **how)
+
+    monkeypatch.setattr(Axes, "text", text)
+    one = done.groups[0]
+    groups = (replace(one, ratio=0.5, small=False), replace(one, ratio=None, small=True))
+    assert set(plots(replace(done, reasons=(), agreements=(), moved="", groups=groups))) == {"groups.png"}
+    assert written == ["ratio 0.50", "– (small)"]
 
 
 REFUSED = {
