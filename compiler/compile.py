@@ -35,10 +35,19 @@ from compiler.lowering.inference import Span, span_of
 from compiler.machine import HERE, Deployment
 from compiler.memory.fit import Combined, fit
 from compiler.profile import DecisionProfile, as_profile
-from compiler.progress import Progress, silent
 from compiler.references.reference_set import OpenReferences
 from compiler.references.represented import StandsFor
-from compiler.request import CompileRequest, Concepts, FeatureNames, Groups, Layers, Size, Targets
+from compiler.request import (
+    CompileRequest,
+    Concepts,
+    FeatureNames,
+    Groups,
+    Layers,
+    Progress,
+    Size,
+    Targets,
+    silent,
+)
 from compiler.runtime.kernels import found
 from compiler.runtime.session import kernels_of
 

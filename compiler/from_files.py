@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from compiler.artefact.compiled import Compiled
     from compiler.decisions.comparisons import Comparisons
     from compiler.explain.engine import Method
-    from compiler.progress import Progress
     from compiler.references.tables import Table
+    from compiler.request import Progress
 
 
 def check_method(request: CompileRequest, *, referenced: bool) -> None:

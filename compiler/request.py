@@ -1,6 +1,6 @@
 """What a compile is asked for, in plain values: as a command line, an API and the manifest have it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,12 @@ Layers = Sequence[str] | Literal["all"]
 Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
 Groups = Mapping[str, Sequence[str]]
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, how much of it is done, and how much it is."""
+
+
+def silent(*_: object) -> None:
+    """Show no progress."""
 
 
 @dataclass(frozen=True)

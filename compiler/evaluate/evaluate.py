@@ -35,8 +35,8 @@ from compiler.evaluate.randomise import Randomised, randomised_check
 from compiler.evaluate.shapley import Comparison, Sampled, compare, rounds_within
 from compiler.manifest import FLOATS, Attributed, Manifest
 from compiler.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
-from compiler.progress import Progress, silent
 from compiler.references.reference_set import prepare
+from compiler.request import Progress, silent
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
 LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws

@@ -12,7 +12,7 @@ import numpy as np
 
 from compiler.evaluate.explained_model import Pairs, Subject, slices
 from compiler.machine import MAX_BATCH
-from compiler.progress import Progress
+from compiler.request import Progress
 
 PERTURBATIONS = ("baseline", "gaussian")
 GAUSSIAN_SIGMA = 0.2  # of each feature's spread in the file; Yeh et al. take 0.2 of standardised features

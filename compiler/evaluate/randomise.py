@@ -19,7 +19,7 @@ from compiler.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pair
 from compiler.explain.engine import Method
 from compiler.explain.methods import method_of
 from compiler.machine import HERE
-from compiler.progress import Progress
+from compiler.request import Progress
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade

@@ -18,7 +18,7 @@ from compiler.errors import InvalidOptionError
 from compiler.evaluate.explained_model import GivenReferences, Pairs, Subject, rows_at_once, slices
 from compiler.evaluate.faithfulness import counter, ranks_of
 from compiler.evaluate.randomise import spearmans
-from compiler.progress import Progress
+from compiler.request import Progress
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 10_000  # fewer do not show their own error
 PRECISE = 0.01  # standard error over the values, both as lengths, at which a row is done

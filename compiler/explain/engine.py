@@ -28,10 +28,9 @@ from compiler.lowering import Lowered, with_model
 from compiler.lowering.rewrites.discrete import spell_out_dequantising
 from compiler.manifest import Extension, TensorSpec, is_float
 from compiler.memory.fit import Plan
-from compiler.progress import Progress
 from compiler.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from compiler.references.request_time import names_of_inputs
-from compiler.request import CompileRequest, FeatureNames
+from compiler.request import CompileRequest, FeatureNames, Progress
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from compiler.artefact.folder import locked
 from compiler.errors import InvalidOptionError, RationaleError, reason_of
-from compiler.progress import Progress, silent
+from compiler.request import Progress, silent
 
 SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
 SUFFIX = ".parquet"

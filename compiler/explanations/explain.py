@@ -10,7 +10,7 @@ from compiler.artefact.entry import open_entry, read_inputs
 from compiler.errors import CheckFailedError, InvalidOptionError
 from compiler.explanations.files import check_kind, write_explanations
 from compiler.pictures.panels import largest_targets, targets_of
-from compiler.progress import Progress, silent
+from compiler.request import Progress, silent
 
 TARGETS = 10  # of a row, that are printed
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from compiler.explanations.answered_files import Source, answer_files
 from compiler.explanations.arrow import batches_schema, explain_batches
-from compiler.progress import Progress, silent
+from compiler.request import Progress, silent
 
 
 def explain_portfolio(

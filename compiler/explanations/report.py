@@ -20,7 +20,7 @@ from compiler.pictures.markup import element, page, table
 from compiler.pictures.overview import overviews, tables_of
 from compiler.pictures.panels import panels_of
 from compiler.pictures.words import NUMBERS, Vocabulary, read_vocabulary
-from compiler.progress import Progress
+from compiler.request import Progress
 from compiler.terminal import facts
 
 MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one

@@ -26,7 +26,7 @@ from compiler.memory.budget import (
     sizes,
 )
 from compiler.memory.scan import emit_scan, in_half, precompute, precompute_sums
-from compiler.progress import Progress
+from compiler.request import Progress
 
 Build = Callable[[Chunks], ir.Model]
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from compiler.graph.nodes import extract, new_constant, nodes_behind
 from compiler.graph.tensor import Chunks
 from compiler.memory.budget import Region, is_pseudo
-from compiler.progress import Progress
+from compiler.request import Progress
 from compiler.runtime.session import Runner
 
 HALF_LOSS = 1e-3  # of a tensor's length: twice the rounding of float16

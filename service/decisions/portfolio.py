@@ -18,7 +18,7 @@ from compiler.evaluate.decisions.decided import applicants_of, read_applicants
 from compiler.explanations.answered_files import Answered, Source, answer_files
 from compiler.explanations.arrow import DIGEST, kept_columns
 from compiler.manifest import Manifest
-from compiler.progress import Progress, silent
+from compiler.request import Progress, silent
 from service.decisions.rows import Decide, Deciding, Instance, Line
 from service.decisions.tables import WRITERS, batch_of, schema_of
 from service.decisions.trail import AuditTrail, NoTrail

@@ -26,8 +26,8 @@ from compiler.errors import InvalidOptionError, RepositoryError
 from compiler.evaluate.explained_model import slices
 from compiler.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
 from compiler.profile import DecisionProfile
-from compiler.progress import Progress
 from compiler.references.tables import read_rows, rows_of_arrow
+from compiler.request import Progress
 
 TABLES = (".csv", ".parquet")
 

@@ -15,7 +15,7 @@ import numpy as np
 from compiler.artefact.folder import whole
 from compiler.decisions.rows import profile_of
 from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
-from compiler.progress import Progress, silent
+from compiler.request import Progress, silent
 
 SHOWN = 20  # features in lines
 OTHER_OUTPUTS = (

@@ -17,7 +17,7 @@ from compiler.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_
 from compiler.evaluate.decisions.moved import Moved, move
 from compiler.evaluate.evaluate import references_of
 from compiler.manifest import Manifest
-from compiler.progress import Progress, silent
+from compiler.request import Progress, silent
 
 SMALL = 30  # rows; rates of fewer say little
 MOST_GROUPS = 20  # values of a protected attribute

@@ -11,7 +11,7 @@ from compiler.decisions.rows import names_of, profile_of, score_index
 from compiler.decisions.scores import run_in_blocks
 from compiler.evaluate.decisions.decided import DecidedFile
 from compiler.evaluate.explained_model import GivenReferences
-from compiler.progress import Progress
+from compiler.request import Progress
 from compiler.runtime.session import Runner, kernels_of
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
