@@ -29,6 +29,7 @@ import uvicorn
 from compiler import DeepShap, compile_model
 from service.api.server import uvicorn_config
 from service.app import create_app, create_backend
+from service.backends import onnxruntime
 from service.process.listening import listen
 from service.settings import Settings
 
@@ -95,6 +96,7 @@ def references() -> DeepShap:
 @contextmanager
 def serving(repository: Path) -> Iterator[httpx.Client]:
     """Yield a client of a gateway that serves the repository from a thread of this process."""
+    onnxruntime._INSTANT_S = PATIENCE_S  # the way of a brief model, on a slow machine as on a fast one
     settings = Settings(repository=repository, request_timeout_s=PATIENCE_S)
     listener = listen("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

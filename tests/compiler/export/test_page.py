@@ -279,7 +279,9 @@ def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Ca
         add("style", { textContent: "body { display: none }" });
         add("iframe", { src: "https://example.org/" });
         try { new WebSocket("wss://example.org/"); } catch { refused.push("thrown"); }
-        document.createElement("div").setAttribute("onclick", "1");
+        add("div", {});
+        document.body.lastChild.setAttribute("onclick", "window.ran = true");
+        document.body.lastChild.click();
         await new Promise((done) => setTimeout(done, 300));
         return [window.ran ?? false, [...new Set(refused)].sort()];
     }""")
