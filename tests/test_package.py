@@ -1,6 +1,7 @@
 """`import rationale`: the public names, and nothing else."""
 
 import importlib
+import importlib.metadata
 import rlcompleter
 import subprocess
 import sys
@@ -8,11 +9,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import compiler
 import rationale
 from compiler import errors
 from compiler.explain.walk.lrp.rules import RULES
+from service.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -77,3 +80,8 @@ def test_the_gateway_starts_without_what_only_the_compiler_needs() -> None:
     code = "import sys, service.server; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert {"onnx_ir", "onnxscript", "sympy"}.isdisjoint(done.stdout.split())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.stdout) == (0, f"rationale {importlib.metadata.version('rationale')}\n")

@@ -1,6 +1,7 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
 from collections.abc import Callable
+from importlib.metadata import version
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,6 +95,22 @@ def _with_flags(command: Command) -> Command:
     flags = [parameter(setting, *of_setting) for setting, of_setting in FLAGS.items()]
     vars(command)["__signature__"] = Signature([*flags, config])
     return command
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rationale {version('rationale')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Take what every command shares, which its own options say."""
 
 
 @app.command()
