@@ -98,7 +98,7 @@ def _own_values(op: Ops, x: Tensor, borders: Borders, mode: str) -> Evaluation:
 
 def _padded(size: int, before: int, after: int, mode: str) -> list[int]:
     indices = np.arange(size)[max(-before, 0) : size - max(-after, 0)]
-    padded = np.pad(indices, (max(before, 0), max(after, 0)), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]
+    padded = np.pad(indices, (max(before, 0), max(after, 0)), mode=_NUMPY_MODES[mode])  # type: ignore[call-overload]  # its stubs want a literal mode
     return [int(i) for i in padded]
 
 
