@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -168,12 +168,12 @@ class Following:
 
     async def _adopt(self, known: Known) -> None:
         """Go by what other processes have written; what is being made here goes on while it is wanted."""
-        before, made = self._store.records, self._store.artefacts
-        now = {one.key: self._merged(one) for one in known.records}
-        self._store.records = now
+        made = self._store.artefacts
         self._store.artefacts = {one.digest: one for one in known.artefacts}
+        await self.open_entries(known.records)  # before anybody here hears that they are ready
+        before, now = self._store.records, {one.key: self._merged(one) for one in known.records}
+        self._store.records = now
         self._store.splits = {one.model: one for one in known.splits}
-        await self.open_entries()
         self.show()
         self._plane.forget_answers()
         for key, one in before.items():
@@ -195,13 +195,13 @@ class Following:
         stage = mine.stage if one.key in self._tasks.making and not one.settled else one.stage
         return replace(one, stage=stage, updated_s=max(one.updated_s, mine.updated_s))
 
-    async def open_entries(self) -> None:
-        """Have the entries that answer here.
+    async def open_entries(self, records: Iterable[Record]) -> None:
+        """Have the entries by which records answer.
 
         Not served by this process are those that cannot be read, and those that explain another version of a
         model than it has.
         """
-        for one in list(self._store.records.values()):
+        for one in list(records):
             artefact = self._store.artefacts.get(one.serving or "")
             if artefact is None or artefact.digest in self._store.entries:
                 continue

@@ -150,7 +150,8 @@ class Explainers:
             log.error("%s", error)
         self.store.rebase(repository)
         self.store.records.update(renewed)
-        await self.following.open_entries()  # those that others have made of the models that are here now
+        # Those that others have made of the models that are here now.
+        await self.following.open_entries(self.store.records.values())
         return before
 
     # --- the resource -------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ import asyncio
 import math
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ import httpx
 import pytest
 
 from service.explainers import following
+from service.explainers.artifact_store import ArtifactStore
+from service.explainers.records import Artifact
+from service.repository.entry import Entry
 from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,
@@ -66,6 +70,31 @@ async def test_each_writes_and_hears_that_the_other_has_it(
         await until(lambda: not behind(one) and not behind(two))
         assert_answers(await explain(two, explainer="first"), "typical")
         assert compiles(one) + compiles(two) == 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_ready_is_said_by_who_answers_by_it(
+    folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that is still reading the entry does not say that the explainer is ready."""
+    reading, may_end = threading.Event(), threading.Event()
+
+    def slow(store: ArtifactStore, artefact: Artifact) -> Entry:
+        reading.set()
+        assert may_end.wait(SECONDS)
+        return read(store, artefact)
+
+    async with administered(folder, sets) as one, administered(folder, sets) as two:
+        await both(one, two)
+        read = ArtifactStore.read
+        monkeypatch.setattr(ArtifactStore, "read", slow)
+        assert (await one.put(f"{PATH}/own", json=GRADIENT)).status_code == 202
+        await until(reading.is_set)
+        assert (await two.get(f"{PATH}/own")).json().get("state") != "ready"
+        may_end.set()
+        await until(lambda: not behind(one))
+        assert (await settled(two, f"{PATH}/own"))["state"] == "ready"
+        await explain(two, explainer="own")
 
 
 async def test_one_goes_on_with_what_another_left(folder: Path, sets: Sets, quick: Gate) -> None:
