@@ -75,6 +75,8 @@ def _folders(repository: Path, name: str) -> tuple[Path, Path]:
     for folder in (plain, explain):
         if (folder / FILE_NAME).is_file():
             return plain, folder
+    if repository.is_file():
+        raise RepositoryError(f"{repository} is a file: give the folder that `rationale compile` wrote to.")
     known = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
     raise RepositoryError(
         f"{explain}: no such entry; {repository} has {known or 'none'}. Make one with `rationale compile`."

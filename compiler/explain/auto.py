@@ -36,7 +36,8 @@ class _Undecided(Walk):
         trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
         enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
         found = []
-        if (selected := _selected(lowered, trees, request)) and _are_scores(selected, request):
+        ensemble = _selected(lowered, trees, request)
+        if ensemble and _are_scores(ensemble, request):
             found.append(
                 MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
             )
@@ -58,6 +59,8 @@ class _Undecided(Walk):
                 "permutationshap, which estimates Shapley values: no exact method fits this model, "
                 "nor deepshap"
             )
+            if ensemble and not _are_scores(ensemble, request):
+                why += "; treeshap explains the score behind the probability exactly: logits=True (--logits)"
             found.append(MethodChoice(drawn, why))
         if not found:
             deep.engine.select(lowered, deep, request)

@@ -185,7 +185,10 @@ def _sources(text: str, target: Folder) -> list[Source]:
         and (pattern is None or _matches(name, pattern))
     }
     if not chosen:
-        raise InvalidOptionError(f"--input {text}: no {SUFFIX} files there; {len(named)} others.")
+        wanted = f"{SUFFIX} file" if pattern is None else f"{SUFFIX} file that fits the pattern"
+        raise InvalidOptionError(
+            f"--input {text}: none of the {len(named)} files below {fixed} is a {wanted}."
+        )
     return [_source(folder.system, one, name) for name, one in chosen.items()]
 
 

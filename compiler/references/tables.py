@@ -215,7 +215,9 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
                 words[j].append(row[i])
             numbers.append(math.nan if j in words else _number(source.name, line, names[i], row[i]))
         source.check_bytes(len(numbers) * numbers.itemsize)
-    rows = (np.frombuffer(numbers, np.float64) if numbers else np.zeros(0)).reshape(-1, len(positions))
+    if not numbers:
+        raise InvalidReferencesError(f"{source.name}: a header and no rows: at least one is needed.")
+    rows = np.frombuffer(numbers, np.float64).reshape(-1, len(positions))
     if words:
         rows = rows.astype(object)
     for j, column in words.items():

@@ -412,7 +412,7 @@ ROWS_REFUSED = {
     "NaN": ("1,2,3,4,nan\n", r"'x' holds nan at \[0, 4\], a missing value.* Impute or drop"),
     "too large a number": ("1,2,3,4,1e300\n", r"'x' holds 1e\+300 at \[0, 4\]"),
     "too few cells": ("1,2,3,4\n", r"'x' has shape \[1, 4\]; the model takes \[N, 5\], N ≥ 1"),
-    "no rows": ("age,income,debt,years,cards\n", r"'x' has shape \[0, 5\]; the model takes \[N, 5\], N ≥ 1"),
+    "no rows": ("age,income,debt,years,cards\n", "rows.csv: a header and no rows: at least one is needed"),
 }
 
 

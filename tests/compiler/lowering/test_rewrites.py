@@ -278,6 +278,7 @@ CONSTANTS = {
     "along": np.asarray([[[False, True, False, True]]]),
     "begin": ints(0),
     "one": ints(1),
+    "pair": ints(2),
     "minus": ints(-1),
     "end": ints(2**31 - 1),
     "far": ints(-(2**31)),
@@ -321,6 +322,7 @@ IDIOMS: dict[str, tuple[str, str]] = {
     "from a place on, in one of two axes": ("y = Slice (x, late, ends, axes)", "Slice"),
     "a slice up to a place": ("y = Slice (x, begin, soon, axis)", "Slice"),
     "a slice backwards": ("y = Slice (x, minus, far, axis, minus)", "Slice"),
+    "every second of a slice": ("y = Slice (x, begin, end, axis, pair)", "Slice"),
 }
 
 
@@ -341,8 +343,9 @@ def test_an_idiom_answers_as_its_nodes(name: str) -> None:
     assert_same(model, made, {"x": x}, PARITY_32)
 
 
-def test_a_slice_from_a_place_that_is_computed_stays() -> None:
-    model = small("n = Shape <end = 1> (x)  y = Slice (x, n, end, axis)")
+@pytest.mark.parametrize("bounds", ["n, end, axis", "begin, n, axis", "begin, end, axis, n"])
+def test_a_slice_by_what_is_computed_stays(bounds: str) -> None:
+    model = small(f"n = Shape <end = 1> (x)  y = Slice (x, {bounds})")
     assert [n.op_type for n in lowered(model).graph.node] == ["Shape", "Slice"]
 
 

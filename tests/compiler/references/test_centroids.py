@@ -152,7 +152,7 @@ def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
         app, ["references", str(tmp_path / "headers.csv"), *base[2:], "1", "-o", "c.npz"]
     )
     assert (empty.exit_code, empty.stdout) == (2, "")
-    assert "must be a table of finite numbers, with rows" in empty.stderr
+    assert "a header and no rows: at least one is needed" in empty.stderr
     kind = CliRunner().invoke(app, [*base, "1", "-o", str(tmp_path / "c.csv")])
     assert kind.exit_code == 2
     assert not list(tmp_path.glob("c.*"))

@@ -92,7 +92,8 @@ CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str
         13,
         {},
         "permutationshap",
-        "permutationshap, which estimates Shapley values: no exact method",
+        "permutationshap, which estimates Shapley values: no exact method fits this model, nor deepshap; "
+        "treeshap explains the score behind the probability exactly: logits=True (--logits)",
     ),
     "many features": (
         lambda: network("y = Relu(h)", 13),
