@@ -37,7 +37,8 @@ class _Undecided(Walk):
         enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
         found = []
         ensemble = _selected(lowered, trees, request)
-        if ensemble and _are_scores(ensemble, request):
+        are_scores = ensemble is not None and _are_scores(ensemble, request)
+        if are_scores:
             found.append(
                 MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
             )
@@ -59,7 +60,7 @@ class _Undecided(Walk):
                 "permutationshap, which estimates Shapley values: no exact method fits this model, "
                 "nor deepshap"
             )
-            if ensemble and not _are_scores(ensemble, request):
+            if ensemble and not are_scores:
                 why += "; treeshap explains the score behind the probability exactly: logits=True (--logits)"
             found.append(MethodChoice(drawn, why))
         if not found:

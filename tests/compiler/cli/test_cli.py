@@ -331,6 +331,14 @@ REFUSED = {
     "an unknown flag": ((*BASE, "--speed", "9"), "No such option: --speed"),
     "no such entry": (("explain", "m", "--input", "r.npy"), "no such entry; model_repository has none"),
     "no entry to check": (("check", "m"), "no such entry"),
+    "entries in a file": (
+        ("explain", "m", "--input", "r.npy", "--repository", "r.npy"),
+        "r.npy is a file: give the folder that `rationale compile` wrote to",
+    ),
+    "an entry to check in a file": (
+        ("check", "m", "--repository", "r.npy"),
+        "r.npy is a file: give the folder",
+    ),
     "an entry by its second name": (("check", "m_explain"), "is not a model name"),
     "no features to show": (("explain", "m", "--input", "r.npy", "--top", "0"), "--top"),
 }

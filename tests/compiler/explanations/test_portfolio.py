@@ -169,7 +169,7 @@ def test_each_file_is_written_under_its_name(compiled: Compiled, repository: Pat
 )
 def test_a_pattern_is_of_one_folder(repository: Path, loans: Path, pattern: str, count: int) -> None:
     done = explain(repository, "--input", loans / pattern, "--save", loans.parent / "reasons")
-    assert (f"wrote {count} files" if count else "files below") in done.output
+    assert (f"wrote {count} files" if count else "is a .parquet file that fits the pattern") in done.output
 
 
 def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> None:
@@ -309,7 +309,7 @@ WRONG = {
     ("--input", "loans", "--html", "a.html", "--save", "to"): "neither --plot nor --html",
     ("--input", "loans"): "many files want --save FOLDER",
     ("--input", "nowhere/*.parquet", "--save", "to"): "no such file or folder",
-    ("--input", "loans/*.txt", "--save", "to"): "is a .parquet file",
+    ("--input", "loans/*.txt", "--save", "to"): "is a .parquet file that fits the pattern",
     ("--input", "gopher://loans/", "--save", "to"): "gopher",
     ("--input", "loans", "--save", "nonsense://there"): "nonsense",
     ("--input", "loans", "--save", "loans/2026/notes.txt"): "notes.txt",

@@ -112,6 +112,13 @@ CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str
 }
 
 
+def test_treeshap_is_named_where_it_explains_the_logits() -> None:
+    model = of.classifier(FOREST, 3, 13, post_transform="SOFTMAX")
+    compiled = compile_model(model, Auto(rows(1, 4, 13)), logits=True)
+    assert compiled.manifest.method.name == "treeshap"
+    assert compiled.manifest.explained_output.endswith("_margin")
+
+
 @pytest.mark.parametrize("name", CHOICES)
 def test_which_and_why(name: str) -> None:
     model, features, question, method, why = CHOICES[name]
