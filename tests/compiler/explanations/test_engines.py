@@ -89,8 +89,10 @@ def test_ray(entry: Path, loans: Path, tmp_path: Path) -> None:
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}}
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
     try:
-        explain(ray.data.read_parquet(str(loans)), entry, ["id"]).write_parquet(str(tmp_path / "reasons"))
-        check(parquet.read_table(tmp_path / "reasons"), entry, loans)
+        for task_rows in (500, None):
+            to = tmp_path / f"reasons-{task_rows}"
+            explain(ray.data.read_parquet(str(loans)), entry, ["id"], task_rows).write_parquet(str(to))
+            check(parquet.read_table(to), entry, loans)
     finally:
         ray.shutdown()
 
