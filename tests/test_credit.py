@@ -55,6 +55,7 @@ def run(model: Path, rows):
     return probability[:, 0], logit[:, 0]
 
 
+@pytest.mark.full
 def test_the_network_is_made_again(made):
     credit, folder = made
     rows = credit.applications[:2000].astype(np.float32)

@@ -99,6 +99,7 @@ def test_the_latency_and_the_commands_by_hand(printed):
     assert "-d @examples/credit/applicants.json" in printed
 
 
+@pytest.mark.full
 def test_it_runs_from_a_wheel(tmp_path):
     """An installed package has no checkout around it, and a copy of the example inside."""
     package, path = tmp_path / "service", os.pathsep.join((str(tmp_path), str(ROOT)))
@@ -120,6 +121,7 @@ def handlers():
         signal.signal(number, handler)
 
 
+@pytest.mark.full
 def test_an_example_that_does_not_compile(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(demo, "EXAMPLE", tmp_path)
     assert demo.run_demo() == 1
@@ -170,6 +172,7 @@ def test_a_gateway_that_refuses_and_does_not_stop(monkeypatch, capsys):
     assert set(psutil.Process().children()) <= set(before)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_nothing_behind(tmp_path, number, status):
     lines = (

@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 from compiler.cli.compile import app
@@ -26,6 +27,7 @@ def test_the_drawing_of_the_compiler_is_its_contract() -> None:
     assert script.PICTURE.read_text(encoding="utf-8") == script.picture(), "run scripts/architecture.py"
 
 
+@pytest.mark.full
 def test_the_table_of_operators_is_the_registry() -> None:
     script = script_of("operators")
     assert script.TESTED.read_text(encoding="utf-8") == script.counts(), "run scripts/operators.py"

@@ -4,10 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "files_passed.py"
 MOST = {"compile": 45, "explain": 20, "decide": 26}
 
 
+@pytest.mark.full
 def test_few_files_are_passed() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=True)
     counted = {what: int(count) for count, what in map(str.split, done.stdout.splitlines())}

@@ -29,6 +29,7 @@ def outputs(notebook: Any, kind: str) -> str:
     return "".join(output.data.get(kind, "") for output in given if "data" in output)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_holds_no_outputs(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
@@ -41,11 +42,13 @@ def test_it_holds_no_outputs(path: Path) -> None:
     assert path.name in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.full
 def test_the_readme_leads_to_them() -> None:
     assert "examples/notebooks" in (ROOT / "README.md").read_text(encoding="utf-8")
     assert SHOWS.keys() == {path.stem for path in NOTEBOOKS}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "path",
     [pytest.param(p, id=p.stem, marks=[] if p.stem in QUICK else pytest.mark.full) for p in NOTEBOOKS],

@@ -76,16 +76,19 @@ def rows(place: Path) -> np.ndarray:
     return np.load(place / "examples/own_operator/rows.npy")
 
 
+@pytest.mark.full
 def test_the_table_of_operators_lists_it(place: Path) -> None:
     lines = run(place, "-m", "rationale", "operators").splitlines()
     (line,) = [line for line in lines if line.startswith("own.Snake")]
     assert line.endswith("own-operator 0.1.0")
 
 
+@pytest.mark.full
 def test_its_own_test_passes(place: Path) -> None:
     run(place, "-m", "pytest", "-q", *("-p", "no:cacheprovider", "-p", "no:asyncio"), "examples/own_operator")
 
 
+@pytest.mark.full
 def test_the_command_line_explains_it(compiled: Path) -> None:
     manifest = Manifest.read(compiled / "model_repository" / "snake_explain" / "explanation.json")
     assert {(e.package, e.version) for e in manifest.extensions} == {("own-operator", "0.1.0")}
@@ -111,6 +114,7 @@ def test_python_explains_it(place: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_its_lrp_rule_is_exported(place: Path) -> None:
     """By the class alone, and under the entry point."""
     code = (
@@ -133,6 +137,7 @@ def test_its_lrp_rule_is_exported(place: Path) -> None:
     assert declared["rationale.lrp_rules"] == {"absolute": "own_operator.relevance:Absolute"}
 
 
+@pytest.mark.full
 def test_the_gateway_explains_it_and_its_worker_compiles_it(compiled: Path) -> None:
     x = rows(compiled)
     repository = str(compiled / "model_repository")
@@ -151,6 +156,7 @@ def test_the_gateway_explains_it_and_its_worker_compiles_it(compiled: Path) -> N
     np.testing.assert_allclose(baked["x_attributions"].sum(-1), risen, atol=1e-5)
 
 
+@pytest.mark.full
 def test_the_tests_own_environment_has_it_not() -> None:
     with pytest.raises(importlib.metadata.PackageNotFoundError):
         importlib.metadata.version("own-operator")

@@ -75,6 +75,7 @@ def test_every_package_is_shipped_and_checked() -> None:
     assert all((ROOT / name / "py.typed").is_file() for name in packages)
 
 
+@pytest.mark.full
 def test_the_gateway_starts_without_what_only_the_compiler_needs() -> None:
     """onnx_ir brings sympy: a sixth of a start."""
     code = "import sys, service.server; print(*sys.modules)"

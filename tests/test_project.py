@@ -269,6 +269,7 @@ def test_a_half_made_environment_is_made_again(env, monkeypatch, tmp_path):
     assert calls == ["demo"]
 
 
+@pytest.mark.full
 def test_a_real_build_that_fails_says_what_to_do(env, tmp_path):
     """venv and pip run for real, and pip finds no such package."""
     folder = copy_project(tmp_path / "a", **{"fastapi>=0.120,<1": "fastapi>=0.120,<0.120"})

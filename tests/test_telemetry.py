@@ -48,6 +48,7 @@ def importers(package: str) -> list[str]:
     return [".".join(path.with_suffix("").parts) for path in found]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "package",
     [
@@ -64,6 +65,7 @@ def test_importing_stores_nothing(package: str, home: Path) -> None:
     assert files(home) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "command",
     [
@@ -76,6 +78,7 @@ def test_commands_store_nothing(command: tuple[str, ...], home: Path) -> None:
     assert files(home) == []
 
 
+@pytest.mark.full
 def test_an_inherited_setting_does_not_switch_it_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     run("-c", "import compiler, onnxruntime")

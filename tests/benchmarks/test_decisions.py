@@ -5,6 +5,7 @@ import pytest
 from benchmarks import decisions
 
 
+@pytest.mark.full
 def test_a_line_for_each_trail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(decisions, "WARM", 1)
     monkeypatch.setattr(decisions, "REST_S", 0.0)
@@ -18,6 +19,7 @@ def test_a_line_for_each_trail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         assert abs(added) < explain + decide
 
 
+@pytest.mark.full
 def test_what_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         decisions.main(["forests"])

@@ -198,6 +198,7 @@ def compile_or_refuse(content: bytes, folder: Path) -> None:
     assert compiled.manifest.measured.outputs_error <= 1e-4
 
 
+@pytest.mark.full
 @settings(
     max_examples=300,
     deadline=None,
@@ -211,6 +212,7 @@ def test_one_byte_changed(tmp_path: Path, place: float, byte: int) -> None:
     compile_or_refuse(bytes(content), tmp_path)
 
 
+@pytest.mark.full
 @settings(
     max_examples=150,
     deadline=None,

@@ -102,6 +102,7 @@ def test_a_running_triton_is_not_started_twice(start: list[str], started: str) -
     )
 
 
+@pytest.mark.full
 def test_what_an_earlier_run_left_is_replaced(
     start: list[str], started: str, engine: docker.DockerClient
 ) -> None:
@@ -111,6 +112,7 @@ def test_what_an_earlier_run_left_is_replaced(
     assert named(engine).status == "running"
 
 
+@pytest.mark.full
 def test_the_log_is_followed_to_the_end_that_stop_lets_triton_find(started: str) -> None:
     assert started
     with subprocess.Popen([*COMMAND, "logs", "-f"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:

@@ -93,6 +93,7 @@ async def scrape(client: httpx.AsyncClient, found: Series, number: int) -> None:
             values.append(sample.value)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", FIRING)
 def test_what_fires(scrapes: dict[str, Series], name: str, tmp_path: Path) -> None:
     tests = {

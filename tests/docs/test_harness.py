@@ -166,6 +166,7 @@ def test_pip_changes_nothing(run: Run) -> None:
     run(fenced("sh", "pip install nothing-of-this-name", "touch a"), fenced("sh", "rm a"))
 
 
+@pytest.mark.full
 def test_serve_is_left_running_and_curl_finds_it(run: Run) -> None:
     run(
         fenced("sh", "rationale serve"),

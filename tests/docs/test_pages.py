@@ -30,13 +30,7 @@ NOT_RUN = {
 }
 SHELL, PYTHON = "sh", "python"
 # What newcomers read first. Other pages start processes by the dozen: `make test-full` runs them.
-IN_EVERY_RUN = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "docs/credit-decisions.md",
-    "docs/operations.md",
-    "docs/own-operators.md",
-)
+IN_EVERY_RUN = ("README.md", "CONTRIBUTING.md")
 
 
 def why_not_run(block: Block) -> str | None:

@@ -20,13 +20,18 @@ KINDS: dict[str, Callable[[onnx.ModelProto, np.random.Generator], bytes]] = {
 }
 
 
+LONG = ("branches nested 16 deep",)
+
+
 @pytest.fixture(scope="module")
 def refuser() -> Iterator[Refuser]:
     with Refuser() as running:
         yield running
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.full if name in LONG else ()) for name in HOSTILE]
+)
 def test_a_hostile_model_is_refused(refuser: Refuser, tmp_path: Path, name: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(HOSTILE[name]().SerializeToString())

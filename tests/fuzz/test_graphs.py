@@ -197,6 +197,7 @@ def test_random_graphs_in_float64(examples: int) -> None:
     fuzz(check_in_float64, in_float64, settings(FUZZ, max_examples=examples, derandomize=True))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("examples", [5, pytest.param(30, marks=pytest.mark.full)])
 def test_random_graphs_in_onnx_runtime(examples: int) -> None:
     fuzz(check_in_float32, in_float32, settings(FUZZ, max_examples=examples, derandomize=True))

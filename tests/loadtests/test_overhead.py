@@ -6,6 +6,7 @@ from loadtests.checks import overhead
 from loadtests.checks.overhead import Round
 
 
+@pytest.mark.full
 def test_every_kind_of_request_is_asked_and_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with overhead.kinds() as kinds:
         found = overhead.measure(kinds, requests=40, rounds=2)
@@ -16,6 +17,7 @@ def test_every_kind_of_request_is_asked_and_reported(capsys: pytest.CaptureFixtu
     assert printed.count("1.00 times") >= 4, "each yardstick beside itself"
 
 
+@pytest.mark.full
 def test_what_the_gateway_adds_is_told_round_by_round(capsys: pytest.CaptureFixture[str]) -> None:
     found = {
         "Triton": [Round(100, took_ms) for took_ms in (1.0, 9.0, 2.0)],

@@ -8,6 +8,7 @@ activation is a module of its own.
 import contextlib
 import copy
 import io
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx
+import pytest
 import torch
 from torch import nn
 
-from tests.grid import grid
 from tests.references.deeplift import Concat, Sum, deepshap, predict
 
 N, K = 4, 7
@@ -133,7 +134,16 @@ CNNS: dict[str, Callable[[], nn.Module]] = {
 }
 NETWORKS = MLPS | CNNS
 
-each_export = grid("name, exporter", NETWORKS, EXPORTERS)
+# In every run: each architecture and activation once, by one exporter; the others in `make test-full`.
+_OFTEN = [name for name in NETWORKS if not name.endswith("_1")]
+_IN_EVERY_RUN = {(name, EXPORTERS[i % len(EXPORTERS)]) for i, name in enumerate(_OFTEN)}
+each_export = pytest.mark.parametrize(
+    ("name", "exporter"),
+    [
+        pytest.param(*pair, marks=() if pair in _IN_EVERY_RUN else pytest.mark.full, id="-".join(pair))
+        for pair in itertools.product(NETWORKS, EXPORTERS)
+    ],
+)
 
 
 @cache

@@ -9,6 +9,7 @@ import pytest
 from compiler import Compiled, DeepShap, ExactShap, Gradient, TreeShap, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import cnn, mlp, rows, two_inputs
+from tests.grid import grid
 from tests.references import trees as of
 from tests.service import patient
 from tests.service.child import both_ends
@@ -80,8 +81,7 @@ def assert_agree(got: dict[str, np.ndarray], want: dict[str, np.ndarray]) -> Non
         assert np.abs(got[name] - value).max() <= AGREE * scale, name
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("name", NAMES)
+@grid("name, end", NAMES, ENDS)
 async def test_the_same_call_gets_the_compilers_answer_everywhere(
     compiled: dict[str, Compiled], servers: dict[str, dict[str, str]], name: str, end: str
 ) -> None:

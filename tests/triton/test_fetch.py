@@ -44,6 +44,7 @@ def test_numpy_of_the_server_is_below_two(start_triton: StartTriton) -> None:
     assert done.stdout == "1.26.4\n"
 
 
+@pytest.mark.full
 def test_without_an_index_nothing_is_stamped(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     for _ in range(2):  # the second run finds the half-made folder and begins again

@@ -43,6 +43,7 @@ async def test_triton_answers_with_the_kernels(triton: TritonAddresses) -> None:
     np.testing.assert_allclose(slopes["x_attributions"][:, 0], slope(X), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 async def test_a_gateway_before_it_loads_no_library(repository: Path, triton: TritonAddresses) -> None:
     with both_ends("--repository", str(repository), "--triton", triton.grpc) as ends:
         answer = await infer("http", ends["http"], "slope_explain", {"x": X})

@@ -11,6 +11,7 @@ import pytest
 from compiler import Compiled, DeepShap, Deployment, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import mlp, rows, two_inputs
+from tests.grid import grid
 from tests.service import patient
 from tests.service.child import both_ends
 from tests.triton.clients import ENDS, infer
@@ -54,9 +55,7 @@ def servers(repository: Path, triton: TritonAddresses) -> Iterator[Servers]:
         yield {"gateway": embedded, "gateway on triton": routed}
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("server", GATEWAYS)
-@pytest.mark.parametrize("name", ["perceptron", "pair"])
+@grid("name, server, end", ["perceptron", "pair"], GATEWAYS, ENDS)
 async def test_predicted_and_explained_by_name(
     compiled: dict[str, Compiled], servers: Servers, name: str, server: str, end: str
 ) -> None:

@@ -71,6 +71,7 @@ async def explained(client: httpx.AsyncClient, references: np.ndarray, x: np.nda
     return str(answer.json()["parameters"]["explanation"])
 
 
+@pytest.mark.full
 def test_rows_with_references_of_their_own_share_a_batch(triton: TritonAddresses) -> None:
     """As Triton itself is asked: nothing of an open entry needs the gateway."""
     references = rows(3, 7, 5, seed=2)
@@ -87,6 +88,7 @@ def test_rows_with_references_of_their_own_share_a_batch(triton: TritonAddresses
         np.testing.assert_allclose(given, wanted["x_attributions"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="module")
 async def test_open_first_baked_then_and_gone_when_deleted(
     client: httpx.AsyncClient, triton: TritonAddresses, repository: Path

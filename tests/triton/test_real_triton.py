@@ -185,6 +185,7 @@ def thread_count(server: int, model: str) -> int:
     raise AssertionError(f"no process runs {model}")
 
 
+@pytest.mark.full
 def test_the_thread_count_of_the_configuration_is_used(triton_server: Served) -> None:
     one, three = (thread_count(triton_server.pid, f"threads_{count}") for count in (1, 3))
     assert three - one == 2

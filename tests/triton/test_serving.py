@@ -114,6 +114,7 @@ LOAD_ERRORS: dict[Change, str] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", LOAD_ERRORS, ids=lambda change: change.__name__)
 def test_a_configuration_that_does_not_fit_is_refused(
     explicit: TritonAddresses, repository: Path, change: Change
@@ -137,6 +138,7 @@ async def test_each_graph_level_loads_and_answers(
     assert answer["y"].tolist() == [[3.0]]
 
 
+@pytest.mark.full
 def test_onnx_runtime_stores_no_usage_events(
     start_triton: StartTriton, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,6 +181,7 @@ def test_a_damaged_model_is_refused(explicit: TritonAddresses, repository: Path,
 # --- start and stop -----------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_warmup_that_fails_stops_the_start(start_triton: StartTriton, tmp_path: Path) -> None:
     """Also shows that warmup runs with the file's data: a row of five is what this model fails on.
 

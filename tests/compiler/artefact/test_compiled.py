@@ -12,6 +12,7 @@ import pytest
 from compiler import Compiled, DeepShap, Explanation, Gradient, compile_model
 from compiler.errors import InvalidOptionError
 from tests.compiler.models import CLASSES, FEATURES, NAMES, cnn, mlp, parsed, rows, two_inputs
+from tests.grid import grid
 
 ROWS = rows(3, FEATURES, seed=9)
 
@@ -162,8 +163,7 @@ PLOTS = {
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # within shap
-@pytest.mark.parametrize("plot", PLOTS)
-@pytest.mark.parametrize("chosen", ["a target", "all targets", "two inputs"])
+@grid("chosen, plot", ["a target", "all targets", "two inputs"], PLOTS)
 def test_shap_draws_them(
     shap: ModuleType, compiled: Compiled, together: Explanation, plot: str, chosen: str, tmp_path: Path
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_written_entry_is_opened_and_checked(repository: Path) -> None:
     assert (check_entry(repository, "leaky").measured.completeness_gap or 0) < 1e-5
 
 
+@pytest.mark.full
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     onnx.save(network(), "leaky.onnx")

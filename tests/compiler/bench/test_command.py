@@ -20,6 +20,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["bench", *arguments])
 
 
+@pytest.mark.full
 def test_files(tmp_path: Path) -> None:
     """Every ratio from every time, with what it was measured on; all systems agree on this network."""
     out = tmp_path / "new" / "folder"

@@ -134,6 +134,7 @@ def _read(handle: int) -> bytes:
         return b""
 
 
+@pytest.mark.full
 def test_the_progress_bar_is_for_terminals(place: Path) -> None:
     assert place.is_dir()
     seen = on_a_terminal("compile", "m.onnx", "--references", "r.npy", "--name", "m")

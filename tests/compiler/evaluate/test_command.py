@@ -24,6 +24,7 @@ RATIONALE = Path(sys.executable).with_name("rationale")
 # -- seeds ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
     repository = tmp_path / "repo"
     compile_model(mlp(), DeepShap(rows(4, FEATURES))).write(repository, "m")
@@ -154,6 +155,7 @@ def test_files_are_written_whole_or_not_at_all(place: Path, monkeypatch: pytest.
     assert contents(place / "out") == {"a": b"old", "b": b"old"}
 
 
+@pytest.mark.full
 def test_the_command_in_a_process(place: Path) -> None:
     arguments = [*BASE, "--references", "r.npy", "--out", "out", "--rows", "5", "--seed", "1"]
     done = subprocess.run(

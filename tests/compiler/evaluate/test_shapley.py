@@ -202,6 +202,7 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["evaluate", *arguments, "--input", "x.npy", "--rows", "5"])
 
 
+@pytest.mark.full
 def test_the_command_and_its_files(place: Path) -> None:
     done = call("m", "g", "--references", "r.npz", "--shapley", "--out", "out")
     assert done.exit_code == 0, done.output

@@ -186,6 +186,7 @@ def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> Non
     )
 
 
+@pytest.mark.full
 def test_what_was_killed_goes_on(repository: Path, loans: Path) -> None:
     to, whole = loans.parent / "reasons", loans.parent / "whole"
     parquet.write_table(table(100_000), loans / "2026" / "part-2.parquet")
@@ -285,6 +286,7 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[fs.S3FileSystem]:
     server.stop()
 
 
+@pytest.mark.full
 def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSystem) -> None:
     for i in range(2):
         parquet.write_table(table(N, seed=i), f"loans/2026/part-{i}.parquet", filesystem=s3)

@@ -98,6 +98,7 @@ def drawn(facts: Mapping[str, Any], random: np.random.Generator) -> dict[str, An
     return values
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "name",
     [
@@ -144,6 +145,7 @@ def test_each_target(opened: Open, repository: Path) -> None:
 # --- decisions --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["credit", pytest.param("double", marks=pytest.mark.full)])
 def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None:
     page, compiled = opened(name), open_entry(repository, name)
@@ -180,6 +182,7 @@ def test_what_the_profile_does_not_take(opened: Open) -> None:
 # --- fields -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_slider_by_the_keyboard(opened: Open, repository: Path) -> None:
     page = opened("credit")
     before = shown(page)["score"]
@@ -197,6 +200,7 @@ def test_a_slider_by_the_keyboard(opened: Open, repository: Path) -> None:
     expect(page.get_by_role("status")).to_contain_text("Score 0.1")
 
 
+@pytest.mark.full
 def test_every_move_of_a_slider_is_answered_and_the_last_one_shown(opened: Open, repository: Path) -> None:
     page = opened("credit")
     milliseconds = page.locator("[data-slider=income]").evaluate("""async (slider) => {
@@ -218,6 +222,7 @@ def test_every_move_of_a_slider_is_answered_and_the_last_one_shown(opened: Open,
     demand_same(page, open_entry(repository, "credit"), values)
 
 
+@pytest.mark.full
 def test_what_is_no_value(opened: Open) -> None:
     page = opened("credit")
     box = page.locator("[data-feature=income]")
@@ -240,6 +245,7 @@ def test_a_whole_number_is_needed(opened: Open) -> None:
 # --- the page ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.full), "dark"])
 def test_readable_and_accessible(opened: Open, scheme: str) -> None:
     page = opened("credit")
@@ -253,6 +259,7 @@ def test_readable_and_accessible(opened: Open, scheme: str) -> None:
         demand_no_sideways(page)
 
 
+@pytest.mark.full
 def test_hostile_names_and_values_are_texts(opened: Open) -> None:
     page = opened("hostile.model")
     page.on("dialog", lambda _: pytest.fail("a name ran as a script"))
@@ -264,6 +271,7 @@ def test_hostile_names_and_values_are_texts(opened: Open) -> None:
     assert page.locator("img, svg[onload], script:not([type])").count() == 0
 
 
+@pytest.mark.full
 def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Callable[[str], Path]) -> None:
     page = context.new_page()
     page.goto(exported("credit").as_uri())

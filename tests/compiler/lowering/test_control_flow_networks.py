@@ -86,6 +86,7 @@ def test_a_scripted_loop_that_fills_a_list() -> None:
     assert_explained(model, network, rows(N, STEPS, WIDTH, seed=1), rows(K, STEPS, WIDTH, seed=2))
 
 
+@pytest.mark.full
 def test_a_condition_on_each_row() -> None:
     """Some rows and references take either branch."""
     network = Chooses().eval()

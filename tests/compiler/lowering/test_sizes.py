@@ -52,6 +52,7 @@ def by_torchscript(module: nn.Module, fixed: bool) -> onnx.ModelProto:
     return onnx.load_model_from_string(buffer.getvalue())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("causal", [pytest.param(False, marks=pytest.mark.full), True])
 def test_attention_as_pytorch_exports_it(causal: bool) -> None:
     """Four exports of one module are explained alike: sizes known, sizes computed, batch fixed or not."""

@@ -67,6 +67,7 @@ def splits(model: onnx.ModelProto) -> list[int]:
     return [len(n.output) for n in model.graph.node if n.op_type == "Split"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("budget", [ALL, 1_000_000], ids=["whole", "in chunks"])
 def test_sizes_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: int) -> None:
     """Shape inference reads no other: neither of what is held while compiling, nor of what is written."""
@@ -83,6 +84,7 @@ def test_sizes_stay_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         assert difference.max() <= PARITY_32 * np.abs(expected).max()
 
 
+@pytest.mark.full
 def test_a_split_into_many_parts() -> None:
     """Its sizes, of 8 bytes each, decide shapes as few do."""
     parts = [f"s{i}" for i in range(1100)]
@@ -100,6 +102,7 @@ def test_a_split_into_many_parts() -> None:
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * difference
 
 
+@pytest.mark.full
 def test_a_graph_of_ours_that_does_not_load_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "MAPPED_BYTES", 1)
     monkeypatch.setattr(session, "SIZES_BYTES", 1)

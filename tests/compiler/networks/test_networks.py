@@ -42,6 +42,7 @@ def marked(name: str) -> Any:
     return pytest.param(name, marks=() if name in ALWAYS else mark)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [marked(name) for name in NETWORKS])
 def test_network(name: str) -> None:
     """Complete, unchanged, row by row, and what its nodes mean in float64; one compile serves all four."""

@@ -20,7 +20,6 @@ from compiler import DeepShap, Lrp, compile_model
 from compiler.artefact.entry import open_entry
 from service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
-from tests.grid import grid
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "a" * 200, "</style><b>", "w " * 60]
@@ -107,7 +106,9 @@ def opened(browser: Browser, file: Path, scheme: str, width: int) -> tuple[Page,
     return page, faults
 
 
-@grid("name, scheme", [*REPORTS, "notebook"], ["light", "dark"])
+@pytest.mark.full
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", [*REPORTS, "notebook"])
 def test_a_page_is_silent_and_can_be_used_by_everyone(
     browser: Browser, folder: Path, name: str, scheme: str
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_page_is_silent_and_can_be_used_by_everyone(
     page.context.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", [*REPORTS, "notebook"])
 def test_a_page_fits_a_telephone(browser: Browser, folder: Path, name: str) -> None:
     page, faults = opened(browser, folder / f"{name}.html", "light", NARROW)
@@ -134,6 +136,7 @@ def test_a_page_fits_a_telephone(browser: Browser, folder: Path, name: str) -> N
     page.context.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [NARROW, WIDE])
 def test_each_bar_begins_where_the_one_before_ended(browser: Browser, folder: Path, width: int) -> None:
     page, _ = opened(browser, folder / "credit.html", "light", width)
@@ -171,6 +174,7 @@ def test_a_page_runs_nothing_even_where_it_is_told_to(browser: Browser, folder: 
     context.close()
 
 
+@pytest.mark.full
 def test_a_front_ends_rules_do_not_reach_the_pictures(browser: Browser, folder: Path) -> None:
     page, _ = opened(browser, folder / "notebook.html", "light", WIDE)
     places = "[...document.querySelectorAll('figure')].flatMap(f => [...f.querySelectorAll('li')].map("
@@ -184,6 +188,7 @@ def test_a_front_ends_rules_do_not_reach_the_pictures(browser: Browser, folder: 
     page.context.close()
 
 
+@pytest.mark.full
 def test_it_is_printed_light_and_whole(browser: Browser, folder: Path) -> None:
     page, _ = opened(browser, folder / "credit.html", "dark", WIDE)
     page.emulate_media(media="print", color_scheme="dark")

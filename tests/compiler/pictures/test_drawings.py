@@ -257,6 +257,7 @@ def test_a_table_is_drawn_in_every_kind(place: Path) -> None:
         assert (place / f"new/p{kind}").read_bytes() == once
 
 
+@pytest.mark.full
 def test_only_the_first_rows_are_drawn(place: Path) -> None:
     done = call("table", "--input", "x.npy", "--plot", "p.png")
     assert done.exit_code == 0, done.output

@@ -29,6 +29,7 @@ def place(tmp_path: Path) -> Path:
     return installed(tmp_path, "snake-rules", SNAKE)
 
 
+@pytest.mark.full
 def test_the_command_line_has_its_rules_and_the_manifest_names_it(place: Path) -> None:
     np.save(place / "r.npy", np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
     done = python(place, COMMAND, "compile", "snake.onnx", "--name", "snake", "--references", "r.npy")
@@ -53,6 +54,7 @@ def test_the_gateways_worker_has_its_rules(place: Path) -> None:
     assert [(e.package, e.version, e.group) for e in extensions] == [SNAKES]
 
 
+@pytest.mark.full
 def test_the_table_of_operators_lists_it(place: Path) -> None:
     done = python(place, COMMAND, "operators")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
@@ -61,6 +63,7 @@ def test_the_table_of_operators_lists_it(place: Path) -> None:
     assert row in lines
 
 
+@pytest.mark.full
 def test_a_package_that_is_not_used_is_not_recorded(place: Path) -> None:
     code = (
         "import onnx; from rationale import Gradient, compile_model\n"
@@ -72,6 +75,7 @@ def test_a_package_that_is_not_used_is_not_recorded(place: Path) -> None:
     assert done.stdout == "()\n", done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -93,6 +97,7 @@ def test_a_package_that_cannot_be_imported_is_named(place: Path, code: str, reas
         )
 
 
+@pytest.mark.full
 def test_its_module_may_be_imported_first(place: Path) -> None:
     code = (
         "import snake_rules; from compiler.rules.rule import find_rule\n"
@@ -109,6 +114,7 @@ def declared_in(module: str) -> Rule:
     return Rule("X", "example", Kind.LOCAL, forward)
 
 
+@pytest.mark.full
 def test_a_rule_belongs_to_the_package_that_is_nearest_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (
         Installed(
@@ -129,5 +135,6 @@ def test_a_rule_belongs_to_the_package_that_is_nearest_to_it(monkeypatch: pytest
     assert softmax.forward.__module__.startswith("compiler.rules.")
 
 
+@pytest.mark.full
 def test_the_tests_see_no_package() -> None:
     assert rules.rule_packages() == (), sys.path

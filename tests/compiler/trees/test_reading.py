@@ -128,6 +128,7 @@ def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
     assert time.monotonic() - started < 30
 
 
+@pytest.mark.full
 def test_a_forest_of_a_hundred_thousand_leaves() -> None:
     trees = [
         of.Split(i % 5, "LEQ", (float(i),), False, of.Leaf((1.0,)), of.Leaf((2.0,))) for i in range(50_000)

@@ -242,6 +242,10 @@ SAMPLE = {
     "network": 300,
     "pipeline": 1000,
 }  # adverse, beside shap
+IN_EVERY_RUN = ("network", "pipeline")
+each_case = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.full) for name in CASES]
+)
 
 
 @functools.cache
@@ -259,7 +263,7 @@ def decisions(case: Case, rows: pd.DataFrame) -> Iterator[Decision]:
             yield decide(profile_of(manifest), row, value)
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case
 def test_every_row_is_decided_and_adds_up(name: str) -> None:
     case = case_of(name)
     profile = profile_of(case.compiled.manifest).profile
@@ -282,7 +286,7 @@ def test_every_row_is_decided_and_adds_up(name: str) -> None:
     assert all((1 <= n <= 4) == (one != "approve") for n, one in zip(reasons, taken, strict=True))
 
 
-@pytest.mark.parametrize("name", CASES)
+@each_case
 def test_reasons_are_in_the_order_of_shap(name: str) -> None:
     """All that are declined or referred among the first rows, up to SAMPLE."""
     case = case_of(name)
@@ -355,6 +359,7 @@ def ask(address: str, name: str, rows: pd.DataFrame) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_request_has_the_same_answer(address: str, name: str) -> None:
     """Bit for bit: alone, in batches of different sizes, and beside others."""

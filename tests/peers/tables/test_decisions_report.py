@@ -72,6 +72,7 @@ def written(
     own.to_csv(folder / "near.csv", index=False)
 
 
+@pytest.mark.full
 @skip_without(GERMAN)
 @pytest.mark.filterwarnings("ignore")  # of the converter, about itself
 def test_german(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class Converted:
         return np.log(odds.astype(np.float64)) @ [-1, 1]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")  # of the converters and boosters, about themselves
 @pytest.mark.parametrize("name", MODELS)
 def test_agrees_with_shap(loans: tuple[pd.DataFrame, np.ndarray], name: str) -> None:
@@ -122,6 +123,7 @@ def brute_force(margins: Converted, x: pd.DataFrame, references: pd.DataFrame) -
     return found
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 def test_raw_columns_of_a_pipeline(loans: tuple[pd.DataFrame, np.ndarray]) -> None:
     """One-hot words and imputed, scaled numbers: eight columns, which are the players."""

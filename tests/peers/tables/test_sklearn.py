@@ -16,6 +16,7 @@ from torch import nn
 
 from compiler import DeepShap, Explanation, compile_model
 from compiler.errors import UnsupportedModelError
+from tests.grid import grid
 from tests.peers.agreement import GAP, OUTPUTS, TRUTH_DEEP, error
 from tests.peers.networks import Case
 from tests.references.deeplift import Standardise, predict
@@ -109,9 +110,7 @@ def in_onnxruntime(model: onnx.ModelProto, x: np.ndarray) -> dict[str, Any]:
     return dict(zip(names, session.run(names, {"X": x}), strict=True))
 
 
-@pytest.mark.parametrize("scaler", SCALERS)
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("kind", [*CLASSIFIERS, "regressor"])
+@grid("kind, activation, scaler", [*CLASSIFIERS, "regressor"], ACTIVATIONS, SCALERS)
 def test_agrees_with_the_network_of_its_weights(kind: str, activation: str, scaler: str) -> None:
     fitted = fit(kind, activation, scaler)
     case = fitted.case

@@ -99,7 +99,7 @@ def test_model_is_a_real_one(credit: Credit) -> None:
     assert roc_auc_score(credit.label[TRAINED:], scores) > LEAST_AUC
 
 
-@pytest.mark.parametrize("exporter", ["torchscript", "dynamo"])
+@pytest.mark.parametrize("exporter", ["torchscript", pytest.param("dynamo", marks=pytest.mark.full)])
 def test_agrees(credit: Credit, exporter: str) -> None:
     """1,000 rows against 100 references: SHAP, float64, completeness, outputs."""
     case = credit.case
@@ -114,6 +114,7 @@ def test_agrees(credit: Credit, exporter: str) -> None:
     assert error(answer["y"], predict(case.network, case.x)) <= OUTPUTS
 
 
+@pytest.mark.full
 def test_command_line(credit: Credit, tmp_path: Path) -> None:
     """The same from files: columns chosen by name from tables that have more, and named in the answer."""
     case = credit.case
@@ -136,6 +137,7 @@ def test_command_line(credit: Credit, tmp_path: Path) -> None:
         assert error(answer["x_attributions"], case.truth()) <= TRUTH
 
 
+@pytest.mark.full
 def test_deepshap_beside_shapley_values(credit: Credit) -> None:
     """The figures of docs/methods.md."""
     case = credit.case
@@ -149,6 +151,7 @@ def test_deepshap_beside_shapley_values(credit: Credit) -> None:
     assert [found.first, found.reasons] == pytest.approx([26 / 30, 23 / 30], abs=0.1)
 
 
+@pytest.mark.full
 def test_centroids_keep_the_base_value(credit: Credit, tmp_path: Path) -> None:
     """The figures of docs/references.md: 40 centroids of 24,000 clients, by their groups' sizes and by
     weights that keep the mean output; attributions beside those by 1,500 clients."""

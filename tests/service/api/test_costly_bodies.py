@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -194,6 +195,7 @@ MESSAGES: dict[str, Callable[[], bytes]] = {
 }
 
 
+TWINS = {"a million empty inputs", "16 MB of instances, predicted", "decisions on 16 MB"}  # of shorter ones
 SHORT = {  # `make test` sends these; all, which takes minutes, `make test-slow`
     "a million empty inputs",
     "15 million empty inputs",
@@ -220,7 +222,12 @@ SHORT = {  # `make test` sends these; all, which takes minutes, `make test-slow`
 
 
 def cases(names: dict[str, object]) -> list[object]:
-    return [name if name in SHORT else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    def mark(name: str) -> Any:
+        if name not in SHORT:
+            return pytest.mark.slow
+        return pytest.mark.full if name in TWINS else ()
+
+    return [pytest.param(name, marks=mark(name)) for name in names]
 
 
 @dataclass(frozen=True)

@@ -105,12 +105,14 @@ def check(answer: httpx.Response) -> None:
     assert len(document["detail"]) < 2000
 
 
+@pytest.mark.full
 @FUZZ
 @given(path=st.sampled_from(PATHS), tree=TREES | REQUESTS | INSTANCES)
 def test_random_json(post: Any, path: str, tree: Any) -> None:
     check(post(path, orjson.dumps(tree)))
 
 
+@pytest.mark.full
 @FUZZ
 @given(
     value=st.floats(width=32, allow_nan=False, allow_infinity=False),

@@ -105,6 +105,7 @@ def entries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 async def test_killed_and_restarted_under_load(entries: Path) -> None:
     ports = dict(zip(ENDS, spare_ports(len(ENDS)), strict=True))
     with contextlib.ExitStack() as first:
@@ -122,6 +123,7 @@ async def test_killed_and_restarted_under_load(entries: Path) -> None:
                 await asyncio.to_thread(second.close)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seconds", [2.5, pytest.param(5.0, marks=pytest.mark.slow)])
 async def test_frozen_under_load(entries: Path, seconds: float) -> None:
     with contextlib.ExitStack() as stack:
@@ -136,6 +138,7 @@ async def test_frozen_under_load(entries: Path, seconds: float) -> None:
             await load.until_served()
 
 
+@pytest.mark.full
 async def test_an_entry_that_is_deleted_under_load(entries: Path) -> None:
     with contextlib.ExitStack() as stack:
         started = run_triton(entries, load=("score", "score_explain"))

@@ -160,14 +160,17 @@ class Growth:
             assert grown < GROWTH, f"{grown / MEBIBYTE:.0f} MiB more after {of} messages"
 
 
+@pytest.mark.full
 def test_mangled_grpc(gateway: Gateway) -> None:
     fuzz_grpc(gateway, 1500, seed=1)
 
 
+@pytest.mark.full
 def test_mangled_streams(gateway: Gateway) -> None:
     fuzz_stream(gateway, 1000, seed=2)
 
 
+@pytest.mark.full
 def test_mangled_http(gateway: Gateway) -> None:
     fuzz_http(gateway, 1500, seed=3)
 

@@ -71,6 +71,7 @@ def recorded(repository: Path) -> int:
         ledger.close()
 
 
+@pytest.mark.full
 def test_what_would_be_decided_follows_the_form_and_is_recorded_nowhere(
     page: Page, gateway: str, repository: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_decision_is_recorded_after_a_second_word_and_is_told_and_replayed(
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_an_old_decision_by_its_id(page: Page, gateway: str) -> None:
     answer = decided(gateway, "credit", WORST)
     opened(page, gateway, "judged")
@@ -157,6 +159,7 @@ def test_an_old_decision_by_its_id(page: Page, gateway: str) -> None:
     assert float(page.get_by_label("Income", exact=False).first.input_value()) == WORST["income"]
 
 
+@pytest.mark.full
 def test_how_sure_reasons_are_and_hostile_texts(page: Page, gateway: str) -> None:
     row = {"a": 1.0, "b": 1.5, "c": 0.2, "bankruptcies <i>": None}
     panel = opened(page, gateway, "judged", row)
@@ -183,6 +186,7 @@ def test_how_sure_reasons_are_and_hostile_texts(page: Page, gateway: str) -> Non
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_a_referred_one_is_told_with_a_persons_reasons(page: Page, gateway: str) -> None:
     one = decided(gateway, "judged", {"a": 0.1, "b": 0.1, "c": 0.1, "bankruptcies <i>": 0})
     panel = opened(page, gateway, "judged", decision=one["id"])
@@ -205,6 +209,7 @@ def test_a_referred_one_is_told_with_a_persons_reasons(page: Page, gateway: str)
     expect(notice.locator(".letter")).to_contain_text("Advice on debt is available from: The advisers")
 
 
+@pytest.mark.full
 def test_without_a_profile_and_without_the_scopes(
     repository: Path, tmp_path: Path, page: Page, gateway: str, watch: Callable[[str], Watched]
 ) -> None:
@@ -240,6 +245,7 @@ def test_without_a_profile_and_without_the_scopes(
         expect(other.get_by_label("The decision", exact=True)).to_contain_text("Asked bydesk")
 
 
+@pytest.mark.full
 def test_by_the_keyboard_alone_and_narrow(page: Page, gateway: str) -> None:
     page.set_viewport_size({"width": 360, "height": 800})
     page.emulate_media(color_scheme="dark")

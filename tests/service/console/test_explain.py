@@ -79,6 +79,7 @@ def test_score_base_value_and_sorted_bars_are_the_apis(page: Page, gateway: str)
     expect(page.locator(".fields")).to_contain_text("late_payments_2y")
 
 
+@pytest.mark.full
 def test_fields_begin_with_the_references_medians(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit")
     told = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
@@ -90,6 +91,7 @@ def test_fields_begin_with_the_references_medians(page: Page, gateway: str) -> N
         assert ends == [one["least"], one["most"]], one["name"]
 
 
+@pytest.mark.full
 def test_a_hundred_moves_the_last_is_shown(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit")
     found = move(page, moves=100, pause_ms=4)
@@ -104,6 +106,7 @@ def test_a_hundred_moves_the_last_is_shown(page: Page, gateway: str) -> None:
     assert json.loads(page.locator("section.view").get_attribute("data-drawn")) == found.last
 
 
+@pytest.mark.full
 def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
     lines = page.locator(".changes tbody tr")
@@ -127,6 +130,7 @@ def test_where_it_turns_is_where_the_api_decides_otherwise(page: Page, gateway: 
     expect(page.locator(".turns").filter(has_text="turns to approve at").first).to_be_visible()
 
 
+@pytest.mark.full
 def test_several_features_at_once_carry_it_across(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", {**WORST, "late_payments_2y": 1})
     expect(page.locator("section.view")).to_contain_text("No single feature")
@@ -141,6 +145,7 @@ def test_several_features_at_once_carry_it_across(page: Page, gateway: str) -> N
     assert answer.json()["decisions"][0]["decision"] == "approve"
 
 
+@pytest.mark.full
 def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str) -> None:
     opened(page, gateway, "words")
     expect(page.get_by_label("housing")).to_have_value("own")
@@ -158,6 +163,7 @@ def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str)
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit.trees", WORST)
     field = page.locator(".field").filter(has_text="utilisation")
@@ -176,6 +182,7 @@ def test_a_missing_value_where_the_model_takes_one(page: Page, gateway: str) -> 
     assert json.loads(page.locator("section.view").get_attribute("data-row")) == WORST
 
 
+@pytest.mark.full
 def test_each_of_several_targets(page: Page, gateway: str) -> None:
     opened(page, gateway, "several")
     due = explanation(gateway, "several", json.loads(page.locator("section.view").get_attribute("data-row")))
@@ -190,6 +197,7 @@ def test_each_of_several_targets(page: Page, gateway: str) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_method_without_references_or_base_value(page: Page, gateway: str) -> None:
     opened(page, gateway, "gradient")
     due = explanation(gateway, "gradient", json.loads(page.locator("section.view").get_attribute("data-row")))
@@ -202,6 +210,7 @@ def test_a_method_without_references_or_base_value(page: Page, gateway: str) -> 
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_an_address_can_be_sent(page: Page, gateway: str, watch: Callable[[str], Watched]) -> None:
     opened(page, gateway, "credit", WORST)
     page.get_by_label("Income", exact=False).first.fill("40000")
@@ -219,6 +228,7 @@ def test_an_address_can_be_sent(page: Page, gateway: str, watch: Callable[[str],
     assert other.get_by_label("Picture").input_value() == "bars"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "row",
     [
@@ -233,6 +243,7 @@ def test_an_address_with_garbage_begins_with_a_typical_row(page: Page, gateway: 
     expect(page.get_by_label("Income", exact=False).first).to_have_value("30300")
 
 
+@pytest.mark.full
 def test_a_second_row_and_why_this_one_and_not_that_one(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
     page.get_by_label("Beside it").select_option("row")
@@ -253,6 +264,7 @@ def test_a_second_row_and_why_this_one_and_not_that_one(page: Page, gateway: str
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_a_second_model_on_the_same_row(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
     page.get_by_label("Beside it").select_option("model:credit.trees")
@@ -264,6 +276,7 @@ def test_a_second_model_on_the_same_row(page: Page, gateway: str) -> None:
     expect(page.locator(".problem.panel")).to_contain_text("takes other features: age")
 
 
+@pytest.mark.full
 def test_a_row_of_a_file(page: Page, gateway: str, tmp_path: Path) -> None:
     opened(page, gateway, "credit")
     page.get_by_label("A CSV file").set_input_files(models.CREDIT / "applicants.csv")
@@ -285,6 +298,7 @@ def test_a_row_of_a_file(page: Page, gateway: str, tmp_path: Path) -> None:
     expect(page.get_by_role("alert").filter(has_text="'x' is no number")).to_be_visible()
 
 
+@pytest.mark.full
 def test_rows_saved_under_a_name(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit", WORST)
     page.get_by_label("Save the row as").fill("<b>worst</b>")
@@ -295,6 +309,7 @@ def test_rows_saved_under_a_name(page: Page, gateway: str) -> None:
     expect(page.get_by_label("Income", exact=False).first).to_have_value("24500")
 
 
+@pytest.mark.full
 def test_hostile_names_and_values_are_text(page: Page, gateway: str) -> None:
     opened(page, gateway, "hostile.model", threshold="1")
     text = page.locator("main").inner_text()
@@ -314,6 +329,7 @@ def test_hostile_names_and_values_are_text(page: Page, gateway: str) -> None:
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_by_the_keyboard_alone(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit")
     press_until(page, "[aria-label='Late payments in two years, slider']")
@@ -328,6 +344,7 @@ def test_by_the_keyboard_alone(page: Page, gateway: str) -> None:
     expect(page.locator(".badge")).to_have_text("approve")
 
 
+@pytest.mark.full
 def test_a_wrong_entry_is_named_beside_its_field(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit")
     field = page.get_by_label("Income", exact=False).first
@@ -340,6 +357,7 @@ def test_a_wrong_entry_is_named_beside_its_field(page: Page, gateway: str) -> No
     expect(page.locator(".turns").first).to_contain_text("which the model does not take")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("width", "scheme"),
     [
@@ -358,6 +376,7 @@ def test_every_model_light_dark_wide_and_narrow(page: Page, gateway: str, width:
         demand_no_sideways(page)
 
 
+@pytest.mark.full
 def test_the_gateway_is_gone_and_back(gateway: str, watch: Callable[[str], Watched]) -> None:
     watched = watch(gateway)
     lost = watched.page

@@ -98,6 +98,7 @@ def test_a_picture_file_is_scaled_to_the_models_shape(page: Page, gateway: str, 
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_another_target_and_layer_and_the_opacity(page: Page, gateway: str) -> None:
     panel = opened(page, gateway, "digits", THREE[:, :, None].tolist())
     due = explained(gateway, "digits", pixels=THREE[:, :, None].astype(np.float32))
@@ -129,6 +130,7 @@ def test_another_target_and_layer_and_the_opacity(page: Page, gateway: str) -> N
     assert (reddest[0] > reddest[2]) == (value > 0)
 
 
+@pytest.mark.full
 def test_words_are_split_by_a_vocabulary_and_shaded(page: Page, gateway: str, tmp_path: Path) -> None:
     panel = opened(page, gateway, "reviews")
     vocabulary = tmp_path / "vocab.txt"
@@ -152,6 +154,7 @@ def test_words_are_split_by_a_vocabulary_and_shaded(page: Page, gateway: str, tm
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_fewer_tokens_are_padded_and_masked_and_hostile_words_are_text(
     page: Page, gateway: str, tmp_path: Path
 ) -> None:
@@ -182,6 +185,7 @@ def test_fewer_tokens_are_padded_and_masked_and_hostile_words_are_text(
     expect(page.get_by_role("alert")).to_have_text("none.json: is no JSON")
 
 
+@pytest.mark.full
 def test_any_array_is_pasted_and_its_faults_are_told(page: Page, gateway: str) -> None:
     panel = opened(page, gateway, "signals")
     area = page.locator("#numbers-json")
@@ -210,6 +214,7 @@ def test_any_array_is_pasted_and_its_faults_are_told(page: Page, gateway: str) -
     demand_strongest(panel, due["signals_attributions"][0, 0])
 
 
+@pytest.mark.full
 def test_a_file_that_is_no_picture_and_a_model_of_a_table(page: Page, gateway: str, tmp_path: Path) -> None:
     opened(page, gateway, "digits")
     (tmp_path / "<b>.png").write_text("no picture")
@@ -219,6 +224,7 @@ def test_a_file_that_is_no_picture_and_a_model_of_a_table(page: Page, gateway: s
     expect(page.locator("main")).to_contain_text("The model takes features with names")
 
 
+@pytest.mark.full
 def test_a_dropped_file(page: Page, gateway: str, tmp_path: Path) -> None:
     panel = opened(page, gateway, "digits")
     content = list(picture(tmp_path / "three.png").read_bytes())
@@ -233,6 +239,7 @@ def test_a_dropped_file(page: Page, gateway: str, tmp_path: Path) -> None:
     expect(page.locator(".drop")).to_contain_text("three.png: 160 × 160 pixels")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("model", ["digits", "reviews"])
 def test_by_the_keyboard_dark_and_narrow(page: Page, gateway: str, model: str) -> None:
     page.set_viewport_size({"width": 360, "height": 800})

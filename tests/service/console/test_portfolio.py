@@ -125,6 +125,7 @@ def test_what_is_drawn_is_what_rationale_explain_answers(
     demand_accessible(page)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compression", ["snappy", pytest.param("zstd", marks=pytest.mark.full)])
 def test_parquet_is_read_as_csv_is(
     page: Page, gateway: str, table: pd.DataFrame, explained: pd.DataFrame, tmp_path: Path, compression: str
@@ -138,6 +139,7 @@ def test_parquet_is_read_as_csv_is(
     assert page.locator("#group option", has_text="region").count() == 1
 
 
+@pytest.mark.full
 def test_words_stay_words(page: Page, gateway: str, repository: Path, tmp_path: Path) -> None:
     rows = models.table(300, seed=5)
     file = write_rows(rows, tmp_path, "csv")
@@ -157,6 +159,7 @@ def test_words_stay_words(page: Page, gateway: str, repository: Path, tmp_path: 
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_two_cohorts_are_compared_with_intervals(
     page: Page, gateway: str, file: Path, table: pd.DataFrame, explained: pd.DataFrame
 ) -> None:
@@ -174,6 +177,7 @@ def test_two_cohorts_are_compared_with_intervals(
         np.testing.assert_allclose(told, half, rtol=0.06)
 
 
+@pytest.mark.full
 def test_the_threshold_tells_rates_and_costs_by_group(
     page: Page, gateway: str, file: Path, table: pd.DataFrame, explained: pd.DataFrame
 ) -> None:
@@ -213,6 +217,7 @@ def test_where_the_model_errs_is_found(
     expect(worst.locator("td").first).to_have_text("north")
 
 
+@pytest.mark.full
 def test_statistics(page: Page, gateway: str) -> None:
     """Principal components as numpy's, and the feature that an attribution goes with."""
     page.goto(f"{gateway}/console/#portfolio?model=credit")
@@ -248,6 +253,7 @@ def test_statistics(page: Page, gateway: str) -> None:
 # --- people ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_by_the_keyboard_alone(page: Page, gateway: str, file: Path) -> None:
     drop(page, gateway, "credit", file)
     press_until(page, ".weights li:nth-child(2) button")
@@ -270,6 +276,7 @@ def test_by_the_keyboard_alone(page: Page, gateway: str, file: Path) -> None:
     assert len(weights(page)) == 10
 
 
+@pytest.mark.full
 def test_a_click_and_a_drag_pick_rows(page: Page, gateway: str, file: Path) -> None:
     drop(page, gateway, "credit", file)
     rows = page.locator("[aria-label='Picked rows'] tbody tr")
@@ -292,6 +299,7 @@ def test_a_click_and_a_drag_pick_rows(page: Page, gateway: str, file: Path) -> N
     expect(page.locator("#picked-count")).to_contain_text("No row is picked")
 
 
+@pytest.mark.full
 def test_hostile_names_and_values_are_text(page: Page, gateway: str, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     rows = pd.DataFrame(random.normal(size=(120, len(models.HOSTILE))).round(3), columns=list(models.HOSTILE))
@@ -322,6 +330,7 @@ def test_hostile_names_and_values_are_text(page: Page, gateway: str, tmp_path: P
     assert page.locator("main :is(script, iframe, b, img)").count() == 0
 
 
+@pytest.mark.full
 def test_a_file_is_dropped(page: Page, gateway: str, file: Path) -> None:
     page.goto(f"{gateway}/console/#portfolio?model=credit")
     dropped = page.evaluate_handle(
@@ -395,6 +404,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.full
 def test_broken_files_are_refused_in_words(page: Page, gateway: str, tmp_path: Path, file: Path) -> None:
     page.goto(f"{gateway}/console/#portfolio?model=credit")
     for i, (text, told) in enumerate(BROKEN.items()):
@@ -407,6 +417,7 @@ def test_broken_files_are_refused_in_words(page: Page, gateway: str, tmp_path: P
     expect(page.locator(".view > [role=alert]")).to_be_empty()
 
 
+@pytest.mark.full
 def test_words_where_numbers_belong_are_named(
     page: Page, gateway: str, tmp_path: Path, table: pd.DataFrame
 ) -> None:
@@ -417,6 +428,7 @@ def test_words_where_numbers_belong_are_named(
     )
 
 
+@pytest.mark.full
 def test_rows_without_a_value_are_left_out_and_counted(
     page: Page, gateway: str, tmp_path: Path, table: pd.DataFrame
 ) -> None:
@@ -440,6 +452,7 @@ def test_semicolons_and_quotes_are_read(
     assert "30 rows explained" in status(page), alert(page)
 
 
+@pytest.mark.full
 def test_the_gateway_may_ask_to_wait_or_for_less(
     watch: Callable[[str], Watched], gateway: str, file: Path, explained: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -464,6 +477,7 @@ def test_the_gateway_may_ask_to_wait_or_for_less(
     np.testing.assert_allclose(saved(page, tmp_path)["income"], explained["income"], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.full
 def test_it_can_be_cancelled(page: Page, gateway: str, file: Path) -> None:
     page.route("**/v2/models/credit/explain", lambda _: None)  # never answered
     page.goto(f"{gateway}/console/#portfolio?model=credit")
@@ -474,6 +488,7 @@ def test_it_can_be_cancelled(page: Page, gateway: str, file: Path) -> None:
     expect(page.get_by_role("button", name="Cancel")).to_be_hidden()
 
 
+@pytest.mark.full
 def test_images_have_no_portfolio(page: Page, gateway: str) -> None:
     page.goto(f"{gateway}/console/#portfolio?model=image")
     expect(page.locator("main")).to_contain_text("no table")

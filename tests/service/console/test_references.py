@@ -52,6 +52,7 @@ def opened(page: Page, gateway: str, **more: str) -> None:
     expect(page.locator(f"{MOVES} tbody tr").first).to_be_visible(timeout=60_000)
 
 
+@pytest.mark.full
 def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None:
     row = applicant()
     opened(page, gateway, row=json.dumps(row), second=kept)
@@ -93,6 +94,7 @@ def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None
     demand_accessible(page)
 
 
+@pytest.mark.full
 def test_sets_are_chosen_by_the_keyboard_and_stay_in_the_address(page: Page, gateway: str, kept: str) -> None:
     opened(page, gateway)
     press_until(page, "#second-set")
@@ -115,6 +117,7 @@ def test_words_are_told_by_their_shares(page: Page, gateway: str) -> None:
     )
 
 
+@pytest.mark.full
 def test_hostile_names_are_text(page: Page, gateway: str) -> None:
     opened(page, gateway, model="hostile.model")
     names = [
@@ -124,6 +127,7 @@ def test_hostile_names_are_text(page: Page, gateway: str) -> None:
     assert page.locator("main :is(script, iframe, b, img)").count() == 0
 
 
+@pytest.mark.full
 def test_sets_are_shown_to_administrators(
     repository: Path, tmp_path: Path, watch: Callable[[str], Watched]
 ) -> None:
@@ -141,6 +145,7 @@ def test_sets_are_shown_to_administrators(
         assert page.locator(".spreads figure").count() == 10
 
 
+@pytest.mark.full
 def test_a_histogram_follows_its_quantiles(page: Page, gateway: str) -> None:
     page.goto(f"{gateway}/console/#references?model=credit")
     values = np.random.default_rng(0).lognormal(size=4000)

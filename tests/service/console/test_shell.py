@@ -63,11 +63,13 @@ def test_no_file_of_it_makes_markup_of_text_or_leads_elsewhere() -> None:
         assert not text.replace("http://www.w3.org/2000/svg", "").count("://"), path.name
 
 
+@pytest.mark.full
 def test_off_by_a_setting(repository: Path) -> None:
     with both_ends("--repository", str(repository), RATIONALE_CONSOLE="off") as ends:
         assert patient.get(f"http://{ends['http']}/console/").status_code == 404
 
 
+@pytest.mark.full
 def test_a_caller_without_a_key_or_scope_reads_what_is_needed(
     repository: Path, tmp_path: Path, watch: Callable[[str], Watched]
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_caller_without_a_key_or_scope_reads_what_is_needed(
         assert page.evaluate("JSON.stringify(localStorage)") == "{}"
 
 
+@pytest.mark.full
 def test_under_a_prefix_of_a_proxy(gateway: str, watch: Callable[[str], Watched]) -> None:
     watched = watch("http://proxy.test")
     page = watched.page
@@ -122,6 +125,7 @@ def test_redirect_is_relative(gateway: str) -> None:
     assert answer.headers["location"] == "console/"
 
 
+@pytest.mark.full
 def test_another_model_by_the_keyboard(page: Page, gateway: str) -> None:
     page.goto(f"{gateway}/console/")
     expect(page.get_by_role("heading", level=1)).to_contain_text("credit")
@@ -132,6 +136,7 @@ def test_another_model_by_the_keyboard(page: Page, gateway: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_contain_text("credit")
 
 
+@pytest.mark.full
 def test_a_model_that_is_not_there(watch: Callable[[str], Watched], gateway: str) -> None:
     watched = watch(gateway)
     watched.may_be_refused = True
@@ -139,6 +144,7 @@ def test_a_model_that_is_not_there(watch: Callable[[str], Watched], gateway: str
     expect(watched.page.locator("main")).to_contain_text("no model '<img src=x onerror=alert(1)>' here")
 
 
+@pytest.mark.full
 def test_an_address_of_another_explainer_says_so(page: Page, gateway: str) -> None:
     page.goto(f"{gateway}/console/#explain?model=credit&digest=0123")
     expect(page.get_by_role("note")).to_contain_text("when another explanation answered")
@@ -146,6 +152,7 @@ def test_an_address_of_another_explainer_says_so(page: Page, gateway: str) -> No
     expect(page.get_by_role("note")).to_have_count(0)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [360, 1280])
 def test_light_dark_and_narrow(page: Page, gateway: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 800})

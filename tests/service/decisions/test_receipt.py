@@ -247,6 +247,7 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
         assert code == 0, told
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not GERMAN.exists(), reason="the German credit data is not beside the project")
 def test_a_pipeline_on_german_credit_data(tmp_path: Path) -> None:
     """Twenty inputs of words and numbers; all rows of a slice replay bit for bit, declines check alone."""

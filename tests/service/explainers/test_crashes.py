@@ -64,6 +64,7 @@ def kind_of(attributions: np.ndarray) -> str:
     return kind
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "point", [p if p in IN_EVERY_RUN else pytest.param(p, marks=pytest.mark.slow) for p in POINTS]
@@ -112,6 +113,7 @@ def gateway(folder: Path) -> Iterator[tuple[Child, str]]:
         yield child, ready_line(child)[0]
 
 
+@pytest.mark.full
 def test_a_stop_during_a_compile(tmp_path: Path) -> None:
     """It ends at once and cleanly; what was begun is gone on with at the next start."""
     write_plain(tmp_path / "models")

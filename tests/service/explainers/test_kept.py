@@ -174,6 +174,7 @@ async def test_at_most_so_many_are_loaded(folder: Path, sets: Sets) -> None:
             assert_answers(await explain(client, explainer=name), name)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("quick")
 async def test_what_requests_have_made_is_bounded(folder: Path, sets: Sets) -> None:
     """The least recently used go; what a person asked for is not counted."""

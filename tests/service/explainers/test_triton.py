@@ -65,6 +65,7 @@ def assert_explains(answer: dict[str, Any], kind: str) -> None:
     np.testing.assert_allclose(answer["y"], made.predict(made.X), rtol=1e-5)
 
 
+@pytest.mark.full
 async def test_published_switched_unloaded_and_back_again(folder: Path, start_triton: StartTriton) -> None:
     sets = sets_of(folder)
     with explicit(folder, start_triton) as at:
@@ -114,6 +115,7 @@ async def switched_under_load(client: httpx.AsyncClient) -> dict[str, str]:
     return found
 
 
+@pytest.mark.full
 async def test_a_triton_that_restarts_has_what_the_gateway_made(
     folder: Path, start_triton: StartTriton
 ) -> None:

@@ -65,6 +65,7 @@ async def test_it_tells_how_far_it_is_and_writes_a_sound_entry(order: Order) -> 
     assert workers() == []
 
 
+@pytest.mark.full
 async def test_it_knows_the_rules_of_installed_packages(
     order: Order, packages: Packages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +80,7 @@ async def test_it_knows_the_rules_of_installed_packages(
     assert [str(one) for one in manifest.extensions] == ["absolute of example-rules 1.2"]
 
 
+@pytest.mark.full
 async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -> None:
     np.savez(tmp_path / "wide.npz", x=np.ones((2, 5)))
     wide = replace(
@@ -92,6 +94,7 @@ async def test_what_the_compiler_refuses_is_told(order: Order, tmp_path: Path) -
     assert str(tmp_path) not in str(refused.value)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "stage",
     [
@@ -142,6 +145,7 @@ async def test_whoever_cancels_waits_for_its_end(order: Order) -> None:
     assert workers() == []
 
 
+@pytest.mark.full
 async def test_given_up_it_ends_at_once(order: Order) -> None:
     def give_up(_: Progress) -> None:
         job.cancel()
@@ -158,6 +162,7 @@ async def test_a_failed_start_is_told(order: Order, monkeypatch: pytest.MonkeyPa
         await compile_entry(order, LONG_S, print)
 
 
+@pytest.mark.full
 def test_it_ends_with_its_gateway(order: Order) -> None:
     """Killed with -9, the gateway cannot end it."""
     code = f"""

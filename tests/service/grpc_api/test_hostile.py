@@ -197,6 +197,7 @@ BOMBS = {
 SLOW_BOMBS = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("an id", "typed values")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["a raw tensor", *SLOW_BOMBS])
 def test_gzip_bombs(target: Target, kind: str) -> None:
     """60 KB each, and a thousand times as much when they are inflated."""
@@ -238,6 +239,7 @@ def test_compressed_without_end(target: Target) -> None:
     target.check_sound()
 
 
+@pytest.mark.full
 def test_callers_that_take_no_answer(repository: Path) -> None:
     """Their answers count as waiting bytes: when those are used up, others are told to come back."""
     with serve(

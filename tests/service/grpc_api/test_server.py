@@ -125,6 +125,7 @@ async def test_callers_wait_for_the_start(repository: Any) -> None:
         await server.stop(0)
 
 
+@pytest.mark.full
 @pytest.mark.asyncio(loop_scope="session")
 async def test_no_call_is_lost_when_another_server_takes_over(
     repository: Any, monkeypatch: pytest.MonkeyPatch

@@ -25,6 +25,7 @@ from compiler.errors import InvalidOptionError
 from service.observability import otlp
 from service.observability.otlp import create_metrics_push, metrics_of
 from service.settings import Settings
+from tests.grid import grid
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import SECONDS, ready_line, serve, until
@@ -168,6 +169,7 @@ async def test_what_was_counted_last_is_sent_at_the_stop(
     assert kept.samples["rationale_requests_total", series] == 1
 
 
+@pytest.mark.full
 def test_workers_are_one_instance_that_survives_them(
     repository: Path, tmp_path: Path, collector: tuple[Collector, str]
 ) -> None:
@@ -211,8 +213,7 @@ def away() -> Iterator[str]:
         yield f"http://127.0.0.1:{reserved.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("collector_of", [mute, away])
-@pytest.mark.parametrize("what", ["metrics", "trace"])
+@grid("what, collector_of", ["metrics", "trace"], [mute, away])
 @pytest.mark.asyncio(loop_scope="session")
 async def test_a_collector_that_does_not_answer_holds_nobody_up(
     repository: Path, collector_of: Callable[[], AbstractContextManager[str]], what: str

@@ -70,7 +70,7 @@ def test_a_library_that_is_gone(repository: Path, tmp_path: Path) -> None:
         read_entry(tmp_path / "models" / "leaky")
 
 
-@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize("allowed", [pytest.param(True, marks=pytest.mark.full), False])
 def test_the_gateway_and_its_compile_worker(repository: Path, tmp_path: Path, allowed: bool) -> None:
     models = tmp_path / "models"
     shutil.copytree(repository, models)

@@ -442,6 +442,7 @@ async def test_who_may_load(folder: Path) -> None:
 # --- before Triton ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 async def test_triton_takes_them_up_too(folder: Path, start_triton: StartTriton) -> None:
     (folder / "broken" / "1" / "model.onnx").unlink()
     names = ("score", "score_explain")
@@ -461,6 +462,7 @@ async def test_triton_takes_them_up_too(folder: Path, start_triton: StartTriton)
             np.testing.assert_allclose(await predicted(client), made.predict(made.X) + 10, rtol=1e-6)
 
 
+@pytest.mark.full
 async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
     """Where it goes on without, as `--exit-on-error=false` has it. Nobody waits for what it has given up."""
     (folder / "broken" / "1" / "model.onnx").write_bytes(b"no model")
@@ -478,6 +480,7 @@ async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
             assert await unserved(client) == 1
 
 
+@pytest.mark.full
 async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton: StartTriton) -> None:
     """It goes on with what it has, and so does the gateway."""
     with start_triton(folder, control_mode="none") as at:
@@ -490,6 +493,7 @@ async def test_a_triton_that_loads_nothing_by_request(folder: Path, start_triton
             assert (await index(client))["score"][1].startswith("Triton does not load models by request")
 
 
+@pytest.mark.full
 async def test_entries_that_triton_does_not_serve(folder: Path, start_triton: StartTriton) -> None:
     with start_triton(folder, control_mode="explicit", load=("score",)) as at:
         async with gateway(folder, triton=at.grpc, triton_wait_s=1) as (client, _):

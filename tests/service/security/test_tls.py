@@ -128,6 +128,7 @@ def test_mutual_tls_on_both_ends(repository: Path, files: Files) -> None:
                 live(channel)
 
 
+@pytest.mark.full
 def test_mutual_tls_to_triton(repository: Path, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another gateway stands for the Triton: it speaks its protocol."""
     arguments = ("--tls-cert", str(files.cert), "--tls-key", str(files.key), "--tls-client-ca", str(files.ca))

@@ -58,11 +58,13 @@ def test_serves_announces_and_ends_with_status_0(repository: Path, number: signa
         assert child.stderr.read() == ""
 
 
+@pytest.mark.full
 def test_a_missing_folder(tmp_path: Path) -> None:
     (line,) = refused("--repository", str(tmp_path / "absent"))
     assert "there is no such folder" in line
 
 
+@pytest.mark.full
 def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
     """gRPC would let them, and clients would meet the one or the other."""
     with serve("--repository", str(repository), "--port", "0") as first:
@@ -71,6 +73,7 @@ def test_two_gateways_do_not_share_a_grpc_port(repository: Path) -> None:
     assert f"port {port} is taken" in line
 
 
+@pytest.mark.full
 def test_all_ports_that_a_second_gateway_lacks_are_told_at_once(repository: Path) -> None:
     with contextlib.ExitStack() as sockets:
         names = ("port", "admin-port", "grpc-port")
@@ -85,6 +88,7 @@ def test_all_ports_that_a_second_gateway_lacks_are_told_at_once(repository: Path
     )
 
 
+@pytest.mark.full
 def test_a_grpc_port_of_ones_choice_and_none(repository: Path) -> None:
     (port,) = spare_ports(1)
     with serve("--repository", str(repository), "--port", "0", "--grpc-port", str(port)) as child:
@@ -94,6 +98,7 @@ def test_a_grpc_port_of_ones_choice_and_none(repository: Path) -> None:
         assert not [line for line in lines if "gRPC" in line]
 
 
+@pytest.mark.full
 def test_a_host_that_is_not_ours(repository: Path) -> None:
     (line,) = refused("--repository", str(repository), "--host", "192.0.2.1", "--port", "0")
     assert "cannot listen on 192.0.2.1" in line
@@ -110,6 +115,7 @@ def test_no_triton(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.full
 def test_a_setting_that_makes_no_sense(repository: Path) -> None:
     (line,) = refused("--repository", str(repository), "--triton", "localhost")
     assert line.startswith(
@@ -198,6 +204,7 @@ def test_running_requests_finish_when_the_server_stops(tmp_path: Path) -> None:
         assert child.wait(SECONDS) == 0
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("patiently")
 def test_running_grpc_calls_finish_when_the_server_stops(tmp_path: Path) -> None:
     """Ten rows are five batches: those that come after the signal run too."""
@@ -222,6 +229,7 @@ def test_running_grpc_calls_finish_when_the_server_stops(tmp_path: Path) -> None
         assert child.stderr.read() == ""
 
 
+@pytest.mark.full
 def test_a_stop_while_loading(tmp_path: Path) -> None:
     """SIGTERM before the server is ready ends it as cleanly as later."""
     made.write_score(tmp_path)
@@ -240,6 +248,7 @@ def begun(url: str, path: str, sent: bytes, length: int) -> socket.socket:
     return connection
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("patiently")
 def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """First unready and answering, for load balancers; then it refuses what is new and answers the rest."""
@@ -280,6 +289,7 @@ def test_unready_then_refusing_then_gone(tmp_path: Path, monkeypatch: pytest.Mon
         assert child.wait(SECONDS) == 0
 
 
+@pytest.mark.full
 def test_a_client_that_stands_still_does_not_hold_the_stop(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,6 +303,7 @@ def test_a_client_that_stands_still_does_not_hold_the_stop(
             assert child.wait(SECONDS) == 0
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("patiently")
 def test_a_second_signal_gives_up_what_runs(repository: Path) -> None:
     with serve("--repository", str(repository), "--port", "0") as child:
@@ -306,6 +317,7 @@ def test_a_second_signal_gives_up_what_runs(repository: Path) -> None:
             assert child.wait(SECONDS) == 0
 
 
+@pytest.mark.full
 def test_the_admin_port(repository: Path) -> None:
     """Its routes are there alone; so is what Prometheus asks for."""
     with serve("--repository", str(repository), "--port", "0", "--admin-port", "0") as child:
@@ -337,6 +349,7 @@ def test_the_admin_port(repository: Path) -> None:
         assert child.wait(SECONDS) == 0
 
 
+@pytest.mark.full
 def test_keys_that_change_while_serving(tmp_path: Path, repository: Path) -> None:
     """A key that is taken out of the file is refused within seconds; no restart."""
     file = tmp_path / "keys.toml"
@@ -358,6 +371,7 @@ def test_keys_that_change_while_serving(tmp_path: Path, repository: Path) -> Non
         assert status(other) == 200
 
 
+@pytest.mark.full
 def test_the_network_is_warned_of(repository: Path) -> None:
     with serve("--repository", str(repository), "--port", "0", "--host", "0.0.0.0") as child:  # noqa: S104
         for line in child.stdout:
@@ -369,6 +383,7 @@ def test_the_network_is_warned_of(repository: Path) -> None:
     assert "the admin API is closed on 0.0.0.0" in err
 
 
+@pytest.mark.full
 def test_callers_come_while_models_are_loaded(repository: Path) -> None:
     """They wait for them: none is refused between the listening of a gateway and its readiness."""
     (port,) = spare_ports(1)
@@ -383,6 +398,7 @@ def test_callers_come_while_models_are_loaded(repository: Path) -> None:
     assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.full
 def test_the_last_answer_on_a_connection_says_so(repository: Path) -> None:
     with serve("--repository", str(repository), "--port", "0") as child:
         url, _ = ready_line(child)

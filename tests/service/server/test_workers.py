@@ -97,6 +97,7 @@ def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signa
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.full
 def test_a_worker_that_is_killed_comes_back_and_all_end_with_the_one_that_watches_over_them(
     gateway: Gateway, repository: Path
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_worker_that_is_killed_comes_back_and_all_end_with_the_one_that_watche
     until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
 
 
+@pytest.mark.full
 def test_a_broken_entry_is_told_once(tmp_path: Path) -> None:
     made.write_score(tmp_path)
     (tmp_path / "score" / "1" / "model.onnx").write_bytes(b"no model")
@@ -124,6 +126,7 @@ def test_a_broken_entry_is_told_once(tmp_path: Path) -> None:
     assert "score/1/model.onnx: ONNX Runtime cannot load it" in line
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("given", ["0", "-1", "65", "two"])
 def test_how_many(repository: Path, given: str) -> None:
     command = ["serve", "--repository", str(repository)]
@@ -132,6 +135,7 @@ def test_how_many(repository: Path, given: str) -> None:
         assert (done.exit_code, "WORKERS" in done.output.upper()) == (2, True), done.output
 
 
+@pytest.mark.full
 def test_rates_and_metrics_are_counted_over_all(repository: Path, redis: str) -> None:
     rates = {"RATIONALE_RATE_LIMIT_PER_S": "0.1", "RATIONALE_RATE_LIMIT_BURST": "20"}
     rates["RATIONALE_RATE_LIMIT_STORAGE"] = redis
@@ -168,6 +172,7 @@ def _metrics(url: str, name: str) -> dict[str, float]:
     }
 
 
+@pytest.mark.full
 def test_each_tells_that_it_cannot_decide_and_decides_when_it_can(tmp_path: Path) -> None:
     made.write_score(tmp_path / "models")
     (tmp_path / "state").write_text("in the way")

@@ -128,6 +128,7 @@ def _holding(three: Cluster, storage: S3, row: bytes) -> list[str]:
     return [*map(str, files), *objects] + ["database"] * (row in dump(three.database))
 
 
+@pytest.mark.full
 def test_a_compile_whose_process_dies_is_finished_by_another(three: Cluster) -> None:
     path = "v2/models/net/explainers/mine"
     (_, first), (_, second) = three.running[0], three.running[1]
@@ -140,6 +141,7 @@ def test_a_compile_whose_process_dies_is_finished_by_another(three: Cluster) -> 
     assert explain(again, explainer="mine").status_code == 200
 
 
+@pytest.mark.full
 def test_what_was_left_behind_goes_at_the_next_start(alone: Cluster, storage: S3) -> None:
     """Of a process that was killed before its record, and of a machine that was away at a deletion."""
     path = "v2/models/net/explainers/mine"
@@ -158,6 +160,7 @@ def test_what_was_left_behind_goes_at_the_next_start(alone: Cluster, storage: S3
     assert explain(url, explainer="mine").status_code == 200
 
 
+@pytest.mark.full
 def test_a_decision_s_key_holds_for_all(three: Cluster) -> None:
     headers = {"Idempotency-Key": "application-1"}
     answers = [
@@ -169,6 +172,7 @@ def test_a_decision_s_key_holds_for_all(three: Cluster) -> None:
     assert len(_recorded(three)["application-1"]) == 1
 
 
+@pytest.mark.full
 def test_what_is_unloaded_is_unloaded_by_all(three: Cluster) -> None:
     models = "v2/repository/models/score"
     assert patient.post(f"{three.urls[0]}/{models}/unload").status_code == 200
@@ -179,6 +183,7 @@ def test_what_is_unloaded_is_unloaded_by_all(three: Cluster) -> None:
     by_all(three, lambda url: patient.get(f"{url}/v2/models/score/ready").status_code == 200)
 
 
+@pytest.mark.full
 def test_killed_under_load(three: Cluster) -> None:
     killed(three, 3)
 
@@ -188,6 +193,7 @@ def test_killed_fifty_times_under_load(three: Cluster) -> None:
     killed(three, 50)
 
 
+@pytest.mark.full
 def test_without_the_database_requests_are_answered_and_nothing_is_made(
     three: Cluster, server: Postgres
 ) -> None:
@@ -209,6 +215,7 @@ def test_without_the_database_requests_are_answered_and_nothing_is_made(
     by_all(three, lambda url: explain(url, explainer="mine").status_code == 200)
 
 
+@pytest.mark.full
 def test_a_replica_starts_without_the_database(three: Cluster, server: Postgres) -> None:
     """It answers by the models of its repository, and by explainers when the database is there."""
     path = "v2/models/net/explainers/mine"

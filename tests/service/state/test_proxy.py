@@ -88,6 +88,7 @@ class Caller(threading.Thread):
                         self.lost.append(repr(error))
 
 
+@pytest.mark.full
 def test_a_rolling_restart_loses_no_request(tmp_path: Path, server: Postgres, storage: S3) -> None:
     made.write_score(tmp_path / "models")
     ports = spare_ports(3)

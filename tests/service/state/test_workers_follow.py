@@ -45,6 +45,7 @@ def explain(url: str, *more: dict[str, object], **parameters: str) -> httpx.Resp
     return patient.post(f"{url}/v2/models/net/explain", json=body)
 
 
+@pytest.mark.full
 def test_an_explainer(gateway: tuple[Child, str, str]) -> None:
     _, url, admin = gateway
     path = f"{admin}/v2/models/net/explainers/own"
@@ -55,6 +56,7 @@ def test_an_explainer(gateway: tuple[Child, str, str]) -> None:
     assert by_all(lambda: explain(url, explainer="own")) == {404}
 
 
+@pytest.mark.full
 def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
     child, url, admin = gateway
     assert by_all(lambda: explain(url, reference_set="own")) == {404}
@@ -73,6 +75,7 @@ def test_a_reference_set(gateway: tuple[Child, str, str]) -> None:
     assert by_all(lambda: explain(url, reference_set="own")) == {404}
 
 
+@pytest.mark.full
 def test_references_of_a_request(gateway: tuple[Child, str, str]) -> None:
     """The first to come has what answers them made, by one process for all."""
     _, url, _ = gateway
@@ -80,6 +83,7 @@ def test_references_of_a_request(gateway: tuple[Child, str, str]) -> None:
     assert_explains(explain(url, tensor("x_references", R)), R)
 
 
+@pytest.mark.full
 def test_entries_of_the_repository(gateway: tuple[Child, str, str], folder: Path) -> None:
     child, url, admin = gateway
     models = f"{admin}/v2/repository/models"

@@ -60,6 +60,7 @@ class Client:
         return f"{self.named}-{self.asked}"
 
 
+@pytest.mark.full
 def test_it_is_killed_with_sqlite(tmp_path: Path) -> None:
     killed(tmp_path, f"sqlite:///{tmp_path / 'audit.sqlite3'}", TIMES)
 

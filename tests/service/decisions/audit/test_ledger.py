@@ -120,6 +120,7 @@ for i in range(30):
 """
 
 
+@pytest.mark.full
 def test_processes_that_race_for_keys_and_make_the_tables(url: str, database: SqlStore) -> None:
     command = [sys.executable, "-c", PROCESS, url]
     racing = [

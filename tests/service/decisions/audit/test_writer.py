@@ -441,6 +441,7 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
     assert ids(f"sqlite:///{file}") == [decision(1).id, decision(60).id]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("left", "told"),
     [(0, "[Errno 24] Too many open files"), (2, "unable to open database file")],
