@@ -107,6 +107,7 @@ def test_of_equal_values_the_first_is_chosen(name: str) -> None:
 # -- integrated gradients --------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sample", parameters(s for s in SAMPLES if s.float64))
 def test_every_operator_walks_at_the_points(sample: Sample) -> None:
     """Integrated gradients are the gradient graph's own answers at the points, added up."""

@@ -242,7 +242,7 @@ SAMPLE = {
     "network": 300,
     "pipeline": 1000,
 }  # adverse, beside shap
-IN_EVERY_RUN = ("network", "pipeline")
+IN_EVERY_RUN = ("pipeline",)
 each_case = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.full) for name in CASES]
 )
