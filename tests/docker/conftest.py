@@ -67,6 +67,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[docker.DockerCl
     finally:
         daemon.terminate()
         daemon.wait(SECONDS)
+        for left in (folder / "exec" / "netns").glob("*"):  # else no later pytest can remove its folder
+            if os.path.ismount(left):  # Path.is_mount is of folders
+                subprocess.run(["umount", str(left)], check=True)
         shutil.rmtree(folder / "data", ignore_errors=True)
 
 
