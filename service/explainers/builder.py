@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from compiler.errors import RepositoryError
-from service.errors import CompileFailedError, ConflictError
+from service.errors import CompileFailedError, ConflictError, UnknownResourceError
 from service.explainers import records
 from service.explainers.artifact_store import ArtifactStore
 from service.explainers.records import Artifact, Record, Stage, to_its_end
@@ -53,6 +53,7 @@ async def compile_entry(order: Order, timeout_s: float, on_progress: OnProgress)
 
     Raises:
         CompileFailedError: the compiler refuses, or the process went over a limit or was killed.
+        UnknownResourceError: the reference set was deleted meanwhile.
     """
     async with _worker() as process:
         try:
@@ -107,6 +108,8 @@ async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> i
         tail.cancel()
     if "written" in last:
         return int(last["written"])
+    if last.get("references_gone"):
+        raise UnknownResourceError(last["error"])
     if "error" in last:
         raise CompileFailedError(last["error"])
     raise CompileFailedError(_ending(status, watch, tail, order))
@@ -194,6 +197,7 @@ class Builder:
 
         Raises:
             CompileFailedError: it cannot be made.
+            UnknownResourceError: its reference set was deleted meanwhile.
             StateUnavailableError: it cannot be written.
         """
         name = entry_name(record.model, record.digest)

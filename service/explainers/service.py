@@ -389,7 +389,8 @@ class Explainers:
                     with contextlib.suppress(ServiceError):
                         await to_its_end(asyncio.to_thread(self._state.release, lease))
         except RationaleError as error:
-            if await asyncio.to_thread(self._is_orphan, record):
+            # A set that a request named may be there again by now: it is no failure to keep.
+            if isinstance(error, UnknownResourceError) and record.name.startswith(HIDDEN):
                 await self.following.exclusively(partial(self._drop, [record]))
             else:
                 await self._fail(record, str(error), clock.ended())
@@ -402,16 +403,6 @@ class Explainers:
                 self._progress.pop(record.key, None)
             if not self.store.in_use(record.digest):
                 self._retire(record.digest, after_s=0)
-
-    def _is_orphan(self, record: Record) -> bool:
-        """Return whether a request named a reference set that was deleted since. Blocks."""
-        if record.references is None or not record.name.startswith(HIDDEN):
-            return False
-        try:
-            self._references.path(record.references)
-        except UnknownResourceError:
-            return True
-        return False
 
     async def _renew(self, lease: str, record: Record) -> None:
         """Say while an entry is made that it is, and how far; end it where another process has taken over."""

@@ -57,7 +57,9 @@ def main() -> None:
     try:
         size = run(order, channel)
     except RationaleError as error:
-        _say(channel, error=_for_others(str(error), order)[:_SHOWN])
+        cause = error.__cause__
+        gone = isinstance(cause, FileNotFoundError) and str(cause.filename) == order.references
+        _say(channel, error=_for_others(str(error), order)[:_SHOWN], references_gone=gone)
     except MemoryError:
         _say(channel, error=f"it takes more memory than the {order.memory_bytes >> 20} MB that it may have")
     else:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from compiler.request import CompileRequest
-from service.errors import CompileFailedError
+from service.errors import CompileFailedError, UnknownResourceError
 from service.explainers.builder import Progress, compile_entry
 from service.explainers.worker import Order
 from service.repository.entry import read_entry
@@ -63,6 +63,14 @@ async def test_it_tells_how_far_it_is_and_writes_a_sound_entry(order: Order) -> 
     assert entry.manifest.method.name == "integrated-gradients"
     assert size == sum(p.stat().st_size for p in Path(order.entry).rglob("*") if p.is_file())
     assert workers() == []
+
+
+async def test_a_reference_set_that_is_gone_is_told_from_a_refusal(order: Order, tmp_path: Path) -> None:
+    request = CompileRequest(method="deepshap", targets="all").model_dump(mode="json")
+    with pytest.raises(UnknownResourceError, match=r"^the reference set: cannot be read: No such file"):
+        await compile_entry(
+            replace(order, request=request, references=str(tmp_path / "gone.npz")), LONG_S, lambda _: None
+        )
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from service.errors import CompileFailedError, StateUnavailableError
+from service.errors import CompileFailedError, StateUnavailableError, UnknownResourceError
 from service.references.store import ReferenceSets
 from service.security.keys import Scope, new_key
 from tests.compiler.models import rows
@@ -106,6 +106,21 @@ async def test_one_that_failed_is_made_again_when_it_is_put_again(
         refused = await ask(client, reference_set="typical")
         assert (refused.status_code, refused.json()["detail"]) == (422, "it took too long")
     assert (await put(client, "typical", R)).status_code == 200
+    assert_explains(await ask(client, reference_set="typical"), R)
+
+
+async def test_a_set_that_was_away_while_it_was_compiled_is_asked_for_again(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another replica took it away and put it back: nothing is held against the content."""
+
+    async def too_late(*_: Any) -> int:
+        raise UnknownResourceError("the reference set: cannot be read: No such file or directory.")
+
+    with monkeypatch.context() as away:
+        away.setattr("service.explainers.builder.compile_entry", too_late)
+        await put(client, "typical", R)
+        assert (await ask(client, reference_set="typical")).status_code == 503
     assert_explains(await ask(client, reference_set="typical"), R)
 
 
