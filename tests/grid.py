@@ -1,7 +1,7 @@
-"""Tests over all combinations of some values."""
+"""Tests over many values, some of which are left to `make test-full`."""
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -22,3 +22,9 @@ def grid(names: str, *axes: Collection[Any]) -> pytest.MarkDecorator:
         name = "-".join(getattr(value, "__name__", str(value)) for value in chosen)
         found.append(pytest.param(*chosen, marks=() if places in in_every_run else pytest.mark.full, id=name))
     return pytest.mark.parametrize(names, found)
+
+
+def each(name: str, values: Iterable[str], *, in_every_run: Collection[str]) -> pytest.MarkDecorator:
+    """Parametrise a test by every value: some in every run, the others in `make test-full`."""
+    found = [pytest.param(v, marks=() if v in in_every_run else pytest.mark.full) for v in values]
+    return pytest.mark.parametrize(name, found)

@@ -12,6 +12,7 @@ import pytest
 from tests.fuzz.hostile import HEAVY, HOSTILE, SOUND_BUT_ODD
 from tests.fuzz.mutations import SOUND, damaged, mutated
 from tests.fuzz.process import Refuser
+from tests.grid import each
 
 REFUSED = {"InvalidModelError", "UnsupportedModelError", "CheckFailedError", "InvalidOptionError"}
 KINDS: dict[str, Callable[[onnx.ModelProto, np.random.Generator], bytes]] = {
@@ -20,7 +21,7 @@ KINDS: dict[str, Callable[[onnx.ModelProto, np.random.Generator], bytes]] = {
 }
 
 
-LONG = ("branches nested 16 deep",)
+LONG = {"branches nested 16 deep"}
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +30,7 @@ def refuser() -> Iterator[Refuser]:
         yield running
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.full if name in LONG else ()) for name in HOSTILE]
-)
+@each("name", HOSTILE, in_every_run=HOSTILE.keys() - LONG)
 def test_a_hostile_model_is_refused(refuser: Refuser, tmp_path: Path, name: str) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(HOSTILE[name]().SerializeToString())

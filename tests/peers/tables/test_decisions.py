@@ -30,6 +30,7 @@ from compiler.decisions.rows import explained_rows, profile_of, values_of
 from compiler.errors import InvalidProfileError
 from service.app import create_app, create_backend
 from service.settings import Settings
+from tests.grid import each
 from tests.peers.tables.test_german import NAMES as GERMAN
 from tests.peers.tables.test_taiwan import trained
 from tests.references.trees import shapley_of
@@ -242,10 +243,7 @@ SAMPLE = {
     "network": 300,
     "pipeline": 1000,
 }  # adverse, beside shap
-IN_EVERY_RUN = ("pipeline",)
-each_case = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in IN_EVERY_RUN else pytest.mark.full) for name in CASES]
-)
+each_case = each("name", CASES, in_every_run=["pipeline"])
 
 
 @functools.cache
