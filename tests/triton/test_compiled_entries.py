@@ -113,8 +113,7 @@ def test_the_explain_verb_answers_as_the_compiler_does(
     assert_agree(got, dict(compiled[name].explain(arrays)))
 
 
-@pytest.mark.parametrize("end", ENDS)
-@pytest.mark.parametrize("server", GATEWAYS)
+@grid("server, end", GATEWAYS, ENDS)
 async def test_more_rows_than_a_batch_holds(
     compiled: dict[str, Compiled], servers: dict[str, dict[str, str]], server: str, end: str
 ) -> None:

@@ -13,6 +13,7 @@ from compiler.lowering.control_flow.branches import rows_decide
 from compiler.lowering.loading.load import load, standardise
 from compiler.runtime.session import Runner
 from tests.compiler.models import parsed, rows
+from tests.grid import grid
 from tests.tolerances import COMPLETE_32, PARITY_32
 
 K, N = 3, 2
@@ -169,8 +170,7 @@ BOUNDED = {
 }
 
 
-@pytest.mark.parametrize("times", [0, 1, 4, 6])
-@pytest.mark.parametrize("bound", BOUNDED)
+@grid("bound, times", BOUNDED, [0, 1, 4, 6])
 def test_a_trip_count_that_is_data_needs_a_bound(bound: str, times: int) -> None:
     """All iterations up to the bound are in the graph; those beyond the count keep the values."""
     text = f"""g (float[N, 3] x, int64 n) => (float[N, 3] y) <float c13 = {{13}}, float c6 = {{6.5}}> {{

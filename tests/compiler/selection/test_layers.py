@@ -16,6 +16,7 @@ from compiler.explain.walk.attributions import layers_walked
 from compiler.manifest import Manifest
 from compiler.rules.rule import _RULES
 from tests.compiler.models import cnn, mlp, parsed, rows
+from tests.grid import grid
 from tests.tolerances import COMPLETE_32, PARITY_32
 
 IMAGE = (2, 6, 8)
@@ -62,8 +63,7 @@ def answers(compiled: Compiled) -> dict[str, np.ndarray]:
     return {layer.tensor.name: answer[layer.attributions] for layer in compiled.manifest.layers}
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["d", "r", "p", "y"])
+@grid("name, method", ["d", "r", "p", "y"], METHODS)
 def test_a_layer_is_what_an_explanation_by_that_tensor_alone_says(name: str, method: str) -> None:
     """Which is another graph: it ends there, its references are the tensor's own rows."""
     among = compile_model(branched(), METHODS[method](), layers=["d", "r", "p", "y"], targets="all")
