@@ -146,7 +146,10 @@ class Database:
         if file.is_file():
             return
         if not self._is_made:
-            raise StateUnavailableError(f"there is no {self._schema.name}: {file} is missing")
+            raise StateUnavailableError(
+                f"there is no {self._schema.name}: {file} is missing. "
+                "Give the gateway's --repository or --config"
+            )
         file.parent.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):  # made by another process meanwhile
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))

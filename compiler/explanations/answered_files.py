@@ -187,7 +187,7 @@ def _sources(text: str, target: Folder) -> list[Source]:
     if not chosen:
         wanted = f"{SUFFIX} file" if pattern is None else f"{SUFFIX} file that fits the pattern"
         raise InvalidOptionError(
-            f"--input {text}: none of the {len(named)} files below {fixed} is a {wanted}."
+            f"--input {text}: no file below {fixed} is a {wanted} ({len(named)} looked at)."
         )
     return [_source(folder.system, one, name) for name, one in chosen.items()]
 

@@ -141,7 +141,7 @@ def write_heads(
 
 @app.command()
 def export(
-    file: Annotated[Path, typer.Argument(help="Parquet file to write.")],
+    file: Annotated[Path, typer.Argument(help="Parquet file to write.", metavar="FILE")],
     since: Since = None,
     until: Until = None,
     model: Annotated[str | None, typer.Option(help="Of this model alone.", show_default=False)] = None,

@@ -141,8 +141,11 @@ def _whole(into: Path) -> Iterator[Path]:
     """Yield a folder that becomes `into` when all is in it."""
     if into.exists():
         raise InvalidOptionError(f"{into} is there already: give a folder that is not")
-    with tempfile.TemporaryDirectory(dir=into.absolute().parent, prefix=f".{into.name}-") as parent:
-        folder = Path(parent) / into.name
+    parent = into.absolute().parent
+    if not parent.is_dir():
+        raise InvalidOptionError(f"there is no folder {parent}: make it first")
+    with tempfile.TemporaryDirectory(dir=parent, prefix=f".{into.name}-") as hidden:
+        folder = Path(hidden) / into.name
         folder.mkdir(0o700)  # rows of real people
         yield folder
         folder.rename(into)

@@ -99,7 +99,9 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
 
 
 def test_no_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "there is no audit trail" in audit("verify", "--repository", tmp_path / "models", status=2).stderr
+    told = audit("verify", "--repository", tmp_path / "models", status=2).stderr
+    assert "there is no audit trail" in told
+    assert "Give the gateway's --repository or --config" in told
     monkeypatch.setenv("RATIONALE_AUDIT", "off")
     assert "RATIONALE_AUDIT is off" in audit("prune", status=2).stderr
     monkeypatch.setenv("RATIONALE_AUDIT", "mysql://user:hunter2@host/name")
