@@ -1,5 +1,6 @@
 """The project around the code: Makefile, environments, pins, and what no tracked file may hold."""
 
+import ast
 import importlib.util
 import os
 import re
@@ -24,6 +25,25 @@ UNBOUNDED = {
     "types-protobuf",
     "grimp",
 }  # versioned by date or every quarter, and used at their edge
+
+# Dataclasses that change: they collect, count or wait for an answer. Every other one is frozen.
+MUTABLE = {
+    "compiler.conversion.boosters.trees.Nodes",
+    "compiler.explain.trees.provenance._Following",
+    "compiler.explanations.files._Tensor",
+    "compiler.explanations.report._Sections",
+    "compiler.graph.tensor.Chunks",
+    "compiler.graph.variants.Variants",
+    "compiler.lowering.control_flow.branches._Inliner",
+    "compiler.memory.budget.Region",
+    "compiler.memory.scan._Body",
+    "service.inference.model_cache._Resident",
+    "service.interceptor.RequestInterceptor",
+    "service.observability.context.RequestContext",
+    "service.scheduling.batch.Batch",
+    "service.scheduling.batch.PendingRequest",
+    "service.scheduling.cpu_slots._Turn",
+}
 
 # Words that would tie the project to one machine or one package index, taken apart so that this file passes.
 FOREIGN = re.compile(
@@ -332,3 +352,16 @@ def test_the_command_line_starts_with_typer_alone() -> None:
         "grpc",
         "fastapi",
     }.isdisjoint(loaded.split())
+
+
+def test_dataclasses_are_frozen_but_for_those_named() -> None:
+    found = set()
+    for package in ("compiler", "service", "rationale"):
+        for path in (ROOT / package).rglob("*.py"):
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in (node for node in nodes if isinstance(node, ast.ClassDef)):
+                texts = [ast.unparse(decorator) for decorator in node.decorator_list]
+                if any(text.startswith("dataclass") and "frozen=True" not in text for text in texts):
+                    found.add(f"{module}.{node.name}")
+    assert found == MUTABLE
