@@ -81,6 +81,7 @@ CASES = [
     Case("Gather", [_f(4, 3), Row((), dtype=np.int64)], {"axis": 1}),
     Case("GatherElements", [Row((4, 3)), Row((2, 3), dtype=np.int64)], {"axis": 0}),
     Case("GatherElements", [Row((4, 3)), Row((2, 5), dtype=np.int64)], {"axis": 1}),
+    Case("GatherElements", [Row((4, 3)), Row((2, 4), dtype=np.int64)], {"axis": 1}),
     Case("ScatterElements", [Row((4, 3)), Row((2, 1), dtype=np.int64), Row((2, 1))], {"axis": 1}),
     Case("GatherND", [Row((4, 3, 2)), Row((5, 2), dtype=np.int64)]),
     Case(

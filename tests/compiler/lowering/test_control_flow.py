@@ -165,6 +165,9 @@ BOUNDED = {
     "Min": "most = Constant <value_int = 6> ()  m = Min (n, most)",
     "Clip": "low = Constant <value_int = 0> ()  most = Constant <value_int = 6> ()  m = Clip (n, low, most)",
     "Mod": "most = Constant <value_int = 7> ()  m = Mod (n, most)",
+    "Add": """eight = Constant <value_int = 8> ()  two = Constant <value_int = 2> ()
+        less = Constant <value_int = -2> ()  six = Constant <value_int = 6> ()
+        d = Sub (eight, n)  least = Max (d, two)  short = Add (least, less)  m = Sub (six, short)""",
     "Sigmoid": """g = Cast <to = 1> (n)  s = Sigmoid (g)  t = Mul (s, c13)  u = Sub (t, c6)  v = Min (u, g)
         m = Cast <to = 7> (v)""",
 }
@@ -218,6 +221,10 @@ ROW_DECIDES = {
         y = Loop (m, c, x) <body = b (int64 i, bool go, float[1, 3] h) => (bool on, float[1, 3] next) {
             z = Mul (h, w)  next = Add (z, h)
             s = ReduceL1 <keepdims = 0> (next, axis)  t = Squeeze (s)  on = Less (t, limit) }> }""",
+    "Loop that may not begin": """<int64 m = {3}, int64[1] axis = {1}, float zero = {0}> {
+        s = ReduceSum <keepdims = 0> (x, axis)  t = Squeeze (s)  c = Greater (t, zero)
+        y = Loop (m, c, x) <body = b (int64 i, bool go, float[1, 3] h) => (bool go, float[1, 3] next) {
+            z = Mul (h, w)  next = Tanh (z) }> }""",
 }
 
 

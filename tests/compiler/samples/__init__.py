@@ -218,6 +218,7 @@ def _shapes() -> list[Sample]:
         Sample("Gather", [x, np.asarray([[1, -1], [0, 2]])], {"axis": 1}, note="table"),
         Sample("Gather", [x, np.asarray(2)], {"axis": 3}, note="one"),
         Sample("Dropout", [x]),
+        Sample("Dropout", [x, _scalar(0.3), np.asarray(False)], note="not in training"),
         Sample("Cast", [x], {"to": "own"}),
     ]
 
