@@ -220,7 +220,7 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=200, help="how many are drawn (200)")
     parser.add_argument("--most", type=int, default=60, help="tests for each mutant (60)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each mutant ({SECONDS})")
-    parser.add_argument("--only", default="", help="of the mutants drawn, those whose path begins so")
+    parser.add_argument("--only", nargs="+", default=[""], help="of those drawn, whose path begins so")
     parser.add_argument("--tests", nargs="+", help="where they are looked for; by default beside the folders")
     given = parser.parse_args()
     os.chdir(ROOT)
@@ -241,7 +241,7 @@ def main() -> None:
         chosen = [(m, tests_of(data, m, given.most)) for m in mutants]
         sound: set[str] = set()
         for mutation, tests in chosen:
-            if name(mutation) in known or not name(mutation).startswith(given.only):
+            if name(mutation) in known or not name(mutation).startswith(tuple(given.only)):
                 continue
             results.append({**judged(mutation, tests, sound, given.seconds), "state": state})
             print(f"{results[-1]['outcome']}: {name(mutation)}, {len(tests)} tests", flush=True)
