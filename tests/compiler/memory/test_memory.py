@@ -134,6 +134,16 @@ def test_a_budget_that_one_reference_does_not_fit() -> None:
         compiled(mlp(WIDE), DeepShap(rows(K, 5)), 1024)
 
 
+def test_constants_that_a_chunk_reads_stand_in_its_graph() -> None:
+    model, method = mlp(WIDE), DeepShap(rows(K, 5))
+    made = compiled(model, method, memory_of(compiled(model, method)).needed // 2).model
+    (scan,) = (node for node in made.graph.node if node.op_type == "Scan")
+    (body,) = (a.g for a in scan.attribute if a.name == "body")
+    outside = {tensor.name for tensor in made.graph.initializer}
+    assert body.initializer
+    assert outside.isdisjoint(name for node in body.node for name in node.input)
+
+
 def test_without_references_there_is_nothing_to_chunk() -> None:
     made = compiled(mlp(WIDE), Gradient(), 1024)
     memory = memory_of(made)

@@ -68,6 +68,15 @@ def test_tables_up_to_the_most_bytes_are_kept_and_the_largest_is_not(monkeypatch
         assert [len(tree.groups) for tree in leaves] == [1 - count for count in kept]
 
 
+def test_leaves_of_one_length_and_about_as_many_patterns_stand_together() -> None:
+    ensemble = read_ensemble(of.regressor([chain(np.arange(1.0, 5.0))] * 6, 3).graph.node[0], 3)
+    trees, references = trees_of(ensemble, ensemble.weights), np.random.default_rng(0).normal(size=(20, 3))
+    found = by_leaf.build_leaves(trees, ensemble.weights, references, None, np.arange(3))
+    (block,) = found.blocks
+    assert block.shares.shape[0] == 6 * 4  # leaves
+    np.testing.assert_allclose(block.shares.sum(axis=1), 1)
+
+
 def first_not(values: np.ndarray, x: np.ndarray) -> np.ndarray:
     """A chain: the value at the first feature above 0, the last one where there is none."""
     above = np.concatenate([x > 0, np.ones((len(x), 1), bool)], axis=1)
