@@ -242,6 +242,16 @@ def test_an_inner_output_is_answered_by_the_plain_model(tmp_path: Path, output: 
     np.testing.assert_array_equal(pairs.attributions.reshape(7, 2, FEATURES), shares)
 
 
+def test_contrasts_are_differences_of_elements(tmp_path: Path) -> None:
+    entry(tmp_path, "m", mlp(), DeepShap(rows(4, FEATURES)), targets=[2, "0-1"])
+    x = rows(7, FEATURES, seed=9)
+    subject = Subject(open_entry(tmp_path / "repo", "m"), {"x": x})
+    answers = subject.answer(x.astype(np.float64), np.arange(7))
+    assert answers[:, 0].min() > 0
+    np.testing.assert_array_equal(answers[:, -1], answers[:, 0] - answers[:, 1])
+    np.testing.assert_array_equal(subject.columns, [2, answers.shape[1] - 1])
+
+
 def test_several_inputs_are_one_row_of_features(tmp_path: Path) -> None:
     references = {"a": rows(4, 3), "b": rows(4, 4)}
     np.savez(tmp_path / "r.npz", **references)

@@ -14,7 +14,7 @@ from compiler.errors import InvalidReferencesError
 from compiler.references.centroids import Output, balanced, centroids, outputs_of
 from compiler.references.tables import read_rows
 from service.cli.main import app
-from tests.compiler.models import NAMES, mlp, parsed, rows
+from tests.compiler.models import NAMES, mlp, parsed, rows, two_inputs
 
 LEAST = 5
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
@@ -275,6 +275,15 @@ def test_models_without_a_mean_output_are_refused(tmp_path: Path) -> None:
         assert done.exit_code == 2
         assert fault in done.stderr
         assert not (tmp_path / "c.npz").exists()
+
+
+def test_rows_of_one_of_two_inputs_are_refused(tmp_path: Path) -> None:
+    onnx.save(two_inputs(), tmp_path / "m.onnx")
+    np.savez(tmp_path / "r.npz", a=rows(60, 3))
+    command = ["references", str(tmp_path / "r.npz"), "--centroids", "5", "-o", str(tmp_path / "c.npz")]
+    done = CliRunner().invoke(app, [*command, "--model", str(tmp_path / "m.onnx")])
+    assert done.exit_code == 2
+    assert "the model takes ['a', 'b']: give an .npz with an array for each" in done.stderr
 
 
 @pytest.mark.parametrize(

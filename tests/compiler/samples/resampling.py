@@ -171,6 +171,7 @@ def _transposed() -> list[Sample]:
         sample("same lower", auto_pad="SAME_LOWER"),
         sample("valid", auto_pad="VALID"),
         sample("to a shape", output_shape=[6, 14], output_padding=[1, 0]),
+        sample("valid, to a shape", auto_pad="VALID", output_shape=[6, 14]),
     ]
 
 

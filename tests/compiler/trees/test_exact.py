@@ -53,6 +53,13 @@ def test_leaves_on_the_same_features_share_a_table() -> None:
     assert [(group.rows, len(group.leaves)) for group in tree.groups] == [(4, 4)]
 
 
+def test_leaves_of_value_0_are_in_no_table() -> None:
+    root = of.Split(0, "LEQ", (0.0,), False, of.Leaf((0.0,)), of.Leaf((2.0,)))
+    ensemble = read_ensemble(of.regressor([root]).graph.node[0], 5)
+    (tree,) = trees_of(ensemble, ensemble.weights)
+    assert sum(len(group.leaves) for group in tree.groups) == 1
+
+
 @pytest.mark.parametrize(
     "modes", [("MEMBER",), ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")], ids="-".join
 )

@@ -225,6 +225,7 @@ def test_the_files(done: Report, tmp_path: Path) -> None:
     for out in ("one", "two"):
         result = call(*asked, "--out", str(tmp_path / out))
         assert result.exit_code == 0, result.output
+        assert f"groups.png to {tmp_path / out}\n" in result.stdout
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     pictures = ["groups.png", "moved.png", "reasons.png", "stability.png"]
     tables = ["decisions.csv", "groups.csv", "reasons.csv", "report.json"]
