@@ -30,3 +30,10 @@ def test_columns_too_many_or_too_few(example: Any, count: int, told: str) -> Non
     with pytest.raises(InvalidReferencesError, match=told):
         rows_of(example, Features(count, None))
     assert rows_of(example, Features(3, None)).numbers().tolist() == THREE.tolist()
+
+
+def test_whole_numbers_stay_so_in_a_frame_alone() -> None:
+    table = pd.DataFrame({"age": [31, 45], "income": [1.5, 2.0], "region": ["north", "south"]})
+    found = rows_of(table, Features(3, None)).frame()
+    assert list(found.dtypes)[:2] == [np.int64, np.float64]
+    assert rows_of(table[["age"]], Features(1, None)).numbers().dtype == np.float64
