@@ -165,8 +165,8 @@ BOUNDED = {
     "Min": "most = Constant <value_int = 6> ()  m = Min (n, most)",
     "Clip": "low = Constant <value_int = 0> ()  most = Constant <value_int = 6> ()  m = Clip (n, low, most)",
     "Mod": "most = Constant <value_int = 7> ()  m = Mod (n, most)",
-    "Reshape": """most = Constant <value_int = 6> ()  least = Min (n, most)  one = Constant <value_ints = [1]> ()
-        r = Reshape (least, one)  m = Squeeze (r)""",
+    "Reshape": """most = Constant <value_int = 6> ()  least = Min (n, most)
+        one = Constant <value_ints = [1]> ()  r = Reshape (least, one)  m = Squeeze (r)""",
     "Add": """eight = Constant <value_int = 8> ()  two = Constant <value_int = 2> ()
         less = Constant <value_int = -2> ()  six = Constant <value_int = 6> ()
         d = Sub (eight, n)  least = Max (d, two)  short = Add (least, less)  m = Sub (six, short)""",
