@@ -1,5 +1,7 @@
 """Operators are walked together, or in another order, where that takes fewer steps."""
 
+import re
+
 import numpy as np
 
 from compiler import DeepShap, compile_model
@@ -19,9 +21,9 @@ CONSTANTS = {
 
 def walked(text: str) -> list[str]:
     """Return the named operators for which the way back has nodes, by their first node."""
-    words = text.replace("{", "").replace("}", "").split()
-    constants = {name: array for name, array in CONSTANTS.items() if any(name in word for word in words)}
-    model = parsed(f"g (float[N, 2, 4, 6] x) => (float[N, 2, 2, 3] y) {{ {text} }}", constants)
+    named = re.findall(r"\w+", text)
+    constants = {name: array for name, array in CONSTANTS.items() if name in named}
+    model = parsed(f"g (float[N, 2, 4, 6] x) => (float[N, C, H, W] y) {{ {text} }}", constants)
     made = compile_model(model, DeepShap(rows(5, *SHAPE)), targets="all").model
     names = [name.split("/")[1] for n in made.graph.node for name in n.output if name.startswith("backward/")]
     return list(dict.fromkeys(names))
