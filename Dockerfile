@@ -18,7 +18,6 @@ WORKDIR /source
 COPY requirements.lock ./
 RUN pip install --require-hashes --requirement requirements.lock
 COPY pyproject.toml README.md LICENSE ./
-COPY rationale rationale
 COPY compiler compiler
 COPY service service
 COPY examples/credit examples/credit

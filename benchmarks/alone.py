@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from benchmarks.arguments import case_of, parser_of, positive
 from benchmarks.one_system import LIBRARIES, peak_bytes, written
-from compiler.bench.cases import OURS, choose_peers
-from compiler.bench.subjects import compile_ours, make_subject
-from compiler.machine import in_words
-from compiler.terminal import reporting_errors
+from rationale.bench.cases import OURS, choose_peers
+from rationale.bench.subjects import compile_ours, make_subject
+from rationale.machine import in_words
+from rationale.terminal import reporting_errors
 
 
 def main(given: Sequence[str] | None = None) -> None:

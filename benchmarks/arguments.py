@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable
 from functools import partial
 
-from compiler.bench.cases import MODELS, Case, choose_cases
+from rationale.bench.cases import MODELS, Case, choose_cases
 
 
 def parser_of(

@@ -20,10 +20,10 @@ import pandas as pd
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.arguments import parser_of, positive
-from compiler import DeepShap, compile_model
-from compiler.bench.peers import quietly
-from compiler.terminal import reporting_errors
 from loadtests.systems.process import gateway
+from rationale import DeepShap, compile_model
+from rationale.bench.peers import quietly
+from rationale.terminal import reporting_errors
 
 CREDIT = Path(__file__).parents[1] / "examples" / "credit"
 KINDS = ("csv", "parquet")

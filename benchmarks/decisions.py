@@ -22,12 +22,12 @@ import onnx
 
 from benchmarks.arguments import parser_of, positive
 from benchmarks.trees import data, trained
-from compiler import DeepShap, TreeShap, compile_model
-from compiler.artefact.compiled import Compiled
-from compiler.bench.peers import quietly
-from compiler.bench.timing import REST_S, quartiles
-from compiler.terminal import reporting_errors
 from loadtests.systems.process import gateway
+from rationale import DeepShap, TreeShap, compile_model
+from rationale.artefact.compiled import Compiled
+from rationale.bench.peers import quietly
+from rationale.bench.timing import REST_S, quartiles
+from rationale.terminal import reporting_errors
 
 CREDIT = Path(__file__).parents[1] / "examples" / "credit"
 WARM = 20  # pairs that are not counted

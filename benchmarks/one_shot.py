@@ -22,10 +22,10 @@ import onnx
 import onnxruntime as ort
 
 from benchmarks.arguments import positive
-from compiler import DeepShap, Deployment, Gradient, compile_model
-from compiler.bench.device import session_of
-from compiler.bench.process import in_a_process
-from compiler.bench.timing import System, alternate, ratio
+from rationale import DeepShap, Deployment, Gradient, compile_model
+from rationale.bench.device import session_of
+from rationale.bench.process import in_a_process
+from rationale.bench.timing import System, alternate, ratio
 
 
 def feeds(session: ort.InferenceSession, *, explain: bool) -> dict[str, np.ndarray]:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compiler.bench.cases import CAPTUM, OURS, SHAP
+from rationale.bench.cases import CAPTUM, OURS, SHAP
 
 if TYPE_CHECKING:
-    from compiler.artefact.compiled import Compiled
-    from compiler.bench.subjects import Subject
+    from rationale.artefact.compiled import Compiled
+    from rationale.bench.subjects import Subject
 
 ROWS, REFERENCES, MODEL, NETWORK = "rows.npy", "references.npy", "model.onnx", "network.pt"
 RUNS = 3  # what a system keeps from one run for the next is held then
@@ -36,7 +36,7 @@ def written(subject: "Subject", compiled: "Compiled") -> Iterator[Path]:
     """A folder with what every system loads."""
     import torch
 
-    from compiler.runtime.session import as_ir, save
+    from rationale.runtime.session import as_ir, save
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -59,7 +59,7 @@ def peak_bytes(name: str, folder: Path, threads: int) -> int:
 
 def ours(folder: Path, threads: int) -> Callable[[], Run]:
     """Import what it takes; return what makes it ready."""
-    from compiler.bench.device import session_of
+    from rationale.bench.device import session_of
 
     def load() -> Run:
         runner = session_of(str(folder / MODEL), threads)
@@ -72,9 +72,9 @@ def peer(name: str, folder: Path, threads: int) -> Callable[[], Run]:
     """The same of a peer."""
     import torch
 
-    from compiler.bench.device import on_device
-    from compiler.bench.networks import import_torchvision
-    from compiler.bench.peers import EXPLAINERS, quietly
+    from rationale.bench.device import on_device
+    from rationale.bench.networks import import_torchvision
+    from rationale.bench.peers import EXPLAINERS, quietly
 
     import_torchvision()
     with quietly():

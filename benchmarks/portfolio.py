@@ -32,12 +32,12 @@ import psutil
 from benchmarks.arguments import parser_of, positive
 from benchmarks.decisions import SUBJECTS
 from benchmarks.engines import ENGINES, Explain
-from compiler.artefact.compiled import Compiled
-from compiler.bench.timing import REST_S
-from compiler.explanations.arrow import ROWS
-from compiler.explanations.portfolio import explain_portfolio
-from compiler.machine import available_cores
-from compiler.terminal import reporting_errors
+from rationale.artefact.compiled import Compiled
+from rationale.bench.timing import REST_S
+from rationale.explanations.arrow import ROWS
+from rationale.explanations.portfolio import explain_portfolio
+from rationale.machine import available_cores
+from rationale.terminal import reporting_errors
 
 FILES = 10
 

@@ -18,8 +18,8 @@ import onnx
 import onnxruntime as ort
 
 from benchmarks.arguments import case_of, parser_of, positive
-from compiler.bench.subjects import compile_ours, make_subject
-from compiler.machine import LARGE_BLOCKS
+from rationale.bench.subjects import compile_ours, make_subject
+from rationale.machine import LARGE_BLOCKS
 
 RUNS = 6
 

@@ -13,14 +13,14 @@ from functools import partial
 import onnx
 
 from benchmarks.arguments import parser_of, positive
-from compiler.bench.cases import Case
-from compiler.bench.subjects import NETWORKS, make_subject
-from compiler.bench.timing import System, alternate
-from compiler.compile import compile_model
-from compiler.explain.methods import DeepShap
-from compiler.machine import Deployment, Runtime
-from compiler.runtime.openvino import OpenVinoRunner
-from compiler.runtime.session import Runner
+from rationale.bench.cases import Case
+from rationale.bench.subjects import NETWORKS, make_subject
+from rationale.bench.timing import System, alternate
+from rationale.compile import compile_model
+from rationale.explain.methods import DeepShap
+from rationale.machine import Deployment, Runtime
+from rationale.runtime.openvino import OpenVinoRunner
+from rationale.runtime.session import Runner
 
 TABLE, IMAGE, TOKENS = (30,), (3, 64, 64), (16, 64)
 

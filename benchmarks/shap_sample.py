@@ -25,9 +25,9 @@ from benchmarks.arguments import parser_of, positive
 from benchmarks.decisions import CREDIT, SUBJECTS
 from benchmarks.portfolio import known_rows
 from benchmarks.trees import data, session, trained
-from compiler.bench.peers import quietly
-from compiler.explanations.arrow import explain_batches
-from compiler.terminal import reporting_errors
+from rationale.bench.peers import quietly
+from rationale.explanations.arrow import explain_batches
+from rationale.terminal import reporting_errors
 
 Explain = Callable[[np.ndarray], np.ndarray]  # rows to attributions [N, features]
 OURS, AT_ONCE = "explain_batches", 10

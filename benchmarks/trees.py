@@ -23,10 +23,10 @@ import onnx
 import onnxruntime as ort
 
 from benchmarks.arguments import numbers, parser_of, positive
-from compiler import TreeShap, compile_model
-from compiler.bench.peers import quietly
-from compiler.bench.timing import System, alternate, ratio
-from compiler.terminal import reporting_errors
+from rationale import TreeShap, compile_model
+from rationale.bench.peers import quietly
+from rationale.bench.timing import System, alternate, ratio
+from rationale.terminal import reporting_errors
 
 TREES, DEPTH, FEATURES, MISSING = 300, 6, 50, 0.02
 TRAINED, KEPT = 4000, 2000

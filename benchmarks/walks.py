@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 from benchmarks.arguments import numbers, parser_of, positive
 from benchmarks.one_system import peak_bytes, written
-from compiler.bench.cases import CASES, OURS, Case
-from compiler.bench.process import in_a_process
-from compiler.bench.subjects import compile_ours, make_subject, ready
-from compiler.bench.timing import alternate
-from compiler.machine import in_words, parse_bytes
-from compiler.terminal import reporting_errors
+from rationale.bench.cases import CASES, OURS, Case
+from rationale.bench.process import in_a_process
+from rationale.bench.subjects import compile_ours, make_subject, ready
+from rationale.bench.timing import alternate
+from rationale.machine import in_words, parse_bytes
+from rationale.terminal import reporting_errors
 
 AMPLE = 1 << 40  # bytes
 ROUNDS = 5

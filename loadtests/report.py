@@ -10,10 +10,10 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from compiler.bench.measure import Machine, versions
 from loadtests.load.measure import Result, Run
 from loadtests.load.workloads import WORKLOADS, Profile
 from loadtests.systems.variants import OURS
+from rationale.bench.measure import Machine, versions
 
 CSV_FILE, HTML_FILE = "runs.csv", "report.html"
 PAGES = "locust"

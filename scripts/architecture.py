@@ -38,19 +38,19 @@ line { stroke: #6aa3d5; stroke-width: 1.5 }
 def layers() -> list[str]:
     """Packages from the top to the bottom."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    rows = next(c["layers"] for c in contracts if c.get("containers") == ["compiler"])
+    rows = next(c["layers"] for c in contracts if c.get("containers") == ["rationale"])
     return [name.strip() for row in rows for name in row.split("|")]
 
 
 def about(package: str) -> str:
     """The first line of its docstring."""
-    return (import_module(f"compiler.{package}").__doc__ or "").split("\n")[0].rstrip(".").replace("`", "")
+    return (import_module(f"rationale.{package}").__doc__ or "").split("\n")[0].rstrip(".").replace("`", "")
 
 
 def flows() -> Iterator[tuple[str, str]]:
     """Each stage with what it gives."""
     for name, module in STAGES.items():
-        given = signature(attrgetter(name)(import_module(f"compiler.{module}"))).return_annotation
+        given = signature(attrgetter(name)(import_module(f"rationale.{module}"))).return_annotation
         yield name, getattr(given, "__name__", str(given))
 
 
@@ -65,7 +65,7 @@ def picture() -> str:
         f'<rect class="back" width="{WIDTH}" height="{height}"/>',
         _text(LEFT, 30, "title", "compile_model"),
         _text(LEFT, 50, "flow", "a model and a method"),
-        _text(RIGHT, 30, "title", "compiler/"),
+        _text(RIGHT, 30, "title", "compiler/rationale/"),
         _text(RIGHT, 50, "about", "each package imports those below it alone"),
     ]
     for i, (name, given) in enumerate(flows()):

@@ -26,15 +26,15 @@ import numpy as np
 import onnx
 import uvicorn
 
-from compiler import DeepShap, compile_model
-from service.api.server import uvicorn_config
-from service.app import create_app, create_backend
-from service.backends import onnxruntime
-from service.process.listening import listen
-from service.settings import Settings
+from rationale import DeepShap, compile_model
+from rationale_service.api.server import uvicorn_config
+from rationale_service.app import create_app, create_backend
+from rationale_service.backends import onnxruntime
+from rationale_service.process.listening import listen
+from rationale_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tuple(f"{ROOT / package}/" for package in ("compiler", "service", "rationale"))
+PROJECT = tuple(f"{ROOT / package}/" for package in ("compiler", "service"))
 NAMES = ["income", "debt", "age"]
 INSTANCES = [dict(zip(NAMES, (1.0, 2.0, 3.0), strict=True))]
 PROFILE = {"output": "y", "threshold": 1.0, "adverse": "below"}  # everybody is declined, and gets reasons

@@ -11,21 +11,24 @@ KINDS = ("killed", "survived", "untested", "timeout", "invalid")
 # Where the tests of a file are, by the longest beginning of its path that is here.
 TESTS = {
     "compiler": ("tests/compiler",),
-    "compiler/conversion": ("tests/compiler/conversion",),
-    "compiler/decisions": (
+    "compiler/rationale/conversion": ("tests/compiler/conversion",),
+    "compiler/rationale/decisions": (
         "tests/compiler/decisions",
         "tests/compiler/artefact/test_decision.py",
         "tests/compiler/evaluate/decisions",
     ),
-    "compiler/explain/coalitions": ("tests/compiler/methods/test_coalitions.py",),
-    "compiler/explain/trees": ("tests/compiler/trees",),
-    "compiler/trees": ("tests/compiler/trees",),
+    "compiler/rationale/explain/coalitions": ("tests/compiler/methods/test_coalitions.py",),
+    "compiler/rationale/explain/trees": ("tests/compiler/trees",),
+    "compiler/rationale/trees": ("tests/compiler/trees",),
     "service": ("tests/service",),
-    "service/decisions": ("tests/service/decisions",),
-    "service/decisions/audit": ("tests/service/decisions", "tests/service/cli/test_audit.py"),
-    "service/inference": ("tests/service/inference", "tests/service/api"),
-    "service/scheduling": ("tests/service/scheduling",),
-    "service/security": ("tests/service/security", "tests/service/cli/test_keys.py"),
+    "service/rationale_service/decisions": ("tests/service/decisions",),
+    "service/rationale_service/decisions/audit": (
+        "tests/service/decisions",
+        "tests/service/cli/test_audit.py",
+    ),
+    "service/rationale_service/inference": ("tests/service/inference", "tests/service/api"),
+    "service/rationale_service/scheduling": ("tests/service/scheduling",),
+    "service/rationale_service/security": ("tests/service/security", "tests/service/cli/test_keys.py"),
 }
 
 Result = dict[str, Any]

@@ -1,6 +1,6 @@
 """Mutation testing: small changes of the code, drawn by a seed, against the tests that run their lines.
 
-    python scripts/mutation.py --seed 0 --mutants 200 compiler/trees service/decisions
+    python scripts/mutation.py --seed 0 --mutants 200 compiler/rationale/trees service/rationale_service/state
 
 Mutants are Cosmic Ray's, and graphs that emit another operator; they are made in a copy of the project. At
 the end stands a table of those that were killed, survived, are run by no test (untested), took too long
@@ -200,8 +200,9 @@ def prepare(copy: str, tests: Sequence[str]) -> None:
         ROOT, copy, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__")
     )
     os.chdir(copy)
-    os.environ["PYTHONPATH"] = copy
-    sys.path.insert(0, copy)
+    places = [copy, f"{copy}/compiler", f"{copy}/service"]
+    os.environ["PYTHONPATH"] = os.pathsep.join(places)
+    sys.path[:0] = places
     subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n", "0", *tests],
         stdout=subprocess.DEVNULL,
@@ -215,7 +216,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", nargs="+", help="packages or modules to change, such as compiler/trees")
+    parser.add_argument(
+        "folders", nargs="+", help="packages or modules to change, such as compiler/rationale/trees"
+    )
     parser.add_argument("--seed", type=int, default=0, help="draws the mutants and their tests (0)")
     parser.add_argument("--mutants", type=int, default=200, help="how many are drawn (200)")
     parser.add_argument("--most", type=int, default=60, help="tests for each mutant (60)")

@@ -4,13 +4,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from compiler.cli.operator_table import full_name, operator_table
+from rationale.cli.operator_table import full_name, operator_table
 from tests.compiler.samples import SAMPLES
 from tests.conformance.cases import collect
 from tests.conformance.verdicts import stopped
 
 ROOT = Path(__file__).parents[1]
-TESTED, PAGE = ROOT / "compiler" / "tested.json", ROOT / "docs" / "operators.md"
+TESTED, PAGE = ROOT / "compiler" / "rationale" / "tested.json", ROOT / "docs" / "operators.md"
 HEAD = """# Operators
 
 Generated from the registry by `python scripts/operators.py`; a test fails when it is stale.
@@ -31,7 +31,7 @@ differences, but for those with nothing to explain (`tests/conformance/verdicts.
 
 
 def counts() -> str:
-    """What compiler/tested.json holds: for each operator its samples and its node tests."""
+    """What compiler/rationale/tested.json holds: for each operator its samples and its node tests."""
     samples = Counter(full_name(s.domain, s.op_type) for s in SAMPLES)
     swept = Counter(c.operator for c in collect() if not stopped(c))
     table = {name: [samples[name], swept[name]] for name in sorted({*samples, *swept})}

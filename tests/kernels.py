@@ -10,9 +10,9 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
-from compiler.graph import shapes
-from compiler.rules import rule as rule_module
 from rationale import Kind, Trait, rule
+from rationale.graph import shapes
+from rationale.rules import rule as rule_module
 
 with patch.dict(os.environ):  # it chooses another protobuf for child processes, with other errors
     import onnxruntime_extensions

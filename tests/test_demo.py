@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from service.cli import demo
+from rationale_service.cli import demo
 
 ROOT = Path(__file__).parent.parent
-COMMAND = (sys.executable, "-m", "service.cli", "demo")
+COMMAND = (sys.executable, "-m", "rationale_service.cli", "demo")
 ASTRAY = {"RATIONALE_TRITON": "localhost:1", "HTTP_PROXY": "http://localhost:1"}  # no business of the demo's
 
 
@@ -102,11 +102,11 @@ def test_the_latency_and_the_commands_by_hand(printed):
 @pytest.mark.full
 def test_it_runs_from_a_wheel(tmp_path):
     """An installed package has no checkout around it, and a copy of the example inside."""
-    package, path = tmp_path / "service", os.pathsep.join((str(tmp_path), str(ROOT)))
-    shutil.copytree(ROOT / "service", package)
+    package, path = tmp_path / "rationale_service", os.pathsep.join((str(tmp_path), str(ROOT / "compiler")))
+    shutil.copytree(ROOT / "service" / package.name, package)
     shutil.copytree(ROOT / "examples" / "credit", package / "_examples" / "credit")
     printed = run({"PYTHONPATH": path}, tmp_path)
-    assert "-d @service/_examples/credit/applicants.json" in printed
+    assert "-d @rationale_service/_examples/credit/applicants.json" in printed
 
 
 # --- failures ---
@@ -179,7 +179,7 @@ def test_a_signal_leaves_nothing_behind(tmp_path, number, status):
         "import signal, sys",
         # A shell's background jobs, and all that they start, ignore it.
         "signal.signal(signal.SIGINT, signal.default_int_handler)",
-        "from service.cli.main import app",
+        "from rationale_service.cli.main import app",
         "app(['demo'])",
     )
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from compiler.cli.compile import app
-from compiler.cli.operator_table import operator_table
+from rationale.cli.compile import app
+from rationale.cli.operator_table import operator_table
 
 ROOT = Path(__file__).parent.parent
 

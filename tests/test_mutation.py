@@ -30,12 +30,15 @@ def test_every_place_is_there(mutants: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("paths", "tests"),
     [
-        (["compiler/trees/read.py"], ["tests/compiler/trees"]),
-        (["compiler/explain/walk"], ["tests/compiler"]),
-        (["compiler/trees", "compiler"], ["tests/compiler"]),
-        (["service/grpc_api/turns.py"], ["tests/service"]),
-        (["service/decisions/audit"], ["tests/service/cli/test_audit.py", "tests/service/decisions"]),
-        (["compiler/conversion", "service/"], ["tests/compiler/conversion", "tests/service"]),
+        (["compiler/rationale/trees/read.py"], ["tests/compiler/trees"]),
+        (["compiler/rationale/explain/walk"], ["tests/compiler"]),
+        (["compiler/rationale/trees", "compiler"], ["tests/compiler"]),
+        (["service/rationale_service/grpc_api/turns.py"], ["tests/service"]),
+        (
+            ["service/rationale_service/decisions/audit"],
+            ["tests/service/cli/test_audit.py", "tests/service/decisions"],
+        ),
+        (["compiler/rationale/conversion", "service/"], ["tests/compiler/conversion", "tests/service"]),
     ],
 )
 def test_tests_are_looked_for_beside_the_code(
@@ -47,10 +50,14 @@ def test_tests_are_looked_for_beside_the_code(
 @pytest.mark.parametrize(
     ("module", "test", "count"),
     [
-        ("service/decisions/audit/ledger.py", "tests/service/decisions/audit/test_ledger.py", 4),
-        ("service/decisions/audit/ledger.py", "tests/service/decisions/test_replay.py", 2),
-        ("compiler/decisions/fitting.py", "tests/compiler/artefact/test_decision.py", 2),
-        ("compiler/lowering/rewrites/moving.py", "tests/compiler/lowering/test_rewrites.py", 3),
+        (
+            "service/rationale_service/decisions/audit/ledger.py",
+            "tests/service/decisions/audit/test_ledger.py",
+            4,
+        ),
+        ("service/rationale_service/decisions/audit/ledger.py", "tests/service/decisions/test_replay.py", 2),
+        ("compiler/rationale/decisions/fitting.py", "tests/compiler/artefact/test_decision.py", 2),
+        ("compiler/rationale/lowering/rewrites/moving.py", "tests/compiler/lowering/test_rewrites.py", 3),
     ],
 )
 def test_files_of_tests_are_called_like_what_they_test(

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import Manifest
+from rationale import Manifest
 from tests.service import patient
 from tests.service.child import ready_line, serve
 
@@ -34,7 +34,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(EXAMPLE, folder / "examples" / "own_operator")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "env"], cwd=folder, check=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder / "env")}))
-    (site / "beside.pth").write_text(f"{ROOT}\n{sysconfig.get_path('purelib')}\n")
+    (site / "beside.pth").write_text(
+        f"{ROOT / 'compiler'}\n{ROOT / 'service'}\n{ROOT}\n{sysconfig.get_path('purelib')}\n"
+    )
     install = ["pip", "--python", str(folder / "env"), "install", "--no-deps", "--no-build-isolation"]
     done = subprocess.run(
         [sys.executable, "-m", *install, "--no-index", "--quiet", "./examples/own_operator"],

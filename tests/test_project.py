@@ -28,21 +28,21 @@ UNBOUNDED = {
 
 # Dataclasses that change: they collect, count or wait for an answer. Every other one is frozen.
 MUTABLE = {
-    "compiler.conversion.boosters.trees.Nodes",
-    "compiler.explain.trees.provenance._Following",
-    "compiler.explanations.files._Tensor",
-    "compiler.explanations.report._Sections",
-    "compiler.graph.tensor.Chunks",
-    "compiler.graph.variants.Variants",
-    "compiler.lowering.control_flow.branches._Inliner",
-    "compiler.memory.budget.Region",
-    "compiler.memory.scan._Body",
-    "service.inference.model_cache._Resident",
-    "service.interceptor.RequestInterceptor",
-    "service.observability.context.RequestContext",
-    "service.scheduling.batch.Batch",
-    "service.scheduling.batch.PendingRequest",
-    "service.scheduling.cpu_slots._Turn",
+    "rationale.conversion.boosters.trees.Nodes",
+    "rationale.explain.trees.provenance._Following",
+    "rationale.explanations.files._Tensor",
+    "rationale.explanations.report._Sections",
+    "rationale.graph.tensor.Chunks",
+    "rationale.graph.variants.Variants",
+    "rationale.lowering.control_flow.branches._Inliner",
+    "rationale.memory.budget.Region",
+    "rationale.memory.scan._Body",
+    "rationale_service.inference.model_cache._Resident",
+    "rationale_service.interceptor.RequestInterceptor",
+    "rationale_service.observability.context.RequestContext",
+    "rationale_service.scheduling.batch.Batch",
+    "rationale_service.scheduling.batch.PendingRequest",
+    "rationale_service.scheduling.cpu_slots._Turn",
 }
 
 # Words that would tie the project to one machine or one package index, taken apart so that this file passes.
@@ -124,7 +124,7 @@ def test_the_readme_names_commands_that_exist():
     from typer.core import TyperGroup
     from typer.main import get_command
 
-    from service.cli.main import app
+    from rationale_service.cli.main import app
 
     command = get_command(app)
     assert isinstance(command, TyperGroup)
@@ -293,7 +293,7 @@ def test_a_half_made_environment_is_made_again(env, monkeypatch, tmp_path):
 def test_a_real_build_that_fails_says_what_to_do(env, tmp_path):
     """venv and pip run for real, and pip finds no such package."""
     folder = copy_project(tmp_path / "a", **{"fastapi>=0.120,<1": "fastapi>=0.120,<0.120"})
-    for name in ("rationale", "compiler", "service", "examples/credit"):
+    for name in ("compiler/rationale", "service/rationale_service", "examples/credit"):
         (folder / name).mkdir(parents=True)
     for name in ("README.md", "LICENSE"):
         (folder / name).touch()
@@ -340,9 +340,9 @@ def test_the_command_line_starts_with_typer_alone() -> None:
 
     `serve` sets what gRPC reads when it is loaded.
     """
-    code = "import sys, service.cli.main; print(*{name.partition('.')[0] for name in sys.modules})"
+    code = "import sys, rationale_service.cli.main; print(*{name.partition('.')[0] for name in sys.modules})"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert {"typer", "service", "compiler"} <= set(loaded.split())
+    assert {"typer", "rationale_service", "rationale"} <= set(loaded.split())
     assert {
         "numpy",
         "onnx",
@@ -356,9 +356,9 @@ def test_the_command_line_starts_with_typer_alone() -> None:
 
 def test_dataclasses_are_frozen_but_for_those_named() -> None:
     found = set()
-    for package in ("compiler", "service", "rationale"):
+    for package in ("compiler", "service"):
         for path in (ROOT / package).rglob("*.py"):
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            module = ".".join(path.relative_to(ROOT / package).with_suffix("").parts)
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             for node in (node for node in nodes if isinstance(node, ast.ClassDef)):
                 texts = [ast.unparse(decorator) for decorator in node.decorator_list]

@@ -12,9 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from compiler.bench.exact import exact
-from compiler.bench.peers import EXPLAINERS, misses
-from compiler.bench.subjects import Subject, compile_ours, make_subject
 from loadtests.load.expected import (
     ATTRIBUTIONS,
     EXPECTED,
@@ -26,6 +23,9 @@ from loadtests.load.expected import (
     write_expected,
 )
 from loadtests.load.workloads import ALL_SYSTEMS, Workload
+from rationale.bench.exact import exact
+from rationale.bench.peers import EXPLAINERS, misses
+from rationale.bench.subjects import Subject, compile_ours, make_subject
 
 SEED = 24
 TOLERANCE = 1e-3  # float32 against float64, through the fifty layers of the deepest network here

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from compiler.bench.cases import Case
+from rationale.bench.cases import Case
 
 
 @dataclass(frozen=True)

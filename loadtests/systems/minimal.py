@@ -13,7 +13,7 @@ import uvicorn
 
 from loadtests.load.questions import Arrays
 from loadtests.systems.baselines.service import create_app
-from service.process.listening import address_of, listen
+from rationale_service.process.listening import address_of, listen
 
 
 def main() -> None:

@@ -78,7 +78,16 @@ def restrict(cores: int) -> None:
 @contextlib.contextmanager
 def gateway(repository: Path, *arguments: str, **environment: str) -> Iterator[Server]:
     """`rationale serve` on free ports, ready."""
-    command = [sys.executable, "-m", "service.cli", "serve", "--repository", str(repository), "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "rationale_service.cli",
+        "serve",
+        "--repository",
+        str(repository),
+        "--port",
+        "0",
+    ]
     with started([*command, *arguments], environment) as server:
         yield server
 

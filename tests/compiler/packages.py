@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler import extensions
-from compiler.explain.walk.lrp.rules import RULES
+from rationale import extensions
+from rationale.explain.walk.lrp.rules import RULES
 
 ABSOLUTE = '''
 from dataclasses import dataclass

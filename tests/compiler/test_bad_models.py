@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from compiler import Compiled, DeepShap, Gradient, compile_model
-from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
+from rationale import Compiled, DeepShap, Gradient, compile_model
+from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
 from tests.compiler.models import FEATURES, HIDDEN, changed, mlp, parsed, rows, saved_apart
 
 REFERENCES = rows(4, FEATURES)

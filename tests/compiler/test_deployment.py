@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from compiler import Deployment
-from compiler.errors import InvalidOptionError
-from compiler.machine import parse_bytes
+from rationale import Deployment
+from rationale.errors import InvalidOptionError
+from rationale.machine import parse_bytes
 
 
 @pytest.mark.parametrize(

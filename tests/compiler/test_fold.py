@@ -7,8 +7,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler.graph.nodes import constant_nodes, extract, fold_constants, frontier
-from compiler.graph.tensor import Emitter
+from rationale.graph.nodes import constant_nodes, extract, fold_constants, frontier
+from rationale.graph.tensor import Emitter
 from tests.compiler.models import parsed
 
 W, V = np.float32([1, 2, 4]), np.float32([[2, 0, 1]])

@@ -2,9 +2,9 @@
 
 import pytest
 
-from compiler.form import Field, feature_names, knock_out_fields, model_fields
-from compiler.manifest import Spread, TensorSpec
-from compiler.profile import DecisionProfile, FeatureRule, KnockOut
+from rationale.form import Field, feature_names, knock_out_fields, model_fields
+from rationale.manifest import Spread, TensorSpec
+from rationale.profile import DecisionProfile, FeatureRule, KnockOut
 from tests.compiler.export import models
 
 

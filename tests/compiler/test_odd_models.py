@@ -15,8 +15,8 @@ from onnx import helper
 from skl2onnx import to_onnx
 from sklearn.neural_network import MLPClassifier
 
-from compiler import Compiled, DeepShap, compile_model
-from compiler.errors import InvalidModelError, InvalidOptionError, RationaleError
+from rationale import Compiled, DeepShap, compile_model
+from rationale.errors import InvalidModelError, InvalidOptionError, RationaleError
 from tests.compiler.models import CLASSES, FEATURES, changed, mlp, parsed, rows, saved_apart
 from tests.references.interpreter import run64
 
@@ -138,7 +138,7 @@ def test_models_too_large_for_protobuf_take_the_way_through_the_file(
 ) -> None:
     path = saved_apart(tmp_path)
     small = compile_mlp(path).manifest.digests
-    monkeypatch.setattr(sys.modules["compiler.lowering.loading.load"], "LARGE", 10)
+    monkeypatch.setattr(sys.modules["rationale.lowering.loading.load"], "LARGE", 10)
     assert compile_mlp(path).manifest.digests == small
     assert len(compile_mlp(mlp()).manifest.digests.model) == 64
     with pytest.raises(InvalidModelError, match="listed twice"):

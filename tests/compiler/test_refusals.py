@@ -7,12 +7,12 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import DeepShap, Gradient, Lrp, OpenReferences, compile_model
-from compiler.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
-from compiler.graph.ops import Ops
-from compiler.graph.tensor import Tensor
-from compiler.lowering.sizes import MOST_AXES
-from compiler.rules import rule
+from rationale import DeepShap, Gradient, Lrp, OpenReferences, compile_model
+from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.lowering.sizes import MOST_AXES
+from rationale.rules import rule
 from tests.compiler.models import changed, parsed
 
 X = "float[N, 3, 4] x"

@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 from typer.main import get_command
 
-from compiler import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeShap, compile_model
-from compiler.artefact.entry import check_entry
-from compiler.compile import compile_request
-from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.explain.engine import request_of
-from compiler.explain.methods import METHODS, REFERENCES, make_method, method_of
-from compiler.from_files import check_method, compile_files
-from compiler.manifest import Manifest
-from compiler.references.frames import Labelled
-from compiler.references.tables import read_rows
-from compiler.request import CompileRequest, parse_features
-from service.cli.main import app
-from service.explainers.spec import ExplainerSpec, MethodOptions
+from rationale import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeShap, compile_model
+from rationale.artefact.entry import check_entry
+from rationale.compile import compile_request
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.explain.engine import request_of
+from rationale.explain.methods import METHODS, REFERENCES, make_method, method_of
+from rationale.from_files import check_method, compile_files
+from rationale.manifest import Manifest
+from rationale.references.frames import Labelled
+from rationale.references.tables import read_rows
+from rationale.request import CompileRequest, parse_features
+from rationale_service.cli.main import app
+from rationale_service.explainers.spec import ExplainerSpec, MethodOptions
 
 CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 

@@ -12,17 +12,17 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 from onnx import TensorProto
 
-from compiler import DeepShap, Gradient
-from compiler.errors import InvalidModelError, RationaleError
-from compiler.explain.engine import Selection, combine
-from compiler.explain.methods import Method
-from compiler.explain.walk.path import choose_path
-from compiler.graph.tensor import Chunks
-from compiler.graph.variants import Variants
-from compiler.lowering import Lowered, lower
-from compiler.machine import HERE
-from compiler.references.reference_set import prepare
-from compiler.request import CompileRequest
+from rationale import DeepShap, Gradient
+from rationale.errors import InvalidModelError, RationaleError
+from rationale.explain.engine import Selection, combine
+from rationale.explain.methods import Method
+from rationale.explain.walk.path import choose_path
+from rationale.graph.tensor import Chunks
+from rationale.graph.variants import Variants
+from rationale.lowering import Lowered, lower
+from rationale.machine import HERE
+from rationale.references.reference_set import prepare
+from rationale.request import CompileRequest
 from tests.conformance.cases import EXPLAINED, Case
 from tests.conformance.engines import Arrays, Run, engines, in_runtime
 from tests.conformance.types import retyped

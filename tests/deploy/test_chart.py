@@ -8,8 +8,8 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from service.cli.main import FLAGS
-from service.settings import PREFIX, Settings
+from rationale_service.cli.main import FLAGS
+from rationale_service.settings import PREFIX, Settings
 from tests.deploy.helm import CHART, EXAMPLES, Helm
 from tests.service import handmade as made
 from tests.service import patient

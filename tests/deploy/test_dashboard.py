@@ -10,7 +10,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.settings import Settings
+from rationale_service.settings import Settings
 from tests.docs.pages import ROOT
 from tests.service import handmade as made
 from tests.service.conftest import gateway

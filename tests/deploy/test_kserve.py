@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from service.cli.main import app
+from rationale_service.cli.main import app
 from tests.docs.pages import ROOT
 from tests.service import handmade as made
 from tests.service import patient

@@ -116,7 +116,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("repository") / "model_repository"
     given = ["--references", EXAMPLE / "near_threshold.csv", "--decision", EXAMPLE / "decision.yaml"]
     named = ["--name", "credit", "--repository", folder]
-    command = [sys.executable, "-m", "service.cli", "compile", EXAMPLE / "credit.onnx", *given, *named]
+    command = [
+        sys.executable,
+        "-m",
+        "rationale_service.cli",
+        "compile",
+        EXAMPLE / "credit.onnx",
+        *given,
+        *named,
+    ]
     subprocess.run(list(map(str, command)), cwd=ROOT, check=True, capture_output=True)
     for path in (folder.parent, folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)

@@ -12,7 +12,7 @@ import docker
 import pytest
 from docker.errors import APIError
 
-from service.cli import triton
+from rationale_service.cli import triton
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = "python", "3.11-slim"

@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
 
-from service.cli.main import app
+from rationale_service.cli.main import app
 from tests.docker.conftest import is_ready, wait_for
 from tests.docker.images import ROOT, make_services
 from tests.service import patient

@@ -13,7 +13,7 @@ import docker
 import pytest
 from typer.testing import CliRunner
 
-from service.cli import triton
+from rationale_service.cli import triton
 from tests.docker.conftest import SECONDS
 from tests.service.child import spare_ports
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent.parent
 NAME = triton.OPTIONS["name"]
 # Where the tests run in the background of a shell, their children ignore Ctrl-C.
 HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-COMMAND = [sys.executable, "-c", f"{HEEDING}; from service.cli.triton import app; app()"]
+COMMAND = [sys.executable, "-c", f"{HEEDING}; from rationale_service.cli.triton import app; app()"]
 
 
 @pytest.fixture
@@ -222,5 +222,5 @@ def test_without_the_sdk_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_module_needs_no_sdk_to_be_imported() -> None:
-    code = "import sys; import service.cli.triton; assert 'docker' not in sys.modules"
+    code = "import sys; import rationale_service.cli.triton; assert 'docker' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -11,9 +11,9 @@ from typing import Any
 
 from typer.main import get_command
 
-from compiler.conversion.files import ALLOW_PICKLE
-from service.cli.main import app
-from service.settings import PREFIX, Settings
+from rationale.conversion.files import ALLOW_PICKLE
+from rationale_service.cli.main import app
+from rationale_service.settings import PREFIX, Settings
 from tests.docs.pages import ROOT
 
 _ASSIGNMENT = re.compile(r"\w+=.*", re.DOTALL)
@@ -130,7 +130,7 @@ def _of_module(name: str, words: Words) -> list[str]:
         found = None
     if found is None or found.origin is None:
         return [f"there is no module {name}"]
-    if name.partition(".")[0] not in ("compiler", "service", "loadtests", "benchmarks", "tests", "rationale"):
+    if name.partition(".")[0] not in ("rationale", "rationale_service", "loadtests", "benchmarks", "tests"):
         return []
     origin = Path(found.origin)
     files = origin.parent.glob("*.py") if origin.name == "__init__.py" else [origin]

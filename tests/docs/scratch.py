@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service.settings import PREFIX
+from rationale_service.settings import PREFIX
 from tests.docs.pages import ROOT
 from tests.service.child import spare_ports
 

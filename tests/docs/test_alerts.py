@@ -24,9 +24,9 @@ import yaml
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.app import create_app, create_backend
-from service.observability.metrics import Metrics
-from service.settings import Settings
+from rationale_service.app import create_app, create_backend
+from rationale_service.observability.metrics import Metrics
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import client_of
 from tests.service.explaining import PATH, Sets, settled

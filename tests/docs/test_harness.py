@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.errors import InvalidOptionError
+from rationale.errors import InvalidOptionError
 from tests.docs.commands import commands, faults, unknown_flag, unknown_settings
 from tests.docs.pages import Block, Page
 from tests.docs.test_pages import check_sh, check_text, check_toml, run_page, why_not_run

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from compiler import Lrp
-from compiler.extensions import GROUPS
-from service.configuration import load_settings
-from service.security.keys import read_keyring
+from rationale import Lrp
+from rationale.extensions import GROUPS
+from rationale_service.configuration import load_settings
+from rationale_service.security.keys import read_keyring
 from tests.docs.commands import commands, faults, faults_in_prose, is_ours, unknown_flag, unknown_settings
 from tests.docs.pages import PAGES, Block, Page, read
 from tests.docs.scratch import Scratch, scratch

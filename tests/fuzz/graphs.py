@@ -17,7 +17,7 @@ import onnxruntime as ort
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper, printer
 
-from compiler.graph.batching import is_elementwise
+from rationale.graph.batching import is_elementwise
 from tests.compiler.samples import SAMPLES, Sample, Var
 from tests.references.interpreter import run64
 

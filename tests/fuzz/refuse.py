@@ -9,9 +9,9 @@ import resource
 import sys
 import traceback
 
-from compiler import DeepShap, compile_model
-from compiler.errors import RationaleError
-from compiler.references.reference_set import Baseline
+from rationale import DeepShap, compile_model
+from rationale.errors import RationaleError
+from rationale.references.reference_set import Baseline
 
 ROOM = 3 << 30  # bytes of address space beyond what the imports take
 

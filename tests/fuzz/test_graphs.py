@@ -12,17 +12,17 @@ import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, assume, given, note, seed, settings
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.explain.engine import combine
-from compiler.explain.methods import Method
-from compiler.graph.variants import Variants
-from compiler.lowering import Lowered, lower
-from compiler.lowering.loading.load import load
-from compiler.machine import HERE
-from compiler.memory.fit import fit
-from compiler.references.reference_set import prepare
-from compiler.request import CompileRequest
-from compiler.runtime.session import Runner
+from rationale import DeepShap, Gradient, compile_model
+from rationale.explain.engine import combine
+from rationale.explain.methods import Method
+from rationale.graph.variants import Variants
+from rationale.lowering import Lowered, lower
+from rationale.lowering.loading.load import load
+from rationale.machine import HERE
+from rationale.memory.fit import fit
+from rationale.references.reference_set import prepare
+from rationale.request import CompileRequest
+from rationale.runtime.session import Runner
 from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
 from tests.references.engine import computing_in_float64
 from tests.references.interpreter import run64

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from compiler import DeepShap, compile_model
+from rationale import DeepShap, compile_model
 from tests.peers.agreement import error
 from tests.peers.networks import FEATURES, IMAGE, Case, build, export, mlp, plain_cnn, resnet_like
 from tests.peers.others import captum_values, shap_values

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import torch
 
-from compiler import DeepShap, Gradient, compile_model
+from rationale import DeepShap, Gradient, compile_model
 
 
 def network() -> torch.nn.Module:

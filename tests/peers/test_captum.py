@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from compiler import DeepShap, compile_model
+from rationale import DeepShap, compile_model
 from tests.peers.agreement import TRUTH, assert_agree, error
 from tests.peers.networks import (
     FEATURES,

@@ -1,6 +1,6 @@
 """The gradient and input × gradient of every network, against torch.autograd in float64."""
 
-from compiler import Gradient, compile_model
+from rationale import Gradient, compile_model
 from tests.peers.agreement import GRADIENT, error
 from tests.peers.networks import case, each_export, exported
 from tests.peers.others import autograd

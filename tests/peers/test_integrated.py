@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler import ExpectedGradients, Explanation, IntegratedGradients, SmoothGrad, compile_model
+from rationale import ExpectedGradients, Explanation, IntegratedGradients, SmoothGrad, compile_model
 from tests.peers.agreement import GAP, GRADIENT, error
 from tests.peers.networks import CNNS, MLPS, Case, K, case, exported
 from tests.peers.others import autograd, captum

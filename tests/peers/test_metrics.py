@@ -9,9 +9,9 @@ import torch
 from captum.attr import Saliency
 from captum.metrics import infidelity, sensitivity_max
 
-from compiler import Compiled, Gradient, Lrp, compile_model
-from compiler.bench.networks import import_torchvision
-from compiler.errors import InvalidOptionError
+from rationale import Compiled, Gradient, Lrp, compile_model
+from rationale.bench.networks import import_torchvision
+from rationale.errors import InvalidOptionError
 from rationale.testing import captum_explain, quantus_explain, torch_module
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs
 from tests.peers.networks import case, exported, without_chatter

@@ -1,6 +1,6 @@
 """The tables of docs/methods.md come from `tests.peers.points`."""
 
-from compiler import IntegratedGradients
+from rationale import IntegratedGradients
 from tests.peers.points import NETWORKS, gap, table
 
 

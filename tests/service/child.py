@@ -21,7 +21,7 @@ PATIENCE_S = 600
 @contextlib.contextmanager
 def serve(
     *arguments: str,
-    by: Sequence[str] = ("service.cli",),
+    by: Sequence[str] = ("rationale_service.cli",),
     python: str = sys.executable,
     command: str = "serve",
     **settings: str,

@@ -16,11 +16,11 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 from tritonclient.grpc import service_pb2_grpc
 
-from service.app import create_app, create_backend
-from service.backends.base import Backend
-from service.observability.metrics import Metrics
-from service.process.listening import listen
-from service.settings import Settings
+from rationale_service.app import create_app, create_backend
+from rationale_service.backends.base import Backend
+from rationale_service.observability.metrics import Metrics
+from rationale_service.process.listening import listen
+from rationale_service.settings import Settings
 from tests.service import handmade, patient
 from tests.service.child import PATIENCE_S, both_ends
 

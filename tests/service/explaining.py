@@ -14,16 +14,16 @@ import httpx
 import numpy as np
 import pytest
 
-from compiler.errors import RationaleError
-from service.app import create_app, create_backend
-from service.errors import CompileFailedError, UnknownResourceError
-from service.explainers import builder as builder
-from service.explainers import worker
-from service.explainers.builder import OnProgress
-from service.explainers.records import to_its_end
-from service.explainers.service import Explainers
-from service.explainers.worker import Order
-from service.settings import Settings
+from rationale.errors import RationaleError
+from rationale_service.app import create_app, create_backend
+from rationale_service.errors import CompileFailedError, UnknownResourceError
+from rationale_service.explainers import builder as builder
+from rationale_service.explainers import worker
+from rationale_service.explainers.builder import OnProgress
+from rationale_service.explainers.records import to_its_end
+from rationale_service.explainers.service import Explainers
+from rationale_service.explainers.worker import Order
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import client_of
 

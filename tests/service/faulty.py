@@ -2,8 +2,8 @@
 
 import asyncio
 
-from service.repository.entry import Entry
-from service.tensors import Tensors
+from rationale_service.repository.entry import Entry
+from rationale_service.tensors import Tensors
 
 
 class FaultyBackend:

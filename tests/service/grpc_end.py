@@ -11,13 +11,13 @@ import pytest
 from fastapi import FastAPI
 from tritonclient.grpc import service_pb2_grpc
 
-from service.app import create_app, create_backend
-from service.backends.base import Backend
-from service.grpc_api.server import GrpcServer
-from service.handlers import Handler
-from service.inference.dataplane import DataPlane
-from service.process.listening import listen
-from service.settings import Settings
+from rationale_service.app import create_app, create_backend
+from rationale_service.backends.base import Backend
+from rationale_service.grpc_api.server import GrpcServer
+from rationale_service.handlers import Handler
+from rationale_service.inference.dataplane import DataPlane
+from rationale_service.process.listening import listen
+from rationale_service.settings import Settings
 
 SECONDS = 60
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, ExactShap, Gradient, TreeShap, compile_model
+from rationale import Compiled, DeepShap, ExactShap, Gradient, TreeShap, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import cnn, mlp, rows, two_inputs
 from tests.grid import grid

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
+from rationale import DeepShap, Gradient, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import rows
 from tests.kernels import LIBRARY, declare, network, own_rules, predict, slope

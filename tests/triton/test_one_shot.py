@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, Deployment, compile_model
+from rationale import Compiled, DeepShap, Deployment, compile_model
 from scripts.triton.serve import TritonAddresses
 from tests.compiler.models import mlp, rows, two_inputs
 from tests.grid import grid

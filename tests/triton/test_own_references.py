@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 import tritonclient.grpc
 
-from compiler import Compiled, DeepShap, OpenReferences, compile_model
+from rationale import Compiled, DeepShap, OpenReferences, compile_model
+from rationale_service.settings import Settings
 from scripts.triton.serve import TritonAddresses
-from service.settings import Settings
 from tests.compiler.models import mlp, rows
 from tests.service.conftest import gateway
 from tests.triton.conftest import StartTriton

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from compiler.explain.walk.lrp.rules import STABILISER, Group, RelevanceRule, Term
 from rationale import Ops, Tensor
+from rationale.explain.walk.lrp.rules import STABILISER, Group, RelevanceRule, Term
 
 
 def absolute(op: Ops, v: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from loadtests.load.questions import EXPLAIN, PREDICT
 from loadtests.systems.baselines.explainers import LIBRARIES
 from loadtests.systems.baselines.service import create_app
 from loadtests.systems.baselines.workers import asking, explaining, load, warm_up
-from service.process.listening import address_of, listen
+from rationale_service.process.listening import address_of, listen
 
 
 def main() -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from compiler.bench.networks import import_torchvision
-from compiler.bench.peers import EXPLAINERS
 from loadtests.load.expected import ATTRIBUTIONS, BASE, NETWORK, OUTPUT, REFERENCES
 from loadtests.load.questions import Arrays
+from rationale.bench.networks import import_torchvision
+from rationale.bench.peers import EXPLAINERS
 
 Verb = Callable[[np.ndarray], Arrays]
 LIBRARIES = {"shap": "shap", "captum": "captum.attr"}

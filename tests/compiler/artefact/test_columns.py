@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from compiler import DeepShap, ExactShap, Manifest, compile_model
-from compiler.cli.compile import app
+from rationale import DeepShap, ExactShap, Manifest, compile_model
+from rationale.cli.compile import app
 from tests.compiler.models import parsed
 
 TABLE = pd.DataFrame({"debt": [1.0, 4, 2, 0], "age": [30.0, 25, 61, 44], "unread": 1.0})

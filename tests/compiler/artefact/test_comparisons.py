@@ -11,7 +11,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 from typer.testing import CliRunner, Result
 
-from compiler import (
+from rationale import (
     Auto,
     Comparisons,
     DeepShap,
@@ -23,14 +23,14 @@ from compiler import (
     TreeShap,
     compile_model,
 )
-from compiler.artefact.compiled import Compiled
-from compiler.errors import RepositoryError
-from compiler.explain.methods import Method
-from compiler.machine import Deployment
-from compiler.manifest import FILE_NAME, Manifest
-from compiler.references.draws import draws
-from compiler.runtime.session import Runner
-from service.cli.main import app
+from rationale.artefact.compiled import Compiled
+from rationale.errors import RepositoryError
+from rationale.explain.methods import Method
+from rationale.machine import Deployment
+from rationale.manifest import FILE_NAME, Manifest
+from rationale.references.draws import draws
+from rationale.runtime.session import Runner
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, rows
 from tests.references import trees as of
 

@@ -9,8 +9,8 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, Explanation, Gradient, compile_model
-from compiler.errors import InvalidOptionError
+from rationale import Compiled, DeepShap, Explanation, Gradient, compile_model
+from rationale.errors import InvalidOptionError
 from tests.compiler.models import CLASSES, FEATURES, NAMES, cnn, mlp, parsed, rows, two_inputs
 from tests.grid import grid
 

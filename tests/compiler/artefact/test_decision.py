@@ -14,7 +14,7 @@ from sklearn.ensemble import GradientBoostingClassifier, RandomForestClassifier,
 from sklearn.linear_model import LogisticRegression
 
 import rationale
-from compiler import (
+from rationale import (
     Auto,
     Compiled,
     DeepShap,
@@ -24,13 +24,13 @@ from compiler import (
     TreeShap,
     compile_model,
 )
-from compiler.artefact.entry import check_entry, open_entry
-from compiler.decisions.rows import explained_rows, keys_of, profile_of
-from compiler.errors import InvalidOptionError, InvalidProfileError
-from compiler.explain.logits import is_probability
-from compiler.explain.methods import Method
-from compiler.references.reference_set import OpenReferences
-from service.repository.entry import read_entry
+from rationale.artefact.entry import check_entry, open_entry
+from rationale.decisions.rows import explained_rows, keys_of, profile_of
+from rationale.errors import InvalidOptionError, InvalidProfileError
+from rationale.explain.logits import is_probability
+from rationale.explain.methods import Method
+from rationale.references.reference_set import OpenReferences
+from rationale_service.repository.entry import read_entry
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows, two_inputs
 
 K, N = 6, 4

@@ -14,8 +14,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from compiler import Compiled, ExactShap, compile_model
-from compiler.errors import InvalidProfileError
+from rationale import Compiled, ExactShap, compile_model
+from rationale.errors import InvalidProfileError
 from tests.compiler.models import parsed
 
 N = 200

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from compiler.artefact.folder import locked
-from compiler.errors import InvalidOptionError
+from rationale.artefact.folder import locked
+from rationale.errors import InvalidOptionError
 
 
 def test_a_folder_and_a_file_let_one_in(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from compiler import DeepShap, compile_model
-from compiler.artefact.entry import check_entry, open_entry
-from compiler.references.tables import read_rows
+from rationale import DeepShap, compile_model
+from rationale.artefact.entry import check_entry, open_entry
+from rationale.references.tables import read_rows
 
 ROOT = Path(__file__).parents[3]
 CREDIT = ROOT / "examples/credit"

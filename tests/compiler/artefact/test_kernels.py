@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 from typer.testing import CliRunner
 
-from compiler import (
+from rationale import (
     DeepShap,
     Deployment,
     Gradient,
@@ -22,8 +22,8 @@ from compiler import (
     RepositoryError,
     compile_model,
 )
-from compiler.artefact.entry import check_entry, open_entry
-from compiler.cli.compile import app
+from rationale.artefact.entry import check_entry, open_entry
+from rationale.cli.compile import app
 from tests.compiler.models import rows
 from tests.kernels import LIBRARY, declare, network, own_rules, predict, slope
 

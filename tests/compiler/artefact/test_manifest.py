@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compiler import Compiled, DeepShap, Gradient, Manifest, compile_model
-from compiler.errors import RepositoryError
-from compiler.manifest import Digests
+from rationale import Compiled, DeepShap, Gradient, Manifest, compile_model
+from rationale.errors import RepositoryError
+from rationale.manifest import Digests
 from tests.compiler.models import CLASSES, FEATURES, mlp, rows
 
 R = rows(4, FEATURES)
@@ -180,7 +180,7 @@ def test_an_option_of_a_method_counts() -> None:
 def test_digests_are_the_same_in_another_process_and_from_a_file(tmp_path: Path) -> None:
     script = (
         "from tests.compiler.models import mlp, rows\n"
-        "from compiler import DeepShap, compile_model\n"
+        "from rationale import DeepShap, compile_model\n"
         "print(compile_model(mlp(), DeepShap(rows(4, 5))).manifest.digests.model_dump_json())"
     )
     root = Path(__file__).parents[3]

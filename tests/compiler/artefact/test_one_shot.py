@@ -9,13 +9,13 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, numpy_helper
 
-import compiler
-from compiler import Compiled, DeepShap, Deployment, Gradient, compile_model
-from compiler.artefact.one_shot import open_gate, plain_model, put_behind_gate, restrict
-from compiler.checks.gate import check_gate
-from compiler.errors import CheckFailedError, InvalidOptionError
-from compiler.lowering import lower
-from compiler.runtime.session import Runner, asking
+import rationale
+from rationale import Compiled, DeepShap, Deployment, Gradient, compile_model
+from rationale.artefact.one_shot import open_gate, plain_model, put_behind_gate, restrict
+from rationale.checks.gate import check_gate
+from rationale.errors import CheckFailedError, InvalidOptionError
+from rationale.lowering import lower
+from rationale.runtime.session import Runner, asking
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 from tests.grid import grid
 
@@ -29,12 +29,12 @@ AGREE = 1e-6  # of the largest value: a batch is cut otherwise, the arithmetic i
 METHODS: dict[str, Callable[[np.ndarray], Any]] = {
     "deepshap": DeepShap,
     "gradient": lambda _: Gradient(),
-    "integrated gradients": lambda r: compiler.IntegratedGradients(r[:2], steps=3),
-    "expected gradients": lambda r: compiler.ExpectedGradients(r, samples=6, standard_error=True),
-    "smoothgrad": lambda _: compiler.SmoothGrad(samples=3, sigma=0.1),
-    "lrp": lambda _: compiler.Lrp(),
-    "attnlrp": lambda _: compiler.AttnLrp(),
-    "cplrp": lambda _: compiler.CpLrp(),
+    "integrated gradients": lambda r: rationale.IntegratedGradients(r[:2], steps=3),
+    "expected gradients": lambda r: rationale.ExpectedGradients(r, samples=6, standard_error=True),
+    "smoothgrad": lambda _: rationale.SmoothGrad(samples=3, sigma=0.1),
+    "lrp": lambda _: rationale.Lrp(),
+    "attnlrp": lambda _: rationale.AttnLrp(),
+    "cplrp": lambda _: rationale.CpLrp(),
 }
 MODELS: dict[str, tuple[Callable[[], onnx.ModelProto], tuple[int, ...]]] = {
     "perceptron": (mlp, (FEATURES,)),

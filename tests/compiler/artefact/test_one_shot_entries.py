@@ -7,13 +7,13 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import Compiled, DeepShap, Manifest, compile_model
-from compiler.artefact.entry import check_entry, open_entry
-from compiler.cli.compile import app
-from compiler.errors import RepositoryError
-from compiler.evaluate.evaluate import Settings, evaluate
-from compiler.runtime import session
-from compiler.runtime.session import Runner, asking
+from rationale import Compiled, DeepShap, Manifest, compile_model
+from rationale.artefact.entry import check_entry, open_entry
+from rationale.cli.compile import app
+from rationale.errors import RepositoryError
+from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.runtime import session
+from rationale.runtime.session import Runner, asking
 from tests.compiler.artefact.test_one_shot import AGREE, ONE_SHOT, R, X, assert_equal, compiled, weights_of
 from tests.compiler.models import FEATURES, contents, mlp, rows
 

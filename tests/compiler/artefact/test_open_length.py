@@ -8,12 +8,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler import AttnLrp, DeepShap, Deployment, Gradient, Lrp, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.artefact.formulas import Beginning, DiffersError, Polynomial, Share, formula
-from compiler.artefact.open_length import differences
-from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.manifest import OpenLength
+from rationale import AttnLrp, DeepShap, Deployment, Gradient, Lrp, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.artefact.formulas import Beginning, DiffersError, Polynomial, Share, formula
+from rationale.artefact.open_length import differences
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.manifest import OpenLength
 from tests.compiler.models import parsed, rows
 from tests.tolerances import PARITY_32
 from tests.transformers import BERT, BertLike, drawn, exported

@@ -8,14 +8,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from compiler import DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
-from compiler.artefact.entry import check_entry
-from compiler.bench.networks import perceptron
-from compiler.bench.subjects import export
-from compiler.errors import CheckFailedError, InvalidOptionError
-from compiler.explain.methods import Method
-from compiler.machine import Runtime
-from service.cli.main import app
+from rationale import DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
+from rationale.artefact.entry import check_entry
+from rationale.bench.networks import perceptron
+from rationale.bench.subjects import export
+from rationale.errors import CheckFailedError, InvalidOptionError
+from rationale.explain.methods import Method
+from rationale.machine import Runtime
+from rationale_service.cli.main import app
 from tests.compiler.models import cnn, rows
 from tests.tolerances import COMPLETE_32
 

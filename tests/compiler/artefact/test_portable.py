@@ -7,12 +7,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler import DeepShap, Deployment, compile_model
-from compiler.artefact.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
-from compiler.graph.batching import is_elementwise
-from compiler.graph.shapes import state_shapes
-from compiler.machine import Runtime
-from compiler.runtime.session import Runner
+from rationale import DeepShap, Deployment, compile_model
+from rationale.artefact.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
+from rationale.graph.batching import is_elementwise
+from rationale.graph.shapes import state_shapes
+from rationale.machine import Runtime
+from rationale.runtime.session import Runner
 from tests.compiler.models import FEATURES, HIDDEN, cnn, mlp, parsed, rows
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler.bench import cases
-from compiler.bench.cases import PEERS, Case, choose_cases, parse_references
-from compiler.errors import InvalidOptionError
-from service.cli.main import app
+from rationale.bench import cases
+from rationale.bench.cases import PEERS, Case, choose_cases, parse_references
+from rationale.errors import InvalidOptionError
+from rationale_service.cli.main import app
 
 TINY = ("credit", "--references", "5", "--rows", "3", "--repeats", "2", "--threads", "1")
 
@@ -89,7 +89,7 @@ def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_imports_no_peer() -> None:
-    code = "import sys, service.cli.main; print([m for m in ('torch', 'shap') if m in sys.modules])"
+    code = "import sys, rationale_service.cli.main; print([m for m in ('torch', 'shap') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -4,11 +4,11 @@ from typing import Any, cast
 
 import pytest
 
-from compiler.bench import measure
-from compiler.bench.cases import CASES, Settings
-from compiler.bench.measure import Outcome, bench
-from compiler.bench.process import ProcessDiedError
-from compiler.errors import RationaleError
+from rationale.bench import measure
+from rationale.bench.cases import CASES, Settings
+from rationale.bench.measure import Outcome, bench
+from rationale.bench.process import ProcessDiedError
+from rationale.errors import RationaleError
 
 
 def outcome_of(_measure: object, case: Any, _settings: object) -> Outcome:

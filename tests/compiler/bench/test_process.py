@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from compiler.bench.process import ProcessDiedError, in_a_process, memory_kept
+from rationale.bench.process import ProcessDiedError, in_a_process, memory_kept
 
 
 def adds(a: int, b: int) -> tuple[int, int]:

@@ -6,9 +6,9 @@ import json
 from rich.console import Console
 from rich.table import Table
 
-from compiler.bench.cases import OURS, SHAP, Case, Settings
-from compiler.bench.measure import Measured, Outcome
-from compiler.bench.report import curves, show, write_report
+from rationale.bench.cases import OURS, SHAP, Case, Settings
+from rationale.bench.measure import Measured, Outcome
+from rationale.bench.report import curves, show, write_report
 
 
 def outcome(references: int, rows: int = 1) -> Outcome:

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from compiler.bench.timing import BLOCK_S, MOST_CALLS, System, alternate, quartiles, ratio
+from rationale.bench.timing import BLOCK_S, MOST_CALLS, System, alternate, quartiles, ratio
 
 
 def test_systems_take_turns() -> None:

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from compiler.bench.cases import OURS, SHAP, Case
-from compiler.bench.measure import _errors, _truth
-from compiler.bench.networks import Encoder
-from compiler.bench.peers import misses
-from compiler.bench.subjects import NETWORKS, Subject, compile_ours, due, make_subject, ready
+from rationale.bench.cases import OURS, SHAP, Case
+from rationale.bench.measure import _errors, _truth
+from rationale.bench.networks import Encoder
+from rationale.bench.peers import misses
+from rationale.bench.subjects import NETWORKS, Subject, compile_ours, due, make_subject, ready
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ import pytest
 from onnx import numpy_helper
 from sklearn.gaussian_process import GaussianProcessRegressor
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.checks.check import demand
-from compiler.errors import CheckFailedError, UnsupportedModelError
-from compiler.explain.engine import Gap
-from compiler.graph.ops import Ops
-from compiler.graph.tensor import Tensor
-from compiler.rules import rule
-from compiler.runtime.session import Runner
-from compiler.terminal import _measured
+from rationale import DeepShap, Gradient, compile_model
+from rationale.checks.check import demand
+from rationale.errors import CheckFailedError, UnsupportedModelError
+from rationale.explain.engine import Gap
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.rules import rule
+from rationale.runtime.session import Runner
+from rationale.terminal import _measured
 from tests.compiler.models import mlp, parsed, rows
 
 with warnings.catch_warnings():

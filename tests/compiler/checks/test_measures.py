@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.checks import measure
-from compiler.checks.check import demand
-from compiler.checks.measure import relative_error
-from compiler.errors import CheckFailedError, UnsupportedModelError
-from compiler.explain.engine import Gap
-from compiler.manifest import Measured
+from rationale.checks import measure
+from rationale.checks.check import demand
+from rationale.checks.measure import relative_error
+from rationale.errors import CheckFailedError, UnsupportedModelError
+from rationale.explain.engine import Gap
+from rationale.manifest import Measured
 
 FINE: dict[str, Any] = {
     "rows": 3,

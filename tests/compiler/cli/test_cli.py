@@ -15,10 +15,10 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
-from compiler import DeepShap, Manifest, compile_model
-from compiler.explain.methods import METHODS
-from compiler.references.tables import read_rows
-from service.cli.main import app
+from rationale import DeepShap, Manifest, compile_model
+from rationale.explain.methods import METHODS
+from rationale.references.tables import read_rows
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
 RATIONALE = Path(sys.executable).with_name("rationale")

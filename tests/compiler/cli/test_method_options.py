@@ -9,7 +9,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import (
+from rationale import (
     ExactShap,
     ExpectedGradients,
     IntegratedGradients,
@@ -18,10 +18,10 @@ from compiler import (
     SmoothGrad,
     compile_model,
 )
-from compiler.artefact.entry import open_entry
-from compiler.errors import InvalidOptionError
-from compiler.explain.methods import METHODS, make_method
-from service.cli.main import app
+from rationale.artefact.entry import open_entry
+from rationale.errors import InvalidOptionError
+from rationale.explain.methods import METHODS, make_method
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 
 REFERENCES = rows(4, FEATURES)

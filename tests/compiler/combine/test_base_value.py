@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import (
+from rationale import (
     Compiled,
     DeepShap,
     Deployment,
@@ -15,9 +15,9 @@ from compiler import (
     OpenReferences,
     compile_model,
 )
-from compiler.references.request_time import for_rows
-from compiler.runtime.openvino import OpenVinoRunner
-from compiler.runtime.session import Runner
+from rationale.references.request_time import for_rows
+from rationale.runtime.openvino import OpenVinoRunner
+from rationale.runtime.session import Runner
 from tests.compiler.models import mlp, parsed, rows
 
 K, LEVEL = 2000, 1e4

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.runtime.session import Runner
+from rationale import DeepShap, Gradient, compile_model
+from rationale.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 

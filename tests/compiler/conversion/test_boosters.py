@@ -14,11 +14,11 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder, StandardScaler
 
-from compiler import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
-from compiler.conversion.files import read_fitted
-from compiler.from_files import compile_files
-from compiler.request import CompileRequest
-from compiler.runtime.session import Runner
+from rationale import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
+from rationale.conversion.files import read_fitted
+from rationale.from_files import compile_files
+from rationale.request import CompileRequest
+from rationale.runtime.session import Runner
 from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, THREE, TWO
 from tests.tolerances import PARITY_32
 

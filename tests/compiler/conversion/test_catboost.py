@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler import (
+from rationale import (
     InvalidOptionError,
     InvalidReferencesError,
     TreeShap,
@@ -17,7 +17,7 @@ from compiler import (
     compile_model,
     convert,
 )
-from compiler.conversion.files import read_fitted
+from rationale.conversion.files import read_fitted
 from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
 from tests.tolerances import PARITY_32
 

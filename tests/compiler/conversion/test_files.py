@@ -16,8 +16,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner
 
-from compiler import Gradient, InvalidOptionError, Manifest, TreeShap, compile_model
-from compiler.cli.compile import app
+from rationale import Gradient, InvalidOptionError, Manifest, TreeShap, compile_model
+from rationale.cli.compile import app
 from tests.compiler.conversion.data import ASKED, FEATURES, LOANS, REFERENCES, TWO, K
 from tests.tolerances import PARITY_32
 

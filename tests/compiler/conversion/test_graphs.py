@@ -4,7 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from compiler.conversion.graphs import tidied
+from rationale.conversion.graphs import tidied
 from tests.compiler.models import parsed
 
 

@@ -15,12 +15,12 @@ from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from compiler import TreeShap, compile_model, convert
-from compiler.conversion.graphs import INPUT, AsOnnx, Both
-from compiler.conversion.parity import MIXTURES, compare, demand, summary, warnings_of
-from compiler.conversion.rows import Rows
-from compiler.errors import CheckFailedError, InvalidOptionError
-from compiler.manifest import Manifest, Parity
+from rationale import TreeShap, compile_model, convert
+from rationale.conversion.graphs import INPUT, AsOnnx, Both
+from rationale.conversion.parity import MIXTURES, compare, demand, summary, warnings_of
+from rationale.conversion.rows import Rows
+from rationale.errors import CheckFailedError, InvalidOptionError
+from rationale.manifest import Manifest, Parity
 from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, K
 from tests.references import trees as of
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from compiler import InvalidReferencesError
-from compiler.conversion.rows import Features, rows_of
+from rationale import InvalidReferencesError
+from rationale.conversion.rows import Features, rows_of
 
 THREE = np.arange(6.0).reshape(2, 3)
 

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from compiler import Auto, InvalidModelError, TreeShap, UnsupportedModelError, compile_model, convert
+from rationale import Auto, InvalidModelError, TreeShap, UnsupportedModelError, compile_model, convert
 from tests.references import trees as of
 from tests.tolerances import PARITY_32
 

@@ -41,8 +41,8 @@ from sklearn.preprocessing import (
 from sklearn.svm import SVC, LinearSVC
 from sklearn.tree import ExtraTreeRegressor
 
-from compiler import Auto, UnsupportedModelError, compile_model, convert
-from compiler.conversion.parity import LIMIT, warnings_of
+from rationale import Auto, UnsupportedModelError, compile_model, convert
+from rationale.conversion.parity import LIMIT, warnings_of
 from tests.grid import grid
 
 _RANDOM = np.random.default_rng(3)

@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
-from compiler import (
+from rationale import (
     InvalidModelError,
     InvalidOptionError,
     InvalidReferencesError,
@@ -33,8 +33,8 @@ from compiler import (
     compile_model,
     convert,
 )
-from compiler.conversion.convert import features_of
-from compiler.runtime.session import Runner
+from rationale.conversion.convert import features_of
+from rationale.runtime.session import Runner
 from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
 from tests.references import trees as of
 from tests.tolerances import PARITY_32

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler import DeepShap, Gradient, InvalidOptionError, UnsupportedModelError, compile_model, convert
+from rationale import DeepShap, Gradient, InvalidOptionError, UnsupportedModelError, compile_model, convert
 from tests.tolerances import COMPLETE_32, PARITY_32
 
 RANDOM = np.random.default_rng(0)

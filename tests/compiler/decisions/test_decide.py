@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compiler.decisions.decide import (
+from rationale.decisions.decide import (
     NOTHING_ADVERSE,
     TIE,
     Decision,
@@ -21,10 +21,10 @@ from compiler.decisions.decide import (
     read_cell,
     worded,
 )
-from compiler.decisions.rows import ExplainedRow
-from compiler.errors import InvalidOptionError
-from compiler.manifest import EmbeddedProfile
-from compiler.profile import ReasonText, as_profile
+from rationale.decisions.rows import ExplainedRow
+from rationale.errors import InvalidOptionError
+from rationale.manifest import EmbeddedProfile
+from rationale.profile import ReasonText, as_profile
 
 CODES = {"income": "R01", "debt": "R02", "arrears": "R02", "inquiries": "R04", "age": "R05", "housing": "R03"}
 PROFILE: dict[str, Any] = {

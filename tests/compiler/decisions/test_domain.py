@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from compiler.decisions.decide import decide
-from compiler.decisions.domain import category, outside
-from compiler.profile import DecisionProfile, FeatureRule
+from rationale.decisions.decide import decide
+from rationale.decisions.domain import category, outside
+from rationale.profile import DecisionProfile, FeatureRule
 from tests.compiler.decisions.test_decide import VALUES, decided, explained
 
 WORDS = FeatureRule(categories={"A11": "none", "A12": "some"})

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import entropy
 
-from compiler.decisions.drift import EMPTY, MOST_KEYS, SCORE, classes_of, deciles, stability
-from compiler.decisions.rows import ExplainedRow
-from compiler.manifest import Classes
+from rationale.decisions.drift import EMPTY, MOST_KEYS, SCORE, classes_of, deciles, stability
+from rationale.decisions.rows import ExplainedRow
+from rationale.manifest import Classes
 
 K = 997
 RANDOM = np.random.default_rng(3)

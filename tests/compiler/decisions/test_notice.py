@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from compiler.decisions.notice import ADVERSE_ACTION, EU, TEMPLATES, notice, read_variables
-from compiler.errors import InvalidOptionError
+from rationale.decisions.notice import ADVERSE_ACTION, EU, TEMPLATES, notice, read_variables
+from rationale.errors import InvalidOptionError
 
 ANSWER: dict[str, Any] = {
     "id": "5f",

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from compiler.decisions.faults import Known, faults_of, remarks_on
-from compiler.errors import InvalidProfileError
-from compiler.profile import DecisionProfile, as_profile
+from rationale.decisions.faults import Known, faults_of, remarks_on
+from rationale.errors import InvalidProfileError
+from rationale.profile import DecisionProfile, as_profile
 
 GOOD: Mapping[str, Any] = {
     "output": "score[1]",

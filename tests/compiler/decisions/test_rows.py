@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, TreeShap, compile_model
-from compiler.decisions.decide import fits
-from compiler.decisions.rows import explained_rows, keys_of, profile_of, shortest, values_of
+from rationale import Compiled, DeepShap, TreeShap, compile_model
+from rationale.decisions.decide import fits
+from rationale.decisions.rows import explained_rows, keys_of, profile_of, shortest, values_of
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 

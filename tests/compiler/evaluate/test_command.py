@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.artefact.folder import write
-from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.evaluate.evaluate import Settings, evaluate
-from compiler.evaluate.report import write_report
-from service.cli.main import app
+from rationale import DeepShap, Gradient, compile_model
+from rationale.artefact.folder import write
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.evaluate.report import write_report
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows
 
 RATIONALE = Path(sys.executable).with_name("rationale")

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, compile_model
-from compiler.evaluate.draws import answer_of, from_draw_to_draw, move
+from rationale import Compiled, DeepShap, compile_model
+from rationale.evaluate.draws import answer_of, from_draw_to_draw, move
 from tests.compiler.models import NAMES, mlp, rows
 
 X = rows(6, 5, seed=9)

@@ -8,16 +8,16 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.errors import InvalidReferencesError
-from compiler.evaluate.evaluate import Evaluation, Settings, evaluate
-from compiler.evaluate.explained_model import Subject, pairs_of
-from compiler.evaluate.faithfulness import cuts_of, ranks_of
-from compiler.explain.engine import Method
-from compiler.explain.methods import Lrp
-from compiler.explain.walk.lrp.rules import Epsilon
-from compiler.pictures.panels import Bars
+from rationale import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.errors import InvalidReferencesError
+from rationale.evaluate.evaluate import Evaluation, Settings, evaluate
+from rationale.evaluate.explained_model import Subject, pairs_of
+from rationale.evaluate.faithfulness import cuts_of, ranks_of
+from rationale.explain.engine import Method
+from rationale.explain.methods import Lrp
+from rationale.explain.walk.lrp.rules import Epsilon
+from rationale.pictures.panels import Bars
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
 RATIONALE = Path(sys.executable).with_name("rationale")

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import DeepShap, Gradient, Lrp, TreeShap, compile_model
-from compiler.errors import InvalidOptionError
-from compiler.evaluate.evaluate import Evaluation, Settings, evaluate
-from compiler.evaluate.shapley import Comparison
-from compiler.explain.methods import Method
-from compiler.pictures.panels import Bars
+from rationale import DeepShap, Gradient, Lrp, TreeShap, compile_model
+from rationale.errors import InvalidOptionError
+from rationale.evaluate.evaluate import Evaluation, Settings, evaluate
+from rationale.evaluate.shapley import Comparison
+from rationale.explain.methods import Method
+from rationale.pictures.panels import Bars
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.references import trees as of
 

@@ -5,11 +5,11 @@ import onnx
 import pytest
 from scipy import stats
 
-from compiler import Gradient, compile_model
-from compiler.errors import InvalidOptionError
-from compiler.evaluate.randomise import layers_of, mean_spearman, redrawn
-from compiler.explain.methods import Lrp, method_of
-from compiler.explain.walk.lrp.rules import Epsilon, Gamma
+from rationale import Gradient, compile_model
+from rationale.errors import InvalidOptionError
+from rationale.evaluate.randomise import layers_of, mean_spearman, redrawn
+from rationale.explain.methods import Lrp, method_of
+from rationale.explain.walk.lrp.rules import Epsilon, Gamma
 from tests.compiler.models import cnn, mlp, parsed, rows
 
 

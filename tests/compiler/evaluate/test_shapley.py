@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import DeepShap, Gradient, IntegratedGradients, compile_model
-from compiler.errors import InvalidOptionError
-from compiler.evaluate.evaluate import Settings
-from compiler.evaluate.explained_model import GivenReferences, Subject, pairs_of
-from compiler.evaluate.shapley import LEAST_ROUNDS, PRECISE, Comparison, compare, rounds_within, sample
-from compiler.explain.engine import Method
-from compiler.terminal import report
-from service.cli.main import app
+from rationale import DeepShap, Gradient, IntegratedGradients, compile_model
+from rationale.errors import InvalidOptionError
+from rationale.evaluate.evaluate import Settings
+from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
+from rationale.evaluate.shapley import LEAST_ROUNDS, PRECISE, Comparison, compare, rounds_within, sample
+from rationale.explain.engine import Method
+from rationale.terminal import report
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, mlp, parsed, rows, two_inputs
 
 WEIGHTS = np.array([0.5, 0.2, 0.3])

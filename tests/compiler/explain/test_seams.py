@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-import compiler.compile
-from compiler import (
+import rationale.compile
+from rationale import (
     Auto,
     Comparisons,
     DeepShap,
@@ -22,13 +22,13 @@ from compiler import (
     compile_model,
     lowering,
 )
-from compiler.explain import methods
-from compiler.explain.engine import Engine
+from rationale.explain import methods
+from rationale.explain.engine import Engine
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 from tests.references import trees
 
 ROOT = Path(__file__).parents[3]
-ENGINES = {f"compiler/explain/{package}/" for package in ("walk", "trees", "coalitions")}
+ENGINES = {f"compiler/rationale/explain/{package}/" for package in ("walk", "trees", "coalitions")}
 KINDS = {
     *methods.__all__,
     *"Averaged CoalitionMethod Engine ExplainsScores Extended OnPaths Planned TreeMethod Walk Walked".split(),
@@ -46,12 +46,12 @@ def questions(path: Path) -> Iterator[tuple[int, set[str]]]:
 def test_no_one_asks_what_kind_of_method_it_is() -> None:
     """But an engine, which knows its own, and the one place that tells what is no method."""
     found = []
-    for folder in ("compiler", "service", "rationale"):
+    for folder in ("compiler", "service"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             name = str(path.relative_to(ROOT))
             asked = [line for line, classes in questions(path) if classes & KINDS]
             found += [(name, line) for line in asked if not any(name.startswith(own) for own in ENGINES)]
-    assert [name for name, _ in found] == ["compiler/explain/engine.py"]
+    assert [name for name, _ in found] == ["compiler/rationale/explain/engine.py"]
 
 
 @pytest.mark.parametrize("name", methods.__all__)
@@ -70,7 +70,7 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
         count[0] += 1
         return lower(*args)
 
-    monkeypatch.setattr(compiler.compile, "lower", counted)
+    monkeypatch.setattr(rationale.compile, "lower", counted)
     return lambda: count[0]
 
 

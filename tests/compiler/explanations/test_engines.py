@@ -15,7 +15,7 @@ import pytest
 from pyarrow import parquet
 
 import rationale
-from compiler import Compiled, DeepShap, InvalidOptionError, compile_model
+from rationale import Compiled, DeepShap, InvalidOptionError, compile_model
 from rationale.dask import explain as explain_by_dask
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 

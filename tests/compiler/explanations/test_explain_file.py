@@ -14,11 +14,11 @@ import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
-from compiler import AttnLrp, Compiled, DeepShap, Explanation, Gradient, compile_model
-from compiler.cli.compile import app
-from compiler.explanations import files
-from compiler.explanations.explain import TARGETS
-from compiler.explanations.files import MOST_COLUMNS, write_explanations
+from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, compile_model
+from rationale.cli.compile import app
+from rationale.explanations import files
+from rationale.explanations.explain import TARGETS
+from rationale.explanations.files import MOST_COLUMNS, write_explanations
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
 N, K = 150, 6  # three batches of 64 and less

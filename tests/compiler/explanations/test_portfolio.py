@@ -16,11 +16,11 @@ from pyarrow import fs, parquet
 from typer.testing import CliRunner, Result
 
 import rationale
-from compiler import Compiled, DeepShap, InvalidOptionError, InvalidReferencesError, compile_model
-from compiler.cli.compile import app
-from compiler.errors import RationaleError
-from compiler.explanations import answered_files, arrow, portfolio
-from compiler.explanations.arrow import run_rows
+from rationale import Compiled, DeepShap, InvalidOptionError, InvalidReferencesError, compile_model
+from rationale.cli.compile import app
+from rationale.errors import RationaleError
+from rationale.explanations import answered_files, arrow, portfolio
+from rationale.explanations.arrow import run_rows
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 
 N, K = 2500, 6

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from compiler import DeepShap, Lrp, compile_model
-from compiler.explanations import report
-from service.cli.main import app
+from rationale import DeepShap, Lrp, compile_model
+from rationale.explanations import report
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, mlp, parsed, rows
 from tests.compiler.pictures.pages import Page
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from compiler.export.page import export_page
+from rationale.export.page import export_page
 from tests.compiler.export import models
 from tests.service.console.conftest import Watched
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from compiler import Compiled, DeepShap, Deployment, ExactShap, Lrp, TreeShap, compile_model
+from rationale import Compiled, DeepShap, Deployment, ExactShap, Lrp, TreeShap, compile_model
 from tests.compiler.models import mlp, parsed, rows
 from tests.service.console import models as console
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler.decisions.decide import NoReasonsError, decide
-from compiler.decisions.rows import ExplainedRow
-from compiler.export.page import FILES
-from compiler.manifest import EmbeddedProfile
-from compiler.profile import as_profile
+from rationale.decisions.decide import NoReasonsError, decide
+from rationale.decisions.rows import ExplainedRow
+from rationale.export.page import FILES
+from rationale.manifest import EmbeddedProfile
+from rationale.profile import as_profile
 
 ROWS = 400
 SCRIPT = """
@@ -143,7 +143,7 @@ def in_node(
 
 def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]) -> dict[str, Any]:
     """Return what the page has to say, where the gateway answers it or refuses."""
-    from compiler.decisions.domain import outside
+    from rationale.decisions.domain import outside
 
     refused = {"decision": None, "reasons": [], "warned": False, "problem": True}
     if decided.profile.outside == "refuse" and any(outside(decided.profile, values)):

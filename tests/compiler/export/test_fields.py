@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from compiler import DeepShap, compile_model
-from compiler.export.fields import Range, fields, range_of
-from compiler.export.page import page_of
-from compiler.export.web import WebRuntime
-from compiler.profile import FeatureRule
+from rationale import DeepShap, compile_model
+from rationale.export.fields import Range, fields, range_of
+from rationale.export.page import page_of
+from rationale.export.web import WebRuntime
+from rationale.profile import FeatureRule
 from tests.compiler.export import models
 from tests.compiler.models import mlp, parsed, rows
 

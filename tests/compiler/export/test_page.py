@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from compiler.artefact.compiled import Compiled, Explanation
-from compiler.artefact.entry import open_entry
-from compiler.decisions.decide import decide
-from compiler.decisions.rows import explained_rows, keys_of, values_of
+from rationale.artefact.compiled import Compiled, Explanation
+from rationale.artefact.entry import open_entry
+from rationale.decisions.decide import decide
+from rationale.decisions.rows import explained_rows, keys_of, values_of
 from tests.compiler.export.conftest import MOST_MS
 from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
 from tests.service.console.models import HOSTILE

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import Compiled, DeepShap, Gradient, OpenReferences, compile_model
-from compiler.errors import UnsupportedModelError
-from compiler.export import fit, web
-from compiler.manifest import CustomOps
-from service.cli.main import app
+from rationale import Compiled, DeepShap, Gradient, OpenReferences, compile_model
+from rationale.errors import UnsupportedModelError
+from rationale.export import fit, web
+from rationale.manifest import CustomOps
+from rationale_service.cli.main import app
 from tests.compiler.models import cnn, mlp, parsed, rows, with_floats_in
 
 RUNTIME = web.WebRuntime("1.30.0", "", b"")

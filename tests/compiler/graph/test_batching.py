@@ -12,11 +12,11 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.errors import UnsupportedModelError
-from compiler.graph.batching import Node, touches_first
-from compiler.graph.ops import Ops
-from compiler.graph.tensor import Tensor
+from rationale import DeepShap, Gradient, compile_model
+from rationale.errors import UnsupportedModelError
+from rationale.graph.batching import Node, touches_first
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
 from tests.compiler.models import parsed, rows
 
 N, K = 3, 2

@@ -6,9 +6,9 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from compiler import DeepShap, compile_model
-from compiler.graph.tensor import Emitter
-from compiler.rules.rule import find_rule
+from rationale import DeepShap, compile_model
+from rationale.graph.tensor import Emitter
+from rationale.rules.rule import find_rule
 from tests.compiler.models import CLASSES, FEATURES, HIDDEN, cnn, mlp, parsed, rows
 
 MLP = mlp(last="Identity")

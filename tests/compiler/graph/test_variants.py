@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler.graph.ops import Ops, along
-from compiler.graph.tensor import Tensor
-from compiler.graph.variants import TASKS, Site, Task, Variant, Variants
-from compiler.machine import HERE, Deployment
-from compiler.rules.linear.conv_adjoint import Geometry
-from compiler.rules.windows.pool import PoolGeometry
+from rationale.graph.ops import Ops, along
+from rationale.graph.tensor import Tensor
+from rationale.graph.variants import TASKS, Site, Task, Variant, Variants
+from rationale.machine import HERE, Deployment
+from rationale.rules.linear.conv_adjoint import Geometry
+from rationale.rules.windows.pool import PoolGeometry
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64
 

@@ -5,11 +5,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.errors import UnsupportedModelError
-from compiler.lowering import lower
-from compiler.lowering.batch import free_batch, how_rows_mix
-from compiler.runtime.session import Runner
+from rationale import DeepShap, Gradient, compile_model
+from rationale.errors import UnsupportedModelError
+from rationale.lowering import lower
+from rationale.lowering.batch import free_batch, how_rows_mix
+from rationale.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 
 X, Z, REFERENCES = rows(3, 4, 6, seed=1), rows(3, 4, 6, seed=7), rows(5, 4, 6, seed=2)

@@ -7,10 +7,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.graph.ops import Ops
-from compiler.graph.tensor import Tensor
-from compiler.rules import rule
+from rationale import DeepShap, Gradient, compile_model
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.rules import rule
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32
 

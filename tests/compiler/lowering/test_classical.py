@@ -18,10 +18,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer, MinMaxScaler, Normalizer, StandardScaler
 from sklearn.svm import SVR
 
-from compiler import DeepShap, compile_model
-from compiler.lowering import lower
-from compiler.lowering.rewrites.classical import DOMAIN
-from compiler.lowering.rewrites.engine import rewritten_operators
+from rationale import DeepShap, compile_model
+from rationale.lowering import lower
+from rationale.lowering.rewrites.classical import DOMAIN
+from rationale.lowering.rewrites.engine import rewritten_operators
 from tests.compiler.models import rows
 from tests.references.trees import shapley
 from tests.tolerances import PARITY_32

@@ -7,11 +7,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler import DeepShap, ExactShap, Gradient, compile_model
-from compiler.errors import UnsupportedModelError
-from compiler.lowering.control_flow.branches import rows_decide
-from compiler.lowering.loading.load import load, standardise
-from compiler.runtime.session import Runner
+from rationale import DeepShap, ExactShap, Gradient, compile_model
+from rationale.errors import UnsupportedModelError
+from rationale.lowering.control_flow.branches import rows_decide
+from rationale.lowering.loading.load import load, standardise
+from rationale.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 from tests.grid import grid
 from tests.tolerances import COMPLETE_32, PARITY_32

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from compiler import DeepShap, compile_model
+from rationale import DeepShap, compile_model
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, OUTPUTS_32
 

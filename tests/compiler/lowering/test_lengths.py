@@ -7,9 +7,9 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
+from rationale import DeepShap, Gradient, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from tests.compiler.cli.test_cli import assert_refused, call
 from tests.compiler.models import parsed, rows
 

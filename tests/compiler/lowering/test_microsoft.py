@@ -12,10 +12,10 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
-from compiler import DeepShap, Gradient, UnsupportedModelError, compile_model
-from compiler.lowering import lower
-from compiler.lowering.rewrites.engine import rewritten_operators
-from compiler.lowering.rewrites.microsoft import DOMAIN, WITHOUT_CPU_KERNEL
+from rationale import DeepShap, Gradient, UnsupportedModelError, compile_model
+from rationale.lowering import lower
+from rationale.lowering.rewrites.engine import rewritten_operators
+from rationale.lowering.rewrites.microsoft import DOMAIN, WITHOUT_CPU_KERNEL
 from tests.compiler.models import parsed
 from tests.tolerances import PARITY_32
 

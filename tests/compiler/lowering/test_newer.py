@@ -8,11 +8,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from compiler import Compiled, DeepShap, compile_model
-from compiler.errors import InvalidModelError, UnsupportedModelError
-from compiler.lowering.loading.load import load
-from compiler.lowering.loading.newer import known_to_runtime
-from compiler.runtime.session import Runner
+from rationale import Compiled, DeepShap, compile_model
+from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.lowering.loading.load import load
+from rationale.lowering.loading.newer import known_to_runtime
+from rationale.runtime.session import Runner
 from tests.tolerances import COMPLETE_32
 
 NEWEST = onnx.defs.onnx_opset_version()
@@ -51,7 +51,7 @@ def older_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
                     )
             super().__init__(model, **options)
 
-    monkeypatch.setattr(importlib.import_module("compiler.lowering.loading.load"), "Runner", Older)
+    monkeypatch.setattr(importlib.import_module("rationale.lowering.loading.load"), "Runner", Older)
 
 
 def rows(seed: int, count: int) -> np.ndarray:

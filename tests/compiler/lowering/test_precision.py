@@ -18,12 +18,12 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-import compiler
-from compiler import DeepShap, compile_model
-from compiler.artefact.entry import check_entry, open_entry
-from compiler.errors import InvalidReferencesError
-from compiler.explain.methods import Method
-from compiler.machine import Deployment, Provider
+import rationale
+from rationale import DeepShap, compile_model
+from rationale.artefact.entry import check_entry, open_entry
+from rationale.errors import InvalidReferencesError
+from rationale.explain.methods import Method
+from rationale.machine import Deployment, Provider
 from tests.compiler.models import mlp, parsed, rows, with_floats_in
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported
@@ -100,11 +100,11 @@ def spacing(dtype: str) -> float:
 
 METHODS: dict[str, Callable[[np.ndarray], Method]] = {
     "deepshap": DeepShap,
-    "gradient": lambda _: compiler.Gradient(),
-    "integrated gradients": lambda r: compiler.IntegratedGradients(r[:1], steps=5),
-    "expected gradients": lambda r: compiler.ExpectedGradients(r, samples=5),
-    "lrp": lambda _: compiler.Lrp("EpsilonPlus"),
-    "attnlrp": lambda _: compiler.AttnLrp(),
+    "gradient": lambda _: rationale.Gradient(),
+    "integrated gradients": lambda r: rationale.IntegratedGradients(r[:1], steps=5),
+    "expected gradients": lambda r: rationale.ExpectedGradients(r, samples=5),
+    "lrp": lambda _: rationale.Lrp("EpsilonPlus"),
+    "attnlrp": lambda _: rationale.AttnLrp(),
 }
 SMALL = ("perceptron", "CNN")
 # Of the transformers, the methods that were made for them always, the others with the slow tests.

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from compiler import AttnLrp, DeepShap, ExpectedGradients, Gradient, IntegratedGradients, Lrp, compile_model
+from rationale import AttnLrp, DeepShap, ExpectedGradients, Gradient, IntegratedGradients, Lrp, compile_model
 from tests.tolerances import COMPLETE_32, OUTPUTS_32, PARITY_32
 
 pytestmark = pytest.mark.full

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto
 
-from compiler.lowering import lower
+from rationale.lowering import lower
 from rationale.testing import Sample, Var
 from tests.compiler.models import parsed
 from tests.compiler.samples import SAMPLES, parameters

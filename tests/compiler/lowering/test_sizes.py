@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler import AttnLrp, DeepShap, Gradient, compile_model
-from compiler.explain.methods import Method
-from compiler.lowering.inference import infer
-from compiler.lowering.sizes import fold_sizes
+from rationale import AttnLrp, DeepShap, Gradient, compile_model
+from rationale.explain.methods import Method
+from rationale.lowering.inference import infer
+from rationale.lowering.sizes import fold_sizes
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 from tests.transformers import drawn, heads, merge

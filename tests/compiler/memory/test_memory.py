@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from compiler import (
+from rationale import (
     Compiled,
     DeepShap,
     Deployment,
@@ -20,11 +20,11 @@ from compiler import (
     SmoothGrad,
     compile_model,
 )
-from compiler.artefact.entry import open_entry
-from compiler.errors import InvalidOptionError
-from compiler.graph.tensor import DOMAIN, Axis, Chunks
-from compiler.manifest import Memory
-from compiler.memory.budget import (
+from rationale.artefact.entry import open_entry
+from rationale.errors import InvalidOptionError
+from rationale.graph.tensor import DOMAIN, Axis, Chunks
+from rationale.manifest import Memory
+from rationale.memory.budget import (
     COPIES,
     SHARE,
     SLOWER,
@@ -41,8 +41,8 @@ from compiler.memory.budget import (
     rows_that_fit,
     sizes,
 )
-from compiler.memory.scan import in_half
-from compiler.runtime.session import MAPPED_BYTES, ModelFile
+from rationale.memory.scan import in_half
+from rationale.runtime.session import MAPPED_BYTES, ModelFile
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64, PARITY_32

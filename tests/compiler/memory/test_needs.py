@@ -4,11 +4,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from compiler.errors import InvalidOptionError
-from compiler.graph.tensor import Axis
-from compiler.machine import MAX_BATCH
-from compiler.manifest import Memory
-from compiler.memory.budget import (
+from rationale.errors import InvalidOptionError
+from rationale.graph.tensor import Axis
+from rationale.machine import MAX_BATCH
+from rationale.manifest import Memory
+from rationale.memory.budget import (
     START,
     Need,
     Row,
@@ -19,7 +19,7 @@ from compiler.memory.budget import (
     refuse,
     rows_that_fit,
 )
-from compiler.runtime.session import MAPPED_BYTES
+from rationale.runtime.session import MAPPED_BYTES
 
 MB = 1_000_000
 

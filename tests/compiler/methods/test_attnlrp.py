@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from compiler import AttnLrp, CpLrp, DeepShap, Gradient, Lrp, Pass, Taylor, compile_model
-from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.explain.methods import make_method
+from rationale import AttnLrp, CpLrp, DeepShap, Gradient, Lrp, Pass, Taylor, compile_model
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.explain.methods import make_method
 from tests.compiler.models import parsed, rows
 from tests.grid import grid
 from tests.references.attnlrp import (

@@ -11,7 +11,7 @@ import onnxruntime as ort
 import pytest
 from onnx import parser
 
-from compiler import (
+from rationale import (
     Deployment,
     ExactShap,
     InvalidOptionError,
@@ -22,9 +22,9 @@ from compiler import (
     UnsupportedModelError,
     compile_model,
 )
-from compiler.artefact.entry import open_entry
-from compiler.explain.coalitions import emit
-from compiler.references.reference_set import Baseline
+from rationale.artefact.entry import open_entry
+from rationale.explain.coalitions import emit
+from rationale.references.reference_set import Baseline
 from tests import kernels
 from tests.references import trees as of
 

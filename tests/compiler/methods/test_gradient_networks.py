@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
-from compiler.explain.walk.gradients import path_quadrature
+from rationale import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
+from rationale.explain.walk.gradients import path_quadrature
 from tests.compiler.models import with_floats_in
 from tests.compiler.networks.test_networks import NETWORKS, rows_of
 from tests.networks import data_input

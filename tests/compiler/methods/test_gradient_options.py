@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import (
+from rationale import (
     DeepShap,
     Deployment,
     ExpectedGradients,
@@ -15,7 +15,7 @@ from compiler import (
     SmoothGrad,
     compile_model,
 )
-from compiler.errors import CheckFailedError, InvalidOptionError, InvalidReferencesError
+from rationale.errors import CheckFailedError, InvalidOptionError, InvalidReferencesError
 from tests.compiler.gated import K, N, R, gated
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 from tests.references.interpreter import run64

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import (
+from rationale import (
     DeepShap,
     ExpectedGradients,
     Gradient,

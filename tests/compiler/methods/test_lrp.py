@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import Gradient, Lrp, compile_model
-from compiler.errors import InvalidOptionError
-from compiler.explain.walk.lrp import rules as lrp
-from compiler.explain.walk.lrp.composites import COMPOSITES, Choice
-from compiler.explain.walk.lrp.rules import RelevanceRule, itself, negative, positive
-from compiler.explain.walk.lrp.texts import parse_rule
-from compiler.graph.ops import Ops
-from compiler.graph.tensor import Tensor
+from rationale import Gradient, Lrp, compile_model
+from rationale.errors import InvalidOptionError
+from rationale.explain.walk.lrp import rules as lrp
+from rationale.explain.walk.lrp.composites import COMPOSITES, Choice
+from rationale.explain.walk.lrp.rules import RelevanceRule, itself, negative, positive
+from rationale.explain.walk.lrp.texts import parse_rule
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
 from tests.compiler.methods.lrp_models import averages, network, spellings
 from tests.compiler.models import parsed
 from tests.grid import grid

@@ -7,11 +7,11 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import Epsilon, Gamma, InvalidOptionError, Lrp, Manifest, Zero, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.cli.compile import app
-from compiler.explain.methods import make_method
-from compiler.explain.walk.lrp import rules as lrp
+from rationale import Epsilon, Gamma, InvalidOptionError, Lrp, Manifest, Zero, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.cli.compile import app
+from rationale.explain.methods import make_method
+from rationale.explain.walk.lrp import rules as lrp
 from tests.compiler.models import mlp
 from tests.compiler.packages import Packages, packages
 

@@ -10,14 +10,14 @@ import onnx
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import ExtensionError, InvalidOptionError, Lrp, Manifest, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.cli.compile import app
-from compiler.explain.methods import method_of
-from compiler.explain.walk.lrp.rules import RULES, Gamma, RelevanceRule
-from compiler.explain.walk.lrp.texts import parse_rule
-from compiler.extensions import LRP_RULES
-from compiler.manifest import Extension
+from rationale import ExtensionError, InvalidOptionError, Lrp, Manifest, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.cli.compile import app
+from rationale.explain.methods import method_of
+from rationale.explain.walk.lrp.rules import RULES, Gamma, RelevanceRule
+from rationale.explain.walk.lrp.texts import parse_rule
+from rationale.extensions import LRP_RULES
+from rationale.manifest import Extension
 from tests.compiler.methods.lrp_models import spellings
 from tests.compiler.models import mlp
 from tests.compiler.packages import ABSOLUTE, Packages, packages

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from compiler.errors import InvalidOptionError
-from compiler.explain.walk.lrp import rules as lrp
-from compiler.explain.walk.lrp.rules import RULES, Group, RelevanceRule, Term, itself, squared
-from compiler.explain.walk.lrp.texts import parse_choice, parse_rule
+from rationale.errors import InvalidOptionError
+from rationale.explain.walk.lrp import rules as lrp
+from rationale.explain.walk.lrp.rules import RULES, Group, RelevanceRule, Term, itself, squared
+from rationale.explain.walk.lrp.texts import parse_choice, parse_rule
 
 
 @pytest.fixture(autouse=True)

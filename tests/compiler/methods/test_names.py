@@ -1,13 +1,13 @@
-"""Methods ask rules for kinds, traits and forms: see compiler/rules/rule.py."""
+"""Methods ask rules for kinds, traits and forms: see compiler/rationale/rules/rule.py."""
 
 import ast
 import inspect
 from pathlib import Path
 
-from compiler.explain import methods
-from compiler.explain.walk import speed
-from compiler.explain.walk.lrp import lrp
-from compiler.rules.rule import all_rules
+from rationale.explain import methods
+from rationale.explain.walk import speed
+from rationale.explain.walk.lrp import lrp
+from rationale.rules.rule import all_rules
 
 SELECTORS = "composites.py"  # a composite of LRP names the operators that its rules are for
 

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from compiler import DeepShap, compile_model
+from rationale import DeepShap, compile_model
 from tests.compiler.models import parsed, rows
 
 SHAPE = (2, 4, 6)

@@ -5,24 +5,24 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import compiler
-from compiler import compile_model
-from compiler.explain.methods import Method
+import rationale
+from rationale import compile_model
+from rationale.explain.methods import Method
 from tests.compiler.networks.test_networks import NETWORKS, rows_of
 from tests.networks import data_input
 
 FEW = 3  # points and draws: what is shown here is that the graph is made, runs, and passes its check
 
 METHODS: dict[str, Callable[[np.ndarray], Method]] = {
-    "gradient": lambda _: compiler.Gradient(),
-    "input x gradient": lambda _: compiler.Gradient(times_input=True),
-    "integrated gradients": lambda r: compiler.IntegratedGradients(r[:1], steps=FEW),
-    "expected gradients": lambda r: compiler.ExpectedGradients(r, samples=FEW),
-    "smoothgrad": lambda _: compiler.SmoothGrad(samples=FEW, sigma=0.1),
-    "lrp epsilon plus": lambda _: compiler.Lrp("EpsilonPlus"),
-    "lrp epsilon alpha beta": lambda _: compiler.Lrp("EpsilonAlpha2Beta1Flat"),
-    "attnlrp": lambda _: compiler.AttnLrp(),
-    "cplrp": lambda _: compiler.CpLrp(),
+    "gradient": lambda _: rationale.Gradient(),
+    "input x gradient": lambda _: rationale.Gradient(times_input=True),
+    "integrated gradients": lambda r: rationale.IntegratedGradients(r[:1], steps=FEW),
+    "expected gradients": lambda r: rationale.ExpectedGradients(r, samples=FEW),
+    "smoothgrad": lambda _: rationale.SmoothGrad(samples=FEW, sigma=0.1),
+    "lrp epsilon plus": lambda _: rationale.Lrp("EpsilonPlus"),
+    "lrp epsilon alpha beta": lambda _: rationale.Lrp("EpsilonAlpha2Beta1Flat"),
+    "attnlrp": lambda _: rationale.AttnLrp(),
+    "cplrp": lambda _: rationale.CpLrp(),
 }
 
 

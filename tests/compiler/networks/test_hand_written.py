@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # PyTorch's own abbreviation
 from torch import Tensor, nn
 
-from compiler import AttnLrp, DeepShap, compile_model
-from compiler.errors import UnsupportedModelError
+from rationale import AttnLrp, DeepShap, compile_model
+from rationale.errors import UnsupportedModelError
 from tests.tolerances import COMPLETE_32
 from tests.transformers_models import export
 

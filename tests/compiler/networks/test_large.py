@@ -12,10 +12,10 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from compiler import Compiled, DeepShap, Deployment, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.errors import CheckFailedError
-from compiler.runtime import session
+from rationale import Compiled, DeepShap, Deployment, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.errors import CheckFailedError
+from rationale.runtime import session
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 

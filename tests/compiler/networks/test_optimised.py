@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler import AttnLrp, DeepShap, Gradient, UnsupportedModelError, compile_model
+from rationale import AttnLrp, DeepShap, Gradient, UnsupportedModelError, compile_model
 from tests.compiler.models import parsed, rows
 from tests.tolerances import FUSED_32
 from tests.transformers_models import LENGTH, VOCABULARY, Exported, transformer

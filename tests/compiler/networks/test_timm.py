@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import nn
 
-from compiler import AttnLrp, DeepShap, compile_model
-from compiler.bench.networks import import_torchvision
-from compiler.errors import CheckFailedError, UnsupportedModelError
+from rationale import AttnLrp, DeepShap, compile_model
+from rationale.bench.networks import import_torchvision
+from rationale.errors import CheckFailedError, UnsupportedModelError
 from tests.networks import exported
 
 K, N = 3, 2

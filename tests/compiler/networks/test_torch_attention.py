@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from compiler import DeepShap, compile_model
-from compiler.errors import UnsupportedModelError
+from rationale import DeepShap, compile_model
+from rationale.errors import UnsupportedModelError
 from tests.networks import exported
 from tests.tolerances import COMPLETE_32
 

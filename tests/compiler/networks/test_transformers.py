@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from compiler import AttnLrp, DeepShap, compile_model
+from rationale import AttnLrp, DeepShap, compile_model
 from tests.tolerances import COMPLETE_32
 from tests.transformers_models import MODELS, transformer
 

@@ -16,9 +16,9 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
 from typer.testing import CliRunner
 
-from compiler import DeepShap, Lrp, compile_model
-from compiler.artefact.entry import open_entry
-from service.cli.main import app
+from rationale import DeepShap, Lrp, compile_model
+from rationale.artefact.entry import open_entry
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"

@@ -11,12 +11,12 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner, Result
 
-from compiler import DeepShap, Gradient, Lrp, compile_model
-from compiler.errors import InvalidOptionError
-from compiler.explain.engine import Method
-from compiler.manifest import Attributed, TensorSpec
-from compiler.pictures.drawings import fitting, picture
-from compiler.pictures.panels import (
+from rationale import DeepShap, Gradient, Lrp, compile_model
+from rationale.errors import InvalidOptionError
+from rationale.explain.engine import Method
+from rationale.manifest import Attributed, TensorSpec
+from rationale.pictures.drawings import fitting, picture
+from rationale.pictures.panels import (
     Bars,
     Estimate,
     Flow,
@@ -28,8 +28,8 @@ from compiler.pictures.panels import (
     panels,
     panels_of,
 )
-from compiler.pictures.words import NUMBERS, Word, read_vocabulary
-from service.cli.main import app
+from rationale.pictures.words import NUMBERS, Word, read_vocabulary
+from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
 HOSTILE = ["$x^2$", "a very long name that some pipeline made__of__its__steps_17", "<b>&", "{}", "金額"]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from compiler.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
-from compiler.pictures.figures import figures
-from compiler.pictures.markup import SHADES, element, fragment, page
-from compiler.pictures.overview import Overview
-from compiler.pictures.panels import Bars, Estimate, Flow, Heat, Words
-from compiler.pictures.png import data_uri, heat_map, sized
-from compiler.pictures.words import Word
+from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
+from rationale.pictures.figures import figures
+from rationale.pictures.markup import SHADES, element, fragment, page
+from rationale.pictures.overview import Overview
+from rationale.pictures.panels import Bars, Estimate, Flow, Heat, Words
+from rationale.pictures.png import data_uri, heat_map, sized
+from rationale.pictures.words import Word
 from tests.compiler.pictures.pages import Page, percent
 
 HOSTILE = ['<script>alert("1")</script>', "</style><b>", "a&amp;b'\"", "\x00\x1b[31m\u202ex", "\ud800half"]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from compiler import Compiled, DeepShap, Explanation, compile_model
-from compiler.pictures.overview import DOTS, overviews
+from rationale import Compiled, DeepShap, Explanation, compile_model
+from rationale.pictures.overview import DOTS, overviews
 from tests.compiler.models import FEATURES, cnn, mlp, rows, two_inputs
 
 
@@ -49,7 +49,7 @@ def test_one_batch_or_many(table: Compiled) -> None:
 
 
 def test_many_features_leave_few_dots(table: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compiler.pictures.overview._MOST_NUMBERS", 4 * 2 * FEATURES)
+    monkeypatch.setattr("rationale.pictures.overview._MOST_NUMBERS", 4 * 2 * FEATURES)
     x = rows(50, FEATURES, seed=9)
     found = overviews(parts(table, x, 20), 50, 3)[0]
     assert found.attributions.shape == (3, 4)

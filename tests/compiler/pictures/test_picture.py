@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import AttnLrp, Compiled, DeepShap, Explanation, Gradient, Lrp, TreeShap, compile_model
-from compiler.errors import InvalidOptionError
-from compiler.pictures.picture import ROWS, TARGETS
+from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, Lrp, TreeShap, compile_model
+from rationale.errors import InvalidOptionError
+from rationale.pictures.picture import ROWS, TARGETS
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 from tests.compiler.pictures.pages import Page
 

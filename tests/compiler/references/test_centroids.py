@@ -8,12 +8,12 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import DeepShap, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.errors import InvalidReferencesError
-from compiler.references.centroids import Output, balanced, centroids, outputs_of
-from compiler.references.tables import read_rows
-from service.cli.main import app
+from rationale import DeepShap, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.errors import InvalidReferencesError
+from rationale.references.centroids import Output, balanced, centroids, outputs_of
+from rationale.references.tables import read_rows
+from rationale_service.cli.main import app
 from tests.compiler.models import NAMES, mlp, parsed, rows, two_inputs
 
 LEAST = 5

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from compiler import (
+from rationale import (
     Compiled,
     DeepShap,
     ExpectedGradients,
@@ -22,9 +22,9 @@ from compiler import (
     ZBox,
     compile_model,
 )
-from compiler.artefact.entry import open_entry
-from compiler.errors import InvalidOptionError, InvalidReferencesError
-from compiler.explain.methods import Method
+from rationale.artefact.entry import open_entry
+from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.explain.methods import Method
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)

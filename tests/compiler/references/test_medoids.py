@@ -6,8 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from compiler.references import medoids as module
-from compiler.references.medoids import medoids
+from rationale.references import medoids as module
+from rationale.references.medoids import medoids
 
 
 def mixed(count: int, seed: int = 0) -> dict[str, np.ndarray]:

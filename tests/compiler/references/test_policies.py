@@ -19,13 +19,13 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner, Result
 
-from compiler.cli.policies import column_of
-from compiler.decisions.policies import Band, Scored, parse_band, population, systematic
-from compiler.errors import InvalidOptionError, InvalidReferencesError
-from compiler.manifest import Manifest
-from compiler.profile import DecisionProfile
-from compiler.references.tables import Table, read_rows
-from service.cli.main import app
+from rationale.cli.policies import column_of
+from rationale.decisions.policies import Band, Scored, parse_band, population, systematic
+from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.manifest import Manifest
+from rationale.profile import DecisionProfile
+from rationale.references.tables import Table, read_rows
+from rationale_service.cli.main import app
 from tests.compiler.models import mlp, rows
 from tests.tolerances import PARITY_32
 

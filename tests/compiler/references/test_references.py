@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.errors import InvalidReferencesError
-from compiler.references.reference_set import prepare
-from compiler.references.tables import read_rows, read_stream
+from rationale import DeepShap, Gradient, compile_model
+from rationale.errors import InvalidReferencesError
+from rationale.references.reference_set import prepare
+from rationale.references.tables import read_rows, read_stream
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs
 
 R = rows(4, FEATURES)

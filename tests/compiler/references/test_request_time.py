@@ -9,7 +9,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import (
+from rationale import (
     Compiled,
     DeepShap,
     Deployment,
@@ -19,10 +19,10 @@ from compiler import (
     OpenReferences,
     compile_model,
 )
-from compiler.artefact.entry import check_entry
-from compiler.errors import InvalidOptionError, InvalidReferencesError
-from compiler.references.request_time import WEIGHTS, for_rows
-from service.cli.main import app
+from rationale.artefact.entry import check_entry
+from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.references.request_time import WEIGHTS, for_rows
+from rationale_service.cli.main import app
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.tolerances import COMPLETE_32, OPEN_32
 

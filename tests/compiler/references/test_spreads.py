@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from compiler import DeepShap, Lrp, Manifest, TreeShap, compile_model
-from compiler.references.reference_set import OpenReferences, spreads
+from rationale import DeepShap, Lrp, Manifest, TreeShap, compile_model
+from rationale.references.reference_set import OpenReferences, spreads
 from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.errors import UnsupportedModelError
+from rationale import DeepShap, Gradient, compile_model
+from rationale.errors import UnsupportedModelError
 from tests.compiler.models import parsed
 from tests.tolerances import COMPLETE_32
 
@@ -113,7 +113,7 @@ def test_long_transforms_are_sent_back_by_transforms(
     model = _model(body, f"N, {frequencies}, 3, {last}", x=f"float[N, 10, 3, {parts}] x")
     x = {"x": _rows(N, 10, 3, parts)}
     by_matrix = compile_model(model, Gradient(), targets="all").explain(x)["x_attributions"]
-    monkeypatch.setattr("compiler.rules.linear.spectrum.LONGEST_MATRIX", 0)
+    monkeypatch.setattr("rationale.rules.linear.spectrum.LONGEST_MATRIX", 0)
     by_transform = compile_model(model, Gradient(), targets="all").explain(x)["x_attributions"]
     np.testing.assert_allclose(by_transform, by_matrix, atol=1e-5)
 

@@ -8,10 +8,10 @@ import onnx
 import pytest
 
 import rationale
-from compiler import DeepShap, Gradient, InvalidModelError, Kind, Lrp, RationaleError, Trait, compile_model
-from compiler.graph import shapes
-from compiler.lowering.inference import infer
-from compiler.runtime.session import as_ir
+from rationale import DeepShap, Gradient, InvalidModelError, Kind, Lrp, RationaleError, Trait, compile_model
+from rationale.graph import shapes
+from rationale.lowering.inference import infer
+from rationale.runtime.session import as_ir
 from tests.compiler.models import parsed, rows
 from tests.compiler.rules.packaged import DEFINITION, MODEL
 from tests.kernels import own_rules

@@ -8,16 +8,16 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import Manifest
-from compiler.extensions import RULES, Installed
-from compiler.manifest import Extension
-from compiler.rules import rule as rules
-from compiler.rules.rule import Kind, Rule, find_rule, package_of
-from service.explainers.worker import Order
+from rationale import Manifest
+from rationale.extensions import RULES, Installed
+from rationale.manifest import Extension
+from rationale.rules import rule as rules
+from rationale.rules.rule import Kind, Rule, find_rule, package_of
+from rationale_service.explainers.worker import Order
 from tests.compiler.rules.packaged import DEFINITION, MODEL, SNAKE, installed, python
 
 SNAKES = ("snake-rules", "2.5", RULES)
-COMMAND = "import sys; from service.cli.main import app; app(sys.argv[1:])"
+COMMAND = "import sys; from rationale_service.cli.main import app; app(sys.argv[1:])"
 
 
 @pytest.fixture
@@ -45,7 +45,8 @@ def test_the_gateways_worker_has_its_rules(place: Path) -> None:
     entry = place / "snake_explain"
     order = Order(str(place / "snake.onnx"), "snake", str(entry), asked, None, 4 << 30)
     code = (
-        "import sys, json\nfrom pathlib import Path\nfrom service.explainers.worker import Order, run\n"
+        "import sys, json"
+        "\nfrom pathlib import Path\nfrom rationale_service.explainers.worker import Order, run\n"
         "run(Order(**json.loads(sys.argv[1])), sys.stdout)"
     )
     done = python(place, code, order.to_line().decode())
@@ -100,7 +101,7 @@ def test_a_package_that_cannot_be_imported_is_named(place: Path, code: str, reas
 @pytest.mark.full
 def test_its_module_may_be_imported_first(place: Path) -> None:
     code = (
-        "import snake_rules; from compiler.rules.rule import find_rule\n"
+        "import snake_rules; from rationale.rules.rule import find_rule\n"
         "print(find_rule('Snake', 'example').kind)"
     )
     done = python(place, code)
@@ -132,7 +133,7 @@ def test_a_rule_belongs_to_the_package_that_is_nearest_to_it(monkeypatch: pytest
     assert package_of(relu) is None
     softmax = find_rule("Softmax")
     assert softmax is not None
-    assert softmax.forward.__module__.startswith("compiler.rules.")
+    assert softmax.forward.__module__.startswith("rationale.rules.")
 
 
 @pytest.mark.full

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from compiler import DeepShap, compile_model
+from rationale import DeepShap, compile_model
 from tests.compiler.models import parsed, rows
 from tests.references.interpreter import run64
 from tests.tolerances import FINITE_DIFFERENCE, FUSED_64

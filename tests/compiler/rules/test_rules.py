@@ -5,11 +5,11 @@ import functools
 import numpy as np
 import pytest
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.lowering.rewrites.classical import DOMAIN as CLASSICAL
-from compiler.lowering.rewrites.engine import rewritten_operators
-from compiler.lowering.rewrites.microsoft import DOMAIN
-from compiler.rules.rule import all_rules, find_rule
+from rationale import DeepShap, Gradient, compile_model
+from rationale.lowering.rewrites.classical import DOMAIN as CLASSICAL
+from rationale.lowering.rewrites.engine import rewritten_operators
+from rationale.lowering.rewrites.microsoft import DOMAIN
+from rationale.rules.rule import all_rules, find_rule
 from rationale.testing.engine import Rows
 from rationale.testing.harness import Harness, attributions, targets_of
 from tests.compiler.samples import SAMPLES, Sample, parameters

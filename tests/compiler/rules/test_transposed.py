@@ -11,8 +11,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorShapeProto, ValueInfoProto, helper
 
-from compiler import DeepShap, Gradient, compile_model
-from compiler.errors import InvalidModelError
+from rationale import DeepShap, Gradient, compile_model
+from rationale.errors import InvalidModelError
 from rationale.testing.harness import targets_of
 from tests.compiler.samples import SAMPLES, Sample
 from tests.tolerances import PARITY_32
@@ -135,7 +135,7 @@ def check(sample: Sample, before: Order, after: Order, gradient: bool = False) -
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probe rows are where a cast to uint8 is not defined; here rows are drawn where it is."""
-    monkeypatch.setattr("compiler.checks.check.demand", lambda *_: ())
+    monkeypatch.setattr("rationale.checks.check.demand", lambda *_: ())
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.label in QUICK], ids=lambda s: s.label)

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import DeepShap, Deployment, compile_model
-from compiler.artefact.compiled import Compiled
-from compiler.bench.cases import Case
-from compiler.bench.subjects import make_subject
-from compiler.errors import CheckFailedError
-from compiler.runtime.openvino import OpenVinoRunner
-from compiler.runtime.session import Runner
+from rationale import DeepShap, Deployment, compile_model
+from rationale.artefact.compiled import Compiled
+from rationale.bench.cases import Case
+from rationale.bench.subjects import make_subject
+from rationale.errors import CheckFailedError
+from rationale.runtime.openvino import OpenVinoRunner
+from rationale.runtime.session import Runner
 from tests.tolerances import ACROSS_RUNTIMES
 from tests.transformers_models import transformer
 

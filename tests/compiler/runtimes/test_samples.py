@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from compiler import DeepShap, Deployment, Gradient, Lrp, compile_model
-from compiler.errors import CheckFailedError, UnsupportedModelError
-from compiler.runtime.openvino import OpenVinoRunner
-from compiler.runtime.session import Runner
+from rationale import DeepShap, Deployment, Gradient, Lrp, compile_model
+from rationale.errors import CheckFailedError, UnsupportedModelError
+from rationale.runtime.openvino import OpenVinoRunner
+from rationale.runtime.session import Runner
 from rationale.testing.harness import targets_of
 from tests.compiler.runtimes.differences import (
     EVALUATOR,

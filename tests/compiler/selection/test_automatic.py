@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 from typer.testing import CliRunner
 
-from compiler import (
+from rationale import (
     Auto,
     DeepShap,
     Deployment,
@@ -21,7 +21,7 @@ from compiler import (
     RationaleError,
     compile_model,
 )
-from compiler.cli.compile import app
+from rationale.cli.compile import app
 from tests.references import trees as of
 
 FOREST = of.random_trees(3, ("LEQ", "GT"), features=5, columns=3)

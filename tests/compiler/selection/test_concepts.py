@@ -9,12 +9,12 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import Concepts, DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
-from compiler.cli.compile import app
-from compiler.errors import InvalidOptionError
-from compiler.manifest import Manifest
-from compiler.pictures.panels import Heat, panels_of
-from compiler.pictures.words import NUMBERS
+from rationale import Concepts, DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
+from rationale.cli.compile import app
+from rationale.errors import InvalidOptionError
+from rationale.manifest import Manifest
+from rationale.pictures.panels import Heat, panels_of
+from rationale.pictures.words import NUMBERS
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.compiler.selection.test_layers import R, X, branched
 from tests.tolerances import PARITY_32

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import (
+from rationale import (
     AttnLrp,
     Compiled,
     DeepShap,
@@ -27,10 +27,10 @@ from compiler import (
     TreeShap,
     compile_model,
 )
-from compiler.artefact.entry import open_entry
-from compiler.explain.methods import Method
-from compiler.request import Concepts
-from compiler.runtime.session import Runner
+from rationale.artefact.entry import open_entry
+from rationale.explain.methods import Method
+from rationale.request import Concepts
+from rationale.runtime.session import Runner
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, parsed, rows
 from tests.references import trees as of
 

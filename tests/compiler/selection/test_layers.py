@@ -9,12 +9,12 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import AttnLrp, Compiled, DeepShap, Deployment, ExpectedGradients, Gradient, Lrp, compile_model
-from compiler.cli.compile import app
-from compiler.errors import InvalidOptionError, UnsupportedModelError
-from compiler.explain.walk.attributions import layers_walked
-from compiler.manifest import Manifest
-from compiler.rules.rule import _RULES
+from rationale import AttnLrp, Compiled, DeepShap, Deployment, ExpectedGradients, Gradient, Lrp, compile_model
+from rationale.cli.compile import app
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.explain.walk.attributions import layers_walked
+from rationale.manifest import Manifest
+from rationale.rules.rule import _RULES
 from tests.compiler.models import cnn, mlp, parsed, rows
 from tests.grid import grid
 from tests.tolerances import COMPLETE_32, PARITY_32

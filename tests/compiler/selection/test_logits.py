@@ -11,10 +11,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
-from compiler import DeepShap, Lrp, compile_model
-from compiler.cli.compile import app
-from compiler.errors import InvalidOptionError
-from compiler.manifest import Manifest
+from rationale import DeepShap, Lrp, compile_model
+from rationale.cli.compile import app
+from rationale.errors import InvalidOptionError
+from rationale.manifest import Manifest
 from tests.compiler.models import mlp, parsed, rows
 
 F, C, K, N = 4, 3, 6, 5

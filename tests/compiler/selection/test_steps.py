@@ -7,8 +7,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler import AttnLrp, DeepShap, Gradient, Lrp, compile_model
-from compiler.errors import UnsupportedModelError
+from rationale import AttnLrp, DeepShap, Gradient, Lrp, compile_model
+from rationale.errors import UnsupportedModelError
 from tests.compiler.models import parsed, rows
 from tests.references.interpreter import run64
 from tests.tolerances import PARITY_32

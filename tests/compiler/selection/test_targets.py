@@ -10,10 +10,10 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import DeepShap, Lrp, compile_model
-from compiler.cli.compile import app
-from compiler.evaluate.evaluate import Settings, evaluate
-from compiler.pictures.panels import Flow
+from rationale import DeepShap, Lrp, compile_model
+from rationale.cli.compile import app
+from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.pictures.panels import Flow
 from tests.compiler.models import FEATURES, HIDDEN, mlp, parsed, rows
 
 REFERENCES = rows(4, FEATURES)

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import (
+from rationale import (
     AttnLrp,
     Compiled,
     DeepShap,
@@ -19,10 +19,10 @@ from compiler import (
     SmoothGrad,
     compile_model,
 )
-from compiler.cli.compile import app
-from compiler.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from compiler.explain.methods import Method
-from compiler.runtime.session import Runner
+from rationale.cli.compile import app
+from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
+from rationale.explain.methods import Method
+from rationale.runtime.session import Runner
 from tests.compiler.models import mlp, parsed, rows
 
 VOCABULARY, L, E, CLASSES, N, K = 17, 5, 6, 3, 4, 7

@@ -17,8 +17,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC
 
-from compiler import Compiled, DeepShap, ExactShap, PermutationShap, compile_model
-from compiler.errors import UnsupportedModelError
+from rationale import Compiled, DeepShap, ExactShap, PermutationShap, compile_model
+from rationale.errors import UnsupportedModelError
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32
 

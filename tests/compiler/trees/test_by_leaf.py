@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import Deployment, TreeShap, UnsupportedModelError, compile_model
-from compiler.graph.tensor import Tensor
-from compiler.runtime.session import Runner
-from compiler.trees import by_leaf
-from compiler.trees.read import read_ensemble
-from compiler.trees.tables import FLOAT, trees_of
+from rationale import Deployment, TreeShap, UnsupportedModelError, compile_model
+from rationale.graph.tensor import Tensor
+from rationale.runtime.session import Runner
+from rationale.trees import by_leaf
+from rationale.trees.read import read_ensemble
+from rationale.trees.tables import FLOAT, trees_of
 from tests.references import trees as of
 from tests.tolerances import PARITY_32
 

@@ -8,10 +8,10 @@ import onnx
 import onnxruntime
 import pytest
 
-from compiler import TreeShap, compile_model
-from compiler.trees import emit
-from compiler.trees.read import read_ensemble
-from compiler.trees.tables import trees_of
+from rationale import TreeShap, compile_model
+from rationale.trees import emit
+from rationale.trees.read import read_ensemble
+from rationale.trees.tables import trees_of
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 

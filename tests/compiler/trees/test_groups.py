@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingClassifier
 
-from compiler import TreeShap, UnsupportedModelError, compile_model
+from rationale import TreeShap, UnsupportedModelError, compile_model
 from tests.compiler.trees.test_pipelines import (
     NEAR,
     REFERENCES,

@@ -8,11 +8,11 @@ import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
-from compiler import InvalidOptionError, TreeShap, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.cli.compile import app
-from compiler.trees.read import read_ensemble
-from compiler.trees.tables import build_tables
+from rationale import InvalidOptionError, TreeShap, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.cli.compile import app
+from rationale.trees.read import read_ensemble
+from rationale.trees.tables import build_tables
 from tests.compiler.trees.test_players import looked_up
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_64, PARITY_32

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from compiler import (
+from rationale import (
     DeepShap,
     Deployment,
     InvalidOptionError,
@@ -21,7 +21,7 @@ from compiler import (
     UnsupportedModelError,
     compile_model,
 )
-from compiler.cli.compile import app
+from rationale.cli.compile import app
 from tests.references import trees as of
 
 TREES = of.random_trees(1, ("LEQ", "LT"), columns=3)

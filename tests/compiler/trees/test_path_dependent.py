@@ -8,12 +8,12 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from compiler import InvalidOptionError, InvalidReferencesError, OpenReferences, TreeShap, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.cli.compile import app
-from compiler.trees.covers import counted
-from compiler.trees.read import read_ensemble
-from compiler.trees.tables import build_tables
+from rationale import InvalidOptionError, InvalidReferencesError, OpenReferences, TreeShap, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.cli.compile import app
+from rationale.trees.covers import counted
+from rationale.trees.read import read_ensemble
+from rationale.trees.tables import build_tables
 from tests.compiler.trees.test_players import looked_up
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32

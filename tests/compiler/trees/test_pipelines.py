@@ -30,7 +30,7 @@ from sklearn.preprocessing import (
     StandardScaler,
 )
 
-from compiler import InvalidReferencesError, TreeShap, UnsupportedModelError, compile_model
+from rationale import InvalidReferencesError, TreeShap, UnsupportedModelError, compile_model
 from tests.compiler.models import parsed
 from tests.references import trees as of
 from tests.references.trees import shapley

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from compiler.trees.read import read_ensemble
-from compiler.trees.tables import Tables, build_tables
-from compiler.trees.tables import Test as Bit
+from rationale.trees.read import read_ensemble
+from rationale.trees.tables import Tables, build_tables
+from rationale.trees.tables import Test as Bit
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_64
 

@@ -9,10 +9,10 @@ import onnxruntime
 import pytest
 from typer.testing import CliRunner
 
-from compiler import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.cli.compile import app
-from compiler.trees.probability import separated, slope
+from rationale import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.cli.compile import app
+from rationale.trees.probability import separated, slope
 from tests.compiler.models import parsed
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_32

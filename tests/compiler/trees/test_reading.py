@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
-from compiler.runtime.session import Runner
-from compiler.trees.covers import share_of
-from compiler.trees.read import read_ensemble
-from compiler.trees.tables import build_tables
+from rationale import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
+from rationale.runtime.session import Runner
+from rationale.trees.covers import share_of
+from rationale.trees.read import read_ensemble
+from rationale.trees.tables import build_tables
 from tests.references import trees as of
 
 STUMP = {

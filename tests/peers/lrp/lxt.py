@@ -38,9 +38,9 @@ import numpy as np
 import onnx
 import torch
 
-from compiler import AttnLrp, CpLrp, compile_model
-from compiler.bench.networks import import_torchvision
-from compiler.runtime.session import Runner
+from rationale import AttnLrp, CpLrp, compile_model
+from rationale.bench.networks import import_torchvision
+from rationale.runtime.session import Runner
 
 AGREE, LAYERS_AGREE = 2e-6, 5e-6  # a layer's largest relevance may be small beside what it is a difference of
 METHODS = {"AttnLRP": AttnLrp, "CP-LRP": CpLrp}

@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import nn
 
-from compiler import Lrp, compile_model
-from compiler.bench.networks import import_torchvision
-from compiler.explain.walk.lrp import rules as lrp
-from compiler.explain.walk.lrp.rules import RelevanceRule
+from rationale import Lrp, compile_model
+from rationale.bench.networks import import_torchvision
+from rationale.explain.walk.lrp import rules as lrp
+from rationale.explain.walk.lrp.rules import RelevanceRule
 from tests.grid import grid
 from tests.peers.lrp.zennit_values import zennit_gradients, zennit_layers, zennit_values
 from tests.peers.networks import (

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 import xgboost
 
-from compiler import TreeShap, compile_model
+from rationale import TreeShap, compile_model
 from tests.peers.tables.test_german import NAMES as GERMAN_NAMES
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"

@@ -23,13 +23,13 @@ from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
-from compiler import DeepShap, TreeShap, compile_model
-from compiler.artefact.compiled import Compiled
-from compiler.decisions.decide import Decision, decide
-from compiler.decisions.rows import explained_rows, profile_of, values_of
-from compiler.errors import InvalidProfileError
-from service.app import create_app, create_backend
-from service.settings import Settings
+from rationale import DeepShap, TreeShap, compile_model
+from rationale.artefact.compiled import Compiled
+from rationale.decisions.decide import Decision, decide
+from rationale.decisions.rows import explained_rows, profile_of, values_of
+from rationale.errors import InvalidProfileError
+from rationale_service.app import create_app, create_backend
+from rationale_service.settings import Settings
 from tests.grid import each
 from tests.peers.tables.test_german import NAMES as GERMAN
 from tests.peers.tables.test_taiwan import trained

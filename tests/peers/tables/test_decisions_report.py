@@ -11,9 +11,9 @@ from sklearn.ensemble import GradientBoostingClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from compiler import Comparisons, TreeShap, compile_model
-from compiler.evaluate.decisions.measures import Report, report
-from compiler.evaluate.decisions.moved import Moved
+from rationale import Comparisons, TreeShap, compile_model
+from rationale.evaluate.decisions.measures import Report, report
+from rationale.evaluate.decisions.moved import Moved
 from tests.peers.tables.test_german import DATA as GERMAN
 from tests.peers.tables.test_german import NAMES
 from tests.peers.tables.test_taiwan import DATA as TAIWAN

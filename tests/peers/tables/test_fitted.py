@@ -73,7 +73,7 @@ from sklearn.preprocessing import (
 from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
-from compiler import Auto, RationaleError, TreeShap, compile_model
+from rationale import Auto, RationaleError, TreeShap, compile_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 

@@ -22,7 +22,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
-from compiler import TreeShap, compile_model, convert
+from rationale import TreeShap, compile_model, convert
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside what it imports

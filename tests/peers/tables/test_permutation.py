@@ -7,7 +7,7 @@ import onnx
 import pytest
 from sklearn.svm import SVR
 
-from compiler import ExactShap, PermutationShap, compile_model
+from rationale import ExactShap, PermutationShap, compile_model
 from tests.references.trees import shapley
 
 with warnings.catch_warnings():

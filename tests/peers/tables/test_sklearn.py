@@ -14,8 +14,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from torch import nn
 
-from compiler import DeepShap, Explanation, compile_model
-from compiler.errors import UnsupportedModelError
+from rationale import DeepShap, Explanation, compile_model
+from rationale.errors import UnsupportedModelError
 from tests.grid import grid
 from tests.peers.agreement import GAP, OUTPUTS, TRUTH_DEEP, error
 from tests.peers.networks import Case

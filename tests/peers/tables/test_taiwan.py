@@ -15,10 +15,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
-from compiler import DeepShap, Manifest, compile_model
-from compiler.evaluate.explained_model import GivenReferences, Subject, pairs_of
-from compiler.evaluate.shapley import compare
-from compiler.references.centroids import balanced, centroids, outputs_of
+from rationale import DeepShap, Manifest, compile_model
+from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
+from rationale.evaluate.shapley import compare
+from rationale.references.centroids import balanced, centroids, outputs_of
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
 from tests.peers.others import shap_values

@@ -27,8 +27,8 @@ from sklearn.ensemble import (
 )
 from sklearn.tree import DecisionTreeClassifier
 
-from compiler import Deployment, TreeShap, compile_model
-from compiler.artefact.entry import open_entry
+from rationale import Deployment, TreeShap, compile_model
+from rationale.artefact.entry import open_entry
 from tests.references.trees import shapley
 
 with warnings.catch_warnings():

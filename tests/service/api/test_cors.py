@@ -7,7 +7,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from service.settings import Settings
+from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

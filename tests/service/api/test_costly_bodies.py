@@ -298,7 +298,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     command = [
         sys.executable,
         "-m",
-        "service.cli",
+        "rationale_service.cli",
         "compile",
         str(CREDIT / "credit.onnx"),
         "--name",

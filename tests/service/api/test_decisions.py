@@ -10,9 +10,9 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.main import app
-from service.security.keys import Scope, new_key
-from service.settings import Settings
+from rationale_service.cli.main import app
+from rationale_service.security.keys import Scope, new_key
+from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.decisions.decided import CREDIT, INSTANCES, compile_all
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from service.app import create_admin_app, create_app, create_backend
-from service.settings import Settings
+from rationale_service.app import create_admin_app, create_app, create_backend
+from rationale_service.settings import Settings
 from tests.service.conftest import client_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

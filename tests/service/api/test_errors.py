@@ -10,9 +10,9 @@ import numpy as np
 import orjson
 import pytest
 
-from service.app import create_app, create_backend
-from service.errors import QueueFullError
-from service.settings import Settings
+from rationale_service.app import create_app, create_backend
+from rationale_service.errors import QueueFullError
+from rationale_service.settings import Settings
 from tests.service.conftest import client_of, gateway
 from tests.service.faulty import FaultyBackend
 

@@ -6,9 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from compiler import DeepShap, compile_model
-from service.security.keys import Scope, new_key
-from service.settings import Settings
+from rationale import DeepShap, compile_model
+from rationale_service.security.keys import Scope, new_key
+from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.service.conftest import gateway
 

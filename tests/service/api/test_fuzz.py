@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.settings import Settings
+from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.handmade import FEATURES
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from service.api.endpoint import _AT_ONCE, read_body
-from service.errors import MalformedError, QueueFullError, ServiceError, TooLargeError
-from service.inference.large_requests import SMALL, MemoryLimit
+from rationale_service.api.endpoint import _AT_ONCE, read_body
+from rationale_service.errors import MalformedError, QueueFullError, ServiceError, TooLargeError
+from rationale_service.inference.large_requests import SMALL, MemoryLimit
 
 LARGE = bytes(range(256)) * (5 * _AT_ONCE // 256 + 1)
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, settings
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.pytest.plugin import SchemathesisFunction
 
-from service.app import create_app, create_backend
-from service.references.formats import MEDIA_TYPES
-from service.settings import Settings
+from rationale_service.app import create_app, create_backend
+from rationale_service.references.formats import MEDIA_TYPES
+from rationale_service.settings import Settings
 from tests.service import handmade
 from tests.service.conftest import serving
 from tests.service.faulty import FaultyBackend

@@ -17,11 +17,11 @@ import psutil
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from service.api import server as http_server
-from service.api.endpoint import LENGTH_HEADER
-from service.api.server import uvicorn_config
-from service.app import create_app, create_backend
-from service.settings import Settings
+from rationale_service.api import server as http_server
+from rationale_service.api.endpoint import LENGTH_HEADER
+from rationale_service.api.server import uvicorn_config
+from rationale_service.app import create_app, create_backend
+from rationale_service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import gateway, serving
 from tests.service.own_time import TICK_S

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rationale_service.app import create_app, create_backend
+from rationale_service.settings import Settings
 from scripts.triton.serve import TritonAddresses
-from service.app import create_app, create_backend
-from service.settings import Settings
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.clients.test_grpc import CASES, assert_equal

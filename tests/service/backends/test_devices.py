@@ -12,12 +12,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from compiler.errors import InvalidOptionError, RepositoryError
-from service.backends import devices
-from service.backends.devices import CPU_PROVIDER, CUDA_PROVIDER, Devices, NoGpuError
-from service.configuration import load_settings
-from service.repository.entry import Entry, read_entry
-from service.settings import Settings
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale_service.backends import devices
+from rationale_service.backends.devices import CPU_PROVIDER, CUDA_PROVIDER, Devices, NoGpuError
+from rationale_service.configuration import load_settings
+from rationale_service.repository.entry import Entry, read_entry
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import DeepShap, compile_model
-from service.settings import Settings
+from rationale import DeepShap, compile_model
+from rationale_service.settings import Settings
 from tests.compiler.models import FEATURES, mlp, rows
 from tests.service.conftest import gateway
 

@@ -9,11 +9,11 @@ import httpx
 import numpy as np
 import pytest
 
-from service.app import create_backend
-from service.backends import onnxruntime as embedded
-from service.errors import NotReadyError
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale_service.app import create_backend
+from rationale_service.backends import onnxruntime as embedded
+from rationale_service.errors import NotReadyError
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 
 EXTRA = "dynamic_batching { max_queue_delay_microseconds: 3000 }"

@@ -16,13 +16,13 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from service.backends.triton import TritonBackend
-from service.errors import ModelFailedError, NotReadyError
-from service.grpc_api.codec import decode_request, encode_answer
-from service.inference.request import Answer, InferenceRequest
-from service.repository.entry import Entry
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale_service.backends.triton import TritonBackend
+from rationale_service.errors import ModelFailedError, NotReadyError
+from rationale_service.grpc_api.codec import decode_request, encode_answer
+from rationale_service.inference.request import Answer, InferenceRequest
+from rationale_service.repository.entry import Entry
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.grpc_end import PATIENCE_S, SECONDS

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 
+from rationale_service.settings import Settings
 from scripts.triton.serve import ENDS, TritonAddresses
-from service.settings import Settings
 from tests.service import handmade as made
 from tests.service.child import spare_ports
 from tests.service.conftest import gateway

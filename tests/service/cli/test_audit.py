@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from service.cli.main import app
-from service.decisions.audit.rows import Inputs
-from service.decisions.audit.sql import SqlStore
+from rationale_service.cli.main import app
+from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.sql import SqlStore
 from tests.service.decisions.audit.conftest import decision, ledger_of
 
 ENVIRONMENT = ("RATIONALE_AUDIT", "RATIONALE_AUDIT_INPUTS", "RATIONALE_AUDIT_KEY_FILE")

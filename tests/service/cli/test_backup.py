@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from service.cli.main import app
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.verify import verify
-from service.state.state import State
+from rationale_service.cli.main import app
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.verify import verify
+from rationale_service.state.state import State
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import ready_line, serve

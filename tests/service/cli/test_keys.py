@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from compiler.errors import InvalidOptionError
-from service.app import read_keys
-from service.cli.main import app as command
-from service.errors import UnauthenticatedError
-from service.security.keys import (
+from rationale.errors import InvalidOptionError
+from rationale_service.app import read_keys
+from rationale_service.cli.main import app as command
+from rationale_service.errors import UnauthenticatedError
+from rationale_service.security.keys import (
     ANY_KEY,
     Caller,
     Keyring,
@@ -21,7 +21,7 @@ from service.security.keys import (
     read_keyring,
     token_of,
 )
-from service.settings import Settings
+from rationale_service.settings import Settings
 from tests.service.security.test_keys import ADMIN, EXPLAIN, INFER, key_file
 
 

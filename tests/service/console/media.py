@@ -9,7 +9,7 @@ import numpy as np
 from onnx.reference import ReferenceEvaluator
 from sklearn.datasets import load_digits
 
-from compiler import Comparisons, DeepShap, Gradient, Lrp, compile_model
+from rationale import Comparisons, DeepShap, Gradient, Lrp, compile_model
 from tests.compiler.models import parsed
 from tests.service.console.models import IMAGE, SCRIPT
 

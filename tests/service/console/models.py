@@ -9,7 +9,7 @@ from sklearn.ensemble import GradientBoostingClassifier, HistGradientBoostingCla
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from compiler import DeepShap, ExactShap, Gradient, Lrp, TreeShap, compile_model
+from rationale import DeepShap, ExactShap, Gradient, Lrp, TreeShap, compile_model
 from tests.compiler.models import NAMES, mlp, parsed, rows
 
 CREDIT = Path("examples/credit").resolve()

@@ -61,8 +61,8 @@ def demand_shown(panel: Locator, answer: dict[str, Any], outcome: str) -> None:
 
 def recorded(repository: Path) -> int:
     """How many decisions the trail holds."""
-    from service.decisions.audit.ledger import open_ledger
-    from service.settings import Settings
+    from rationale_service.decisions.audit.ledger import open_ledger
+    from rationale_service.settings import Settings
 
     ledger = open_ledger(Settings(repository=repository))
     try:

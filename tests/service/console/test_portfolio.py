@@ -12,8 +12,8 @@ from playwright.sync_api import Page, Route, expect
 from typer.testing import CliRunner
 
 from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
-from compiler import ExactShap, compile_model
-from service.cli.main import app
+from rationale import ExactShap, compile_model
+from rationale_service.cli.main import app
 from tests.compiler.models import parsed
 from tests.service.child import both_ends
 from tests.service.console import models

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from compiler.browser import FILES as SHARED
-from service.console.page import FILES
+from rationale.browser import FILES as SHARED
+from rationale_service.console.page import FILES
 from tests.service import patient
 from tests.service.child import both_ends
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until

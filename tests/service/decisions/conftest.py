@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.decisions.audit.ledger import Ledger, open_ledger
+from rationale_service.decisions.audit.ledger import Ledger, open_ledger
 from tests.service.decisions.decided import INSTANCES, Decided, compile_all, decide_all
 
 

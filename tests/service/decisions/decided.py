@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from compiler import DeepShap, Deployment, TreeShap, compile_model
-from service.app import create_app, create_backend
-from service.settings import Settings
+from rationale import DeepShap, Deployment, TreeShap, compile_model
+from rationale_service.app import create_app, create_backend
+from rationale_service.settings import Settings
 from tests.compiler.models import NAMES, mlp, rows
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.references import trees as of

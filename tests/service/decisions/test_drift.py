@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import DeepShap, IntegratedGradients, compile_model
-from compiler.artefact.compiled import Compiled
-from compiler.decisions.drift import stability
-from compiler.decisions.rows import explained_rows, profile_of
-from service.decisions import decider
-from service.decisions.decider import LEAST, WINDOW, Drift
-from service.observability.metrics import Metrics
-from service.settings import Settings
+from rationale import DeepShap, IntegratedGradients, compile_model
+from rationale.artefact.compiled import Compiled
+from rationale.decisions.drift import stability
+from rationale.decisions.rows import explained_rows, profile_of
+from rationale_service.decisions import decider
+from rationale_service.decisions.decider import LEAST, WINDOW, Drift
+from rationale_service.observability.metrics import Metrics
+from rationale_service.settings import Settings
 from tests.compiler.models import parsed
 from tests.service.conftest import gateway
 from tests.service.observability.test_metrics import samples, scraped

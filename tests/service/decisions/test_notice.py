@@ -5,7 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from service.cli.main import app
+from rationale_service.cli.main import app
 from tests.service.decisions.decided import Decided
 
 LENDER = """

@@ -12,17 +12,17 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from compiler import TreeShap, compile_model
-from compiler.errors import InvalidOptionError
-from service.cli.main import app
-from service.decisions.audit.ledger import open_ledger
-from service.decisions.audit.verify import verify
-from service.decisions.audit.writer import trail_of
-from service.decisions.decider import decisions_of
-from service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
-from service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
-from service.errors import UndecidedError
-from service.settings import Settings
+from rationale import TreeShap, compile_model
+from rationale.errors import InvalidOptionError
+from rationale_service.cli.main import app
+from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.writer import trail_of
+from rationale_service.decisions.decider import decisions_of
+from rationale_service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
+from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
+from rationale_service.errors import UndecidedError
+from rationale_service.settings import Settings
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.service.decisions.decided import INSTANCES, WORDS, Decided
 
@@ -110,7 +110,7 @@ def test_rows_without_a_decision_are_told_beside_the_others(
             raise UndecidedError("instances[0]: no reason can be given")
         return await decided(*given)
 
-    monkeypatch.setattr("service.decisions.rows.decisions_of", one_is_refused)
+    monkeypatch.setattr("rationale_service.decisions.rows.decisions_of", one_is_refused)
     file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.csv"
     words = ("net", "--input", file, "--save", save, "--audit")
     monkeypatch.setenv("RATIONALE_STATE", str(settings.state_folder))
@@ -191,7 +191,7 @@ class FailingTrail:
 def test_an_interrupted_run_goes_on_and_records_nothing_twice(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, torn: int
 ) -> None:
-    monkeypatch.setattr("service.decisions.portfolio._AT_ONCE", 2)
+    monkeypatch.setattr("rationale_service.decisions.portfolio._AT_ONCE", 2)
     rows = [*INSTANCES["net"], *INSTANCES["net"]]
     save = tmp_path / "decisions.jsonl"
     portfolio = read_portfolio(settings, "net", table(tmp_path, rows))
@@ -218,7 +218,7 @@ def test_an_interrupted_run_goes_on_and_records_nothing_twice(
 
 
 def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.decisions.portfolio._AT_ONCE", 1)
+    monkeypatch.setattr("rationale_service.decisions.portfolio._AT_ONCE", 1)
     save = tmp_path / "decisions.jsonl"
     first = read_portfolio(settings, "net", table(tmp_path, INSTANCES["net"]))
     with pytest.raises(InterruptedRunError):

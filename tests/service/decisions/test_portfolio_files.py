@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs, parquet
 
-from compiler import DeepShap, compile_model
-from service.decisions.audit.ledger import open_ledger
-from service.decisions.audit.verify import verify
-from service.decisions.audit.writer import trail_of
-from service.decisions.portfolio import decide_files
-from service.settings import Settings
+from rationale import DeepShap, compile_model
+from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.writer import trail_of
+from rationale_service.decisions.portfolio import decide_files
+from rationale_service.settings import Settings
 from tests.compiler.explanations.test_portfolio import s3
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 from tests.service.decisions.decided import INSTANCES, NETWORK, Decided
@@ -143,7 +143,7 @@ def test_an_interrupted_run_goes_on_with_the_next_file(
     settings: Settings, loans: Path, tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Recorded once, and saved as recorded."""
-    monkeypatch.setattr("service.decisions.portfolio._AT_ONCE", 2)
+    monkeypatch.setattr("rationale_service.decisions.portfolio._AT_ONCE", 2)
     to = tmp_path / "decisions"
     failing = FailingTrail(trail_of(settings), 4, after=after)
     with pytest.raises(InterruptedRunError):

@@ -19,12 +19,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner
 
-from compiler import DeepShap, TreeShap, compile_model
-from compiler.errors import InvalidOptionError, RepositoryError
-from service.cli.main import app
-from service.decisions.audit.ledger import Ledger, open_ledger
-from service.decisions.receipt import write_receipt
-from service.decisions.replay import Replayer
+from rationale import DeepShap, TreeShap, compile_model
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale_service.cli.main import app
+from rationale_service.decisions.audit.ledger import Ledger, open_ledger
+from rationale_service.decisions.receipt import write_receipt
+from rationale_service.decisions.replay import Replayer
 from tests.compiler.models import parsed, rows
 from tests.kernels import LIBRARY, declare, network, own_rules
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
@@ -37,7 +37,7 @@ import contextlib, importlib.abc, io, json, runpy, sys
 
 class NothingElse(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("compiler", "service", "rationale", "onnx", "pydantic", "yaml"):
+        if name.partition(".")[0] in ("rationale", "rationale_service", "onnx", "pydantic", "yaml"):
             raise AssertionError(f"check.py imports {name}")
 
 sys.meta_path.insert(0, NothingElse())

@@ -10,12 +10,12 @@ from typing import Literal
 import pytest
 from typer.testing import CliRunner
 
-from compiler.errors import InvalidOptionError, RepositoryError
-from compiler.manifest import FILE_NAME
-from service.cli.main import app
-from service.decisions.audit.ledger import Ledger
-from service.decisions.replay import Replayer, compare
-from service.decisions.trail import RecordedDecision
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.manifest import FILE_NAME
+from rationale_service.cli.main import app
+from rationale_service.decisions.audit.ledger import Ledger
+from rationale_service.decisions.replay import Replayer, compare
+from rationale_service.decisions.trail import RecordedDecision
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
 

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from fastapi import FastAPI
 
-from compiler import Comparisons, DeepShap, compile_model
-from compiler.manifest import FILE_NAME
-from compiler.references.draws import draws
-from service.app import create_app, create_backend
-from service.decisions.decider import Decider, Drift
-from service.settings import Settings
+from rationale import Comparisons, DeepShap, compile_model
+from rationale.manifest import FILE_NAME
+from rationale.references.draws import draws
+from rationale_service.app import create_app, create_backend
+from rationale_service.decisions.decider import Decider, Drift
+from rationale_service.settings import Settings
 from tests.compiler.decisions.linear import (
     BANKRUPT,
     DRAWS,

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.explainers import artifact_store as artefacts
-from service.explainers import builder as builder
-from service.explainers import records
-from service.explainers.records import Artifact, RecordStore
-from service.inference.model_cache import ModelCache
+from rationale_service.explainers import artifact_store as artefacts
+from rationale_service.explainers import builder as builder
+from rationale_service.explainers import records
+from rationale_service.explainers.records import Artifact, RecordStore
+from rationale_service.inference.model_cache import ModelCache
 from tests.service.explaining import OTHER, PATH, Gate, administered, sets_of
 
 

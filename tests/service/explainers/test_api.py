@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from compiler import Concepts
-from service.errors import InvalidExplainerError
-from service.explainers.spec import ExplainerSpec
+from rationale import Concepts
+from rationale_service.errors import InvalidExplainerError
+from rationale_service.explainers.spec import ExplainerSpec
 from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,

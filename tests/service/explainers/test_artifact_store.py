@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from service.explainers.artifact_store import ArtifactStore, copies_in
-from service.explainers.records import Artifact
-from service.state.blobs import Blobs
-from service.state.state import State
+from rationale_service.explainers.artifact_store import ArtifactStore, copies_in
+from rationale_service.explainers.records import Artifact
+from rationale_service.state.blobs import Blobs
+from rationale_service.state.state import State
 
 
 @pytest.mark.parametrize("has_filter", [True, False], ids=["filter", "before 3.11.4"])

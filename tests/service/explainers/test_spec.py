@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from compiler import extensions
-from service.errors import InvalidExplainerError
-from service.explainers.spec import ExplainerSpec, MethodOptions
+from rationale import extensions
+from rationale_service.errors import InvalidExplainerError
+from rationale_service.explainers.spec import ExplainerSpec, MethodOptions
 from tests.compiler.packages import Packages, packages
 
 __all__ = ["packages"]  # a fixture, found by its name

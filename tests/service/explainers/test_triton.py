@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
+from rationale_service.explainers import builder as builder
 from scripts.triton.serve import ENDS, TritonAddresses
-from service.explainers import builder as builder
 from tests.service import handmade as made
 from tests.service.child import spare_ports
 from tests.service.explaining import (

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from service import errors
-from service.app import create_app, create_backend
-from service.errors import DeadlineError, ModelFailedError, QueueFullError, ServiceError
-from service.grpc_api import server as grpc_server
-from service.grpc_api.servicer import infer
-from service.grpc_api.status import CODES
-from service.settings import Settings
+from rationale_service import errors
+from rationale_service.app import create_app, create_backend
+from rationale_service.errors import DeadlineError, ModelFailedError, QueueFullError, ServiceError
+from rationale_service.grpc_api import server as grpc_server
+from rationale_service.grpc_api.servicer import infer
+from rationale_service.grpc_api.status import CODES
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend

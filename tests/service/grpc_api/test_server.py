@@ -14,12 +14,12 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from service.app import create_app, create_backend
-from service.grpc_api import health as grpc_health
-from service.grpc_api import server as grpc_server
-from service.grpc_api.server import GrpcServer
-from service.process.listening import listen
-from service.settings import Settings
+from rationale_service.app import create_app, create_backend
+from rationale_service.grpc_api import health as grpc_health
+from rationale_service.grpc_api import server as grpc_server
+from rationale_service.grpc_api.server import GrpcServer
+from rationale_service.process.listening import listen
+from rationale_service.settings import Settings
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend
 from tests.service.grpc_end import SECONDS, grpc_end

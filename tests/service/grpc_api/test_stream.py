@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from service.backends.onnxruntime import OnnxRuntimeBackend
-from service.errors import QueueFullError
-from service.grpc_api.stream import IN_FLIGHT
-from service.repository.entry import Entry
-from service.settings import Settings
-from service.tensors import Tensors
+from rationale_service.backends.onnxruntime import OnnxRuntimeBackend
+from rationale_service.errors import QueueFullError
+from rationale_service.grpc_api.stream import IN_FLIGHT
+from rationale_service.repository.entry import Entry
+from rationale_service.settings import Settings
+from rationale_service.tensors import Tensors
 from tests.service import handmade as made
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend

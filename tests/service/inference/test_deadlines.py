@@ -8,8 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from service.errors import QueueFullError
-from service.settings import Settings
+from rationale_service.errors import QueueFullError
+from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.faulty import FaultyBackend
 from tests.service.own_time import skipping

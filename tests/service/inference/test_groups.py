@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from compiler import DeepShap, Deployment, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.errors import RepositoryError
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale import DeepShap, Deployment, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.errors import RepositoryError
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.compiler.models import FEATURES, NAMES, mlp, rows, two_inputs
 from tests.service.conftest import gateway
 from tests.service.grpc_end import SECONDS, grpc_end

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import Manifest, TreeShap, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.errors import RepositoryError
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale import Manifest, TreeShap, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.errors import RepositoryError
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.references import trees as of
 from tests.service.conftest import gateway
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from compiler import DeepShap, ExactShap, TreeShap, compile_model
-from service.errors import InvalidInputError
-from service.inference.checks import check_request
-from service.references.formats import parse_rows
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale import DeepShap, ExactShap, TreeShap, compile_model
+from rationale_service.errors import InvalidInputError
+from rationale_service.inference.checks import check_request
+from rationale_service.references.formats import parse_rows
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.compiler.models import rows, two_inputs
 from tests.references import trees as of
 from tests.service.conftest import gateway

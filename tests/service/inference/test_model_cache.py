@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from compiler.errors import RepositoryError
-from service.errors import NotReadyError
-from service.inference.model_cache import ModelCache
-from service.observability.metrics import Metrics
-from service.repository.entry import Entry
-from service.repository.registry import read_repository
+from rationale.errors import RepositoryError
+from rationale_service.errors import NotReadyError
+from rationale_service.inference.model_cache import ModelCache
+from rationale_service.observability.metrics import Metrics
+from rationale_service.repository.entry import Entry
+from rationale_service.repository.registry import read_repository
 
 
 class SlowBackend:

@@ -6,11 +6,11 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from compiler import Compiled, DeepShap, Deployment, compile_model
-from compiler.errors import RepositoryError
-from compiler.manifest import Manifest
-from service.backends.onnxruntime import OnnxRuntimeBackend
-from service.repository.registry import read_repository
+from rationale import Compiled, DeepShap, Deployment, compile_model
+from rationale.errors import RepositoryError
+from rationale.manifest import Manifest
+from rationale_service.backends.onnxruntime import OnnxRuntimeBackend
+from rationale_service.repository.registry import read_repository
 from tests.compiler.models import FEATURES, mlp, rows
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=1)
@@ -72,7 +72,7 @@ async def test_the_graph_is_loaded_once_and_runs_apart(
         loads.append(path)
         return session(path, *rest, **more)
 
-    monkeypatch.setattr("service.backends.onnxruntime.ort.InferenceSession", counted)
+    monkeypatch.setattr("rationale_service.backends.onnxruntime.ort.InferenceSession", counted)
     entries = read_repository(tmp_path).entries
     backend = OnnxRuntimeBackend(16)
     await backend.start(entries.values())

@@ -9,10 +9,10 @@ import grpc
 import numpy as np
 import pytest
 
-from compiler import Compiled, Gradient, compile_model
-from compiler.errors import RepositoryError
-from service.repository.entry import read_entry
-from service.settings import Settings
+from rationale import Compiled, Gradient, compile_model
+from rationale.errors import RepositoryError
+from rationale_service.repository.entry import read_entry
+from rationale_service.settings import Settings
 from tests.compiler.models import parsed, rows
 from tests.service.conftest import gateway
 from tests.service.grpc_end import SECONDS, grpc_end

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.inference.response_cache import ResponseCache
-from service.observability.metrics import Metrics
-from service.repository.entry import Entry
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale_service.inference.response_cache import ResponseCache
+from rationale_service.observability.metrics import Metrics
+from rationale_service.repository.entry import Entry
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.handmade import X
 

@@ -6,11 +6,11 @@ import httpx
 import numpy as np
 import pytest
 
-from compiler import DeepShap, ExpectedGradients, SmoothGrad, compile_model
-from compiler.artefact.entry import open_entry
-from compiler.errors import RepositoryError
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale import DeepShap, ExpectedGradients, SmoothGrad, compile_model
+from rationale.artefact.entry import open_entry
+from rationale.errors import RepositoryError
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, rows, two_inputs
 from tests.service.conftest import gateway
 

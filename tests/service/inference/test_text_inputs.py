@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compiler import TreeShap, compile_model
-from service.settings import Settings
+from rationale import TreeShap, compile_model
+from rationale_service.settings import Settings
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.service.conftest import gateway
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from service.interceptor import log_access
-from service.observability import context as contexts
-from service.observability import logs
-from service.observability.context import RequestContext
-from service.observability.logs import without_values
-from service.settings import Settings
+from rationale_service.interceptor import log_access
+from rationale_service.observability import context as contexts
+from rationale_service.observability import logs
+from rationale_service.observability.context import RequestContext
+from rationale_service.observability.logs import without_values
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import grpc_address, ready_line, serve

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service.observability.metrics import DECIDE, EXPLAIN, INFER, Metrics, labels_of, relative_gaps
-from service.repository.registry import read_repository
-from service.settings import Settings
+from rationale_service.observability.metrics import DECIDE, EXPLAIN, INFER, Metrics, labels_of, relative_gaps
+from rationale_service.repository.registry import read_repository
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.grpc_end import grpc_end
@@ -58,9 +58,9 @@ def test_each_app_has_its_own_numbers(repository: Path) -> None:
 PROCESS = """
 import sys
 from pathlib import Path
-from service.observability.metrics import Metrics, labels_of
-from service.observability.statistics import statistics_of
-from service.repository.registry import read_repository
+from rationale_service.observability.metrics import Metrics, labels_of
+from rationale_service.observability.statistics import statistics_of
+from rationale_service.repository.registry import read_repository
 
 entry = read_repository(Path(sys.argv[1])).entries["score_explain"]
 metrics = Metrics()

@@ -21,10 +21,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import ValidationError
 
-from compiler.errors import InvalidOptionError
-from service.observability import otlp
-from service.observability.otlp import create_metrics_push, metrics_of
-from service.settings import Settings
+from rationale.errors import InvalidOptionError
+from rationale_service.observability import otlp
+from rationale_service.observability.otlp import create_metrics_push, metrics_of
+from rationale_service.settings import Settings
 from tests.grid import grid
 from tests.service import handmade as made
 from tests.service import patient

@@ -14,10 +14,10 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from compiler.errors import InvalidOptionError
-from service.observability import context as exchange
-from service.observability.tracing import Tracing, create_tracing
-from service.settings import Settings
+from rationale.errors import InvalidOptionError
+from rationale_service.observability import context as exchange
+from rationale_service.observability.tracing import Tracing, create_tracing
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.grpc_end import End, grpc_end
@@ -42,7 +42,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """What every app made in the test exports to."""
     found = _Kept()
     monkeypatch.setattr(
-        "service.app.create_tracing", lambda endpoint, ratio: create_tracing(endpoint, ratio, found)
+        "rationale_service.app.create_tracing", lambda endpoint, ratio: create_tracing(endpoint, ratio, found)
     )
     return found
 
@@ -99,7 +99,7 @@ async def test_a_part_lies_within_its_request_whenever_the_clocks_are_read(
     """A busy machine may come to read the second clock a while after the first."""
     late_ns = [0]
     clocks = SimpleNamespace(time_ns=time.time_ns, monotonic_ns=lambda: time.monotonic_ns() + late_ns[0])
-    monkeypatch.setattr("service.observability.tracing.time", clocks)
+    monkeypatch.setattr("rationale_service.observability.tracing.time", clocks)
     async with gateway(Settings(repository=repository, trace_endpoint=ENDPOINT)) as client:
         for late_ns[0] in (10**9, -(10**9)):
             assert (await client.post("/v1/models/score:predict", json=ROWS)).status_code == 200
@@ -202,7 +202,7 @@ async def test_a_refusal_and_a_fault_have_an_id_too(
         ids = {"x-request-id": "mine"}
         answer = await client.post("/v1/models/absent:predict", json=ROWS, headers=ids)
         assert (answer.status_code, answer.headers["x-request-id"]) == (404, "mine")
-        monkeypatch.setattr("service.inference.features.form_of", lambda *_: 1 / 0)
+        monkeypatch.setattr("rationale_service.inference.features.form_of", lambda *_: 1 / 0)
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=ids)
         assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine")
         assert "division" not in answer.text
@@ -217,7 +217,7 @@ async def test_what_is_missing_for_traces(monkeypatch: pytest.MonkeyPatch) -> No
 
 async def test_who_sends_the_last_spans_holds_up_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the closing nor, where sending never ends, the end of the process."""
-    monkeypatch.setattr("service.observability.tracing.CLOSE_S", 0.01)
+    monkeypatch.setattr("rationale_service.observability.tracing.CLOSE_S", 0.01)
     sending, answered = list[threading.Thread](), threading.Event()
 
     def shutdown() -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from compiler import Compiled, DeepShap, compile_model
+from rationale import Compiled, DeepShap, compile_model
 from tests.compiler.models import mlp, rows
 from tests.service.explaining import Gate, administered
 

@@ -16,19 +16,19 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from compiler.references.archives import write_npz
-from service.errors import (
+from rationale.references.archives import write_npz
+from rationale_service.errors import (
     InvalidInputError,
     MalformedError,
     StateUnavailableError,
     TooLargeError,
     UnknownResourceError,
 )
-from service.inference.checks import check_name
-from service.references.formats import MEDIA_TYPES, Rows, parse_rows
-from service.references.store import ReferenceSets
-from service.repository.registry import ModelRegistry, read_repository
-from service.state.state import State
+from rationale_service.inference.checks import check_name
+from rationale_service.references.formats import MEDIA_TYPES, Rows, parse_rows
+from rationale_service.references.store import ReferenceSets
+from rationale_service.repository.registry import ModelRegistry, read_repository
+from rationale_service.state.state import State
 from tests.service.handmade import FEATURES, X
 
 LIMIT = 1 << 20
@@ -291,7 +291,7 @@ def files(state: State) -> list[str]:
 
 
 def test_a_set_is_kept_as_the_compiler_reads_it(sets: ReferenceSets, state: State) -> None:
-    from compiler.references.tables import read_rows
+    from rationale.references.tables import read_rows
 
     made = sets.put("typical", "score", OTHER)
     assert (made.rows, made.weighted, made.features) == (3, True, list(FEATURES))
@@ -362,7 +362,7 @@ def test_a_full_disk_leaves_what_was_there(
         write_npz(file, arrays)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("service.references.store.write_npz", full)
+    monkeypatch.setattr("rationale_service.references.store.write_npz", full)
     with pytest.raises(StateUnavailableError, match="No space left"):
         sets.put("a", "score", OTHER)
     assert sets.get("a") == kept

@@ -7,11 +7,11 @@ import numpy as np
 import onnx
 import pytest
 
-from compiler.errors import RepositoryError
-from service.backends.onnxruntime import load, session_options
-from service.errors import NotExplainableError, UnknownModelError
-from service.repository.entry import read_entry
-from service.repository.registry import read_repository
+from rationale.errors import RepositoryError
+from rationale_service.backends.onnxruntime import load, session_options
+from rationale_service.errors import NotExplainableError, UnknownModelError
+from rationale_service.repository.entry import read_entry
+from rationale_service.repository.registry import read_repository
 from tests.service import handmade as made
 
 WARMUP = """

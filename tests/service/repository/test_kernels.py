@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from compiler import DeepShap, Manifest, RepositoryError, compile_model
-from service.backends.devices import Devices
-from service.backends.onnxruntime import load_and_time
-from service.repository.entry import read_entry
+from rationale import DeepShap, Manifest, RepositoryError, compile_model
+from rationale_service.backends.devices import Devices
+from rationale_service.backends.onnxruntime import load_and_time
+from rationale_service.repository.entry import read_entry
 from tests.compiler.models import rows
 from tests.compiler.rules.packaged import installed
 from tests.kernels import LIBRARY, declare, network, own_rules, predict, slope

@@ -17,14 +17,14 @@ import tritonclient.grpc as grpc_client
 import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
-from compiler import DeepShap, Deployment, compile_model
-from compiler.errors import RepositoryError
+from rationale import DeepShap, Deployment, compile_model
+from rationale.errors import RepositoryError
+from rationale_service.app import create_app, create_backend
+from rationale_service.explainers.records import read
+from rationale_service.live import LiveRepository
+from rationale_service.security.keys import Scope, new_key
+from rationale_service.settings import Settings
 from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started
-from service.app import create_app, create_backend
-from service.explainers.records import read
-from service.live import LiveRepository
-from service.security.keys import Scope, new_key
-from service.settings import Settings
 from tests.compiler.models import FEATURES, mlp, rows
 from tests.service import handmade as made
 from tests.service import patient

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from service.errors import (
+from rationale_service.errors import (
     BrokenExplanationError,
     NotExplainableError,
     UnknownModelError,
     UnknownResourceError,
 )
-from service.repository.entry import read_entry
-from service.repository.registry import COMPILED, ModelRegistry, Unserved, read_repository
+from rationale_service.repository.entry import read_entry
+from rationale_service.repository.registry import COMPILED, ModelRegistry, Unserved, read_repository
 
 
 @pytest.fixture(scope="module")

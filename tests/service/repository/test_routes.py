@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from google.protobuf import json_format
 
-from service.observability.metrics import PHASES
-from service.settings import Settings
+from rationale_service.observability.metrics import PHASES
+from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.faulty import FaultyBackend
 from tests.triton import clients

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from service.errors import (
+from rationale_service.errors import (
     InvalidInputError,
     ModelFailedError,
     NotReadyError,
     QueueFullError,
 )
-from service.repository.entry import Entry
-from service.scheduling.batch_queue import BatchQueue, Compose
-from service.scheduling.cpu_slots import CpuSlots
-from service.tensors import Tensors
+from rationale_service.repository.entry import Entry
+from rationale_service.scheduling.batch_queue import BatchQueue, Compose
+from rationale_service.scheduling.cpu_slots import CpuSlots
+from rationale_service.tensors import Tensors
 from tests.service.handmade import spec
 from tests.service.own_time import skipping
 

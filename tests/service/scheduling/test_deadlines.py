@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from service.errors import (
+from rationale_service.errors import (
     DeadlineError,
     QueueFullError,
 )
-from service.tensors import Tensors
+from rationale_service.tensors import Tensors
 from tests.service.scheduling.test_batch_queue import Doubler, queue_of, rows, seconds_that_take_no_time
 
 __all__ = ["seconds_that_take_no_time"]  # a fixture of every test here

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from service.app import create_app, create_backend
-from service.errors import RateLimitedError, UnauthenticatedError
-from service.repository.registry import read_repository
-from service.security.keys import (
+from rationale_service.app import create_app, create_backend
+from rationale_service.errors import RateLimitedError, UnauthenticatedError
+from rationale_service.repository.registry import read_repository
+from rationale_service.security.keys import (
     ANY_KEY,
     NOBODY_NEEDS,
     Caller,
@@ -31,8 +31,8 @@ from service.security.keys import (
     needed_by_path,
     new_key,
 )
-from service.security.rate_limit import RateLimits, window_of
-from service.settings import Settings
+from rationale_service.security.rate_limit import RateLimits, window_of
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.grpc_end import grpc_end
@@ -229,7 +229,7 @@ async def test_an_admin_route_carries_its_scope_whatever_its_path(
     async def _newly_made() -> str:
         return "made"
 
-    monkeypatch.setattr("service.app.ADMIN_ROUTERS", (router,))
+    monkeypatch.setattr("rationale_service.app.ADMIN_ROUTERS", (router,))
     tokens = key_file(tmp_path, analyst="infer explain", boss="admin")
     async with gateway(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as client:
         statuses = [

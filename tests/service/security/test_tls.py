@@ -17,10 +17,10 @@ import trustme
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from compiler.errors import InvalidOptionError
-from service.security.tls import Certificates, ServerTls, server_tls
-from service.security.watch import watch, watched_files
-from service.settings import Settings
+from rationale.errors import InvalidOptionError
+from rationale_service.security.tls import Certificates, ServerTls, server_tls
+from rationale_service.security.watch import watch, watched_files
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import grpc_address, ready_line, serve

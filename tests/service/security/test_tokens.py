@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from pydantic import ValidationError
 
-from service.errors import UnauthenticatedError
-from service.security import tokens
-from service.security.keys import Scope, new_key
-from service.security.tokens import TokenIssuer
-from service.settings import Settings
+from rationale_service.errors import UnauthenticatedError
+from rationale_service.security import tokens
+from rationale_service.security.keys import Scope, new_key
+from rationale_service.security.tokens import TokenIssuer
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.grpc_end import grpc_end

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from service.security.keys import Scope, new_key
+from rationale_service.security.keys import Scope, new_key
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import (

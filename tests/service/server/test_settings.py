@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from compiler.errors import InvalidOptionError
-from service.configuration import load_settings, unknown_variables
-from service.settings import Settings
+from rationale.errors import InvalidOptionError
+from rationale_service.configuration import load_settings, unknown_variables
+from rationale_service.settings import Settings
 
 TABLE = Path(__file__).parents[3] / "docs" / "settings.md"
 

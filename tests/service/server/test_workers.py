@@ -15,7 +15,7 @@ import tritonclient.grpc as triton
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from service.cli.main import app
+from rationale_service.cli.main import app
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import SECONDS, Child, grpc_address, ready_line, serve, until

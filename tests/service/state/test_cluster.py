@@ -17,11 +17,11 @@ import httpx
 import numpy as np
 import pytest
 
-from service.decisions.audit.ledger import Ledger
-from service.decisions.audit.rows import Inputs
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.verify import verify
-from service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.ledger import Ledger
+from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.trail import RecordedDecision
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import until

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from service.explainers import following
-from service.explainers.artifact_store import ArtifactStore
-from service.explainers.records import Artifact
-from service.repository.entry import Entry
+from rationale_service.explainers import following
+from rationale_service.explainers.artifact_store import ArtifactStore
+from rationale_service.explainers.records import Artifact
+from rationale_service.repository.entry import Entry
 from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
-from service.errors import StateUnavailableError
-from service.settings import Settings
-from service.state import sql
-from service.state.replica import this_process
-from service.state.state import State
-from service.state.tables import leases
+from rationale_service.errors import StateUnavailableError
+from rationale_service.settings import Settings
+from rationale_service.state import sql
+from rationale_service.state.replica import this_process
+from rationale_service.state.state import State
+from rationale_service.state.tables import leases
 from tests.service.decisions.audit.postgres import Postgres
 
 NOTE = {"text": "kept", "numbers": [1, 0.5, None, True]}
@@ -137,7 +137,7 @@ def test_a_lease_is_one_replica_s(state: State, other: State, monkeypatch: pytes
 DYING = """
 import os, sys
 from pathlib import Path
-from service.state.state import State
+from rationale_service.state.state import State
 
 state = State(Path(sys.argv[1]), sys.argv[2] or None)
 state.write(("note", "a", {"text": "committed"}))

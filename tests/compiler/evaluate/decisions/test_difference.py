@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from compiler import DeepShap, compile_model
-from compiler.evaluate.decisions.difference import OTHER_OUTPUTS, OTHER_REFERENCES, difference
-from service.cli.main import app
+from rationale import DeepShap, compile_model
+from rationale.evaluate.decisions.difference import OTHER_OUTPUTS, OTHER_REFERENCES, difference
+from rationale_service.cli.main import app
 from tests.compiler.decisions.linear import (
     BANKRUPT,
     CODES,

@@ -14,15 +14,15 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from compiler import Comparisons, DeepShap, InvalidOptionError, compile_model
-from compiler.errors import RepositoryError
-from compiler.evaluate.decisions.decided import decide_file
-from compiler.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, NOT_RECORDED, Report, report
-from compiler.evaluate.decisions.moved import Moved
-from compiler.evaluate.decisions.plots import plots
-from compiler.evaluate.decisions.report import tables
-from compiler.references.draws import draws
-from service.cli.main import app
+from rationale import Comparisons, DeepShap, InvalidOptionError, compile_model
+from rationale.errors import RepositoryError
+from rationale.evaluate.decisions.decided import decide_file
+from rationale.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, NOT_RECORDED, Report, report
+from rationale.evaluate.decisions.moved import Moved
+from rationale.evaluate.decisions.plots import plots
+from rationale.evaluate.decisions.report import tables
+from rationale.references.draws import draws
+from rationale_service.cli.main import app
 from tests.compiler.decisions.linear import (
     BANKRUPT,
     BY_SCORE,

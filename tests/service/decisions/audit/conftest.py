@@ -9,12 +9,12 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from service.decisions.audit.ledger import Ledger
-from service.decisions.audit.rows import Inputs
-from service.decisions.audit.signatures import PrivateKey, PublicKey
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.store import AuditStore
-from service.decisions.trail import RecordedDecision
+from rationale_service.decisions.audit.ledger import Ledger
+from rationale_service.decisions.audit.rows import Inputs
+from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.decisions.trail import RecordedDecision
 from tests.service.decisions.audit.postgres import Postgres, postgres
 
 

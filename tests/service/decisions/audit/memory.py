@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from service.decisions.audit.rows import Row, checkpoint_of
-from service.decisions.audit.store import Chain, ChainEnds, DuplicateError
+from rationale_service.decisions.audit.rows import Row, checkpoint_of
+from rationale_service.decisions.audit.store import Chain, ChainEnds, DuplicateError
 
 
 class MemoryStore:

@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from service.cli.main import app
-from service.decisions.audit.acts import Act, record, verify_acts
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.store import AuditStore
-from service.settings import Settings
+from rationale_service.cli.main import app
+from rationale_service.decisions.audit.acts import Act, record, verify_acts
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.decisions.audit.test_store import sqlite, store

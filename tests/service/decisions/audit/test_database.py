@@ -10,14 +10,14 @@ from alembic.migration import MigrationContext
 from pydantic import ValidationError
 from sqlalchemy import inspect, text
 
-from compiler.errors import InvalidOptionError
-from service.configuration import load_settings
-from service.decisions.audit.ledger import open_ledger, place_of
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.tables import metadata
-from service.decisions.audit.verify import verify
-from service.errors import StateUnavailableError, UnknownResourceError
-from service.settings import Settings
+from rationale.errors import InvalidOptionError
+from rationale_service.configuration import load_settings
+from rationale_service.decisions.audit.ledger import open_ledger, place_of
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.tables import metadata
+from rationale_service.decisions.audit.verify import verify
+from rationale_service.errors import StateUnavailableError, UnknownResourceError
+from rationale_service.settings import Settings
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.postgres import Postgres
 

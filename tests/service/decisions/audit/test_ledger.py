@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select, text
 
-from compiler.errors import InvalidOptionError
-from service.decisions.audit.ledger import Ledger
-from service.decisions.audit.retention import erase
-from service.decisions.audit.rows import Inputs, WrongInstanceError
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.tables import decisions, input_keys
-from service.decisions.audit.verify import verify
-from service.errors import ConflictError, StateUnavailableError, UnknownResourceError
+from rationale.errors import InvalidOptionError
+from rationale_service.decisions.audit.ledger import Ledger
+from rationale_service.decisions.audit.retention import erase
+from rationale_service.decisions.audit.rows import Inputs, WrongInstanceError
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.tables import decisions, input_keys
+from rationale_service.decisions.audit.verify import verify
+from rationale_service.errors import ConflictError, StateUnavailableError, UnknownResourceError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute
 
@@ -109,7 +109,7 @@ def test_rows_of_one_transaction_stand_by_their_keys(database: SqlStore) -> None
 PROCESS = """
 import sys
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
-from service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.sql import SqlStore
 url, name = sys.argv[1:]
 ledger = ledger_of(SqlStore(url))
 sys.stdin.read()

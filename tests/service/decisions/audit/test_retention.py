@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from service.decisions.audit import sql
-from service.decisions.audit.heads import heads
-from service.decisions.audit.retention import months_ago
-from service.decisions.audit.rows import Inputs, placed_digest
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.tables import checkpoints
-from service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit import sql
+from rationale_service.decisions.audit.heads import heads
+from rationale_service.decisions.audit.retention import months_ago
+from rationale_service.decisions.audit.rows import Inputs, placed_digest
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.tables import checkpoints
+from rationale_service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.test_ledger import everything
 from tests.service.decisions.audit.test_verify import execute

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from service.decisions.audit.heads import SignedHead, heads, read_signed, signed
-from service.decisions.audit.retention import erase, erasure_of
-from service.decisions.audit.rows import Head, Inputs, content_digest, digest, placed_digest
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.verify import Fault, verify
+from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
+from rationale_service.decisions.audit.retention import erase, erasure_of
+from rationale_service.decisions.audit.rows import Head, Inputs, content_digest, digest, placed_digest
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 from tests.service.decisions.audit.test_verify import execute
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from compiler.errors import InvalidOptionError
-from service.decisions.audit.heads import SignedHead, heads, read_signed, signed
-from service.decisions.audit.ledger import Ledger
-from service.decisions.audit.rows import GENESIS
-from service.decisions.audit.signatures import PrivateKey, PublicKey
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.verify import Fault, verify
+from rationale.errors import InvalidOptionError
+from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
+from rationale_service.decisions.audit.ledger import Ledger
+from rationale_service.decisions.audit.rows import GENESIS
+from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.verify import Fault, verify
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 
 ROWS = 7
@@ -113,7 +113,7 @@ def test_an_inserted_row(database: SqlStore, chain: str) -> None:
         c=chain,
     )
     third = list(stored(database, chain))[2]
-    from service.decisions.audit.rows import Head
+    from rationale_service.decisions.audit.rows import Head
 
     forged, _ = Head(chain, 3, third["hash"]).append({**third, "id": "forged"})
     names = ", ".join(forged)
@@ -123,7 +123,7 @@ def test_an_inserted_row(database: SqlStore, chain: str) -> None:
 
 
 def test_a_row_that_was_replaced_with_its_digest(database: SqlStore, chain: str) -> None:
-    from service.decisions.audit.rows import digest
+    from rationale_service.decisions.audit.rows import digest
 
     third = list(stored(database, chain))[2] | {"caller": "nobody"}
     execute(

@@ -17,18 +17,18 @@ from pydantic import SecretStr
 from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
-from compiler.errors import InvalidOptionError
-from service import database as opening
-from service.decisions.audit import writer
-from service.decisions.audit.ledger import open_ledger
-from service.decisions.audit.retention import months_ago
-from service.decisions.audit.sql import SqlStore
-from service.decisions.audit.verify import verify
-from service.decisions.audit.writer import DatabaseTrail, trail_of
-from service.decisions.trail import NoTrail
-from service.errors import ConflictError, QueueFullError, StateUnavailableError
-from service.observability.metrics import Metrics
-from service.settings import Settings
+from rationale.errors import InvalidOptionError
+from rationale_service import database as opening
+from rationale_service.decisions.audit import writer
+from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.audit.retention import months_ago
+from rationale_service.decisions.audit.sql import SqlStore
+from rationale_service.decisions.audit.verify import verify
+from rationale_service.decisions.audit.writer import DatabaseTrail, trail_of
+from rationale_service.decisions.trail import NoTrail
+from rationale_service.errors import ConflictError, QueueFullError, StateUnavailableError
+from rationale_service.observability.metrics import Metrics
+from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.decisions.audit.conftest import decision
@@ -375,9 +375,9 @@ async def test_pruning_without_a_descriptor_left_is_one_line(
 PROCESS = """
 import asyncio, os, resource, sys
 from pathlib import Path
-from service.decisions.audit import writer
-from service.errors import StateUnavailableError
-from service.settings import Settings
+from rationale_service.decisions.audit import writer
+from rationale_service.errors import StateUnavailableError
+from rationale_service.settings import Settings
 from tests.service.decisions.audit.conftest import decision
 
 writer._LOOK_AGAIN_S = 0.05

@@ -1,0 +1,5 @@
+"""`python -m rationale`: the command `rationale`."""
+
+from rationale_service.cli.main import app
+
+app()

@@ -1,0 +1,150 @@
+"""The compiler's commands of `rationale`; the service adds its own."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from rationale.bench import cli as cli_bench
+from rationale.cli import compile_options as given
+from rationale.cli import decisions, entries, references
+from rationale.terminal import Repository, progress_bar, report, reporting_errors
+
+if TYPE_CHECKING:
+    from rationale.request import CompileRequest
+
+app = typer.Typer(
+    name="rationale",
+    help="Why did the model decide this? Compiles an ONNX model into one graph that answers with the "
+    "prediction and its explanation, and serves it.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command("compile")
+def compile_command(
+    model: given.Model,
+    name: given.Name,
+    method: given.Method = "deepshap",
+    references: given.References = None,
+    open_references: given.OpenReferences = None,
+    repository: Repository = Path("model_repository"),
+    targets: given.Targets = None,
+    output: given.Output = None,
+    logits: given.Logits = False,
+    inputs: given.Inputs = None,
+    layers: given.Layers = None,
+    concepts: given.Concepts = None,
+    concept_axis: given.ConceptAxis = None,
+    custom_ops: given.CustomOps = None,
+    allow_pickle: given.AllowPickle = False,
+    allow_parity: given.AllowParity = None,
+    missing: given.Missing = None,
+    size: given.Size = None,
+    features: given.Features = None,
+    group: given.Group = None,
+    decision: given.Decision = None,
+    compare: given.Compare = None,
+    draws: given.Draws = 0,
+    steps: given.Steps = None,
+    samples: given.Samples = None,
+    permutations: given.Permutations = None,
+    sigma: given.Sigma = None,
+    seed: given.Seed = None,
+    standard_error: given.StandardError = False,
+    composite: given.Composite = None,
+    rule: given.Rule = None,
+    low: given.Low = None,
+    high: given.High = None,
+    epsilon: given.Epsilon = None,
+    covers: given.Covers = None,
+    space: given.Space = None,
+    interactions: given.Interactions = False,
+    provider: given.Provider = "cpu",
+    runtime: given.Runtime = "onnxruntime",
+    threads: given.Threads = None,
+    memory_budget: given.MemoryBudget = "4GB",
+    storage: given.Storage = "float32",
+    one_shot: given.OneShot = False,
+) -> None:
+    """Compile MODEL and its explanation into a model repository.
+
+    Writes two entries that `rationale serve` and Triton serve as they are: NAME, the plain model, and
+    NAME_explain, one graph that also returns attributions, base value and completeness gap. Nothing is
+    written unless the graph reproduces the model and its attributions add up. With --one-shot both are one
+    entry, NAME.
+
+    Example: rationale compile credit.onnx --references approved.csv --name credit
+    """
+    options = locals()
+    with reporting_errors():
+        from rationale.artefact.repository import check_name
+        from rationale.from_files import compile_files
+
+        check_name(name)
+        request = _request(options)
+        with progress_bar() as progress:
+            compiled = compile_files(request, model, references, progress)
+            entry = compiled.write(repository, name)
+        if compiled.conversion is not None:
+            print(compiled.conversion)
+        report(compiled.manifest)
+        print(f"wrote {entry}" if one_shot else f"wrote {entry.parent / name} and {entry}")
+        if compiled.comparisons:
+            kinds = [one.name for one in compiled.comparisons if one.kind == "baseline"]
+            kinds += [f"{draws} draws of the references"] * bool(draws)
+            print(f"wrote {len(compiled.comparisons)} comparisons beside: {', '.join(kinds)}")
+
+
+def _request(given: Mapping[str, Any]) -> "CompileRequest":
+    """Return what the options ask for; raise InvalidOptionError for what makes no sense."""
+    from rationale.explain.methods import METHODS, REFERENCES, takes_seed
+    from rationale.machine import Deployment, parse_bytes
+    from rationale.request import (
+        CompileRequest,
+        parse_compare,
+        parse_composite,
+        parse_concepts,
+        parse_features,
+        parse_groups,
+        parse_layers,
+        parse_sizes,
+        parse_targets,
+    )
+
+    of_methods = {option for row in METHODS.values() for option in (*row.needs, *row.takes)} - {REFERENCES}
+    options = {name: given[name] for name in of_methods & given.keys()}
+    options = {name: value for name, value in options.items() if value is not False and value != []}
+    options["composite"] = parse_composite(given["composite"])
+    options["seed"] = given["seed"] if not given["draws"] or takes_seed(given["method"]) else None
+    same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
+    return CompileRequest(
+        **{name: given[name] for name in same - {"features", "custom_ops"}},
+        options=options,
+        targets=parse_targets(given["targets"]),
+        features=parse_features(given["features"] or []),
+        groups=parse_groups(given["group"] or []),
+        sizes=parse_sizes(given["size"] or []),
+        layers=parse_layers(given["layers"] or []),
+        concepts=parse_concepts(given["concepts"], given["concept_axis"]),
+        custom_ops=tuple(given["custom_ops"] or ()),
+        compare=parse_compare(given["compare"] or []),
+        draws_seed=given["seed"] or 0,
+        deployment=Deployment(
+            given["provider"],
+            given["threads"],
+            parse_bytes(given["memory_budget"]),
+            given["storage"],
+            given["one_shot"],
+            given["runtime"],
+        ),
+    )
+
+
+app.add_typer(entries.app)
+app.add_typer(references.app)
+app.add_typer(decisions.app, name="decisions")
+app.add_typer(cli_bench.app)

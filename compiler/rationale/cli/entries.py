@@ -1,0 +1,340 @@
+"""`rationale explain`, `export`, `check` and `evaluate`: commands on written entries; and `operators`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rationale.cli.repositories import Repository
+from rationale.errors import InvalidOptionError
+from rationale.terminal import console, progress_bar, report, reporting_errors
+
+app = typer.Typer()
+
+
+@app.command("explain")
+def explain_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
+    rows_in: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            help="Rows to explain: .npz, .npy, .csv or .parquet. Or many .parquet files: a folder, a pattern "
+            "('2026/*.parquet') or a URL of either (s3://…, gs://…).",
+            metavar="FILE|FOLDER",
+        ),
+    ],
+    repository: Repository = Path("model_repository"),
+    save: Annotated[
+        str | None,
+        typer.Option(
+            help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
+            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor). Of many "
+            "files: the folder, or its URL, for one .parquet each; a run that was interrupted goes on.",
+            metavar="FILE|FOLDER",
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Of many files: columns that are written as they are.", metavar="NAME,…"),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of many files: on so many cores; all by default.", min=1)
+    ] = None,
+    rows: Annotated[
+        str, typer.Option(help="Print so many rows of the file, or all.", metavar="N|all")
+    ] = "10",
+    top: Annotated[int, typer.Option(help="Print this many features of each row.", min=1)] = 10,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="Draw the first rows to this .png, .svg or .pdf: bars for tables, a heatmap for images, "
+            "shaded words for token ids.",
+            metavar="FILE",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a page to send: the --rows with the same pictures, and an overview of all. It is one "
+            "file that loads and runs nothing.",
+            metavar="FILE",
+        ),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(
+            help="Of --plot and --html: what token ids stand for; a tokenizer.json, or a text file with a "
+            "token a line.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """Explain the rows of a file with a compiled entry, without a server.
+
+    Prints for each row what the model answered, the mean over the references (base), and the features with
+    the largest attributions; the gap is what they leave unexplained. --plot and --html draw them.
+
+    Example: rationale explain credit --input applicants.csv --save reasons.csv --plot reasons.png
+
+    Of a portfolio: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
+    """
+    with reporting_errors():
+        from rationale.explanations.answered_files import is_portfolio
+        from rationale.explanations.explain import explain_file, parse_rows
+        from rationale.explanations.portfolio import explain_portfolio
+
+        if tokenizer is not None and plot is None and html is None:
+            raise InvalidOptionError("--tokenizer: only with --plot FILE or --html FILE.")
+        if is_portfolio(rows_in):
+            if save is None or plot is not None or html is not None:
+                raise InvalidOptionError(
+                    f"--input {rows_in}: many files want --save FOLDER, and neither --plot nor --html."
+                )
+            with progress_bar() as progress:
+                kept = [] if keep is None else [name.strip() for name in keep.split(",")]
+                done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
+            print("\n".join(done))
+            return
+        if keep is not None or threads is not None:
+            raise InvalidOptionError(
+                "--keep and --threads: only where --input is many files: a folder, or a pattern such as "
+                "'loans-*.parquet'."
+            )
+        shown, input_file = parse_rows(rows), Path(rows_in)
+        if plot is not None:
+            from rationale.explanations.plot import draw_file
+
+            print(draw_file(repository, name, input_file, plot, top, tokenizer))
+        if html is not None:
+            from rationale.explanations.report import report_file
+
+            with progress_bar() as progress:
+                message = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
+            print(message)
+        with progress_bar() as progress:
+            lines = explain_file(
+                repository, name, input_file, None if save is None else Path(save), top, shown, progress
+            )
+        for line in lines:
+            print(line)
+
+
+@app.command("export")
+def export_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
+    html: Annotated[Path, typer.Option(help="Write this .html.", metavar="FILE")],
+    repository: Repository = Path("model_repository"),
+    onnxruntime_web: Annotated[
+        Path | None,
+        typer.Option(
+            help="The npm package onnxruntime-web, unpacked, or a folder whose node_modules has it. Default: "
+            "node_modules here, else fetched once by npm.",
+            metavar="FOLDER",
+        ),
+    ] = None,
+    ranges: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows whose least and largest values the sliders go over: .csv, .parquet, .npz or .npy; no "
+            "row is in the page. Default: what the decision profile says, else the references.",
+            metavar="FILE",
+        ),
+    ] = None,
+) -> None:
+    """Write a small entry as one page that opens from disk: sliders, score and reasons, without a server.
+
+    The graph runs in the reader's browser, and no value leaves it. Of tables of up to 200 features. The graph
+    in the page holds what it needs of the references, which may be people's rows.
+
+    Example: rationale export credit --html credit.html
+    """
+    with reporting_errors():
+        from rationale.export.page import export_page
+
+        print("\n".join(export_page(repository, name, html, onnxruntime_web, ranges)))
+
+
+@app.command("diff")
+def diff_command(
+    old: Annotated[str, typer.Argument(help="The entry that decides now.", metavar="OLD")],
+    new: Annotated[str, typer.Argument(help="The entry that is to decide.", metavar="NEW")],
+    rows_in: Annotated[
+        Path,
+        typer.Option("--input", help="Rows to decide: .csv, .parquet, .npz or .npy.", metavar="FILE"),
+    ],
+    repository: Repository = Path("model_repository"),
+    max_flips: Annotated[
+        str | None,
+        typer.Option(help="End with status 1 where more rows are decided otherwise.", metavar="SHARE%"),
+    ] = None,
+    max_reasons: Annotated[
+        str | None,
+        typer.Option(
+            help="End with status 1 where of more rows that both decline the first reason is another.",
+            metavar="SHARE%",
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--json", help="Write all of it, and the rows that flip.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Compare two models with decision profiles on a portfolio, before one replaces the other.
+
+    Prints who is decided otherwise, whose first reason is another one, and which features' attributions
+    change: those of the difference of both models, where both have the same references.
+
+    Example: rationale diff credit credit-v2 --input portfolio.parquet --max-flips 1% --json diff.json
+    """
+    with reporting_errors():
+        from rationale.evaluate.decisions.difference import difference, lines, write_difference
+
+        most = {
+            "flips": parse_share("--max-flips", max_flips),
+            "first reasons": parse_share("--max-reasons", max_reasons),
+        }
+        with progress_bar() as progress:
+            found = difference(repository, old, new, rows_in, progress)
+        print("\n".join(lines(found)))
+        for note in found.notes:
+            print(note, file=sys.stderr)
+        if save is not None:
+            write_difference(found, save)
+        beyond = [
+            f"{what} {share:.2%} > {most[what]:.2%}"
+            for what, share in {"flips": found.flip_share, "first reasons": found.reason_share}.items()
+            if share > most[what]
+        ]
+        if beyond:
+            print(f"too much changes: {', '.join(beyond)}", file=sys.stderr)
+            raise typer.Exit(1)
+
+
+def parse_share(option: str, text: str | None) -> float:
+    """Parse "1%" or "0.01"; None is all. Raises InvalidOptionError."""
+    if text is None:
+        return 1.0
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise InvalidOptionError(f"{option} {text!r}: give a share such as 1% or 0.01.")
+    return share
+
+
+@app.command("check")
+def check_command(
+    name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
+    repository: Repository = Path("model_repository"),
+    runtime: Annotated[
+        str,
+        typer.Option(
+            help="What runs the entry, onnxruntime or openvino (pip install 'rationale[openvino]'), where "
+            "its answers are also compared with those of ONNX Runtime."
+        ),
+    ] = "onnxruntime",
+) -> None:
+    """Measure a written entry again: outputs unchanged, attributions complete, rows apart.
+
+    The same that `rationale compile` measures before it writes an entry: after an update of ONNX Runtime, or
+    on another machine.
+
+    Examples: rationale check credit; rationale check credit --runtime openvino
+    """
+    with reporting_errors():
+        from rationale.artefact.entry import check_entry
+
+        report(check_entry(repository, name, runtime))
+
+
+@app.command("evaluate")
+def evaluate_command(
+    names: Annotated[list[str], typer.Argument(help="One entry, or several to compare.", metavar="NAME")],
+    input_file: Annotated[
+        Path,
+        typer.Option(
+            "--input", help="Rows to judge on, two or more: .npz, .npy, .csv or .parquet.", metavar="FILE"
+        ),
+    ],
+    repository: Repository = Path("model_repository"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write evaluation.csv, evaluation.json and plots to this folder.", metavar="FOLDER"
+        ),
+    ] = None,
+    references: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The references an entry was compiled with, for the randomised-weights check and --shapley; "
+            "repeat for several. Without them these are left out where the method has references.",
+            metavar="FILE",
+        ),
+    ] = None,
+    rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,
+    seed: Annotated[int, typer.Option(help="Of all draws: the same seed, the same numbers.", min=0)] = 0,
+    perturbation: Annotated[
+        str, typer.Option(help="Of infidelity: baseline (features replaced) or gaussian (for slopes).")
+    ] = "baseline",
+    radius: Annotated[
+        float, typer.Option(help="Of max-sensitivity, in standard deviations of each feature in the file.")
+    ] = 0.1,
+    shapley: Annotated[
+        bool,
+        typer.Option(
+            "--shapley",
+            help="Also compare attributions with Shapley values, sampled from the model itself until their "
+            "standard error is 1%.",
+        ),
+    ] = False,
+    evaluations: Annotated[
+        int, typer.Option(help="Of --shapley: answers of the model for an entry, at most.", min=1)
+    ] = 50_000_000,
+) -> None:
+    """Measure how faithful explanations are to their model: one entry, or several to compare.
+
+    Deletion and insertion curves beside random orders, infidelity, max-sensitivity, and the correlation with
+    the explanations of the same model with redrawn weights. docs/evaluation.md says what each number means:
+    they judge faithfulness to the model, not to the world.
+
+    Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
+    """
+    with reporting_errors():
+        from rationale.artefact.folder import check_folder
+        from rationale.evaluate.evaluate import Settings, evaluate
+        from rationale.evaluate.report import show, show_shapley, write_report
+
+        if out is not None:
+            check_folder(out)
+        settings = Settings(rows, seed, perturbation, radius, shapley=shapley, evaluations=evaluations)
+        with progress_bar() as progress:
+            done = evaluate(repository, names, input_file, references or (), settings, progress)
+        console().print(show(done))
+        if (compared := show_shapley(done)) is not None:
+            console().print()
+            console().print(compared)
+        written, notes = write_report(done, settings, input_file, out)
+        for note in notes:
+            print(note, file=sys.stderr)
+        if out is not None:
+            print(f"wrote {', '.join(written)} to {out}")
+
+
+@app.command("operators")
+def operators_command() -> None:
+    """List the operators that can be explained: opsets, methods that serve them, how they are tested."""
+    from rich.table import Table
+
+    with reporting_errors():
+        from rationale.cli.operator_table import operator_table  # imports the rules of packages
+
+        rows = operator_table()
+    table = Table(box=None, pad_edge=False)
+    for title in ("operator", "opsets", "kind", "methods", "tested by", "how", "package"):
+        table.add_column(title, no_wrap=True)
+    table.columns[-1].header = "package" * any(row.package for row in rows)
+    for row in rows:
+        table.add_row(row.name, row.opsets, row.kind, row.methods, row.tested, row.how, row.package)
+    console().print(table)

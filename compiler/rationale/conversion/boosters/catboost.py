@@ -1,0 +1,241 @@
+"""CatBoost models, read from the JSON that they save."""
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import catboost
+import numpy as np
+
+from rationale.conversion.boosters import tables
+from rationale.conversion.boosters.tables import Categories, Table
+from rationale.conversion.boosters.trees import Boosted, Leaf, Lookup, Split, Tree, unknown
+from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.rows import Features, Rows, rows_of
+from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
+from rationale.references.tables import shown
+
+_LINKS = {
+    **dict.fromkeys("Logloss CrossEntropy MultiClassOneVsAll".split(), "LOGISTIC"),
+    **dict.fromkeys(
+        "RMSE MultiRMSE MAE Quantile LogLinQuantile MAPE Huber Expectile LogCosh Lq".split(), "NONE"
+    ),
+    **dict.fromkeys("QueryRMSE PairLogit PairLogitPairwise YetiRank YetiRankPairwise".split(), "NONE"),
+    **dict.fromkeys("Poisson Tweedie".split(), "Exp"),
+    "MultiClass": "SOFTMAX",
+}
+_OTHER = -1.0  # the code of a category that no row of the references has
+_EMPTY = 2**64 - 1  # in place of a hash
+_FACTOR = np.uint64(0x4906BA494954CB65)
+MOST_COMBINATIONS = 1 << 20  # of categories, in one table
+
+
+def features(model: Any) -> Features:
+    names, coded = tuple(model.feature_names_), model.get_cat_feature_indices()
+    named = names != tuple(map(str, range(len(names))))
+    return Features(len(names), names if named else None, frozenset(names[i] for i in coded))
+
+
+def as_onnx(model: Any, example: Any) -> AsOnnx:
+    """Convert a CatBoost model.
+
+    Raises:
+        InvalidOptionError: the model has categories, and there is no example.
+        UnsupportedModelError: what is not read.
+        InvalidReferencesError: a category is missing.
+    """
+    known, coded = features(model), model.get_cat_feature_indices()
+    if example is None and coded:
+        raise InvalidOptionError(
+            "CatBoost's file keeps hashes of categories, and no names: give references, or `convert(model, "
+            "example)` rows, with every category that the model knows."
+        )
+    assert known.count is not None
+    table, given = _Table(known.count, known.names, [None] * known.count, _OTHER), dict[str, Any]()
+    if coded:
+        rows = rows_of(example, known)
+        categories = [set(map(_plain, c)) if i in coded else () for i, c in enumerate(rows.columns)]
+        kept: list[Categories | None] = [
+            {v: float(code) for code, v in enumerate(sorted(own))} or None for own in categories
+        ]
+        table = replace(table, names=rows.names, categories=kept)
+        given = {"pool": catboost.Pool(table.frame(rows), cat_features=coded)}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.json"
+        model.save_model(str(file), format="json", **given)
+        read = _Reading(json.loads(file.read_text()), table).boosted(getattr(model, "classes_", ()))
+    return tables.as_onnx(read, table, "predictions", example, partial(_answers, model, read))
+
+
+def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray]:
+    """Return a classifier's labels and probabilities, as its ONNX model; else numbers."""
+    if read.classes is None:
+        kind = "Exponent" if read.link == "Exp" else "RawFormulaVal"
+        # A ranker's own predict() knows no types.
+        return (np.asarray(catboost.CatBoost.predict(model, rows, prediction_type=kind)),)
+    labels = model.predict(rows, prediction_type="Class")
+    return np.asarray(labels).reshape(-1), np.asarray(model.predict(rows, prediction_type="Probability"))
+
+
+class _Table(Table):
+    """With categories as they are given: texts, or whole numbers."""
+
+    def frame(self, rows: Rows) -> Any:
+        table = rows.frame()
+        for i, own in enumerate(self.categories):
+            if own is not None:
+                table[self.called(i)] = table[self.called(i)].map(_plain)
+        return table
+
+
+def _plain(category: Any) -> str | int:
+    """Return a category as CatBoost takes it: it hashes a whole number like its digits."""
+    return category if isinstance(category, str) else int(category)
+
+
+class _Reading:
+    """CatBoost's JSON, with the categories of the references."""
+
+    def __init__(self, dump: Any, table: Table) -> None:
+        self.dump, self.table, self.known = dump, table, dump["features_info"]
+        hashes = {entry["value"]: entry["hash"] for entry in self.known.get("cat_features_hash", ())}
+        self.floats = [one["flat_feature_index"] for one in self.known.get("float_features", ())]
+        self.coded = [one["flat_feature_index"] for one in self.known.get("categorical_features", ())]
+        # [categories] of each, as signed 32-bit numbers; the codes are positions
+        self.hashes = [
+            np.array([hashes[str(v)] for v in table.categories[i] or ()], np.uint32).astype(np.int32)
+            for i in self.coded
+        ]
+
+    def boosted(self, classes: Sequence[Any]) -> Boosted:
+        loss = self.dump["model_info"]["params"]["loss_function"]["type"]
+        if loss not in _LINKS:
+            raise unknown("CatBoost", "loss_function", loss, _LINKS)
+        scale, base = self.dump["scale_and_bias"]
+        splits, lookups = list(self._splits()), [self._lookup(ctr) for ctr in self.known.get("ctrs", ())]
+        link = _LINKS[loss]
+        labels = np.asarray(classes if len(classes) else range(max(len(base), 2)))
+        return Boosted(
+            trees=[
+                *(_level_by_level(t, splits, len(base), scale) for t in self.dump.get("oblivious_trees", ())),
+                *(_side_by_side(t, splits, scale) for t in self.dump.get("trees", ())),
+            ],
+            base=np.asarray(base, np.float64),
+            link=link,
+            classes=labels if link in ("LOGISTIC", "SOFTMAX") else None,
+            lookups=lookups,
+        )
+
+    def _splits(self) -> Iterator[Split]:
+        """Yield the splits by their numbers; `yes`: a bit of a leaf's index is 0, but for a category."""
+        for one in self.known.get("float_features", ()):
+            for border in one["borders"]:
+                missing = one["nan_value_treatment"] != "AsTrue"
+                yield Split(one["flat_feature_index"], 0, 1, missing, bound=border)
+        for one, hashes in zip(self.known.get("categorical_features", ()), self.hashes, strict=True):
+            for value in one.get("values", ()):
+                (codes,) = np.nonzero(hashes == np.int32(value))
+                self._check(one["flat_feature_index"], len(codes) == 1)
+                yield Split(one["flat_feature_index"], 1, 0, missing=False, among=(int(codes[0]),))
+        for i, one in enumerate(self.known.get("ctrs", ())):
+            for border in one["borders"]:
+                yield Split(self.table.count + i, 0, 1, missing=True, bound=border)
+
+    def _check(self, feature: int, known: bool) -> None:
+        if not known:
+            raise InvalidReferencesError(
+                f"the references lack a category of {self.table.called(feature)!r} that the model knows. "
+                "CatBoost keeps hashes of categories, and no names: give rows with each of them."
+            )
+
+    def _lookup(self, ctr: Any) -> Lookup:
+        """Return a statistic of the target, by the hash of categories.
+
+        One or several categories count, and splits together with them.
+        """
+        digits, axes = list[tuple[int, str, float]](), list[np.ndarray]()
+        for part in ctr["elements"]:
+            if part["combination_element"] == "cat_feature_value":
+                of = part["cat_feature_index"]
+                digits.append((self.coded[of], "Add", 1))
+                axes.append(self.hashes[of].astype(np.int64).astype(np.uint64))
+            elif part["combination_element"] == "float_feature":
+                of = part["float_feature_index"]
+                over = self.known["float_features"][of]["nan_value_treatment"] == "AsTrue"  # NaN is
+                digits.append((self.floats[of], "LessOrEqual" if over else "Greater", part["border"]))
+                axes.append(np.array([1, 0] if over else [0, 1], np.uint64))
+            else:
+                of = part["cat_feature_index"]
+                (codes,) = np.nonzero(self.hashes[of] == np.int32(part["value"]))
+                self._check(self.coded[of], len(codes) == 1)
+                digits.append((self.coded[of], "Equal", float(codes[0])))
+                axes.append(np.arange(2, dtype=np.uint64))
+        if prod(len(axis) + 1 for axis in axes) > MOST_COMBINATIONS:
+            names = [self.table.called(feature) for feature, *_ in digits]
+            raise UnsupportedModelError(
+                f"CatBoost combines {shown(names)}, with more than {MOST_COMBINATIONS} combinations of their "
+                "categories: train with max_ctr_complexity=1."
+            )
+        hashes = reduce(_hashed, np.ix_(*axes), np.zeros((), np.uint64))
+        stored = self.dump["ctr_data"][ctr["identifier"]]
+        entries = np.array(stored["hash_map"], object).reshape(-1, stored["hash_stride"])
+        keys = entries[:, 0].astype(np.uint64)
+        self._check(digits[0][0], bool(np.isin(keys[keys != _EMPTY], hashes).all()))
+        values = {
+            k: _statistic(ctr, stored, row) for k, row in zip(keys.tolist(), entries[:, 1:], strict=True)
+        }
+        other = _statistic(ctr, stored, entries[0, 1:] * 0)
+        found = np.array([values.get(h, other) for h in hashes.reshape(-1).tolist()]).reshape(hashes.shape)
+        unknown = [(int(operator == "Add"), 0) for _, operator, _ in digits]
+        return Lookup(digits, np.pad(found, unknown, constant_values=other))
+
+
+def _hashed(before: np.ndarray, value: np.ndarray) -> np.ndarray:
+    return np.asarray(_FACTOR * (before + _FACTOR * value))
+
+
+def _statistic(ctr: Any, stored: Any, counts: np.ndarray) -> float:
+    kind, border = ctr["ctr_type"], ctr["target_border_idx"]
+    if kind in ("BinarizedTargetMeanValue", "FloatTargetMeanValue"):
+        good, total = counts
+    elif kind in ("Counter", "FeatureFreq"):
+        good, total = counts[0], stored["counter_denominator"]
+    else:
+        good = counts[border] if kind == "Buckets" else counts[border + 1 :].sum()
+        total = counts.sum()
+    share = np.float32(good + ctr["prior_numerator"]) / np.float32(total + ctr["prior_denomerator"])
+    return float((share + np.float32(ctr["shift"])) * np.float32(ctr["scale"]))
+
+
+def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: float) -> Tree:
+    """Return a symmetric tree.
+
+    A node's index among those of its level is what the splits above made of the bits.
+    """
+    levels = [splits[one["split_index"]] for one in tree["splits"] or ()]
+    nodes = dict[int, Split | Leaf]()
+    for level, split in enumerate(levels):
+        first, following = 2**level - 1, 2 ** (level + 1) - 1
+        for position in range(2**level):
+            yes, no = (following + position + (bit << level) for bit in (split.yes, split.no))
+            nodes[first + position] = replace(split, yes=yes, no=no)
+    leaves = scale * np.array(tree["leaf_values"]).reshape(-1, columns)
+    return nodes | {len(nodes) + i: dict(enumerate(leaf)) for i, leaf in enumerate(leaves.tolist())}
+
+
+def _side_by_side(root: Any, splits: Sequence[Split], scale: float) -> Tree:
+    """Return a tree of any shape, whose splits lead to the right where the bit is 1."""
+    nodes, pending = dict[int, Split | Leaf](), [root]
+    for number, node in enumerate(pending):
+        if "split" in node:
+            split, left = splits[node["split"]["split_index"]], len(pending)
+            pending += [node["left"], node["right"]]
+            nodes[number] = replace(split, yes=left + split.yes, no=left + split.no)
+        else:
+            nodes[number] = dict(enumerate((scale * np.atleast_1d(node["value"])).tolist()))
+    return nodes

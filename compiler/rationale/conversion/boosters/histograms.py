@@ -1,0 +1,105 @@
+"""scikit-learn's histogram boosting, read from the nodes of its predictors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rationale.conversion.boosters import tables
+from rationale.conversion.boosters.tables import Categories, Table, is_text
+from rationale.conversion.boosters.trees import Boosted, Leaf, Split, Tree, labels_of
+from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.rows import Features
+
+
+def features(model: Any) -> Features:
+    return table_of(model).features
+
+
+def as_onnx(model: Any, example: Any) -> AsOnnx:
+    read, table = boosted(model), table_of(model)
+    return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, rows))
+
+
+def boosted(model: Any) -> Boosted:
+    base = np.reshape(model._baseline_prediction, -1).astype(np.float64)
+    link = "Exp" if type(model._loss.link).__name__ == "LogLink" else "NONE"
+    classes = getattr(model, "classes_", None)
+    if classes is not None:
+        link, classes = "LOGISTIC" if len(base) == 1 else "SOFTMAX", labels_of(classes)
+    columns = _columns(model)
+    known = _categories(model)
+    codes = [_codes(known[i]) if i in known else () for i in columns]
+    return Boosted(
+        trees=[
+            _tree(predictor, column, columns, codes)
+            for group in model._predictors
+            for column, predictor in enumerate(group)
+        ],
+        base=base,
+        link=link,
+        classes=classes,
+    )
+
+
+def table_of(model: Any) -> Table:
+    names, known = getattr(model, "feature_names_in_", None), _categories(model)
+    return Table(
+        model.n_features_in_,
+        None if names is None else tuple(map(str, names)),
+        [known[i] if is_text(known.get(i)) else None for i in range(model.n_features_in_)],
+    )
+
+
+def _tree(predictor: Any, column: int, columns: Sequence[int], codes: Sequence[Any]) -> Tree:
+    """Return a tree's nodes; a category that it does not know goes where a missing value does.
+
+    Args:
+        columns: of the table, for each feature of the tree: categories stand in front there.
+        codes: of each feature's categories, as they come in.
+    """
+    nodes = dict[int, Split | Leaf]()
+    for number, node in enumerate(predictor.nodes):
+        feature, left, right = (int(node[name]) for name in ("feature_idx", "left", "right"))
+        missing_left = bool(node["missing_go_to_left"])
+        if node["is_leaf"]:
+            nodes[number] = {column: float(node["value"])}
+        elif node["is_categorical"]:
+            words = predictor.raw_left_cat_bitsets[node["bitset_idx"]]
+            among = tuple(
+                code
+                for i, code in enumerate(codes[feature])
+                if bool(int(words[i // 32]) >> i % 32 & 1) != missing_left
+            )
+            yes, no = (right, left) if missing_left else (left, right)
+            nodes[number] = Split(columns[feature], yes, no, missing=False, among=among)
+        else:
+            bound = float(node["num_threshold"])
+            nodes[number] = Split(columns[feature], left, right, missing_left, bound=bound)
+    return nodes
+
+
+def _codes(categories: Categories) -> Sequence[float]:
+    """Categories as they come in: texts are numbered in front, and numbers are not."""
+    return list(categories.values()) if is_text(categories) else list(map(float, categories))
+
+
+def _columns(model: Any) -> list[int]:
+    coded = np.zeros(model.n_features_in_, bool) if model.is_categorical_ is None else model.is_categorical_
+    return [*map(int, np.flatnonzero(coded)), *map(int, np.flatnonzero(~coded))]
+
+
+def _categories(model: Any) -> dict[int, Categories]:
+    """Return the codes of each column's categories."""
+    if model.is_categorical_ is None:
+        return {}
+    known = model._preprocessor.named_transformers_["encoder"].categories_
+    return {
+        i: {value: float(code) for code, value in enumerate(values) if value == value and value is not None}
+        for i, values in zip(_columns(model), known, strict=False)
+    }
+
+
+def _answers(model: Any, rows: Any) -> Sequence[np.ndarray | None]:
+    answer = np.asarray(model.predict(rows))
+    return (answer, model.predict_proba(rows)) if hasattr(model, "classes_") else (answer,)

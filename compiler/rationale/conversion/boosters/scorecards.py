@@ -1,0 +1,164 @@
+"""optbinning's scorecards: a sum of points, read by asking the card for those of each bin."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rationale.conversion.boosters import tables
+from rationale.conversion.boosters.tables import Categories, Table, is_text
+from rationale.conversion.boosters.trees import Boosted, Split, Tree
+from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.rows import Features, Rows
+from rationale.errors import UnsupportedModelError
+
+_UNKNOWN = "\0"  # no category
+_MISSING = ""  # a missing text, as an input of ONNX
+
+
+def features(model: Any) -> Features:
+    return _table_of(_variables(model)).features
+
+
+def as_onnx(model: Any, example: Any) -> AsOnnx:
+    """Raise UnsupportedModelError for what is no fitted scorecard of bins."""
+    variables = _variables(model)
+    table = _table_of(variables)
+    read = _boosted(model, variables, table)
+    return tables.as_onnx(read, table, "score", example, lambda rows: (_scores(model, rows),))
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """One that the card reads.
+
+    Attributes:
+        bounds: of a numerical one, where a bin ends and the next begins.
+        values: those with points of their own: categories, and special codes.
+    """
+
+    name: str
+    bounds: Sequence[float]
+    values: Sequence[Any]
+
+    @property
+    def codes(self) -> Categories | None:
+        """Of texts, and one for what is missing."""
+        if not any(isinstance(value, str) for value in self.values):
+            return None
+        return {value: float(code) for code, value in enumerate([*map(str, self.values), _MISSING])}
+
+    @property
+    def probes(self) -> list[Any]:
+        """A value of each bin: those of `values`, a missing one, any other, and one above each bound."""
+        if self.codes is not None:
+            return [*self.values, None, _UNKNOWN]
+        return [*self.values, np.nan, *map(self._free, [min(self.bounds, default=0.0) - 1, *self.bounds])]
+
+    def tree(self, feature: int, points: Sequence[float]) -> Tree:
+        """Return a chain of splits, each with the points of one bin or of several values on one side.
+
+        Args:
+            points: of each probe.
+        """
+        coded, alike = self.codes, dict[float, list[float]]()
+        for value, own in zip(self.values, points, strict=False):
+            alike.setdefault(own, []).append(float(value) if coded is None else coded[value])
+        tests: list[tuple[float, dict[str, Any]]] = [
+            (own, {"missing": False, "among": tuple(values)}) for own, values in alike.items()
+        ]
+        missing, *others = points[len(self.values) :]
+        if coded is None:
+            tests.append((missing, {"missing": True, "bound": -np.inf, "strict": True}))
+        else:
+            tests.append((missing, {"missing": False, "among": (coded[_MISSING],)}))
+        tests += [
+            (own, {"missing": False, "bound": _above(bound), "strict": True})
+            for own, bound in zip(others, self.bounds, strict=False)
+        ]
+        last = len(tests)
+        splits = {n: Split(feature, last + 1 + n, n + 1, **test) for n, (_, test) in enumerate(tests)}
+        leaves = [others[-1], *(own for own, _ in tests)]
+        return splits | {last + n: {0: own} for n, own in enumerate(leaves)}
+
+    def _free(self, value: float) -> float:
+        """Return the next number that has no points of its own."""
+        while value in self.values:
+            value = float(np.nextafter(value, np.inf))
+        return value
+
+
+class _Table(Table):
+    def frame(self, rows: Rows) -> Any:
+        """With texts as they are given: to a card, an unknown one may be another bin than a missing one."""
+        texts = {self.called(i): {_MISSING: None} for i, own in enumerate(self.categories) if is_text(own)}
+        return rows.frame().replace(texts)
+
+
+def _variables(model: Any) -> list[_Variable]:
+    if type(model).__name__ != "Scorecard":
+        raise UnsupportedModelError(
+            f"optbinning.{type(model).__name__} is not converted: give a fitted optbinning.Scorecard, which "
+            "joins it with its estimator, such as Scorecard(binning_process, LogisticRegression()).fit(X, y)."
+        )
+    model._check_is_fitted()
+    return [_variable(model, str(name)) for name in model.binning_process_.get_support(names=True)]
+
+
+def _variable(model: Any, name: str) -> _Variable:
+    binned = model.binning_process_.get_binned_variable(name)
+    if not hasattr(binned, "special_codes") or "PW" in type(binned).__name__:
+        raise UnsupportedModelError(
+            f"optbinning.{type(binned).__name__} of {name!r} is no list of bins: fit the binning process "
+            "without piecewise binning."
+        )
+    special = binned.special_codes or ()
+    given = special.values() if isinstance(special, dict) else special
+    codes = [code for codes in given for code in np.atleast_1d(np.asarray(codes, object))]
+    if binned.dtype == "numerical":
+        return _Variable(name, list(map(float, binned.splits)), [c for c in codes if not isinstance(c, str)])
+    categories = [category for group in binned.splits for category in group]
+    texts = any(isinstance(category, str) for category in categories)
+    return _Variable(name, [], [v for v in [*categories, *codes] if isinstance(v, str) == texts])
+
+
+def _table_of(variables: Sequence[_Variable]) -> Table:
+    return _Table(len(variables), tuple(v.name for v in variables), [v.codes for v in variables])
+
+
+def _boosted(model: Any, variables: Sequence[_Variable], table: Table) -> Boosted:
+    """Each bin's points are what a row gains by it over a row whose values are all the first probes."""
+    probes = [variable.probes for variable in variables]
+    rows = [[own[0] for own in probes]]
+    for i, own in enumerate(probes):
+        rows += [[*rows[0][:i], probe, *rows[0][i + 1 :]] for probe in own]
+    first, *scores = map(float, _scores(model, _frame(rows, table)))
+    trees, found = [], iter(scores)
+    for i, variable in enumerate(variables):
+        trees.append(variable.tree(i, [next(found) - first for _ in probes[i]]))
+    return Boosted(trees=trees, base=np.array([first]))
+
+
+def _scores(model: Any, rows: Any) -> np.ndarray:
+    """Of a DataFrame, or of numbers [K, F], of the columns that the card reads."""
+    import pandas as pd
+
+    names = list(map(str, model.binning_process_.get_support(names=True)))
+    frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows, columns=names)
+    return np.asarray(model.score(frame.reindex(columns=model.binning_process_.variable_names)))
+
+
+def _frame(rows: Sequence[Sequence[Any]], table: Table) -> Any:
+    import pandas as pd
+
+    columns = zip(table.names or (), table.categories, zip(*rows, strict=True), strict=True)
+    return pd.DataFrame(
+        {name: np.array(values, object if is_text(own) else float) for name, own, values in columns}
+    )
+
+
+def _above(bound: float) -> float:
+    """Return the least float32 number that is not below."""
+    rounded = np.float32(bound)
+    return float(np.nextafter(rounded, np.float32(np.inf)) if float(rounded) < bound else rounded)

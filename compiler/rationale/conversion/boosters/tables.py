@@ -1,0 +1,143 @@
+"""The table that a booster takes, as inputs of ONNX: one tensor of numbers, or each column by itself."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rationale.conversion.boosters.trees import ML, Boosted, Nodes
+from rationale.conversion.graphs import INPUT, ROWS, AsOnnx, Both
+from rationale.conversion.rows import Features, Rows, rows_of
+from rationale.errors import InvalidReferencesError
+
+OPSETS = {"": 17, ML: 3}
+_FLOAT, _TEXT, _INT = onnx.TensorProto.FLOAT, onnx.TensorProto.STRING, onnx.TensorProto.INT64
+
+Categories = Mapping[str | float, float]  # the code of each
+Answers = Callable[[Any], Sequence[np.ndarray | None]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The columns of a booster.
+
+    Attributes:
+        names: where anybody gave some.
+        categories: of each column, texts or numbers; None of one of plain numbers.
+        other: the code of any other category, and of a missing text.
+    """
+
+    count: int
+    names: tuple[str, ...] | None
+    categories: Sequence[Categories | None]
+    other: float = np.nan
+
+    @property
+    def features(self) -> Features:
+        texts = (self.called(i) for i, own in enumerate(self.categories) if is_text(own))
+        return Features(self.count, self.names, frozenset(texts))
+
+    @property
+    def by_column(self) -> bool:
+        return any(own is not None for own in self.categories)
+
+    def called(self, i: int) -> str:
+        return self.names[i] if self.names else f"x[{i}]"
+
+    def frame(self, rows: Rows) -> Any:
+        """Return a DataFrame with a pandas type for categories."""
+        import pandas as pd
+
+        columns = dict[str, Any]()
+        for i, own in enumerate(self.categories):
+            column = rows.columns[i] if is_text(own) else self._numbers(rows, i)
+            if own is not None:
+                column = pd.Categorical([v if v in own else None for v in column], list(own))
+            columns[self.called(i)] = column
+        return pd.DataFrame(columns)
+
+    def fed(self, rows: Rows) -> dict[str, np.ndarray]:
+        """Return rows as the ONNX model takes them; a missing text is an empty one."""
+        if not self.by_column:
+            return {INPUT: rows.numbers().astype(np.float32)}
+        return {
+            self.called(i): _texts(rows, i) if is_text(own) else rows.fed(i)
+            for i, own in enumerate(self.categories)
+        }
+
+    def inputs(self, nodes: Nodes) -> list[onnx.ValueInfoProto]:
+        """Return the inputs, of which the nodes make `x` [N, F]."""
+        if not self.by_column:
+            return [onnx.helper.make_tensor_value_info(INPUT, _FLOAT, [ROWS, self.count])]
+        columns, inputs = [], []
+        for i, own in enumerate(self.categories):
+            kind = _TEXT if is_text(own) else _FLOAT
+            inputs.append(onnx.helper.make_tensor_value_info(self.called(i), kind, [ROWS, 1]))
+            columns.append(self.called(i) if own is None else self._coded(nodes, i, own))
+        nodes.add("Concat", columns, "/x", axis=1)
+        return inputs
+
+    def _coded(self, nodes: Nodes, i: int, own: Categories) -> str:
+        keys = {"keys_strings": list(own)} if is_text(own) else {"keys_floats": list(map(float, own))}
+        values = {"values_floats": list(own.values()), "default_float": self.other}
+        return nodes.add("LabelEncoder", [self.called(i)], domain=ML, **keys, **values)
+
+    def _numbers(self, rows: Rows, i: int) -> np.ndarray:
+        return Rows((rows.columns[i],), (self.called(i),)).numbers()[:, 0]
+
+
+def as_onnx(boosted: Boosted, table: Table, output: str, example: Any, answers: Answers) -> AsOnnx:
+    """Return the model with its example, if there is one.
+
+    Args:
+        output: its name, of anything but a classifier.
+        answers: what the fitted model says of rows for each output: of numbers [K, F] as they are, else of a
+            DataFrame.
+    """
+    rows = None if example is None else rows_of(example, table.features)
+    table = table if rows is None else replace(table, names=rows.names)
+    outputs = (output,) if boosted.classes is None else ("label", "probabilities")
+    nodes = Nodes()
+    inputs = table.inputs(nodes)
+    nodes.boosted(boosted, "/x" if table.by_column else INPUT, table.count, outputs)
+    ends = _outputs(boosted, outputs)
+    graph = onnx.helper.make_graph(nodes.nodes, "converted", inputs, ends, nodes.constants)
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]
+    proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    columns = tuple(value.name for value in inputs) if table.by_column else table.names
+    if rows is None:
+        return AsOnnx(proto, columns=columns, by_column=table.by_column)
+
+    def answer(given: Rows) -> tuple[np.ndarray | None, ...]:
+        return tuple(answers(table.frame(given) if table.by_column else given.numbers()))
+
+    return AsOnnx.of_table(proto, Both(rows, table.fed, answer), columns, by_column=table.by_column)
+
+
+def is_text(categories: Categories | None) -> bool:
+    return categories is not None and any(isinstance(category, str) for category in categories)
+
+
+def _outputs(boosted: Boosted, names: Sequence[str]) -> list[onnx.ValueInfoProto]:
+    columns = len(boosted.base)
+    if boosted.classes is None:
+        return [onnx.helper.make_tensor_value_info(names[0], _FLOAT, [ROWS, columns])]
+    label = _TEXT if boosted.classes.dtype.kind in "UTO" else _INT
+    return [
+        onnx.helper.make_tensor_value_info(names[0], label, [ROWS]),
+        onnx.helper.make_tensor_value_info(names[1], _FLOAT, [ROWS, max(columns, 2)]),
+    ]
+
+
+def _texts(rows: Rows, i: int) -> np.ndarray:
+    """Return [K, 1] with an empty text for what is missing."""
+    texts = rows.columns[i].astype(object)
+    missing = np.array([value is None or value != value for value in texts])
+    wrong = [value for value in texts[~missing] if not isinstance(value, str)]
+    if wrong:
+        raise InvalidReferencesError(
+            f"column {rows.called(i)!r} holds {wrong[0]!r}, and the model knows texts there."
+        )
+    return np.where(missing, "", texts).astype(object)[:, None]

@@ -1,0 +1,258 @@
+"""Boosted trees in one form, whichever library dumped them, and the ONNX nodes that compute them.
+
+A linear booster has weights instead of trees.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rationale.errors import UnsupportedModelError
+
+ML = "ai.onnx.ml"
+SQUARE = "Square"  # with the sign of the score
+STEP = "Step"  # 1 above 0
+_NOWHERE = 0.5  # the code of no category
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split whose numbers at most `bound` (below it where `strict`) go to `yes`.
+
+    Attributes:
+        missing: whether NaN goes to `yes`.
+        among: of a category, the codes that go to `yes` instead.
+    """
+
+    feature: int
+    yes: int
+    no: int
+    missing: bool
+    bound: float = 0.0
+    strict: bool = False
+    among: tuple[int, ...] | None = None
+
+
+Leaf = Mapping[int, float]  # what it adds, by column of the scores
+Tree = Mapping[int, Split | Leaf]  # by number; the root is 0
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A number that the trees read behind the table's columns: it is looked up by digits of some of these.
+
+    Attributes:
+        digits: for each axis of the table the feature, and the operator and the number that make its digit.
+    """
+
+    digits: Sequence[tuple[int, str, float]]
+    table: np.ndarray
+
+
+@dataclass(frozen=True)
+class Boosted:
+    """Trees whose leaves are added up.
+
+    Attributes:
+        trees: those that predict.
+        base: what the scores of each column begin with.
+        link: what is made of the scores: NONE, LOGISTIC or SOFTMAX, or an operator of ONNX, SQUARE or STEP.
+        classes: labels of a classifier; None of anything else.
+        coded: features that are codes of categories. Numbers between two are the lower one.
+        to_zero: or the one nearer to zero.
+        missing: a number that means a missing value.
+        lookups: what they read beside the table.
+        weights: [features, columns] of a linear booster, to which a missing value is 0; it has no trees.
+    """
+
+    trees: Sequence[Tree]
+    base: np.ndarray
+    link: str = "NONE"
+    classes: np.ndarray | None = None
+    coded: tuple[int, ...] = ()
+    to_zero: bool = False
+    missing: float = np.nan
+    lookups: Sequence[Lookup] = ()
+    weights: np.ndarray | None = None
+
+
+def unknown(library: str, what: str, given: str, known: Iterable[str]) -> UnsupportedModelError:
+    """Return a refusal by name."""
+    return UnsupportedModelError(
+        f"{library}'s {what} {given!r} is not converted: train with one of {', '.join(known)}."
+    )
+
+
+def labels_of(classes: Any) -> np.ndarray:
+    """Return a classifier's labels as ONNX holds them: texts, or whole numbers."""
+    labels = np.asarray(classes)
+    return labels.astype(np.int64) if labels.dtype.kind in "bf" else labels
+
+
+@dataclass
+class Nodes:
+    """ONNX nodes as they are made, with their constants."""
+
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: list[onnx.TensorProto] = field(default_factory=list)
+
+    def add(self, op: str, inputs: Sequence[str], *outputs: str, domain: str = "", **attributes: Any) -> str:
+        """Return the first output; one is named where none is."""
+        outputs = outputs or (f"/{op}_{len(self.nodes)}",)
+        self.nodes.append(onnx.helper.make_node(op, inputs, outputs, domain=domain, **attributes))
+        return outputs[0]
+
+    def constant(self, value: np.ndarray | np.generic) -> str:
+        self.constants.append(
+            onnx.numpy_helper.from_array(np.asarray(value), f"/constant_{len(self.constants)}")
+        )
+        return str(self.constants[-1].name)
+
+    def boosted(self, boosted: Boosted, x: str, features: int, outputs: Sequence[str]) -> None:
+        """Return what the trees make of `x` [N, F] float32: scores, or labels and probabilities."""
+        if boosted.weights is not None:
+            self._linear(boosted, self._gaps(boosted, x), boosted.weights, outputs)
+            return
+        x = self._codes(boosted, self._gaps(boosted, x), features)
+        if boosted.lookups:
+            x = self.add("Concat", [x, *(self._looked_up(one, x) for one in boosted.lookups)], axis=1)
+        if boosted.classes is not None and len(boosted.base) < 3:
+            boosted = _of_two(boosted)
+        kind, prefix = "Regressor", "target"
+        attributes: dict[str, Any] = {"n_targets": len(boosted.base)}
+        if boosted.classes is not None:
+            labels = "strings" if boosted.classes.dtype.kind in "UTO" else "int64s"
+            kind, prefix = "Classifier", "class"
+            attributes = {f"classlabels_{labels}": boosted.classes.tolist()}
+        if len(boosted.base):
+            attributes["base_values"] = np.float32(boosted.base).tolist()
+        attributes |= dict(_nodes_of(boosted.trees)) | dict(_leaves_of(boosted.trees, prefix))
+        self._ended(f"TreeEnsemble{kind}", x, boosted.link, outputs, attributes)
+
+    def _linear(self, boosted: Boosted, x: str, weights: np.ndarray, outputs: Sequence[str]) -> None:
+        kind, base = "Regressor", boosted.base
+        attributes: dict[str, Any] = {"targets": len(base)}
+        if boosted.classes is not None:
+            kind, attributes = "Classifier", {"classlabels_ints": boosted.classes.tolist()}
+            if len(base) == 1:
+                weights, base = np.concatenate([-weights, weights], axis=1), np.concatenate([-base, base])
+        attributes |= {"coefficients": weights.T.reshape(-1).tolist(), "intercepts": base.tolist()}
+        x = self.add("Where", [self.add("IsNaN", [x]), self.constant(np.float32(0)), x])
+        self._ended(f"Linear{kind}", x, boosted.link, outputs, attributes)
+
+    def _ended(
+        self, op: str, x: str, link: str, outputs: Sequence[str], attributes: Mapping[str, Any]
+    ) -> None:
+        """Add an operator of `ai.onnx.ml` and the link, which is an attribute of it or operators behind."""
+        if link in ("NONE", "LOGISTIC", "SOFTMAX"):
+            self.add(op, [x], *outputs, domain=ML, post_transform=link, **attributes)
+        else:
+            self._linked(link, self.add(op, [x], "/scores", domain=ML, **attributes), outputs[0])
+
+    def _linked(self, link: str, scores: str, output: str) -> None:
+        if link == SQUARE:
+            self.add("Mul", [scores, self.add("Abs", [scores])], output)
+        elif link == STEP:
+            above = self.add("Greater", [scores, self.constant(np.float32(0))])
+            self.add("Cast", [above], output, to=onnx.TensorProto.FLOAT)
+        else:
+            self.add(link, [scores], output)
+
+    def _looked_up(self, lookup: Lookup, x: str) -> str:
+        index, size = "", lookup.table.size
+        for (feature, operator, number), length in zip(lookup.digits, lookup.table.shape, strict=True):
+            size //= length
+            column = self.add("Gather", [x, self.constant(np.array([feature]))], axis=1)
+            digit = self.add(operator, [column, self.constant(np.float32(number))])
+            digit = self.add("Cast", [digit], to=onnx.TensorProto.INT64)
+            digit = self.add("Mul", [digit, self.constant(np.int64(size))])
+            index = self.add("Add", [index, digit]) if index else digit
+        return self.add("Gather", [self.constant(lookup.table.reshape(-1).astype(np.float32)), index])
+
+    def _gaps(self, boosted: Boosted, x: str) -> str:
+        if np.isnan(boosted.missing):
+            return x
+        gap = self.add("Equal", [x, self.constant(np.float32(boosted.missing))])
+        return self.add("Where", [gap, self.constant(np.float32(np.nan)), x])
+
+    def _codes(self, boosted: Boosted, x: str, features: int) -> str:
+        if not boosted.coded:
+            return x
+        coded = np.isin(np.arange(features), boosted.coded)[None]
+        whole = self.add("Floor", [x])
+        if boosted.to_zero:
+            below = self.add("Less", [x, self.constant(np.float32(0))])
+            whole = self.add("Where", [below, self.add("Ceil", [x]), whole])
+        return self.add("Where", [self.constant(coded), whole, x])
+
+
+def _of_two(boosted: Boosted) -> Boosted:
+    """Return a classifier of two classes, as ONNX Runtime computes it right.
+
+    It takes one score without a negative leaf for a sum of probabilities, and of two scores with base values
+    it answers the first alone: then there is a score of each class, and the base is a tree of one leaf.
+    """
+    trees, base = boosted.trees, boosted.base
+    if len(base) == 1:
+        if any(weight < 0 for tree in trees for leaf in _leaves(tree) for weight in leaf.values()):
+            return boosted
+        trees = [
+            {n: node if isinstance(node, Split) else {0: -node[0], 1: node[0]} for n, node in tree.items()}
+            for tree in trees
+        ]
+        base = np.concatenate([-base, base])
+    return replace(boosted, trees=[*trees, {0: dict(enumerate(base.tolist()))}], base=base[:0])
+
+
+def _leaves(tree: Tree) -> Iterator[Leaf]:
+    return (node for node in tree.values() if not isinstance(node, Split))
+
+
+def _leaves_of(trees: Sequence[Tree], prefix: str) -> Iterator[tuple[str, list[Any]]]:
+    rows = [
+        (t, n, column, weight)
+        for t, tree in enumerate(trees)
+        for n, node in tree.items()
+        if not isinstance(node, Split)
+        for column, weight in node.items()
+    ]
+    return _named(prefix, "treeids nodeids ids weights", rows)
+
+
+def _nodes_of(trees: Sequence[Tree]) -> Iterator[tuple[str, list[Any]]]:
+    names = "treeids nodeids featureids modes values truenodeids falsenodeids missing_value_tracks_true"
+    return _named("nodes", names, [(t, *row) for t, tree in enumerate(trees) for row in _rows_of(tree)])
+
+
+def _named(prefix: str, names: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
+    for name, values in zip(names.split(), zip(*rows, strict=True), strict=True):
+        yield f"{prefix}_{name}", list(values)
+
+
+def _rows_of(tree: Tree) -> Iterator[tuple[int, int, str, float, int, int, int]]:
+    """Write a set as a chain of equals with one way out, which ONNX Runtime makes one node of again."""
+    number = len(tree)
+    for n, node in tree.items():
+        if not isinstance(node, Split):
+            yield n, 0, "LEAF", 0.0, 0, 0, 0
+        elif node.among is None:
+            mode = "BRANCH_LT" if node.strict else "BRANCH_LEQ"
+            yield n, node.feature, mode, _float32(node), node.yes, node.no, int(node.missing)
+        else:
+            codes = [float(code) for code in node.among] or [_NOWHERE]
+            numbers = [n, *range(number, number + len(codes) - 1)]
+            number += len(codes) - 1
+            for code, here, following in zip(codes, numbers, [*numbers[1:], node.no], strict=True):
+                yield here, node.feature, "BRANCH_EQ", code, node.yes, following, int(node.missing)
+
+
+def _float32(split: Split) -> float:
+    """Return a float32 bound with every float32 number on the side where the bound has it."""
+    with np.errstate(over="ignore"):
+        rounded = np.float32(split.bound)
+    if not split.strict and float(rounded) > split.bound:
+        rounded = np.nextafter(rounded, np.float32(-np.inf))
+    return float(rounded)

@@ -1,0 +1,182 @@
+"""XGBoost: a Booster, or a model of its scikit-learn classes, read from the JSON that it saves."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import xgboost as xgb
+
+from rationale.conversion.boosters import tables
+from rationale.conversion.boosters.tables import Categories, Table
+from rationale.conversion.boosters.trees import STEP, Boosted, Leaf, Split, Tree, unknown
+from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.rows import Features
+from rationale.errors import UnsupportedModelError
+
+_LINKS = {
+    "binary:logistic": "LOGISTIC",
+    "reg:logistic": "LOGISTIC",
+    "multi:softprob": "SOFTMAX",
+    "multi:softmax": "SOFTMAX",
+    **dict.fromkeys("count:poisson reg:gamma reg:tweedie survival:cox survival:aft".split(), "Exp"),
+    **dict.fromkeys("binary:logitraw rank:pairwise rank:ndcg rank:map".split(), "NONE"),
+    "binary:hinge": STEP,
+    **dict.fromkeys("reg:squarederror reg:squaredlogerror reg:absoluteerror".split(), "NONE"),
+    **dict.fromkeys("reg:pseudohubererror reg:quantileerror reg:expectileerror".split(), "NONE"),
+}
+_CLASSIFIERS = ("binary:logistic", "multi:softprob", "multi:softmax")
+_SCORES = (
+    "binary:logitraw",
+    "binary:hinge",
+)  # of a classifier too: its booster's answers are no probabilities
+_SPLIT_BY_CATEGORIES = 1
+
+
+def features(model: Any) -> Features:
+    return table_of(model).features
+
+
+def as_onnx(model: Any, example: Any) -> AsOnnx:
+    """Raise UnsupportedModelError for objectives that are not known."""
+    table, missing = table_of(model), _missing(model)
+    if _learner(_booster(model))["objective"]["name"] in _SCORES:
+        model = _booster(model)
+    read = replace(boosted(model), missing=missing)
+    return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, read, rows))
+
+
+def boosted(model: Any) -> Boosted:
+    """Return the rounds up to the best one where training stopped early, as `predict` does."""
+    booster = _booster(model)
+    learner = _learner(booster)
+    kind, trained = learner["gradient_booster"]["name"], learner["gradient_booster"]
+    objective, parameters = learner["objective"]["name"], learner["learner_model_param"]
+    known = _CLASSIFIERS if hasattr(model, "predict_proba") else tuple(_LINKS)
+    if objective not in known:
+        raise unknown("XGBoost", "objective", objective, known)
+    link = _LINKS[objective]
+    targets, number = int(parameters["num_target"]), int(parameters["num_class"])
+    base = np.broadcast_to(np.atleast_1d(json.loads(parameters["base_score"])), max(number, targets))
+    read = Boosted(
+        trees=[],
+        base=_margin(base.astype(np.float64), link),
+        link=link,
+        classes=np.arange(max(number, 2)) if link in ("LOGISTIC", "SOFTMAX") and targets == 1 else None,
+        coded=tuple(i for i, of in enumerate(booster.feature_types or ()) if of == "c"),
+        missing=_missing(model),
+    )
+    if kind == "gblinear":
+        weights = np.reshape(trained["model"]["weights"], (-1, len(base)))
+        return replace(read, weights=weights[:-1], base=read.base[0] + weights[-1])  # the first for all
+    gbtree = trained["gbtree"]["model"] if kind == "dart" else trained["model"]
+    end = int(gbtree["iteration_indptr"][_rounds(booster)])
+    dropped = trained["weight_drop"][:end] if kind == "dart" else [1.0] * end
+    trees = zip(gbtree["trees"][:end], gbtree["tree_info"], dropped, strict=False)
+    return replace(read, trees=[_tree(tree, column, np.float32(factor)) for tree, column, factor in trees])
+
+
+def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
+    """Return a tree's nodes, those numbered anew that a row can reach."""
+    nodes, numbers = dict[int, Split | Leaf](), {0: 0}
+    width = int(tree["tree_param"]["size_leaf_vector"])
+    sets = zip(tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True)
+    among = {node: tuple(tree["categories"][at : at + size]) for node, at, size in sets}
+    for node in (pending := [0]):
+        left, right = tree["left_children"][node], tree["right_children"][node]
+        number, value = numbers[node], tree["split_conditions"][node]
+        if left == -1 and width > 1:
+            weights = np.asarray(tree["leaf_weights"][width * right : width * (right + 1)], np.float32)
+            nodes[number] = dict(enumerate((weights * factor).tolist()))
+        elif left == -1:
+            nodes[number] = {column: float(np.float32(value) * factor)}
+        else:
+            pending += [left, right]
+            for child in (left, right):
+                numbers[child] = len(numbers)
+            feature, missing_left = tree["split_indices"][node], bool(tree["default_left"][node])
+            if tree["split_type"][node] == _SPLIT_BY_CATEGORIES:  # those of the set go to the right
+                yes, no, missing = numbers[right], numbers[left], not missing_left
+                nodes[number] = Split(feature, yes, no, missing, among=among[node])
+            else:
+                yes, no = numbers[left], numbers[right]
+                nodes[number] = Split(feature, yes, no, missing_left, bound=value, strict=True)
+    return nodes
+
+
+def _margin(base: np.ndarray, link: str) -> np.ndarray:
+    """Of the base score, which is saved as a prediction."""
+    if link == "LOGISTIC":
+        return np.asarray(np.log(base) - np.log1p(-base))
+    return np.asarray(np.log(base)) if link == "Exp" else base
+
+
+def _rounds(booster: xgb.Booster) -> int:
+    best, rounds = booster.attr("best_iteration"), int(booster.num_boosted_rounds())
+    return rounds if best is None else min(int(best) + 1, rounds)
+
+
+def _missing(model: Any) -> float:
+    """Return what the scikit-learn class knows, and of a file `read_fitted` notes."""
+    missing = model.attr("missing") if isinstance(model, xgb.Booster) else model.missing
+    return np.nan if missing is None else float(missing)
+
+
+def table_of(model: Any) -> Table:
+    booster = _booster(model)
+    names, trained = booster.feature_names, _learner(booster)["gradient_booster"]
+    model = trained.get("gbtree", trained).get("model", {})
+    kept = model.get("cats", {}).get("enc", [])
+    categories = tuple(map(_categories, kept)) or (None,) * booster.num_features()
+    return Table(booster.num_features(), None if names is None else tuple(names), categories)
+
+
+def _categories(kept: Any) -> Categories | None:
+    """Return the codes of a column's categories, which are texts or numbers."""
+    values = kept["values"]
+    if "offsets" in kept:
+        if any(letter < 0 for letter in values):  # cut: it counts letters for bytes
+            raise UnsupportedModelError(
+                "XGBoost does not keep the names of categories with letters outside ASCII: rename them, and "
+                "fit the model again."
+            )
+        ends, letters = kept["offsets"], bytes(values).decode()
+        values = [letters[a:b] for a, b in pairwise(ends)]
+    return {value: float(code) for code, value in enumerate(values)} or None
+
+
+def _booster(model: Any) -> xgb.Booster:
+    return model if isinstance(model, xgb.Booster) else model.get_booster()
+
+
+def _learner(booster: xgb.Booster) -> Any:
+    return json.loads(booster.save_raw("json"))["learner"]
+
+
+def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None]:
+    """Of a classifier labels (a booster has none) and probabilities, as its ONNX model; else numbers."""
+    names = _booster(model).feature_names
+    if read.weights is not None and names is not None and not isinstance(model, xgb.Booster):
+        import pandas as pd
+
+        rows = pd.DataFrame(rows, columns=names)  # which a linear booster finds its columns by
+    if read.classes is not None and hasattr(model, "predict_proba"):
+        return np.asarray(model.predict(rows)), np.asarray(model.predict_proba(rows))
+    if hasattr(model, "predict_proba"):  # of several labels
+        return (np.asarray(model.predict_proba(rows)),)
+    if isinstance(model, xgb.Booster):
+        given = xgb.DMatrix(
+            rows,
+            missing=read.missing,
+            feature_names=model.feature_names,
+            feature_types=model.feature_types if isinstance(rows, np.ndarray) else None,
+            enable_categorical=True,
+        )
+        answer = np.asarray(model.predict(given, iteration_range=(0, _rounds(model))))
+        if read.link == "SOFTMAX" and answer.ndim == 1:
+            return answer, None
+    else:
+        answer = np.asarray(model.predict(rows))
+    return (answer,) if read.classes is None else (None, answer)

@@ -1,0 +1,201 @@
+"""A fitted model of another library → ONNX, and how far that is from the model itself."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib import import_module, metadata
+from typing import Any, Protocol, cast
+
+import numpy as np
+import onnx
+
+from rationale.conversion.graphs import AsOnnx
+from rationale.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
+from rationale.conversion.rows import Features, part_of
+from rationale.errors import (
+    InvalidModelError,
+    InvalidOptionError,
+    RationaleError,
+    UnsupportedModelError,
+    reason_of,
+)
+from rationale.explain.engine import Method
+from rationale.manifest import Parity
+from rationale.references.reference_set import Baseline, OpenReferences
+
+
+@dataclass(frozen=True)
+class Library:
+    """One whose models are converted.
+
+    Attributes:
+        module: ours, with `as_onnx`; it is imported when such a model comes.
+        converter: the package that writes ONNX.
+    """
+
+    module: str
+    converter: str
+
+
+_LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
+    "sklearn.ensemble._hist_gradient_boosting": Library(
+        "rationale.conversion.boosters.histograms", "rationale"
+    ),
+    "xgboost": Library("rationale.conversion.boosters.xgboost", "rationale"),
+    "lightgbm": Library("rationale.conversion.boosters.lightgbm", "rationale"),
+    "catboost": Library("rationale.conversion.boosters.catboost", "rationale"),
+    "optbinning": Library("rationale.conversion.boosters.scorecards", "rationale"),
+    "torch": Library("rationale.conversion.torch", "torch"),
+    "sklearn": Library("rationale.conversion.sklearn", "skl2onnx"),
+}
+
+
+class _Module(Protocol):
+    def features(self, model: Any) -> Features:
+        """Return what a fitted model knows of its columns."""
+
+    def as_onnx(self, model: Any, example: Any) -> AsOnnx:
+        """Convert a model; raise RationaleError, or what its converter raises."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A fitted model as ONNX; `compile_model` takes it as it takes a file.
+
+    Attributes:
+        model: its inputs are one tensor `x` [N, F] of float32, or a tensor [N, 1] for each column where
+            columns have names or types of their own.
+        columns: names of the columns that it reads; None where the model knows none.
+        by_column: whether each of these is an input of its own.
+        parity: how far the ONNX model is from the fitted one; None where there were no rows to compare.
+        feeds: these rows, as the ONNX model takes them.
+    """
+
+    model: onnx.ModelProto
+    columns: tuple[str, ...] | None = None
+    by_column: bool = False
+    parity: Parity | None = None
+    feeds: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
+
+    @property
+    def report(self) -> str:
+        """The parity in a line."""
+        return "parity: not measured, without references" if self.parity is None else summary(self.parity)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a user has to know of the parity, where it is more than rounding."""
+        return () if self.parity is None else warnings_of(self.parity)
+
+    def columns_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
+        """Return the method with those columns of its references that the model reads.
+
+        They are chosen where the references are a table. Where no table names the one input's features, names
+        of these are returned too.
+        """
+        given: Any = getattr(method, "references", None)
+        opened = isinstance(given, OpenReferences)
+        rows = given.examples if opened else given
+        chosen = part_of(rows, self.columns)
+        if chosen is rows:
+            return method, None if self.by_column else self.columns
+        changed: Any = method  # a frozen dataclass, as all methods are
+        return replace(changed, references=replace(given, examples=chosen) if opened else chosen), None
+
+
+def is_fitted(model: object) -> bool:
+    """Tell whether it is a model of a library that is converted; nothing is imported to find out."""
+    return _library(model) is not None
+
+
+def convert(model: Any, example: Any = None, *, allow_parity: float | None = None) -> Converted:
+    """Convert a fitted model, and compare the ONNX model with it.
+
+    Args:
+        model: a fitted scikit-learn estimator or pipeline, an XGBoost, LightGBM or CatBoost model (a booster,
+            or of their scikit-learn classes), or a `torch.nn.Module`.
+        example: rows such as it takes: an array, a DataFrame, or for several inputs of a module a mapping
+            from the argument's name to an array. `compile_model` takes the references. A module needs some,
+            and so does a pipeline of named columns.
+        allow_parity: share of a column's range by which the ONNX model may differ from the fitted one, where
+            a hundredth is not enough.
+
+    Raises:
+        CheckFailedError: the ONNX model answers otherwise than the fitted one.
+        InvalidModelError: nothing that can be converted, or not fitted.
+        InvalidOptionError: the converter is not installed.
+        UnsupportedModelError: the converter does not know the model, or a part of it.
+        InvalidReferencesError: an example that does not fit the model.
+    """
+    check_allowed(allow_parity)
+    with _converting(model) as (module, converter):
+        made = module.as_onnx(model, example)
+        parity = compare(made, _name(model), converter, allow_parity)
+    if parity is not None:
+        demand(parity)
+    return Converted(made.proto, made.columns, made.by_column, parity, made.feeds)
+
+
+def features_of(model: Any) -> Features:
+    """Return what a fitted model knows of the columns that it was fitted on; raise as `convert` does."""
+    with _converting(model) as (module, _):
+        return module.features(model)
+
+
+def example_of(method: Method) -> Any:
+    """Return the references of a method, as an example; None where there are none."""
+    given = method.reference_set
+    if isinstance(given, OpenReferences):
+        return given.examples
+    return None if isinstance(given, Baseline) else given
+
+
+def _library(model: object) -> Library | None:
+    modules = tuple(f"{kind.__module__}." for kind in type(model).__mro__)
+    found = (own for name, own in _LIBRARIES.items() if any(m.startswith(f"{name}.") for m in modules))
+    return next(found, None)
+
+
+def _name(model: object) -> str:
+    """Name a model, such as xgboost.XGBClassifier."""
+    kind = type(model)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"
+
+
+def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
+    reason = reason_of(error)
+    if type(error).__name__ == "NotFittedError":
+        return InvalidModelError(f"{name} is not fitted: {reason}.")
+    return UnsupportedModelError(
+        f"{name}: {converter} cannot convert it ({type(error).__name__}: {reason}). {ADVICE}."
+    )
+
+
+@contextmanager
+def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
+    """Yield the module for a model's library and its converter's version; report what the latter raises.
+
+    Converters warn of their own past and future: nobody hears it.
+    """
+    library, name = _library(model), _name(model)
+    if library is None:
+        raise InvalidModelError(
+            f"{name} is not a model: give a path, an onnx.ModelProto, a fitted scikit-learn, XGBoost, "
+            "LightGBM or CatBoost model, or a torch.nn.Module."
+        )
+    try:
+        converter = f"{library.converter} {metadata.version(library.converter)}"
+    except metadata.PackageNotFoundError as error:
+        raise InvalidOptionError(
+            f"{name} is converted by {library.converter}, which is not installed: "
+            "pip install 'rationale[sklearn]', or convert it yourself and compile that file."
+        ) from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield cast("_Module", import_module(library.module)), converter
+        except RationaleError:
+            raise
+        except Exception as error:
+            raise _refusal(name, converter, error) from error

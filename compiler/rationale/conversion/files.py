@@ -1,0 +1,80 @@
+"""Files that other libraries save fitted models in."""
+
+from pathlib import Path
+from typing import Any
+
+from rationale.errors import InvalidModelError, InvalidOptionError, reason_of
+
+ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 where a command reads them without --allow-pickle
+PICKLES = (".joblib", ".pkl", ".pickle")
+
+
+def is_fitted_file(path: Path) -> bool:
+    """Tell by its ending whether a file is a fitted model's; anything else is taken for ONNX."""
+    return path.suffix.lower() in (*PICKLES, *_READERS)
+
+
+def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None = None) -> Any:
+    """Read a model that XGBoost, LightGBM or CatBoost saved, or a pickle.
+
+    Args:
+        missing: the number that XGBoost's model takes for a missing value, which its file does not hold.
+
+    Raises:
+        InvalidOptionError: a pickle, which may do anything as it is read, without leave; or the library is
+            not installed.
+        InvalidModelError: the file cannot be read.
+    """
+    kind = path.suffix.lower()
+    if kind in PICKLES and not allow_pickle:
+        raise InvalidOptionError(
+            f"{path}: a pickle is a program that runs as it is read, with your rights. If you made it, or "
+            f"trust who did, add --allow-pickle, or set {ALLOW_PICKLE}=1 for every command (in Python: load "
+            "the model yourself, and give that)."
+        )
+    if missing is not None and _READERS.get(kind) is not _xgboost:
+        raise InvalidOptionError(f"--missing is for XGBoost's files, and {path} is none.")
+    if not path.is_file():
+        raise InvalidModelError(f"{path}: cannot be read: no such file.")
+    read = _READERS.get(kind, _pickle)
+    try:
+        model = read(path)
+        if missing is not None:
+            model.set_attr(missing=repr(float(missing)))
+        return model
+    except ModuleNotFoundError as error:
+        raise InvalidOptionError(
+            f"{path}: reading it needs {error.name}, which is not installed: pip install what saved it."
+        ) from error
+    except Exception as error:  # whatever a library, or a pickle, raises
+        raise InvalidModelError(
+            f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}). Save it again, with the "
+            "versions of the libraries that are installed here."
+        ) from error
+
+
+def _pickle(path: Path) -> Any:
+    import joblib
+
+    return joblib.load(path)
+
+
+def _xgboost(path: Path) -> Any:
+    import xgboost as xgb
+
+    return xgb.Booster(model_file=str(path))
+
+
+def _lightgbm(path: Path) -> Any:
+    import lightgbm as lgb
+
+    return lgb.Booster(model_file=str(path))
+
+
+def _catboost(path: Path) -> Any:
+    import catboost
+
+    return catboost.CatBoost().load_model(str(path))
+
+
+_READERS = {".json": _xgboost, ".ubj": _xgboost, ".txt": _lightgbm, ".cbm": _catboost}

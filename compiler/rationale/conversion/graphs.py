@@ -1,0 +1,112 @@
+"""What a library's module makes of a model, and what is put right in every graph that a converter writes."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from rationale.conversion.rows import Rows
+
+INPUT = "x"  # of a model that takes one tensor of numbers
+ROWS = "N"
+
+
+@dataclass(frozen=True)
+class Both:
+    """How either side is asked about rows.
+
+    Attributes:
+        rows: the example.
+        feed: rows as the ONNX model takes them, by input.
+        answer: what the fitted model says of rows, for each output of the ONNX model; see `parity.measure`.
+    """
+
+    rows: Rows
+    feed: Callable[[Rows], Mapping[str, np.ndarray]]
+    answer: Callable[[Rows], tuple[np.ndarray | None, ...]]
+
+
+@dataclass(frozen=True)
+class AsOnnx:
+    """What a library's module makes of a model.
+
+    Attributes:
+        feeds: the example as the ONNX model takes it; None where there is none.
+        answers: what the model says of the example, for each of its outputs; see `parity.measure`.
+        columns: names of the columns that it reads; None where it knows none.
+        by_column: whether each of these is an input of its own.
+        both: how either side is asked about other rows than the example; None where that is no table.
+    """
+
+    proto: onnx.ModelProto
+    feeds: Mapping[str, np.ndarray] | None = None
+    answers: tuple[np.ndarray | None, ...] = ()
+    columns: tuple[str, ...] | None = None
+    by_column: bool = False
+    both: Both | None = None
+
+    @staticmethod
+    def of_table(
+        proto: onnx.ModelProto, both: Both, columns: tuple[str, ...] | None, *, by_column: bool = False
+    ) -> "AsOnnx":
+        """Return the model with a table as the example."""
+        return AsOnnx(proto, both.feed(both.rows), both.answer(both.rows), columns, by_column, both)
+
+
+def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
+    """Return the same model under fixed names, with rows on axis 0 and without what nothing needs.
+
+    Converters draw the graph's name and the order of opsets, bend names of columns into identifiers, declare
+    labels of one row, multiply by one, and write places of source files beside nodes.
+
+    Args:
+        names: of the inputs, in order.
+    """
+    graph = proto.graph
+    graph.name = "converted"
+    new = {value.name: name for value, name in zip(graph.input, names, strict=True)}
+    read = {name for node in graph.node for name in node.input}
+    kept = [value for value in graph.input if value.name in read]
+    for value in kept:
+        value.name = new[value.name]
+    del graph.input[:]
+    graph.input.extend(kept)
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            node.input[i] = new.get(name, name)
+        del node.metadata_props[:]
+    del graph.value_info[:]
+    _shorten(graph)
+    opsets = sorted(proto.opset_import, key=lambda opset: opset.domain)
+    del proto.opset_import[:]
+    proto.opset_import.extend(opsets)
+    for value in (*graph.input, *graph.output):
+        dims = value.type.tensor_type.shape.dim
+        if value.type.HasField("tensor_type") and dims:
+            dims[0].ClearField("dim_value")
+            dims[0].dim_param = ROWS
+    return proto
+
+
+def _shorten(graph: onnx.GraphProto) -> None:
+    """Remove what hands a computed tensor on as it is: an Identity, or a Mul by 1."""
+    ones = {one.name for one in graph.initializer if onnx.numpy_helper.to_array(one).tolist() in (1, [1])}
+    kept = {value.name for value in (*graph.input, *graph.output)}
+    for node in list(graph.node):
+        source = _handed_on(node, ones)
+        if source is None or source in kept:
+            continue
+        graph.node.remove(node)
+        for other in graph.node:
+            for names in (other.input, other.output):
+                for i, name in enumerate(names):
+                    names[i] = node.output[0] if name == source else name
+
+
+def _handed_on(node: onnx.NodeProto, ones: Collection[str]) -> str | None:
+    if node.op_type == "Identity":
+        return node.input[0]
+    if node.op_type == "Mul" and node.input[1] in ones:
+        return node.input[0]
+    return None

@@ -1,0 +1,506 @@
+"""How far an ONNX model is from the fitted model that it was made of: on references, mixtures and gaps."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rationale.conversion.graphs import INPUT, AsOnnx, Both
+from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
+from rationale.manifest import Parity, is_float
+from rationale.references.tables import shown
+from rationale.runtime.session import Runner
+
+LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
+REFUSED = 1e-2  # of a column's range: what is served would be another model
+ADVICE = (
+    "Fit a model of the kinds that docs/trees.md lists, or explain what stands behind the step that differs: "
+    "give the last steps of a pipeline as the model, with rows as they come to them"
+)
+ROUNDED = (
+    "On numbers as float32 holds them both agree: those given have more digits, which a step in float64 lets "
+    "a threshold see. Fit on what a request will hold: X.astype('float32').astype('float64')"
+)
+ANY = float(np.finfo(np.float64).max)  # allowed where scores alone are wanted
+MIXTURES = 2000
+MASKED = 1000  # of one value, and a fifth of that of several
+_CELLS = 4_000_000  # of such rows, where there are many columns
+_ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which make no other model
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """What both sides say of rows.
+
+    Attributes:
+        names: of the columns of all outputs of numbers.
+        found, due: [M, columns] float64 of the ONNX model and of the fitted one.
+        labels: [M] whether they differ; None where neither has any.
+        base: [M] the reference that each row is, or is made of.
+        words: [M] each row in words.
+        lacks: [M, F] what was taken out.
+    """
+
+    names: tuple[str, ...]
+    found: np.ndarray
+    due: np.ndarray
+    labels: np.ndarray | None
+    base: np.ndarray
+    words: Sequence[str]
+    lacks: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    @property
+    def errors(self) -> np.ndarray:
+        """[M, columns], infinite where one side alone has a number."""
+        with np.errstate(invalid="ignore"):
+            same = (self.found == self.due) | (np.isnan(self.found) & np.isnan(self.due))
+            errors = np.where(same, 0, np.abs(self.found - self.due))
+        return np.where(np.isnan(errors), np.inf, errors)
+
+    def part(self, rows: np.ndarray) -> "_Answers":
+        """Return the answers to some rows [M'], by index."""
+        return replace(
+            self,
+            found=self.found[rows],
+            due=self.due[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            base=self.base[rows],
+            words=[self.words[i] for i in rows],
+            lacks=self.lacks[rows],
+        )
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """Of each column [columns]: its range, and its largest number."""
+
+    spans: np.ndarray
+    tops: np.ndarray
+
+    def relative(self, errors: np.ndarray) -> np.ndarray:
+        """Return errors [M, columns] by the range; as they are where it is 0."""
+        return errors / np.where(self.spans > 0, self.spans, 1)
+
+    def beyond(self, errors: np.ndarray, limit: float) -> np.ndarray:
+        """Return [M, columns] those over a share of the range that are more than rounding."""
+        return (self.relative(errors) > limit) & (errors > _ROUNDING * self.tops)
+
+
+def check_allowed(allowed: float | None) -> None:
+    """Raise InvalidOptionError for what is no share of a range."""
+    if allowed is not None and not 0 < allowed <= ANY:
+        raise InvalidOptionError(
+            f"--allow-parity {allowed}: give the share of a column's range by which the ONNX model may "
+            "differ from the fitted one, such as 0.1."
+        )
+
+
+def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = None) -> Parity | None:
+    """Compare what a converter made with the fitted model; None where there is no example.
+
+    Args:
+        model, converter: what they are called.
+        allowed: share of a column's range; see `demand`.
+
+    Raises:
+        UnsupportedModelError: outputs of other shapes.
+    """
+    if made.feeds is None:
+        return None
+    runner = Runner(made.proto, given=True)
+    count = len(next(iter(made.feeds.values())))
+    words = [f"row {i} of the references" for i in range(count)]
+    known = _answers(runner, made.feeds, made.answers, model, np.arange(count), words)
+    mixed, gaps = None, _Gaps()
+    if made.both is not None and count:
+        mixed = _mixtures(runner, made.both, model)
+    scale = _scale([known] if mixed is None else [known, mixed])
+    if made.both is not None and count:
+        limit = REFUSED if allowed is None else max(allowed, REFUSED)
+        gaps = _Masking(runner, made.both, model, scale, limit, by_column=made.by_column).gaps()
+    missing = _missing(made.feeds, count)
+    samples = [s for s in (known, mixed, gaps.taken) if s is not None and len(s)]
+    worst = _worst(samples, scale)
+    labels = [s.labels for s in samples[: 1 if mixed is None else 2] if s.labels is not None]
+    return Parity(
+        model=model,
+        converter=converter,
+        rows=count,
+        error=worst.error,
+        output_range=worst.span,
+        output_largest=worst.largest,
+        column=worst.column,
+        row=worst.row,
+        where=worst.where,
+        rounded=worst.relative > LIMIT and _agree_rounded(runner, made.both, model),
+        uncompared=_uncompared(runner, made),
+        labels=int(sum(differ.sum() for differ in labels)) if labels else None,
+        missing_rows=int(missing.sum()),
+        missing_error=_largest(known.part(np.flatnonzero(missing)), scale),
+        mixtures=0 if mixed is None else len(mixed),
+        mixtures_error=_largest(mixed, scale),
+        masked=0 if gaps.taken is None else len(gaps.taken),
+        masked_error=_largest(gaps.taken, scale),
+        refuses_missing=gaps.refuses,
+        missing_differs=gaps.differs,
+        missing_unknown=gaps.unknown,
+        allowed=allowed,
+    )
+
+
+def demand(parity: Parity) -> None:
+    """Raise CheckFailedError where the ONNX model is another model than the fitted one."""
+    limit, rows = max(REFUSED, parity.allowed or 0), parity.rows + parity.mixtures
+    if parity.relative > limit and parity.error > _ROUNDING * parity.output_largest:
+        fault = _differs(parity)
+    elif not parity.column and (parity.labels or 0) > limit * rows:
+        fault = f"{parity.labels} of {rows} labels differ"
+    else:
+        return
+    advice = ROUNDED if parity.rounded else ADVICE
+    raise CheckFailedError(
+        f"the ONNX model that {parity.converter} made is not the {parity.model}: {fault}; {limit:.0%} is the "
+        f"most. {advice}; or allow it by --allow-parity (in Python allow_parity=) with a share above it."
+    )
+
+
+def summary(parity: Parity) -> str:
+    """Describe a parity in one line."""
+    labels = "" if parity.labels is None else f"; {parity.labels or 'no'} labels differ"
+    on = {
+        f"the {parity.missing_rows} with missing values": parity.missing_error,
+        f"{parity.mixtures} mixtures of two": parity.mixtures_error,
+        f"{parity.masked} with values taken out": parity.masked_error,
+    }
+    parts = "".join(f"; {error:.1e} on {rows}" for rows, error in on.items() if error is not None)
+    column = f" of {parity.column}'s range" if parity.column else " of its output's range"
+    return (
+        f"parity: {parity.model} as ONNX ({parity.converter}) differs by {parity.error:.1e} at most on "
+        f"{parity.rows} references and what is made of them, {parity.relative:.1e}{column}{parts}{labels}"
+    )
+
+
+def warnings_of(parity: Parity) -> tuple[str, ...]:
+    """Return what a user has to know, where it is more than rounding."""
+    found = []
+    if parity.relative > LIMIT or parity.labels:
+        labels = ""
+        if parity.labels is not None:
+            labels = f", and {parity.labels} of {parity.rows + parity.mixtures} labels differ"
+        rounded = f" {ROUNDED}." if parity.rounded else ""
+        allowed = "" if parity.allowed is None else f" An error up to {parity.allowed:g} of it was allowed."
+        found.append(
+            f"the ONNX model is not quite the {parity.model} that it was converted from: {_differs(parity)}"
+            f"{labels}. What is served and explained is the ONNX model.{allowed}{rounded}"
+        )
+    if parity.uncompared:
+        found.append(
+            f"{shown(parity.uncompared)} of the ONNX model is nothing that the {parity.model} answers: it "
+            "was not compared."
+        )
+    if parity.missing_differs:
+        found.append(
+            f"missing values in {shown(parity.refuses_missing)} are refused: the ONNX model takes them for "
+            f"others than the {parity.model} does ({parity.missing_differs}). Impute them in front."
+        )
+    if parity.missing_unknown:
+        found.append(
+            f"a missing value of {shown(parity.missing_unknown)} is nothing that the {parity.model} answers, "
+            "but the ONNX model may: do not send any."
+        )
+    return tuple(found)
+
+
+def _differs(parity: Parity) -> str:
+    return (
+        f"at {parity.where} they differ by {parity.error:.3g} in {parity.column or 'the output'}, "
+        f"{parity.relative:.2g} of its range of {parity.output_range:.3g}"
+    )
+
+
+def _answers(
+    runner: Runner,
+    feeds: Mapping[str, np.ndarray],
+    answers: Sequence[np.ndarray | None],
+    model: str,
+    base: np.ndarray,
+    words: Sequence[str],
+    mask: np.ndarray | None = None,
+) -> _Answers:
+    names, found, due = list[str](), [np.zeros((len(base), 0))], [np.zeros((len(base), 0))]
+    labels: np.ndarray | None = None
+    for (name, ours), theirs in zip(runner(feeds).items(), answers, strict=False):
+        if theirs is None:
+            continue
+        if not is_float(ours.dtype):
+            other = (_plain(ours) != _plain(np.asarray(theirs))).any(axis=1)
+            labels = other if labels is None else labels | other
+            continue
+        a, b = _matching(np.asarray(ours, np.float64), np.asarray(theirs, np.float64), model)
+        first = np.asarray(ours).reshape(len(ours), -1).shape[1] - a.shape[1]
+        names += [f"{name}[{first + i}]" for i in range(a.shape[1])] if a.shape[1] + first > 1 else [name]
+        found.append(a)
+        due.append(b)
+    return _Answers(
+        tuple(names),
+        np.concatenate(found, axis=1),
+        np.concatenate(due, axis=1),
+        labels,
+        base,
+        words,
+        np.zeros((len(base), 0), bool) if mask is None else mask,
+    )
+
+
+def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
+    """Return answers to mixtures of two references; None where a row is one feature, or there is one row."""
+    rows, features, random = len(both.rows), len(both.rows.has_words), np.random.default_rng(0)
+    if features < 2 or rows < 2:
+        return None
+    count = min(MIXTURES, max(_CELLS // features, 1))
+    base = np.arange(count) % rows
+    other = (base + random.integers(1, rows, count)) % rows
+    size = random.integers(1, features, count)  # of as many features as of any other number
+    taken = random.random((count, features)).argsort(axis=1) < size[:, None]
+    mixed = both.rows.mixed(np.where(taken, other[:, None], base[:, None]))
+    words = [
+        f"row {b} of the references with {_named(both, t)} of row {o}"
+        for b, o, t in zip(base, other, taken, strict=True)
+    ]
+    return _answers(runner, both.feed(mixed), both.answer(mixed), model, base, words)
+
+
+def _agree_rounded(runner: Runner, both: Both | None, model: str) -> bool:
+    """Tell whether the numbers' digits beyond float32 are all that they differ by."""
+    if both is None:
+        return False
+    both = replace(both, rows=both.rows.rounded())
+    words = [""] * len(both.rows)
+    known = _answers(
+        runner, both.feed(both.rows), both.answer(both.rows), model, np.arange(len(words)), words
+    )
+    samples = [s for s in (known, _mixtures(runner, both, model)) if s is not None]
+    return _worst(samples, _scale(samples)).relative <= LIMIT
+
+
+@dataclass(frozen=True)
+class _Gaps:
+    """What became of missing values.
+
+    Attributes:
+        taken: rows with gaps that either side answers, and that are served.
+        refuses: inputs in which none is taken.
+        differs: the row that is worst where these would have been answered wrongly.
+        unknown: features of other inputs that the fitted model does not answer without.
+    """
+
+    taken: _Answers | None = None
+    refuses: tuple[str, ...] = ()
+    differs: str = ""
+    unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Masking:
+    """References without one value, or several."""
+
+    runner: Runner
+    both: Both
+    model: str
+    scale: _Scale
+    limit: float
+    by_column: bool
+
+    def gaps(self) -> _Gaps:
+        words = self.both.rows.has_words
+        features = [i for i, text in enumerate(words) if not text and self._input(i) in self.read]
+        if not features:
+            return _Gaps()
+        single, unknown = self._single(features)
+        parts = [single] if single is not None else []
+        wrong = self._wrong(single)
+        known = [f for f in features if f not in unknown and f not in wrong]
+        several = self._several(known) if len(known) > 1 else None
+        if several is not None:
+            parts.append(several)
+            wrong |= self._wrong(several)
+        of_input: dict[str, set[int]] = {}
+        for feature in features:
+            of_input.setdefault(self._input(feature), set()).add(feature)
+        refuses = tuple(n for n, own in of_input.items() if own & wrong or own <= set(unknown))
+        out = np.array([self._input(i) in refuses for i in range(len(words))])
+        kept = [part.part(np.flatnonzero(~part.lacks[:, out].any(axis=1))) for part in parts]
+        return _Gaps(
+            taken=_joined([part for part in kept if len(part)]),
+            refuses=refuses,
+            differs=self._worst(parts) if wrong else "",
+            unknown=tuple(self.both.rows.called(f) for f in unknown if self._input(f) not in refuses),
+        )
+
+    @property
+    def read(self) -> frozenset[str]:
+        """Inputs of the ONNX model."""
+        return frozenset(self.both.feed(self.both.rows))
+
+    def _input(self, feature: int) -> str:
+        return self.both.rows.called(feature) if self.by_column else INPUT
+
+    def _single(self, features: Sequence[int]) -> tuple[_Answers | None, tuple[int, ...]]:
+        """Return rows without one value, and features without which the fitted model answers nothing."""
+        each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
+        without = np.repeat(features, each)
+        mask = np.zeros((len(without), len(self.both.rows.has_words)), bool)
+        mask[np.arange(len(without)), without] = True
+        found = self._answered(mask)
+        if found is not None:
+            return found, ()
+        parts = {f: self._answered(mask[without == f]) for f in features}
+        return _joined([p for p in parts.values() if p]), tuple(f for f, p in parts.items() if p is None)
+
+    def _several(self, features: Sequence[int]) -> _Answers | None:
+        random = np.random.default_rng(1)
+        count = max(min(MASKED, _CELLS // len(features)) // 5, 1)
+        size = random.integers(2, len(features) + 1, count)
+        mask = np.zeros((count, len(self.both.rows.has_words)), bool)
+        mask[:, features] = random.random((count, len(features))).argsort(axis=1) < size[:, None]
+        return self._answered(mask)
+
+    def _answered(self, mask: np.ndarray) -> _Answers | None:
+        """Return answers to masked rows; None where the fitted model refuses such rows."""
+        base = np.arange(len(mask)) % len(self.both.rows)
+        rows = self.both.rows.mixed(np.repeat(base[:, None], mask.shape[1], axis=1)).masked(mask)
+        try:
+            answers = self.both.answer(rows)
+        except Exception:  # whatever a library raises where it takes no missing value
+            return None
+        words = [
+            f"row {b} of the references without {_named(self.both, m)}"
+            for b, m in zip(base, mask, strict=True)
+        ]
+        return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
+
+    def _wrong(self, found: _Answers | None) -> set[int]:
+        """Return the features without which they differ by more than is allowed."""
+        if found is None:
+            return set()
+        rows = self.scale.beyond(found.errors, self.limit).any(axis=1)
+        return set(map(int, np.flatnonzero(found.lacks[rows].any(axis=0))))
+
+    def _worst(self, parts: Sequence[_Answers]) -> str:
+        worst = _worst(parts, self.scale)
+        return f"by {worst.error:.3g} in {worst.column}, {worst.relative:.2g} of its range, at {worst.where}"
+
+
+def _named(both: Both, features: np.ndarray) -> str:
+    return shown([both.rows.called(int(i)) for i in np.flatnonzero(features)])
+
+
+def _joined(parts: Sequence[_Answers]) -> _Answers | None:
+    if not parts:
+        return None
+    first = parts[0]
+
+    def every(values: Sequence[np.ndarray | None]) -> Any:
+        return None if values[0] is None else np.concatenate([v for v in values if v is not None])
+
+    return _Answers(
+        first.names,
+        every([p.found for p in parts]),
+        every([p.due for p in parts]),
+        every([p.labels for p in parts]),
+        every([p.base for p in parts]),
+        [w for p in parts for w in p.words],
+        every([p.lacks for p in parts]),
+    )
+
+
+def _scale(samples: Sequence[_Answers]) -> _Scale:
+    """Return the range of what the fitted model answers; where all is equal, how large that is."""
+    due = np.concatenate([s.due for s in samples])
+    known = np.where(np.isfinite(due), due, np.nan)
+    columns = [column[~np.isnan(column)] for column in known.T]
+    tops = np.array([np.abs(c).max(initial=0) for c in columns])
+    spans = np.array([np.ptp(c) if len(c) else 0 for c in columns])
+    return _Scale(np.where(spans > 0, spans, tops), tops)
+
+
+@dataclass(frozen=True)
+class _Worst:
+    """Where the error is largest by its column's range."""
+
+    error: float = 0.0
+    relative: float = -1.0
+    span: float = 0.0
+    largest: float = 0.0
+    column: str = ""
+    row: int = 0
+    where: str = ""
+
+
+def _worst(samples: Sequence[_Answers], scale: _Scale) -> _Worst:
+    worst = _Worst()
+    for sample in samples:
+        errors = sample.errors
+        relative = scale.relative(errors)
+        if not errors.size or relative.max() <= worst.relative:
+            continue
+        row, column = map(int, np.unravel_index(relative.argmax(), relative.shape))
+        worst = _Worst(
+            error=float(errors[row, column]),
+            relative=float(relative[row, column]),
+            span=float(scale.spans[column]),
+            largest=float(scale.tops[column]),
+            column=sample.names[column],
+            row=int(sample.base[row]),
+            where=sample.words[row],
+        )
+    return worst
+
+
+def _largest(answers: _Answers | None, scale: _Scale) -> float | None:
+    """Return the error of a column's range; None without rows."""
+    if answers is None or not len(answers):
+        return None
+    return float(scale.relative(answers.errors).max(initial=0))
+
+
+def _uncompared(runner: Runner, made: AsOnnx) -> tuple[str, ...]:
+    pairs = zip(runner(made.feeds or {}).items(), made.answers, strict=False)
+    return tuple(name for (name, ours), theirs in pairs if theirs is None and is_float(ours.dtype))
+
+
+def _missing(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+    """Return [K] whether a row has a gap."""
+    missing = np.zeros(count, bool)
+    for array in feeds.values():
+        if is_float(array.dtype):
+            missing |= np.isnan(array.reshape(count, -1)).any(axis=1)
+    return missing
+
+
+def _matching(found: np.ndarray, due: np.ndarray, model: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return both as [K, C].
+
+    A booster gives the probability of class 1 alone where its ONNX model gives both.
+    """
+    a, b = found.reshape(len(found), -1), due.reshape(len(due), -1)
+    if a.shape[1] == 2 and b.shape[1] == 1:
+        a = a[:, 1:]
+    if a.shape != b.shape:
+        raise UnsupportedModelError(
+            f"{model}: its ONNX model answers {list(found.shape)} where it answers {list(due.shape)} itself: "
+            f"the converter does not know this kind of model. {ADVICE}."
+        )
+    return a, b
+
+
+def _plain(labels: np.ndarray) -> np.ndarray:
+    """Return texts, whatever type each side has them in."""
+    flat = labels.reshape(len(labels), -1)
+    if flat.dtype.kind in "iufb":
+        return flat.astype(np.float64)
+    return flat.astype(str)

@@ -1,0 +1,149 @@
+"""Rows of a table, as a fitted model takes them and as its ONNX model does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rationale.errors import InvalidReferencesError
+from rationale.references.frames import Part, are_positions, columns_of, numbers_of
+from rationale.references.tables import shown
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a model says of a row: how many features, and their names; None for what it does not say.
+
+    `texts` are those columns that hold words, or that nothing reads.
+    """
+
+    count: int | None
+    names: tuple[str, ...] | None
+    texts: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The columns [K] that a model reads, in its order, and their names where anybody gave some."""
+
+    columns: tuple[np.ndarray, ...]
+    names: tuple[str, ...] | None
+
+    def __len__(self) -> int:
+        return len(self.columns[0]) if self.columns else 0
+
+    @property
+    def has_words(self) -> tuple[bool, ...]:
+        """Of each column: whether texts stand in it."""
+        return tuple(
+            column.dtype.kind in "UT" or (column.dtype == object and any(isinstance(v, str) for v in column))
+            for column in self.columns
+        )
+
+    def numbers(self) -> np.ndarray:
+        """Return [K, F] float64, NaN for a missing value; raise InvalidReferencesError for no numbers."""
+        columns = [self._numbers(i) for i in range(len(self.columns))]
+        return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
+
+    def frame(self) -> Any:
+        """Return a pandas DataFrame of them; raise InvalidReferencesError where pandas is not installed."""
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            raise InvalidReferencesError(
+                "the model names its columns, and pandas, which it reads them from, is not installed: "
+                "pip install pandas."
+            ) from error
+        names = self.names or tuple(map(str, range(len(self.columns))))
+        words = self.has_words
+        return pd.DataFrame(
+            {n: self.columns[i] if words[i] else self._numbers(i, kept=True) for i, n in enumerate(names)}
+        )
+
+    def fed(self, i: int) -> np.ndarray:
+        """Return column i [K, 1] as an ONNX model takes it: texts, or float32."""
+        if not self.has_words[i]:
+            return self._numbers(i).astype(np.float32)[:, None]
+        texts = self.columns[i].astype(object)
+        gaps = [row for row, value in enumerate(texts) if not isinstance(value, str)]
+        if gaps:
+            raise _fault(
+                f"column {self.called(i)!r} has no text in row {gaps[0]}, and an ONNX text is never missing. "
+                "Write a word of its own for what is missing, before the model is fitted."
+            )
+        return texts[:, None]
+
+    def called(self, i: int) -> str:
+        return self.names[i] if self.names else f"x[{i}]"
+
+    def mixed(self, picks: np.ndarray) -> "Rows":
+        """Return rows whose feature f is that of row picks[m, f]."""
+        return Rows(tuple(c[picks[:, i]] for i, c in enumerate(self.columns)), self.names)
+
+    def masked(self, mask: np.ndarray) -> "Rows":
+        """Return the same rows, with the numbers missing where the mask [K, F] says so."""
+        columns = list(self.columns)
+        for i in np.flatnonzero(mask.any(axis=0)):
+            columns[i] = np.where(mask[:, i], np.nan, self._numbers(int(i)))
+        return Rows(tuple(columns), self.names)
+
+    def rounded(self) -> "Rows":
+        """Return the same rows, their numbers as float32 holds them."""
+        columns = [
+            column if words else self._numbers(i).astype(np.float32).astype(np.float64)
+            for i, (column, words) in enumerate(zip(self.columns, self.has_words, strict=True))
+        ]
+        return Rows(tuple(columns), self.names)
+
+    def _numbers(self, i: int, *, kept: bool = False) -> np.ndarray:
+        """Return column i as float64, or in the dtype that it has."""
+        column = numbers_of(self.columns[i], self.called(i), _fault, missing=True)
+        return column if kept else column.astype(np.float64)
+
+
+def rows_of(example: Any, features: Features) -> Rows:
+    """Return the rows of an array [K, F] or a table, whose columns are found by the model's names.
+
+    Raises:
+        InvalidReferencesError: columns that are missing, or too many or too few of them.
+    """
+    labels = columns_of(example)
+    if labels is not None:
+        chosen = chosen_labels(labels, features.names)
+        columns = tuple(np.asarray(example[label]) for label in chosen)
+        names = None if are_positions(chosen) else tuple(map(str, chosen))
+    else:
+        array = np.asarray(example)
+        if array.ndim != 2:
+            raise _fault(f"they have shape {list(array.shape)}; a table [K, F] is due.")
+        columns, names = tuple(array.T), None
+    if features.count is not None and len(columns) != features.count:
+        raise _fault(f"they have {len(columns)} columns; the model was fitted on {features.count}.")
+    return Rows(columns, names or features.names)
+
+
+def chosen_labels(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
+    """Return the features' labels, in their order: all of them where either side has no names.
+
+    LightGBM writes underscores for spaces, so that either is the same name.
+    """
+    if names is None or are_positions(labels):
+        return list(labels)
+    by_text = {str(label).replace(" ", "_"): label for label in labels} | {
+        str(label): label for label in labels
+    }
+    missing = [name for name in names if name not in by_text]
+    if missing:
+        raise _fault(f"columns {shown(missing)} are missing; the model was fitted on {shown(names)}.")
+    return [by_text[name] for name in names]
+
+
+def part_of(table: Any, names: Sequence[str] | None) -> Any:
+    """Return a table's columns of these names; anything else, or a table without names, as it is."""
+    labels = columns_of(table)
+    return table if labels is None or names is None else Part(table, chosen_labels(labels, names))
+
+
+def _fault(text: str) -> InvalidReferencesError:
+    return InvalidReferencesError(f"the references, with which the ONNX model is compared: {text}")

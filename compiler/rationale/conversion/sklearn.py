@@ -1,0 +1,242 @@
+"""scikit-learn: an estimator or a pipeline, boosters of XGBoost and LightGBM inside it too."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import onnx
+from skl2onnx import convert_sklearn, update_registered_converter
+from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+from skl2onnx.common.exceptions import MissingConverter, MissingShapeCalculator
+from skl2onnx.common.shape_calculator import (
+    calculate_linear_classifier_output_shapes,
+    calculate_linear_regressor_output_shapes,
+)
+from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector
+from sklearn.ensemble import VotingClassifier
+from sklearn.utils.validation import check_is_fitted
+
+from rationale.conversion.boosters.trees import Nodes
+from rationale.conversion.graphs import INPUT, AsOnnx, Both, tidied
+from rationale.conversion.rows import Features, Rows, rows_of
+from rationale.conversion.steps import check, converters, unknown
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.lowering.loading.load import without_zip_maps
+
+OPSETS = {"": 18, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classifier
+
+
+def as_onnx(model: Any, example: Any) -> AsOnnx:
+    """Convert a model; raise what skl2onnx does, and UnsupportedModelError for what predicts nothing."""
+    if not hasattr(model, "predict"):
+        raise UnsupportedModelError(
+            f"sklearn.{type(model).__name__} predicts nothing: give an estimator, or a pipeline that ends "
+            "in one."
+        )
+    check_is_fitted(model)
+    for part in _parts(model):
+        check(part)
+    known = features(model)
+    rows = None if example is None else rows_of(example, known)
+    by_column = _splits_columns(model, rows)
+    if rows is None and (by_column or known.count is None):
+        raise InvalidOptionError(
+            f"sklearn.{type(model).__name__} takes columns by name or type: give references, or "
+            "`convert(model, example)` a DataFrame of rows such as it takes."
+        )
+    given, types = _unflattened(model), _types(known, rows, by_column=by_column)
+    names = [name for name, _ in types]
+    options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
+    with converters():
+        for part in _parts(model):
+            if _reader(part):
+                _register(part)
+        try:
+            converted = convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
+        except (MissingConverter, MissingShapeCalculator) as error:
+            raise unknown(error) from error
+    proto, _ = without_zip_maps(converted)
+    tidied(proto, names)
+    read = [value.name for value in proto.graph.input]
+    columns = tuple(read) if by_column else (rows.names if rows else known.names)
+    if rows is None:
+        return AsOnnx(proto, columns=columns)
+
+    def feed(examples: Rows) -> dict[str, np.ndarray]:
+        if not by_column:
+            return {INPUT: _whole(examples)}
+        return {name: examples.fed(names.index(name)) for name in read}
+
+    both = Both(rows, feed, lambda examples: tuple(_answers(model, examples)))
+    return AsOnnx.of_table(proto, both, columns, by_column=by_column)
+
+
+def features(model: Any) -> Features:
+    names = getattr(model, "feature_names_in_", None)
+    count = getattr(model, "n_features_in_", None)
+    if names is None:
+        return Features(None if count is None else int(count), None)
+    return Features(len(names), tuple(map(str, names)), _texts(model) & frozenset(map(str, names)))
+
+
+def _texts(model: Any) -> frozenset[str]:
+    """Return columns in which an encoder or an imputer has seen words, and those that are dropped."""
+    found = set[str]()
+    for part in _parts(model):
+        names = list(getattr(part, "feature_names_in_", ()))
+        known = getattr(part, "categories_", getattr(part, "statistics_", ()))
+        for name, values in zip(names, known, strict=False):
+            if any(isinstance(value, str) for value in np.atleast_1d(values)):
+                found.add(str(name))
+        for _, transformer, columns in getattr(part, "transformers_", ()):
+            if isinstance(transformer, str) and transformer == "drop":
+                found.update(str(c if isinstance(c, str) else names[c]) for c in columns)
+    return frozenset(found)
+
+
+def _types(known: Features, rows: Rows | None, *, by_column: bool) -> list[tuple[str, Any]]:
+    """Return the inputs: one of numbers (or of texts), or one for each column.
+
+    Whole numbers are floats too.
+    """
+    if rows is None:
+        return [(INPUT, FloatTensorType([None, known.count]))]
+    kinds = [StringTensorType if words else FloatTensorType for words in rows.has_words]
+    if by_column:
+        return [(rows.called(i), kind([None, 1])) for i, kind in enumerate(kinds)]
+    return [(INPUT, kinds[0]([None, len(kinds)]))]
+
+
+def _splits_columns(model: Any, rows: Rows | None) -> bool:
+    """Tell whether it reads columns by name, or they are of different types."""
+    by_name = any(
+        not callable(columns) and any(isinstance(c, str) for c in np.atleast_1d(columns))
+        for part in _parts(model)
+        for _, _, columns in getattr(part, "transformers_", ())
+    )
+    return by_name or (rows is not None and 0 < sum(rows.has_words) < len(rows.columns))
+
+
+def _unflattened(model: Any) -> Any:
+    """Return a copy in which no vote is flattened.
+
+    Flattening concerns `transform` alone, and skl2onnx refuses it.
+    """
+    votes = [part for part in _parts(model) if isinstance(part, VotingClassifier)]
+    if not votes:
+        return model
+    model = copy.deepcopy(model)
+    for part in _parts(model):
+        if isinstance(part, VotingClassifier):
+            part.flatten_transform = False
+    return model
+
+
+def _parts(model: Any) -> Iterator[Any]:
+    """Yield the estimators inside of a model, fitted ones that no parameter names among them."""
+    seen, waiting = set[int](), [model]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list | tuple):
+            waiting += part
+        elif isinstance(part, np.ndarray) and part.dtype == object:
+            waiting += list(part.reshape(-1))
+        elif isinstance(part, BaseEstimator) and id(part) not in seen:
+            seen.add(id(part))
+            yield part
+            waiting += () if _reader(part) else vars(part).values()
+
+
+_BOOSTERS = {  # by the module in which a class stands
+    "xgboost.": "rationale.conversion.boosters.xgboost",
+    "lightgbm.": "rationale.conversion.boosters.lightgbm",
+    "sklearn.ensemble._hist_gradient_boosting.": "rationale.conversion.boosters.histograms",
+}
+
+
+def _reader(part: Any) -> str | None:
+    """Return the module that reads a booster; None of any other part."""
+    module = type(part).__module__
+    return next((reader for name, reader in _BOOSTERS.items() if module.startswith(name)), None)
+
+
+def _library(part: Any) -> str:
+    return type(part).__module__.partition(".")[0]
+
+
+def _register(part: Any) -> None:
+    """Register a booster's class with skl2onnx."""
+    shapes, options = calculate_linear_regressor_output_shapes, None
+    if is_classifier(part):
+        shapes = calculate_linear_classifier_output_shapes
+        options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
+        if hasattr(part, "decision_function"):
+            options["raw_scores"] = [True, False]
+    kind = type(part)
+    update_registered_converter(kind, f"{_library(part)}{kind.__name__}", shapes, _booster, options=options)
+
+
+def _booster(scope: Any, operator: Any, container: Any) -> None:
+    """Add a booster's nodes to those of a pipeline."""
+    part = operator.raw_operator
+    library = import_module(str(_reader(part)))
+    nodes, boosted, table = Nodes(), library.boosted(part), library.table_of(part)
+    if table.by_column:
+        raise UnsupportedModelError(
+            f"{_library(part)}.{type(part).__name__} reads columns of a pandas type of categories from the "
+            "step before it, which no ONNX step makes: encode them as numbers there, or give the booster "
+            "itself."
+        )
+    if _is_set(container, part, "nocl"):
+        boosted = replace(boosted, classes=np.arange(len(boosted.classes)))
+    if _is_set(container, part, "raw_scores"):
+        boosted = replace(boosted, link="NONE")
+    given, ends = operator.inputs[0].full_name, [value.full_name for value in operator.outputs]
+    x = nodes.add("Cast", [given], to=onnx.TensorProto.FLOAT)
+    nodes.boosted(boosted, x, table.count, ends)
+    names = {given: given} | {name: name for name in ends}
+    for one in nodes.constants:
+        names[one.name] = scope.get_unique_variable_name(one.name.strip("/"))
+        array = onnx.numpy_helper.to_array(one)
+        container.add_initializer(names[one.name], one.data_type, one.dims, array.reshape(-1).tolist())
+    for node in nodes.nodes:
+        for name in node.output:
+            names.setdefault(name, scope.get_unique_variable_name(name.strip("/")))
+        container.add_node(
+            node.op_type,
+            [names[name] for name in node.input],
+            [names[name] for name in node.output],
+            op_domain=node.domain,
+            name=scope.get_unique_operator_name(node.op_type),
+            **{a.name: onnx.helper.get_attribute_value(a) for a in node.attribute},
+        )
+
+
+def _is_set(container: Any, part: Any, option: str) -> bool:
+    """Whether an option is set; not where a part has no such option."""
+    given = container.get_options(part, {option: False}, fail=False)
+    return bool(given and given[option])
+
+
+def _whole(rows: Rows) -> np.ndarray:
+    """Return [K, F] as the ONNX model takes them."""
+    return np.concatenate([rows.fed(i) for i in range(len(rows.columns))], axis=1)
+
+
+def _answers(model: Any, rows: Rows) -> Iterator[np.ndarray | None]:
+    """Yield a classifier's labels, then probabilities or scores, as its ONNX model; else numbers."""
+    given = rows.frame() if hasattr(model, "feature_names_in_") else _array(rows)
+    answer = np.asarray(model.predict(given))
+    yield answer
+    if is_classifier(model) or is_outlier_detector(model):
+        predict = getattr(model, "predict_proba", None) or getattr(model, "decision_function", None)
+        yield None if predict is None else np.asarray(predict(given))
+
+
+def _array(rows: Rows) -> np.ndarray:
+    if not any(rows.has_words):
+        return rows.numbers()
+    return np.stack([column.astype(object) for column in rows.columns], axis=1)

@@ -1,0 +1,101 @@
+"""torch: a module, with rows such as it takes."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rationale.conversion.graphs import AsOnnx, tidied
+from rationale.conversion.rows import Features
+from rationale.errors import InvalidOptionError
+from rationale.references.frames import columns_of, in_order
+from rationale.references.tables import shown
+
+
+def features(_: torch.nn.Module) -> Features:
+    """Return no names and no count: a module knows none."""
+    return Features(None, None)
+
+
+def as_onnx(model: torch.nn.Module, example: Any) -> AsOnnx:
+    """Export the module by tracing (`torch.export`), as it predicts: dropout is off, and statistics stay.
+
+    Raises:
+        InvalidOptionError: no example, or one that does not fit the arguments of `forward`.
+    """
+    feeds, names = _feeds(model, example)
+    given = {name: _tensor(array, model) for name, array in feeds.items()}
+    feeds = {name: tensor.numpy() for name, tensor in given.items()}
+    trained, device = model.training, next((p.device for p in model.parameters()), torch.device("cpu"))
+    try:
+        model.eval().cpu()
+        with torch.no_grad():
+            answers = _flat(model(**given))
+        program = torch.onnx.export(
+            model,
+            kwargs={name: _two(tensor) for name, tensor in given.items()},
+            dynamo=True,
+            dynamic_shapes={name: {0: torch.export.Dim.DYNAMIC} for name in given},
+            input_names=list(given),
+            output_names=["output"] if len(answers) == 1 else None,
+            verbose=False,
+        )
+    finally:
+        model.train(trained).to(device)
+    assert program is not None
+    proto = tidied(program.model_proto, list(given))
+    return AsOnnx(proto, feeds, tuple(answer.numpy() for answer in answers), names)
+
+
+def _feeds(model: torch.nn.Module, example: Any) -> tuple[dict[str, np.ndarray], tuple[str, ...] | None]:
+    """Return rows by argument of `forward`, and names of their columns."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    arguments = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    needed = [p.name for p in parameters if p.name in arguments and p.default is p.empty]
+    what = f"torch.{type(model).__name__} takes {shown(arguments)}"
+    if example is None:
+        raise InvalidOptionError(
+            f"{what}, and is exported with rows such as it takes: give references, or "
+            "`convert(module, example)` an array [N, …] or a mapping from argument to array."
+        )
+    if not isinstance(example, Mapping):
+        if len(needed or arguments) != 1:
+            raise InvalidOptionError(f"{what}: give a mapping from each of them to an array.")
+        example = {(needed or arguments)[0]: example}
+    if not set(needed) <= set(example) <= set(arguments):
+        raise InvalidOptionError(f"{what}, but the example has {shown(list(map(str, example)))}.")
+    labels = columns_of(next(iter(example.values()))) if len(example) == 1 else None
+    feeds = {name: _array(example[name]) for name in arguments if name in example}
+    return feeds, None if labels is None else tuple(map(str, labels))
+
+
+def _array(given: Any) -> np.ndarray:
+    if isinstance(given, torch.Tensor):
+        return given.detach().cpu().numpy()
+    if columns_of(given) is not None:
+        return in_order(given, None, InvalidOptionError)
+    return np.asarray(given)
+
+
+def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
+    """Return a tensor, with floats as the module's own weights are."""
+    if array.ndim == 0 or array.dtype.kind not in "iufb":
+        raise InvalidOptionError(f"the example holds {array.dtype} {list(array.shape)}, not rows of numbers.")
+    floats = (p.dtype for p in model.parameters() if p.is_floating_point())
+    tensor = torch.from_numpy(np.array(array))
+    return tensor.to(next(floats, torch.float32)) if array.dtype.kind == "f" else tensor
+
+
+def _two(rows: torch.Tensor) -> torch.Tensor:
+    """Return at least two rows: an axis of length 1 would be taken for one that stays so."""
+    return rows[:2] if len(rows) > 1 else rows.expand(2, *rows.shape[1:]).clone()
+
+
+def _flat(answer: Any) -> list[torch.Tensor]:
+    """Return its tensors, in the order of the ONNX model's outputs."""
+    if isinstance(answer, torch.Tensor):
+        return [answer]
+    parts = answer.values() if isinstance(answer, Mapping) else answer
+    return [tensor for part in parts for tensor in _flat(part)]

@@ -1,0 +1,77 @@
+"""Other reference sets to explain the model against: do the reasons of a decision stay?"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from rationale.decisions.stability import DRAWS
+from rationale.errors import InvalidOptionError
+from rationale.explain.engine import Method
+from rationale.machine import Deployment
+from rationale.manifest import Manifest
+from rationale.references.draws import draws
+from rationale.references.reference_set import OpenReferences
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparisons:
+    """Other reference sets to explain the model against.
+
+    Args:
+        baselines: by a name, such as all_applicants, the same method with other references.
+        draws: how many sets of as many references to draw, with replacement, from those that decide.
+        seed: of the draws.
+    """
+
+    baselines: Mapping[str, Method] = field(default_factory=dict)
+    draws: int = 0
+    seed: int = 0
+
+    def check(self, method: Method, deployment: Deployment, *, decides: bool) -> None:
+        """Check the options before anything is compiled; raise InvalidOptionError."""
+        if not decides:
+            raise InvalidOptionError(
+                "comparisons show which reasons of a decision stay: give a decision profile (--decision)."
+            )
+        if deployment.one_shot or isinstance(method.reference_set, OpenReferences):
+            raise InvalidOptionError(
+                "comparisons are entries beside NAME_explain: compile without --one-shot and "
+                "--open-references."
+            )
+        for name, other in self.baselines.items():
+            if not _NAME.fullmatch(name) or name == DRAWS:
+                raise InvalidOptionError(
+                    f"{name[:80]!r} is no name of a baseline: use letters, digits, '_' and '-', beginning "
+                    f"with a letter, and not {DRAWS!r}."
+                )
+            if other.reference_set is None:
+                raise InvalidOptionError(f"baseline {name!r} needs references: --compare {name}=FILE.")
+
+    def methods(self, method: Method) -> Iterator[tuple[str, Literal["baseline", "draw"], Method]]:
+        """Name, kind and method of each. Raises InvalidOptionError where nothing can be drawn from."""
+        drawn = draws(method.reference_set, method.reference_weights, self.draws, self.seed)
+        for name, other in self.baselines.items():
+            yield name, "baseline", other
+        for i, rows in enumerate(drawn, start=1):
+            yield f"draw {i}", "draw", _with(method, rows)
+
+
+def demand_alike(name: str, own: Manifest, other: Manifest) -> None:
+    """Raise InvalidOptionError where it explains otherwise than by other references."""
+    if own.method != other.method:
+        ours, theirs = (f"{m.method.name} {m.method.options}" for m in (own, other))
+        raise InvalidOptionError(
+            f"{name} is explained by {theirs}, the decision by {ours}: give the same method and options "
+            "(with --method auto, name the method)."
+        )
+
+
+def _with(method: Method, rows: Any) -> Method:
+    changed: Any = method  # a frozen dataclass, as all methods are
+    option = "covers" if getattr(method, "references", None) is None else "references"
+    weights = {} if method.reference_weights is None else {"weights": None}  # it was drawn by them
+    drawn: Method = replace(changed, **{option: rows}, **weights)
+    return drawn

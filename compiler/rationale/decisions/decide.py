@@ -1,0 +1,322 @@
+"""A decision and its principal reasons, by the rules of a profile."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rationale.decisions.domain import as_category, category, outside
+from rationale.decisions.rows import ExplainedRow
+from rationale.errors import InvalidOptionError, RationaleError
+from rationale.manifest import EmbeddedProfile
+from rationale.profile import DecisionProfile, FeatureRule, KnockOut, ReasonText, Wording
+
+Outcome = Literal["approve", "refer", "decline"]
+# Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.
+TIE = 1e-6
+NOTHING_ADVERSE = (
+    "no feature speaks against the applicant: the base value is adverse by itself. Compare with references "
+    "whose mean score passes"
+)
+NOTHING_AGAINST = "no feature speaks against the applicant"
+_NOTHING_SAID = FeatureRule()
+
+
+class NoReasonsError(RationaleError):
+    """There is a decision, and no reasons that could be given for it."""
+
+    status = 422
+
+
+@dataclass(frozen=True)
+class PrincipalReason:
+    """One reason of a decision.
+
+    Attributes:
+        feature: the feature or group, of several that share the code that with the largest attribution;
+            `features` are all of them, largest first.
+        value: the feature's, None where it is missing; of a group by member.
+        unit, category: of the value, as the profile has them; of a group by member that has one.
+        shown: the value as a notice tells it, where it has a unit or is called something.
+        attribution: the sum over `features`, in units of what is explained; None of a knock-out.
+        share: of all adverse attributions together, 0 to 1.
+        tied: as large as the reason that follows, given or not, but for rounding.
+        uncertain: nearer to the reason that follows, or to nothing, than its standard error.
+    """
+
+    code: str
+    text: str
+    feature: str
+    value: Any
+    attribution: float | None
+    share: float | None
+    features: tuple[str, ...]
+    unit: str | Mapping[str, str] | None = None
+    category: str | Mapping[str, str] | None = None
+    shown: str | None = None
+    tied: bool = False
+    uncertain: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What is decided about one row, and why.
+
+    Attributes:
+        reasons: principal ones, largest first; none of an approval. Of a knock-out those of the rules alone.
+        attributions: of every feature or group.
+        warnings: what a reader of the reasons has to know.
+    """
+
+    decision: Outcome
+    score: float
+    threshold: float
+    explained_value: float
+    base_value: float | None
+    reasons: tuple[PrincipalReason, ...]
+    attributions: Mapping[str, float]
+    standard_errors: Mapping[str, float] | None
+    completeness_gap: float | None
+    warnings: tuple[str, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return its members by name; standard errors only where there are any."""
+        members = {**vars(self), "reasons": [_reason_as_json(reason) for reason in self.reasons]}
+        members |= {"attributions": {**self.attributions}, "warnings": [*self.warnings]}
+        if self.standard_errors is None:
+            del members["standard_errors"]
+        return members
+
+
+def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, Any]) -> Decision:
+    """Decide about one row.
+
+    Args:
+        values: of features, and of what knock-outs look at.
+
+    Raises:
+        NoReasonsError: the score is no number, attributions do not add up, or a principal reason may not be
+            disclosed.
+    """
+    profile = embedded.profile
+    if not math.isfinite(row.score):
+        raise NoReasonsError(f"nothing is decided: the score is {row.score}")
+    hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
+    outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
+    reasons: tuple[PrincipalReason, ...] = ()
+    warnings = (*outside(profile, values, with_value=False),) if profile.outside == "warn" else ()
+    if hit:
+        reasons = _knocked_out(profile, hit, values)
+    elif outcome != "approve":
+        _check_gap(embedded, row)
+        reasons = principal(profile, row, values)
+        if not reasons:
+            warnings += (NOTHING_ADVERSE if outcome == "decline" else NOTHING_AGAINST,)
+    _check_disclosure(profile, reasons)
+    return Decision(
+        outcome,
+        row.score,
+        profile.threshold,
+        row.explained_value,
+        row.base_value,
+        reasons,
+        row.attributions,
+        row.standard_errors,
+        row.gap,
+        warnings,
+    )
+
+
+def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
+    """Return what a score alone decides; at the threshold it passes."""
+    if profile.refer is not None and profile.refer[0] <= score <= profile.refer[1]:
+        return "refer"
+    is_adverse = score > profile.threshold if profile.adverse == "above" else score < profile.threshold
+    return "decline" if is_adverse else "approve"
+
+
+def principal(
+    profile: DecisionProfile, row: ExplainedRow, values: Mapping[str, Any]
+) -> tuple[PrincipalReason, ...]:
+    """Return the largest adverse attributions; those that share a code are one reason, their sum."""
+    ranked = ranking(profile, row.attributions)
+    sizes = [size for _, size, _ in ranked]
+    total = math.fsum(sizes)
+    found = []
+    for i in _chosen(profile, [(code, size / total) for code, size, _ in ranked]):
+        code, size, features = ranked[i]
+        is_last = i + 1 == len(ranked)
+        lead = size - (0.0 if is_last else sizes[i + 1])
+        found.append(
+            replace(
+                _reason(profile, code, features, values),
+                attribution=math.fsum(row.attributions[feature] for feature in features),
+                share=size / total,
+                tied=not is_last and lead <= TIE * sizes[0],
+                uncertain=lead <= _standard_error(row, features),
+            )
+        )
+    return tuple(found)
+
+
+def ranking(
+    profile: DecisionProfile, attributions: Mapping[str, float]
+) -> list[tuple[str, float, tuple[str, ...]]]:
+    """Return (code, size, features) of each adverse reason, largest first; ties in the profile's order.
+
+    Neither sizes nor order depend on the order of `attributions`.
+    """
+    sign = 1 if profile.adverse == "above" else -1
+    adverse = {key: sign * value for key, value in attributions.items() if sign * value > 0}
+    by_code: dict[str, list[str]] = {}
+    for key in sorted(adverse, key=lambda key: (-adverse[key], key)):
+        by_code.setdefault(profile.rule(key).reason or key, []).append(key)
+    order = {code: i for i, code in enumerate(profile.reasons)}
+    ranked = [(code, math.fsum(adverse[key] for key in keys), tuple(keys)) for code, keys in by_code.items()]
+    ranked.sort(key=lambda one: (-one[1], order.get(one[0], len(order)), one[0]))
+    ranks, first = list[int](), 0
+    for i, (_, size, _) in enumerate(ranked):  # those that tie with the first of a run have its rank
+        first = first if ranked[first][1] - size <= TIE * ranked[0][1] else i
+        ranks.append(first)
+    by_rank = sorted(zip(ranks, ranked, strict=True), key=lambda one: (one[0], _order(order, one[1][0])))
+    return [one for _, one in by_rank]
+
+
+def _order(order: Mapping[str, int], code: str) -> tuple[int, str]:
+    return order.get(code, len(order)), code
+
+
+def _chosen(profile: DecisionProfile, shares: list[tuple[str, float]]) -> Iterator[int]:
+    """Yield the indices of the principal ones, by (code, share): the first, and one more on inquiries."""
+    large = [i for i, (_, share) in enumerate(shares) if not i or share >= profile.least_share]
+    yield from large[: profile.max_reasons]
+    for i in large[profile.max_reasons :]:
+        text = profile.reasons.get(shares[i][0])
+        if text is not None and text.inquiry:
+            yield i
+            return
+
+
+def _reason(
+    profile: DecisionProfile, code: str, features: tuple[str, ...], values: Mapping[str, Any]
+) -> PrincipalReason:
+    feature = features[0]
+    value = _value(profile, feature, values)
+    text = profile.reasons.get(code)
+    wording = profile.title(feature) if text is None else worded(text, value)
+    return PrincipalReason(
+        code, wording, feature, value, None, None, features, *_in_words(profile, feature, value)
+    )
+
+
+def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
+    """Return the unit and category of a value, and both with its title."""
+    values = value if key in profile.groups else {key: value}
+    group = profile.groups.get(key)
+    units, called = dict[str, str](), dict[str, str]()
+    for name, one in values.items():
+        rule = profile.features.get(name, _NOTHING_SAID)
+        unit = group.unit if rule.unit is None and group is not None else rule.unit
+        if unit is not None:
+            units[name] = unit
+        if one is not None and (title := category(rule, one)) is not None:
+            called[name] = title
+    shown = [
+        f"{profile.features.get(name, _NOTHING_SAID).title or name}: "
+        + called.get(name, f"{as_category(one)} {units.get(name)}")
+        for name, one in values.items()
+        if one is not None and (name in units or name in called)
+    ]
+    text = "; ".join(shown) or None
+    return (units or None, called or None, text) if group else (units.get(key), called.get(key), text)
+
+
+def _knocked_out(
+    profile: DecisionProfile, hit: list[KnockOut], values: Mapping[str, Any]
+) -> tuple[PrincipalReason, ...]:
+    """Return a reason for each code, in the profile's order. None is left out: each declines by itself."""
+    by_code: dict[str, dict[str, None]] = {}
+    for rule in hit:
+        by_code.setdefault(rule.reason, {})[rule.feature] = None
+    return tuple(_reason(profile, code, tuple(features), values) for code, features in by_code.items())
+
+
+def _value(profile: DecisionProfile, key: str, values: Mapping[str, Any]) -> Any:
+    if key in profile.groups:
+        return {member: values.get(member) for member in profile.groups[key].members}
+    return values.get(key)
+
+
+def worded(text: ReasonText, value: Any) -> str:
+    """Return the text for this value."""
+    missing = all(each is None for each in value.values()) if isinstance(value, dict) else value is None
+    if missing:
+        return text.missing or text.text
+    return next((one.text for one in text.when if fits(one, value)), text.text)
+
+
+def fits(rule: KnockOut | Wording, value: Any) -> bool:
+    """Tell whether a value meets a condition; one that is missing meets none."""
+    if value is None or isinstance(value, dict):
+        return False
+    if rule.equals is not None:
+        return bool(value == rule.equals)
+    if isinstance(value, str):
+        return False
+    return (rule.above is None or value > rule.above) and (rule.below is None or value < rule.below)
+
+
+def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
+    """Return what a table's cell, which may be text, is to the knock-outs that look at a feature.
+
+    Raises:
+        InvalidOptionError: it is no number or flag, where these are needed.
+    """
+    text = "" if cell is None or cell != cell else str(cell).strip()
+    if not text:
+        return None
+    if any(isinstance(rule.equals, str) for rule in rules if rule.feature == feature):
+        return text
+    if text.casefold() in ("true", "false"):
+        return text.casefold() == "true"
+    try:
+        return float(text)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"{feature!r} holds {text[:80]!r}, and a knock-out looks there for a number or true or false."
+        ) from error
+
+
+def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
+    return {**vars(reason), "features": [*reason.features]}
+
+
+def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
+    """Return a sum's standard error, as if its parts were independent.
+
+    Where it is not known, it is less than any lead.
+    """
+    if row.standard_errors is None:
+        return -math.inf
+    return float(sum(row.standard_errors[feature] ** 2 for feature in features) ** 0.5)
+
+
+def _check_gap(embedded: EmbeddedProfile, row: ExplainedRow) -> None:
+    if row.gap is not None and not abs(row.gap) <= embedded.tolerance:
+        raise NoReasonsError(
+            f"no reasons are given: the attributions miss the score by {row.gap:.2g}, more than the "
+            f"{embedded.tolerance:.2g} that the decision profile allows (tolerance)"
+        )
+
+
+def _check_disclosure(profile: DecisionProfile, reasons: tuple[PrincipalReason, ...]) -> None:
+    named = {feature for reason in reasons for feature in reason.features}
+    named |= {member for key in named & profile.groups.keys() for member in profile.groups[key].members}
+    named |= {group for group, rule in profile.groups.items() if named & {*rule.members}}
+    kept = named & {*profile.never_disclose}
+    if kept:
+        raise NoReasonsError(
+            f"no reasons are given: {', '.join(sorted(kept))} is a principal reason, and the decision "
+            "profile says never to disclose it; to leave it out would be to give other reasons than the true "
+            "ones"
+        )

@@ -1,0 +1,306 @@
+"""Whether a decision profile makes sense, and fits the features of its model."""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rationale.decisions.decide import outcome_of
+from rationale.decisions.domain import as_category, number_of
+from rationale.profile import NAMED_BY_REGULATION_B, Condition, DecisionProfile, near
+
+_SHOWN = 8  # names in a sentence
+_USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B
+
+_FAR = 0.1  # of the output's range: as far from the threshold as no chance of the draw explains
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of a model.
+
+    Attributes:
+        features: that get attributions, each once.
+        texts: those of them that hold text.
+        inputs: names of the model's inputs, which may hold several features or one.
+        categories: of a feature, all values that the model tells apart, where these are known.
+    """
+
+    features: Sequence[str]
+    texts: Collection[str] = ()
+    inputs: Collection[str] = ()
+    categories: Mapping[str, Collection[str | float]] = field(default_factory=dict)
+
+    def has(self, feature: str, key: str) -> bool:
+        """Tell whether the model knows a category, which a profile writes as a text."""
+        numbers = {_number(one) for one in self.categories[feature]}
+        is_text = feature in self.texts
+        return key in self.categories[feature] or (not is_text and _number(key) in numbers)
+
+
+def faults_of(profile: DecisionProfile, known: Known) -> list[str]:
+    """Return all that is wrong with its names, codes, groups, conditions and band; a sentence each."""
+    return [fault for check in _CHECKS for fault in check(profile, known)]
+
+
+def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
+    """Return what is odd, and may be meant."""
+    unused = [code for code in profile.reasons if code not in _codes_used(profile)]
+    remarks = []
+    if unused:
+        remarks.append(f"decision: no feature, group or knock-out has {_listed('the reason', unused)}")
+    if profile.references.policy not in NAMED_BY_REGULATION_B:
+        remarks.append(
+            f"decision: the references are '{profile.references.policy}'; comment 9(b)(2)-5 on Regulation B "
+            "names applicants at or slightly above the threshold (near_threshold), and all_applicants"
+        )
+    if profile.max_reasons > _USUAL_REASONS:
+        remarks.append(
+            f"decision: up to {profile.max_reasons} reasons; by comment 9(b)(2)-1 on Regulation B more than "
+            f"{_USUAL_REASONS} are not likely to help"
+        )
+    for name, rule in profile.features.items():
+        if not rule.categories or rule.open or name not in known.categories:
+            continue
+        written = {*rule.categories, *(_number(key) for key in rule.categories)}
+        left = [as_category(one) for one in known.categories[name] if one not in written]
+        if left:
+            remarks.append(
+                f"decision: the profile does not take {_quoted(sorted(left))} of '{name}', which the model "
+                "knows"
+            )
+    for attribute in _not_allowed(profile):
+        names = sorted(n for n in _names(profile, known) if _encodes(attribute, n))
+        if names:
+            remarks.append(f"decision: is the protected '{attribute}' in {_listed('the input', names)}?")
+    return remarks
+
+
+def remarks_on_scores(
+    profile: DecisionProfile, scores: np.ndarray, weights: np.ndarray, spread: float
+) -> Iterator[str]:
+    """Yield what the references' scores say against threshold and policy.
+
+    Args:
+        scores, weights: of references, [K] each; weights sum to 1.
+        spread: from the least to the largest score that there is.
+    """
+    mean = float(scores @ weights)
+    declined = float(weights @ [outcome_of(profile, score) == "decline" for score in scores.tolist()])
+    policy, threshold = profile.references.policy, profile.threshold
+    beyond = mean - threshold if profile.adverse == "above" else threshold - mean
+    if beyond > _FAR * spread:
+        yield (
+            f"decision: the references stand on the declining side: '{profile.output}' is {mean:g} on "
+            f"average, {profile.adverse} {threshold:g}, and {declined:.0%} of them would be declined. Is "
+            "output or adverse the other way round? Else reasons come from a base that declines by itself: "
+            "give references whose mean passes"
+        )
+    elif policy == "approved" and declined:
+        yield f"decision: the references are 'approved', and the profile declines {declined:.1%} of them"
+    elif policy == "near_threshold" and -beyond > _FAR * spread:
+        yield (
+            f"decision: the references are 'near_threshold', and '{profile.output}' is {mean:g} on average, "
+            f"not near {threshold:g}"
+        )
+
+
+def _groups(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    owners: dict[str, list[str]] = {}
+    for name, rule in profile.groups.items():
+        for member in dict.fromkeys(rule.members):
+            owners.setdefault(member, []).append(name)
+        if name in known.features:
+            yield f"groups.{name} is called like a feature of the model: choose another name"
+        if unknown := [member for member in rule.members if member not in known.features]:
+            yield f"groups.{name}: {_unknown(unknown, known.features)}"
+        if twice := [member for member, count in Counter(rule.members).items() if count > 1]:
+            yield f"groups.{name} names {_listed('the member', twice)} twice: name each once"
+    for member, names in owners.items():
+        if len(names) > 1:
+            yield f"feature '{member}' is in {_listed('the group', names)}: leave it in one"
+
+
+def _features(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    members = {member: name for name, rule in profile.groups.items() for member in rule.members}
+    of_knock_outs = {rule.feature for rule in profile.knock_outs}
+    unknown = []
+    for name, rule in profile.features.items():
+        if name in profile.groups:
+            yield f"features.{name} is a group: say it under groups.{name}"
+        elif name in members and rule.reason is not None:
+            yield f"features.{name} is explained with the group '{members[name]}': leave its reason out"
+        elif name not in known.features:
+            unknown += [name] * (name not in of_knock_outs)
+        elif name in known.texts and rule.type in ("number", "flag"):
+            yield f"features.{name} holds text: its type is category, not {rule.type}"
+    if unknown:
+        yield f"features: {_unknown(unknown, known.features)}"
+
+
+def _domain(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    for name, rule in profile.features.items():
+        has_bounds = rule.least is not None or rule.most is not None
+        if rule.least is not None and rule.most is not None and rule.least > rule.most:
+            yield f"features.{name} takes no value: least {rule.least:g} is more than most {rule.most:g}"
+        if rule.open and not rule.categories:
+            yield f"features.{name}.open: there are no categories beside which values could be"
+        if name in known.texts and has_bounds:
+            yield f"features.{name} holds text: least and most are of numbers"
+        is_number = name in known.features and name not in known.texts
+        if is_number and (words := [key for key in rule.categories if _number(key) is None]):
+            yield f"features.{name} holds numbers, so that it never is one of the categories {_quoted(words)}"
+        elif name in known.categories and (
+            unknown := [key for key in rule.categories if not known.has(name, key)]
+        ):
+            there = [as_category(one) for one in sorted(known.categories[name], key=str)]
+            guess = near(unknown[0], there) if len(unknown) == 1 else ""
+            has = f": there are {_quoted(there)}" if not guess else ""
+            kind = "category" if len(unknown) == 1 else "categories"
+            yield f"features.{name}: the model knows no {kind} {_quoted(unknown)}{guess}{has}"
+
+
+def _number(key: str | float) -> float | None:
+    """Return what a category is as a number, a flag as well."""
+    return {"true": 1.0, "false": 0.0}.get(key, number_of(key)) if isinstance(key, str) else key
+
+
+def _codes(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    keys = _keys(profile, known)
+    uncoded = [key for key in keys if profile.rule(key).reason is None]
+    if uncoded and len(uncoded) < len(keys):
+        yield f"features: no reason code for {_quoted(uncoded)}: give each one, since others have one"
+    if untold := [code for code in _codes_used(profile) if code not in profile.reasons]:
+        known_codes = list(profile.reasons)
+        guess = near(untold[0], known_codes) if len(untold) == 1 else ""
+        yield f"reasons: there is no text of {_listed('the code', untold)}{guess}"
+
+
+def _conditions(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    for i, rule in enumerate(profile.knock_outs):
+        where = f"knock_outs.{i} ({rule.feature})"
+        if rule.feature in profile.groups:
+            yield f"{where} looks at a group: name one of its members"
+        if rule.feature in known.inputs and rule.feature not in known.features and len(known.features) > 1:
+            yield f"{where} looks at a whole input of the model: name one of its features"
+        yield from (f"{where} {fault}" for fault in _of_condition(rule))
+        if rule.feature in known.features and (fault := _never(rule, rule.feature in known.texts)):
+            yield f"{where} {fault}"
+    grouped = {rule.reason for rule in profile.groups.values()}
+    single = {rule.reason for rule in profile.features.values()}
+    single |= {rule.reason for rule in profile.knock_outs}
+    for code, text in profile.reasons.items():
+        if text.when and code in grouped - single:
+            yield f"reasons.{code}.when is never met: a group has no single value"
+        for i, wording in enumerate(text.when):
+            yield from (f"reasons.{code}.when.{i} {fault}" for fault in _of_condition(wording))
+
+
+def _of_condition(rule: Condition) -> Iterator[str]:
+    has_bound = rule.above is not None or rule.below is not None
+    if has_bound == (rule.equals is not None):
+        yield "needs one condition: above, below, both for what is between them, or equals"
+    if rule.above is not None and rule.below is not None and rule.above >= rule.below:
+        yield f"is never met: no value is above {rule.above:g} and below {rule.below:g}"
+
+
+def _never(rule: Condition, is_text: bool) -> str | None:
+    """Return why no value of a feature of the model meets a condition."""
+    if is_text and not isinstance(rule.equals, str):
+        return "is never met: the feature holds text, so say equals: 'a text'"
+    if not is_text and isinstance(rule.equals, str):
+        return "is never met: the feature holds numbers, so leave the quotes out"
+    return None
+
+
+def _undisclosed(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    members = {member: name for name, rule in profile.groups.items() for member in rule.members}
+    named = [*_keys(profile, known), *(rule.feature for rule in profile.knock_outs)]
+    for name in profile.never_disclose:
+        if name in members:
+            yield f"never_disclose: '{name}' is explained with the group '{members[name]}': name the group"
+    if unknown := [name for name in profile.never_disclose if name not in {*named, *members}]:
+        yield f"never_disclose: {_unknown(unknown, named)}"
+
+
+def _protected(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    names = {name.casefold(): name for name in _names(profile, known)}
+    used = [names[a.casefold()] for a in _not_allowed(profile) if a.casefold() in names]
+    if used:
+        yield (
+            f"protected: the model has {_listed('the input', used)}: train it without, or say so under "
+            "allow_protected"
+        )
+    looked_at = {rule.feature for rule in profile.knock_outs} - {*names.values()}
+    by_rule = {name.casefold(): name for name in sorted(looked_at)}
+    if hit := [by_rule[a.casefold()] for a in _not_allowed(profile) if a.casefold() in by_rule]:
+        yield f"protected: a knock-out declines by {_listed('the attribute', hit)}: leave it out"
+    if odd := [name for name in profile.allow_protected if name not in profile.protected]:
+        guess = near(odd[0], profile.protected)
+        yield f"allow_protected: {_listed('the name', odd)} is not under protected{guess}"
+
+
+def _band(profile: DecisionProfile, _: Known) -> Iterator[str]:
+    if profile.refer is None:
+        return
+    low, high = profile.refer
+    if not low <= profile.threshold <= high:
+        order = (
+            "is not from low to high" if low > high else f"does not hold the threshold {profile.threshold:g}"
+        )
+        yield f"refer [{low:g}, {high:g}] {order}"
+
+
+_CHECKS: tuple[Callable[[DecisionProfile, Known], Iterator[str]], ...] = (
+    _groups,
+    _features,
+    _domain,
+    _codes,
+    _conditions,
+    _undisclosed,
+    _protected,
+    _band,
+)
+
+
+def _keys(profile: DecisionProfile, known: Known) -> list[str]:
+    """Return what is attributed to: groups, and features in none."""
+    members = {member for rule in profile.groups.values() for member in rule.members}
+    return [*profile.groups, *(feature for feature in known.features if feature not in members)]
+
+
+def _codes_used(profile: DecisionProfile) -> dict[str, None]:
+    rules = [*profile.features.values(), *profile.groups.values()]
+    codes = [*(rule.reason for rule in rules), *(rule.reason for rule in profile.knock_outs)]
+    return dict.fromkeys(code for code in codes if code is not None)
+
+
+def _names(profile: DecisionProfile, known: Known) -> dict[str, None]:
+    """Return the names by which an attribute may be known."""
+    return dict.fromkeys([*known.features, *known.inputs, *profile.groups])
+
+
+def _not_allowed(profile: DecisionProfile) -> list[str]:
+    return [name for name in profile.protected if name not in profile.allow_protected]
+
+
+def _encodes(attribute: str, name: str) -> bool:
+    """Tell whether a name looks like a column made of an attribute: sex_female, sex=female."""
+    rest = name.casefold().removeprefix(attribute.casefold())
+    return len(rest) < len(name) and rest[:1] in ("_", "=", ".", "-", " ")
+
+
+def _unknown(names: Sequence[str], known: Sequence[str]) -> str:
+    guesses = near(names[0], known) if len(names) == 1 else ""
+    has = f": there are {_quoted(known)}" if not guesses else ""
+    return f"the model has no {_listed('feature', names)}{guesses}{has}"
+
+
+def _listed(kind: str, names: Sequence[str]) -> str:
+    return f"{kind}{'s' * (len(names) > 1)} {_quoted(names)}"
+
+
+def _quoted(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN]) + more

@@ -1,0 +1,456 @@
+"""What a decision profile asks of a compile, what is wrong with it, and what of it goes into the manifest."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rationale.artefact.compiled import Compiled
+from rationale.decisions.categories import categories_of
+from rationale.decisions.drift import classes_of
+from rationale.decisions.faults import Known, faults_of, remarks_on, remarks_on_scores
+from rationale.decisions.rows import ExplainedRow, explained_rows, keys_of, score_index
+from rationale.decisions.scores import answering, run_in_blocks
+from rationale.errors import InvalidOptionError
+from rationale.explain.engine import Gap, Method, Selection
+from rationale.explain.feature_names import by_name, features_of
+from rationale.explain.logits import closing, is_probability
+from rationale.explain.references import Referenced, prepare_references
+from rationale.explain.target import Target, check_shapes, reach_backward
+from rationale.lowering import Lowered
+from rationale.manifest import Classes, EmbeddedProfile
+from rationale.profile import DecisionProfile, faulty, near
+from rationale.references.reference_set import Baseline, OpenReferences
+from rationale.request import CompileRequest
+from rationale.runtime.session import Runner
+from rationale.trees.ensemble import Ensemble
+from rationale.trees.read import is_ensemble, read_ensemble
+
+MOST_ROWS = 1000  # references that are explained: more would tell deciles no better
+TOLERANCE = 1e-4  # of the output's range
+_PROBABILITY = (0.0, 1.0)
+_AT_ONCE = 256  # references that are scored together
+_MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
+
+
+@dataclass(frozen=True)
+class FittedProfile:
+    """A profile that fits a model.
+
+    Attributes:
+        method, request: what to compile: output, target, groups and space are the profile's.
+        output_range: least and largest score.
+        transform: what trees make of their scores to get it; empty where none do.
+        remarks: for the user.
+        where: what the profile is called in messages.
+    """
+
+    profile: DecisionProfile
+    method: Method
+    request: CompileRequest
+    output_range: tuple[float, float]
+    transform: str
+    remarks: tuple[str, ...]
+    where: str
+
+    def alike(self, other: Method) -> Method:
+        """Return another method of the same kind, in the same space."""
+        return other.engine.in_space(other, self.profile.space, self.transform)
+
+    def embedded(self, compiled: Compiled) -> Compiled:
+        """Return the model with the profile in its manifest, and the classes in which drift is measured.
+
+        Raises:
+            InvalidProfileError: what is explained is not the score, nor its margin.
+        """
+        profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
+        named = [manifest.digests.explanation, {e.tensor.name: e.feature_names for e in manifest.explained}]
+        explanation = sha256(json.dumps(named).encode()).hexdigest()  # reasons are by names
+        embedded = EmbeddedProfile(
+            profile=profile,
+            digest=profile.digest,
+            output_range=self.output_range,
+            tolerance=profile.tolerance or TOLERANCE * (most - least),
+        )
+        manifest = manifest.model_copy(
+            update={
+                "digests": manifest.digests.model_copy(update={"explanation": explanation}),
+                "decision": embedded,
+                "warnings": (*manifest.warnings, *self.remarks),
+            }
+        )
+        compiled = replace(compiled, manifest=manifest)
+        self._demand_score(compiled)
+        try:
+            classes = classes_of_references(compiled, self.method)
+        except InvalidOptionError as error:
+            warning = f"the drift of decisions will not be measured: {error}"
+            update: dict[str, Any] = {"warnings": (*manifest.warnings, warning)}
+        else:
+            update = {"decision": embedded.model_copy(update={"classes": classes})}
+        return replace(compiled, manifest=manifest.model_copy(update=update))
+
+    def _demand_score(self, compiled: Compiled) -> None:
+        profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
+        (row,) = explained_rows(manifest, compiled.run(compiled.sample))
+        explained = row.explained_value
+        if profile.space == "margin":
+            explained = float(0.5 + 0.5 * np.tanh(explained / 2))
+        if abs(explained - row.score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
+            return
+        raise faulty(
+            self.where,
+            [
+                f"'{profile.output}' is {row.score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
+                f"what {manifest.method.name} explains ('{manifest.explained_output}') is {explained:g}, so "
+                f"that its reasons would be another number's: say space: "
+                f"{'output' if profile.space == 'margin' else 'margin'}, name another output, or choose "
+                "another method"
+            ],
+        )
+
+
+def apply_profile(
+    profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, where: str
+) -> FittedProfile:
+    """Hold a profile against its model, before anything is chosen in it.
+
+    Raises:
+        InvalidProfileError: all that does not fit.
+        InvalidOptionError, InvalidReferencesError, UnsupportedModelError: inputs, names or references of the
+            compile itself do not fit the model.
+    """
+    explained = _explained(lowered, method, request)
+    score, faults = _score(profile, lowered)
+    faults = [*_of_method(profile, method, request), *_of_names(explained), *_of_inner(explained), *faults]
+    known = explained.known()
+    faults += faults_of(profile, known)
+    output_range, scores, transform = None, None, ""
+    if score is not None:
+        transform = _transform(lowered, score.tensor)
+        faults += _of_hidden(explained, score.tensor)
+        scores = _reference_scores(explained, score)
+        output_range, more = _range(profile, explained, score, scores)
+        (method, request), fault = _adapted(profile, lowered, method, request, score)
+        faults += more + fault
+    if faults:
+        raise faulty(where, faults)
+    assert output_range is not None
+    remarks = [*remarks_on(profile, known), *_of_gap(profile, method)]
+    if scores is not None:
+        spread = output_range[1] - output_range[0]
+        remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
+    return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where)
+
+
+# -- what is explained, and its features -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Explained:
+    """The tensors that get attributions, and their features.
+
+    Attributes:
+        target: no more of it than its leaves.
+        features: names by tensor; None where they have none.
+    """
+
+    lowered: Lowered
+    method: Method
+    target: Target
+    features: Mapping[str, tuple[str, ...] | None]
+
+    def known(self) -> Known:
+        dtypes = {name: self.lowered.specs[name][1] for name in self.features}
+        texts = [name for name, dtype in dtypes.items() if dtype == ir.DataType.STRING]
+        return Known(
+            [feature for names in self.features.values() for feature in names or ()],
+            {feature for name in texts for feature in self.features[name] or ()},
+            self.inputs,
+            categories_of(self.lowered, self.features),
+        )
+
+    @property
+    def inputs(self) -> list[str]:
+        """Of the model."""
+        return [str(value.name) for value in self.lowered.model.graph.inputs]
+
+    @cached_property
+    def _referenced(self) -> Referenced:
+        return prepare_references(Selection(self.lowered, self.target, self.method, None, None))
+
+    def weights(self, count: int) -> np.ndarray:
+        """Return the weights of as many references, which sum to 1."""
+        given = self._referenced.set.weights if self._referenced.set else None
+        if given is None or given.size != count:
+            return np.full(count, 1 / count)
+        return given.reshape(-1).astype(np.float64)
+
+    def rows(self) -> dict[str, np.ndarray] | None:
+        """Return the references, as the model takes them; None where they are not for all of its inputs."""
+        if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
+            return None
+        referenced = self._referenced
+        given = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+        if not set(self.inputs) <= set(given):
+            return None
+        types = {v.name: v.type.tensor_type.elem_type for v in self.lowered.source.graph.input}
+        return {n: given[n].astype(onnx.helper.tensor_dtype_to_np_dtype(types[n])) for n in self.inputs}
+
+
+def _explained(lowered: Lowered, method: Method, request: CompileRequest) -> _Explained:
+    target = Target(method.engine.leaves(lowered, method, request.inputs))
+    check_shapes(lowered, target.tensors)
+    method, names = by_name(method, lowered, target, request.features)
+    rows = {name: lowered.specs[name][0][1:] for name in target.inputs}
+    return _Explained(lowered, method, target, features_of(target.inputs, rows, names))
+
+
+def _of_names(explained: _Explained) -> Iterator[str]:
+    unnamed = [name for name, names in explained.features.items() if names is None]
+    if unnamed:
+        yield (
+            f"the features of {unnamed} have no names, and a reason needs one: a decision is for rows of a "
+            "table"
+        )
+
+
+def _of_inner(explained: _Explained) -> Iterator[str]:
+    """Yield a fault for tensors of which an instance has no values, so that no reason could name one."""
+    if inner := [name for name in explained.target.inputs if name not in explained.inputs]:
+        yield f"{inner} are no inputs of the model, and reasons are of its features: leave --input out"
+
+
+def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
+    """Yield a fault for inputs whose part in the score no attribution would show."""
+    ends = explained.target.tensors
+    read = reach_backward(explained.lowered.model.graph, output, ends)
+    if hidden := [name for name in explained.inputs if name in read and name not in ends]:
+        yield (
+            f"the inputs {hidden} change the score and get no attributions by {explained.method.name}, so "
+            "that a principal reason might be left out: choose exactshap, permutationshap or treeshap"
+        )
+
+
+def _of_method(profile: DecisionProfile, method: Method, request: CompileRequest) -> Iterator[str]:
+    """Yield what the request contradicts in the profile, and why the method can give no reasons."""
+    if method.gap is None:
+        yield (
+            f"attributions by {method.name} do not add up to the score, so that they are no shares of it: "
+            "choose deepshap, treeshap, exactshap or permutationshap"
+        )
+    if isinstance(method.reference_set, OpenReferences):
+        yield "a decision's references are baked: leave --open-references out"
+    if request.output not in (None, profile.tensor):
+        yield f"output is '{profile.output}', and --output '{request.output}' is given: leave that out"
+    if request.targets is not None and request.targets != [profile.index]:
+        yield f"output is '{profile.output}', and --targets {request.targets} is given: leave that out"
+    if request.groups:
+        yield "groups are the profile's: leave --group out"
+    wants_probability = method.options.get("space") == "probability"
+    if request.logits and profile.space == "output":
+        yield "space is 'output', and --logits is given: leave that out, or say space: margin"
+    if wants_probability and profile.space == "margin":
+        yield "space is 'margin', and --space probability is given: leave that out, or say space: output"
+
+
+def _of_gap(profile: DecisionProfile, method: Method) -> Iterator[str]:
+    if method.gap is not Gap.ROUNDING:
+        yield (
+            f"decision: attributions by {method.name} miss the score by {method.gap}; a row that is missed "
+            "by more than the tolerance gets no reasons, and so no decision"
+        )
+    if method.reference_set is None:
+        yield (
+            f"decision: no references are given, so that {method.name} compares applicants with nobody of "
+            f"the policy '{profile.references.policy}'"
+        )
+
+
+# -- the score -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Score:
+    """One element of a tensor's row.
+
+    Attributes:
+        index: None where the profile names none that is there.
+        elements: of the row.
+        is_output: whether it is one of the model's outputs, which an answer holds.
+    """
+
+    tensor: str
+    index: int | None
+    elements: int
+    is_output: bool
+
+
+def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, list[str]]:
+    """Return the score, or why there is none."""
+    name, graph = profile.tensor, lowered.model.graph
+    made = [str(v.name) for node in graph for v in node.outputs]
+    outputs = [str(v.name) for v in graph.outputs]
+    if name not in made:
+        hint = near(name, made) or f": its outputs are {outputs}"
+        return None, [f"output: the model has no tensor '{name}'{hint}"]
+    dtype, sizes = _row(lowered, name)
+    if dtype is not None and not dtype.is_floating_point():
+        floats = [n for n in outputs if (kind := _row(lowered, n)[0]) is None or kind.is_floating_point()]
+        return None, [f"output '{name}' holds {dtype.name}, which is no score: the model has {floats}"]
+    if sizes is None:
+        return None, [f"output '{name}' has rows of no known size: name another tensor"]
+    elements = prod(sizes)
+    index, faults = score_index(profile.index, elements), list[str]()
+    if profile.index is None and elements > 2:
+        faults.append(
+            f"output '{name}' has {elements} elements, and a score is one number: say which, as in "
+            f"'{name}[{elements - 1}]'"
+        )
+    elif index >= elements:
+        faults.append(f"output '{profile.output}': the elements of '{name}' are 0 to {elements - 1}")
+    return _Score(name, None if faults else index, elements, name in outputs), faults
+
+
+def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
+    """Return type and shape of one row of a tensor: as inferred, declared, or as trees have them."""
+    if name in lowered.specs:
+        shape, dtype = lowered.specs[name]
+        return dtype, tuple(shape[1:])
+    declared = {v.name: v.type.tensor_type for v in lowered.source.graph.output}
+    known = declared[name].elem_type if name in declared else None
+    dims = [d.dim_value for d in declared[name].shape.dim[1:]] if name in declared else [0]
+    trees = _trees(lowered.source, name)
+    sizes = tuple(dims) if all(dims) else (trees.columns,) if trees else None
+    return (ir.DataType(known) if known else None), sizes
+
+
+def _range(
+    profile: DecisionProfile, explained: _Explained, score: _Score, scores: np.ndarray | None
+) -> tuple[tuple[float, float] | None, list[str]]:
+    """Return the least and largest score, and what does not fit them."""
+    given = profile.output_range
+    is_closed = is_probability(explained.lowered.source, score.tensor)
+    if is_closed and given not in (None, _PROBABILITY):
+        return None, [f"output_range is that of '{score.tensor}', a probability, 0 to 1: leave it out"]
+    if score.index is None and not is_closed and given is None:
+        return None, []
+    referenced = None if scores is None else (float(scores.min()), float(scores.max()))
+    between = _PROBABILITY if is_closed else given or referenced
+    if between is None or not between[0] < between[1]:
+        what = "is from a number to a larger one" if given else "cannot be seen in the references: say it"
+        return None, [f"output_range, the least and largest '{profile.output}', {what}"]
+    seen = "" if is_closed or given else ", as the references show it: if it can be more, say output_range"
+    numbers = {"threshold": [profile.threshold], "refer": list(profile.refer or ())}
+    return between, [
+        f"{key} {', '.join(f'{n:g}' for n in of)} is outside of '{profile.output}', "
+        f"{between[0]:g} to {between[1]:g}{seen}"
+        for key, of in numbers.items()
+        if any(not between[0] <= n <= between[1] for n in of)
+    ]
+
+
+def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None:
+    """Return the references' scores [K]; None where there are none."""
+    rows, lowered = None if score.index is None else explained.rows(), explained.lowered
+    if rows is None:
+        return None
+    run = Runner(answering(lowered.source, score.tensor), given=True)
+    answers = run_in_blocks(run, rows, score.tensor, 1 if lowered.single_row_only else _AT_ONCE)
+    return np.asarray(answers[:, score.index], np.float64)
+
+
+def _adapted(
+    profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, score: _Score
+) -> tuple[tuple[Method, CompileRequest], list[str]]:
+    """Return the method and the request as the profile has them, and why it cannot."""
+    groups = {name: list(rule.members) for name, rule in profile.groups.items()}
+    request = request.model_copy(update={"output": score.tensor, "groups": groups, "logits": False})
+    if score.index is None:
+        return (method, request), []
+    request = request.model_copy(update={"targets": [score.index]})
+    transform = _transform(lowered, score.tensor)
+    try:
+        method = method.engine.in_space(method, profile.space, transform)
+    except InvalidOptionError as error:
+        return (method, request), [str(error)]
+    if profile.space == "margin":
+        request, faults = _of_margin(profile, lowered, request, score, score.index, transform)
+        return (method, request), faults
+    return (method, request), []
+
+
+def _transform(lowered: Lowered, tensor: str) -> str:
+    """Return what an ensemble makes of its scores, such as LOGISTIC; "" where no trees make the tensor."""
+    trees = _trees(lowered.source, tensor)
+    return trees.post_transform if trees else ""
+
+
+def _of_margin(
+    profile: DecisionProfile,
+    lowered: Lowered,
+    request: CompileRequest,
+    score: _Score,
+    index: int,
+    transform: str,
+) -> tuple[CompileRequest, list[str]]:
+    """Return the request for what the score is the Sigmoid of: two Softmax classes' difference."""
+    if not score.is_output:
+        return request, [
+            f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
+        ]
+    closed = closing(lowered.source, score.tensor)
+    if closed is None and not transform:  # a classifier of ai.onnx.ml, as it is lowered
+        closed = closing(ir.serde.serialize_model(lowered.model), score.tensor)
+    operator, tensor = (transform, score.tensor) if closed is None else closed
+    spec = lowered.specs.get(tensor)
+    count = score.elements if closed is None or spec is None else prod(spec[0][1:])
+    index = index if count > 1 else 0
+    targets: list[int | str] = [index]
+    if operator in ("Softmax", "SOFTMAX") and count == 2:
+        targets = [f"{index}-{1 - index}"]
+    elif operator not in ("Sigmoid", "LOGISTIC"):
+        return request, [
+            f"space 'margin': '{profile.output}' is not made by a Sigmoid, nor by a Softmax of two classes: "
+            "say space: output"
+        ]
+    update = {"output": tensor, "targets": targets, "logits": closed is None}
+    return request.model_copy(update=update), []
+
+
+def _trees(model: onnx.ModelProto, output: str) -> Ensemble | None:
+    """Return the ensemble whose scores, or what it makes of them, a tensor holds."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    node = producers.get(output)
+    while node is not None and node.op_type in _MOVES:
+        node = producers.get(node.input[0])
+    return read_ensemble(node) if node is not None and is_ensemble(node.op_type, node.domain) else None
+
+
+# -- the references' own explanations, from which drift is measured -----------------------------------------
+
+
+def classes_of_references(compiled: Compiled, method: Method) -> dict[str, Classes]:
+    """Return the deciles of the references' attributions.
+
+    Raises:
+        InvalidOptionError: the references are none that the graph could explain.
+    """
+    given, weights = method.reference_set, method.reference_weights
+    if given is None or isinstance(given, Baseline | OpenReferences):
+        raise InvalidOptionError("there are no references that decisions could drift from")
+    manifest, inputs = compiled.manifest, compiled.fit(given)
+    count = len(next(iter(inputs.values())))
+    chosen = np.linspace(0, count - 1, min(count, MOST_ROWS)).round().astype(int)
+    rows: list[ExplainedRow] = []
+    for part in np.array_split(chosen, -(-len(chosen) // manifest.measured.max_batch)):
+        rows += explained_rows(manifest, compiled.run({name: array[part] for name, array in inputs.items()}))
+    own = None if weights is None else np.asarray(weights, np.float64)[chosen]
+    return classes_of(rows, own, keys_of(manifest))

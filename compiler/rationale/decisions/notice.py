@@ -1,0 +1,256 @@
+"""A decline as the statement that an applicant reads: principal reasons, and what else a notice must say.
+
+docs/notices.md says which rules ask for what. Templates are Jinja's; two come with Rationale.
+"""
+
+import datetime
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import ChainableUndefined, FileSystemLoader, TemplateError, Undefined, select_autoescape
+from jinja2.exceptions import SecurityError
+from jinja2.sandbox import SandboxedEnvironment
+
+from rationale.errors import InvalidOptionError
+
+ADVERSE_ACTION, EU = "adverse-action", "eu-consumer-credit"
+TEMPLATES = (ADVERSE_ACTION, EU)
+_OWN = ("decision", "reasons")  # variables that the decision fills
+# What 12 CFR 1002.9(b)(2) calls insufficient as a reason.
+_GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A notice of adverse action.
+
+    Attributes:
+        warnings: what to look at before it is sent.
+    """
+
+    text: str
+    warnings: tuple[str, ...]
+
+
+def notice(
+    answer: Mapping[str, Any],
+    variables: Mapping[str, Any],
+    template: str = ADVERSE_ACTION,
+    *,
+    person_declined: bool = False,
+) -> Notice:
+    """Fill a template with a decision's reasons.
+
+    Args:
+        answer: a decision as `:decide` answered it.
+        variables: what the template names besides `decision` and `reasons`, nested by dots. `judgment` holds
+            the reasons of the person who declined what was referred.
+        template: the name of one that comes with Rationale, or a file; in .html what is filled in is escaped.
+        person_declined: a referred application was declined by a person.
+
+    Raises:
+        InvalidOptionError: there is no adverse action, or none with specific reasons; the template cannot be
+            read or rendered; variables are missing, all of which are named.
+    """
+    taken = [name for name in _OWN if name in variables]
+    if taken:
+        raise InvalidOptionError(f"variables: {', '.join(taken)} is filled from the decision: leave it out")
+    if answer["decision"] == "approve":
+        raise InvalidOptionError(f"decision {answer['id']} approves: there is no adverse action to tell of")
+    judged = _judged(answer, variables, person_declined=person_declined)
+    reasons = _specific(answer, [*map(_reason_text, answer["reasons"]), *judged])
+    missing: dict[str, None] = {}
+    folder, name = _found(template)
+    environment = SandboxedEnvironment(
+        loader=FileSystemLoader(folder),
+        undefined=_noting(missing),
+        autoescape=select_autoescape(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    given = {"date": datetime.date.today().isoformat(), **variables}
+    filled = {**_Members(given), "decision": answer, "reasons": reasons}
+    try:
+        text = environment.get_template(name).render(filled)
+    except (TemplateError, ArithmeticError, LookupError, OSError, TypeError, ValueError) as error:
+        raise InvalidOptionError(f"template {template}: cannot be rendered: {_message(error)}") from error
+    if missing:
+        raise InvalidOptionError(
+            f"variables are missing: {', '.join(missing)}. Give each in the file of --variables, or by --set "
+            "NAME=VALUE; false says that there is no such thing"
+        )
+    return Notice(text, tuple(_doubts(answer)))
+
+
+def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str, Any]:
+    """Read the variables of a YAML or JSON file, then NAME=VALUE.
+
+    A dot in NAME leads into what is nested.
+
+    Raises:
+        InvalidOptionError: the file cannot be read or is no mapping, or a setting is not NAME=VALUE.
+    """
+    found: Any = {}
+    if file is not None:
+        try:
+            text = file.read_text(encoding="utf-8")
+            found = _spoken(yaml.load(text, yaml.BaseLoader)) or {}  # noqa: S506 (it makes texts alone)
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+            raise InvalidOptionError(f"--variables {file}: cannot be read: {error}") from error
+        if not isinstance(found, dict):
+            raise InvalidOptionError(f"--variables {file}: must hold names and values, not a {_kind(found)}")
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        *parents, last = name.split(".")
+        if not equals or not all([*parents, last]):
+            raise InvalidOptionError(f"--set {setting}: give NAME=VALUE, such as creditor.name='A Bank'")
+        inner = found
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise InvalidOptionError(f"--set {setting}: {parent} has a value of its own, and no parts")
+        inner[last] = False if value == "false" else value
+    return dict(found)
+
+
+def _spoken(given: Any) -> Any:
+    """Return texts as they were written, such as a telephone number's zero; true, false and null as such."""
+    if isinstance(given, dict):
+        return {key: _spoken(value) for key, value in given.items()}
+    if isinstance(given, list):
+        return [_spoken(value) for value in given]
+    return {"true": True, "false": False, "null": None, "": None}.get(given, given)
+
+
+def _reason_text(reason: Mapping[str, Any]) -> str:
+    """Return a reason's text, with the applicant's value where the profile gives its unit or category."""
+    text, shown = str(reason["text"]), reason.get("shown")
+    if shown is None or reason["code"] in reason["features"]:  # then the text is the title of what is shown
+        return text if shown is None else str(shown)
+    return f"{text} ({shown})"
+
+
+def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
+    """Return the same texts; raise InvalidOptionError where a notice must not hold them."""
+    if not reasons or not all(text.strip() for text in reasons):
+        raise InvalidOptionError(
+            f"decision {answer['id']} has no principal reason: a notice needs at least one that is specific"
+        )
+    generic = [text for text in reasons if _GENERIC.search(text)]
+    if generic:
+        raise InvalidOptionError(
+            f"'{generic[0]}' is no specific reason: 12 CFR 1002.9(b)(2) calls such a statement insufficient. "
+            "Say in the decision profile what of the application speaks against it"
+        )
+    return reasons
+
+
+def _judged(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person_declined: bool) -> list[str]:
+    """Return the reasons of the person who declined what was referred."""
+    if answer["decision"] != "refer":
+        if person_declined or variables.get("judgment"):
+            raise InvalidOptionError(
+                f"decision {answer['id']} declined by itself: its reasons are those of the notice, and a "
+                "person's are not among them"
+            )
+        return []
+    if not person_declined:
+        raise InvalidOptionError(
+            f"decision {answer['id']} refers to a person: give notice after the person has declined, with "
+            "--person-declined"
+        )
+    judgment = variables.get("judgment")
+    if not isinstance(judgment, list) or not judgment or not all(isinstance(one, str) for one in judgment):
+        raise InvalidOptionError(
+            "variable judgment: give the list of the reasons for which the person declined; where score and "
+            "person decided together, a notice has the reasons of both"
+        )
+    return judgment
+
+
+def _doubts(answer: Mapping[str, Any]) -> Iterator[str]:
+    for reason in answer["reasons"]:
+        if reason["code"] in reason["features"]:
+            yield (
+                f"'{reason['text']}' is the title of a feature and no reason: give {reason['code']} a reason "
+                "code with a text in the decision profile"
+            )
+        if reason.get("tied") or reason.get("uncertain"):
+            yield f"'{reason['text']}' is not told apart from the reason after it"
+    yield from answer.get("warnings", ())
+
+
+def _found(template: str) -> tuple[Path, str]:
+    """Return folder and name of a template's file."""
+    if template in TEMPLATES:
+        return Path(__file__).parent / "notices", f"{template}.txt"
+    path = Path(template)
+    if not path.is_file():
+        raise InvalidOptionError(
+            f"--template {template}: there is no such file; {' and '.join(TEMPLATES)} come with Rationale"
+        )
+    return path.parent, path.name
+
+
+class _Members(dict[str, Any]):
+    """Variables that know by what name they are asked for; one without a value is missing."""
+
+    def __init__(self, given: Mapping[str, Any], within: str = "") -> None:
+        self.within = within
+        super().__init__(
+            {
+                str(name): _Members(value, f"{within}{name}.") if isinstance(value, dict) else value
+                for name, value in given.items()
+                if value is not None
+            }
+        )
+
+
+def _noting(missing: dict[str, None]) -> type[Undefined]:
+    """Return what stands for a variable that nobody gave: it notes its name when it is used."""
+
+    class Missing(ChainableUndefined):
+        __slots__ = ()
+
+        def __getattr__(self, name: str) -> "Missing":
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return type(self)(name=f"{self._undefined_name}.{name}")
+
+        def _note(self) -> None:
+            if self._undefined_exception is SecurityError:
+                self._fail_with_undefined_error()
+            within = self._undefined_obj.within if isinstance(self._undefined_obj, _Members) else ""
+            missing[f"{within}{self._undefined_name}"] = None
+
+        def __str__(self) -> str:
+            self._note()
+            return ""
+
+        def __iter__(self) -> Iterator[Any]:
+            self._note()
+            return iter(())
+
+        def __bool__(self) -> bool:
+            self._note()
+            return False
+
+        def __len__(self) -> int:
+            self._note()
+            return 0
+
+    return Missing
+
+
+def _message(error: Exception) -> str:
+    line = getattr(error, "lineno", None)
+    return f"{error}{f' (line {line})' if line else ''}"
+
+
+def _kind(value: Any) -> str:
+    return "list" if isinstance(value, list) else "single value"

@@ -1,0 +1,145 @@
+"""Whom a decision profile's policy compares an applicant with, and draws of so many of them.
+
+The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names those at or slightly above the passing score, and
+all applicants. A draw is a systematic sample along the score (Madow and Madow, 1944): of each K-th part of
+the rows, in the order of their scores, it has one, so that deciles keep their shares, and the mean stays.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rationale.decisions.decide import fits, outcome_of
+from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.profile import DecisionProfile
+
+BAND = "10%"
+_BAND = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<percent>%)?")
+
+
+@dataclass(frozen=True)
+class Band:
+    """How near the threshold counts as near: a difference of scores, or a part of those who pass."""
+
+    width: float | None = None
+    part: float | None = None
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Rows of a table with what a model says of them.
+
+    Attributes:
+        scores: [rows], as the decision profile takes them.
+        knocked_out: [rows], whether a knock-out of the profile declines a row whatever its score.
+    """
+
+    scores: np.ndarray
+    knocked_out: np.ndarray
+
+    def outcomes(self, profile: DecisionProfile) -> np.ndarray:
+        """Return [rows]: "approve", "refer" or "decline"."""
+        outcomes = [outcome_of(profile, score) for score in self.scores.tolist()]
+        return np.where(self.knocked_out, "decline", outcomes)
+
+
+def parse_band(text: str) -> Band:
+    """Parse "0.05" or "10%"; raise InvalidOptionError for anything else."""
+    found = _BAND.fullmatch(text.strip())
+    number = 0.0 if found is None else float(found["number"])
+    if found is None or not number or (found["percent"] and number > 100):
+        raise InvalidOptionError(
+            f"--band {text!r}: give a difference of scores such as 0.05, or a part of those who pass such as "
+            f"{BAND}."
+        )
+    return Band(part=number / 100) if found["percent"] else Band(width=number)
+
+
+def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band) -> np.ndarray:
+    """Return the rows of a policy, by their indices in the order of the scores.
+
+    Near the threshold are also those whom a person decides about; they are not approved.
+
+    Raises:
+        InvalidOptionError: the policy is "custom".
+        InvalidReferencesError: none of the rows is of it.
+    """
+    if policy == "custom":
+        raise InvalidOptionError(
+            "the policy custom says nothing of whom to compare with: give --policy near_threshold, "
+            "all_applicants or approved, or put one of them into the decision profile."
+        )
+    rows = np.asarray(np.argsort(scored.scores, kind="stable"))
+    if policy == "all_applicants":
+        return rows
+    alone = profile.model_copy(update={"refer": None}) if policy == "near_threshold" else profile
+    passed = np.asarray(rows[scored.outcomes(alone)[rows] == "approve"])
+    if not len(passed):
+        raise InvalidReferencesError(
+            f"no row is {policy}: by the profile an applicant passes with a score {passing(profile)}, and "
+            f"{len(rows)} rows have scores of {_range(scored.scores)}. Give other rows, or look at the "
+            "profile's output, threshold and adverse side."
+        )
+    if policy == "approved":
+        return passed
+    away = np.abs(scored.scores[passed] - profile.threshold)
+    if band.part is not None:
+        nearest = max(1, round(band.part * len(passed)))
+        return np.asarray(passed[away <= np.sort(away)[nearest - 1]])
+    near = np.asarray(passed[away <= band.width])
+    if not len(near):
+        raise InvalidReferencesError(
+            f"no row passes within {band.width:g} of the threshold: of {len(passed)} that pass the nearest "
+            f"is {away.min():.3g} away. Give a wider --band, or a part such as {BAND}."
+        )
+    return near
+
+
+def passing(profile: DecisionProfile) -> str:
+    """Say which scores pass."""
+    side = "most" if profile.adverse == "above" else "least"
+    return f"of at {side} {profile.threshold:g}"
+
+
+def knocked_out(profile: DecisionProfile, count: int, values: Mapping[str, Sequence[Any]]) -> np.ndarray:
+    """Return [count]: whether a knock-out of the profile fits a row.
+
+    Args:
+        values: of rows, by feature; knock-outs of others fit none.
+    """
+    found = np.zeros(count, bool)
+    for rule in profile.knock_outs:
+        if rule.feature in values:
+            found |= [fits(rule, value) for value in values[rule.feature]]
+    return found
+
+
+def systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None = None) -> np.ndarray:
+    """Draw K of the rows, at even steps from a random start.
+
+    Args:
+        rows: indices in the order of the scores, K or more.
+        strata: of every row of the table, a value: rows of equal ones stand together, so that each has its
+            share of the K.
+    """
+    if strata is not None:
+        rows = np.array(sorted(rows.tolist(), key=lambda row: str(strata[row])), int)
+    start = np.random.default_rng(seed).random()
+    return np.asarray(rows[((np.arange(k) + start) * len(rows) / k).astype(int)])
+
+
+def check_count(k: int, rows: np.ndarray, policy: str) -> None:
+    """Raise InvalidReferencesError where there are fewer than K rows."""
+    if k > len(rows):
+        wider = " Give a wider --band," if policy == "near_threshold" else " Give"
+        raise InvalidReferencesError(
+            f"--count {k}: {len(rows)} rows are {policy}.{wider} more rows or a smaller count, or take them "
+            "all (--by whole)."
+        )
+
+
+def _range(scores: np.ndarray) -> str:
+    return f"{scores.min():.4g} to {scores.max():.4g}"

@@ -1,0 +1,163 @@
+"""What a combined graph answers, row by row and by the names of features and groups."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rationale.manifest import Attributed, EmbeddedProfile, Manifest, elements
+
+Tensors = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ExplainedRow:
+    """One row of an answer.
+
+    Attributes:
+        score: what is held against the threshold.
+        explained_value: what attributions add up to from the base value: the score, or its margin.
+        attributions: by feature or group.
+        gap: explained_value − base_value − Σ attributions.
+    """
+
+    score: float
+    explained_value: float
+    base_value: float | None
+    attributions: Mapping[str, float]
+    standard_errors: Mapping[str, float] | None
+    gap: float | None
+
+
+def profile_of(manifest: Manifest) -> EmbeddedProfile:
+    """Return a manifest's decision profile, and assert that there is one."""
+    assert manifest.decision is not None
+    return manifest.decision
+
+
+def keys_of(manifest: Manifest) -> tuple[str, ...]:
+    """Return the features and groups that are attributed to, in the order of the answers."""
+    return tuple(
+        key
+        for item in manifest.attributed
+        for key in names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+    )
+
+
+def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """Return the names of a tensor's features, as explanations and decisions have them."""
+    return given or ((tensor,) if count == 1 else elements(tensor, count))
+
+
+def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
+    """Return the rows of the combined graph's answers.
+
+    Args:
+        tensors: answers of the combined graph, [N, …] each, with one target.
+    """
+    explained = tensors[manifest.explained_value][:, 0]
+    base = None if manifest.base_value is None else tensors[manifest.base_value][:, 0]
+    gap = None if manifest.completeness_gap is None else tensors[manifest.completeness_gap][:, 0]
+    score = shortest(_scores(manifest, tensors))
+    attributed = manifest.attributed
+    attributions = _by_name(attributed, tensors, [item.attributions for item in attributed])
+    errors = [item.standard_error for item in attributed]
+    spread = _by_name(attributed, tensors, [error for error in errors if error]) if all(errors) else None
+    return [
+        ExplainedRow(
+            score[i],
+            float(explained[i]),
+            None if base is None else float(base[i]),
+            {name: values[i] for name, values in attributions.items()},
+            None if spread is None else {name: values[i] for name, values in spread.items()},
+            None if gap is None else float(gap[i]),
+        )
+        for i in range(len(explained))
+    ]
+
+
+def values_of(
+    manifest: Manifest, inputs: Tensors, instances: Sequence[Mapping[str, Any]] | None = None
+) -> list[dict[str, Any]]:
+    """Return the features of each row as plain values, None where one is missing.
+
+    Those of one value are there by their input's name too.
+
+    Args:
+        inputs: of the model, [N, …] each.
+        instances: what they were made of, N: single values are as they were written there, not as a
+            tensor rounds them, and so are those that the model does not take.
+    """
+    rows = len(next(iter(inputs.values())))
+    found: list[dict[str, Any]] = [{} for _ in range(rows)]
+    named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    single: dict[str, str] = {}
+    for spec in manifest.inputs:
+        if spec.name not in inputs:
+            continue
+        table = inputs[spec.name].reshape(rows, -1)
+        names = names_of(spec.name, named.get(spec.name), table.shape[1])
+        for row, values in zip(found, table, strict=True):
+            row.update(zip(names, map(_plain, values), strict=True))
+        if len(names) == 1:
+            single[spec.name] = names[0]
+    for row in found:  # a caller may say either, where no feature has the name of the input
+        for name, feature in single.items():
+            row.setdefault(name, row[feature])
+    for row, instance in zip(found, instances or (), strict=instances is not None):
+        row.update((name, value) for name, value in instance.items() if not isinstance(value, list | dict))
+    return found
+
+
+def shortest(scores: np.ndarray) -> list[float]:
+    """Return the scores by way of text, which is the shortest: 0.2 of float32, not 0.2000000030.
+
+    So a score that is the threshold is equal to it.
+    """
+    return [float(str(score)) for score in scores]
+
+
+def score_index(index: int | None, elements: int) -> int:
+    """Return which element of a row is the score: the requested one, the only one, or class 1 of two."""
+    return index if index is not None else int(elements == 2)
+
+
+def score_at(manifest: Manifest) -> tuple[str, int]:
+    """Return the tensor that holds the score, and which element of its row is it.
+
+    What is explained, where the entry does not decide or decides by an inner tensor.
+    """
+    profile = manifest.decision.profile if manifest.decision else None
+    for spec in manifest.outputs:
+        if profile is not None and spec.name == profile.tensor:
+            return spec.name, score_index(profile.index, math.prod(spec.shape))
+    return manifest.explained_value, 0
+
+
+def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
+    profile = profile_of(manifest).profile
+    if profile.tensor not in tensors:  # an inner tensor, which is what is explained
+        return tensors[manifest.explained_value][:, 0]
+    output = tensors[profile.tensor].reshape(len(tensors[profile.tensor]), -1)
+    return output[:, score_index(profile.index, output.shape[1])]
+
+
+def _by_name(
+    attributed: Sequence[Attributed], tensors: Tensors, outputs: Sequence[str]
+) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for item, output in zip(attributed, outputs, strict=True):
+        values = tensors[output][:, 0].reshape(len(tensors[output]), -1)
+        names = names_of(item.tensor.name, item.feature_names, values.shape[1])
+        found.update(zip(names, values.T.tolist(), strict=True))
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, np.floating):  # by way of text, which is the shortest: 0.52, not 0.5199999809
+        return None if np.isnan(value) else float(str(value))
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,38 @@
+"""Which principal reasons stay where the same model is explained by other references."""
+
+from collections.abc import Mapping, Sequence
+
+from rationale.decisions.decide import NoReasonsError, principal
+from rationale.decisions.rows import ExplainedRow
+from rationale.manifest import Comparison, EmbeddedProfile, Manifest
+
+DRAWS = "draws"  # what they are called together
+Codes = tuple[str, ...]
+
+
+def judged_by(manifest: Manifest, embedded: EmbeddedProfile) -> Manifest:
+    """Return a comparison's manifest with the profile that decides: its own entry has none."""
+    return manifest.model_copy(update={"decision": embedded})
+
+
+def codes_of(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
+    """Return the codes of the principal reasons that an explained row would have, largest first.
+
+    Raises:
+        NoReasonsError: its attributions do not add up.
+    """
+    if row.gap is not None and not abs(row.gap) <= embedded.tolerance:
+        raise NoReasonsError(
+            f"which reasons stay is not known: the attributions of {name} miss the score by {row.gap:.2g}, "
+            f"more than the {embedded.tolerance:.2g} that the decision profile allows (tolerance)"
+        )
+    return tuple(reason.code for reason in principal(embedded.profile, row, {}))
+
+
+def survival(code: str, found: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
+    """Tell by which other baselines a code is a principal reason, and in which share of draws."""
+    stays: dict[str, bool | float] = {
+        one.name: code in codes for one, codes in found if one.kind == "baseline"
+    }
+    drawn = [code in codes for one, codes in found if one.kind == "draw"]
+    return stays | ({DRAWS: sum(drawn) / len(drawn)} if drawn else {})

@@ -1,0 +1,263 @@
+"""The rows of a file, decided: by the entry, and explained by each of its comparisons."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rationale.artefact.compiled import Compiled
+from rationale.artefact.entry import inputs_of_arrow, open_entry, read_inputs
+from rationale.decisions.decide import (
+    Decision,
+    NoReasonsError,
+    Outcome,
+    decide,
+    fits,
+    outcome_of,
+    read_cell,
+)
+from rationale.decisions.domain import outside
+from rationale.decisions.rows import ExplainedRow, explained_rows, profile_of, values_of
+from rationale.decisions.stability import Codes, codes_of, judged_by
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.evaluate.explained_model import slices
+from rationale.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
+from rationale.profile import DecisionProfile
+from rationale.references.tables import read_rows, rows_of_arrow
+from rationale.request import Progress
+
+TABLES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class DecidedRow:
+    """A row of a file with its decision.
+
+    Attributes:
+        decision: None where there are no reasons that could be given; `fault` says why.
+        others: by each comparison, the codes of the reasons it would give; empty where the score approves, or
+            a knock-out declines.
+    """
+
+    explained: ExplainedRow
+    outcome: Outcome
+    decision: Decision | None
+    fault: str | None = None
+    others: tuple[Codes, ...] = ()
+
+    @property
+    def codes(self) -> Codes:
+        """Of its principal reasons, largest first."""
+        return () if self.decision is None else tuple(reason.code for reason in self.decision.reasons)
+
+    @property
+    def by_score(self) -> bool:
+        """Declined, and with reasons that come from attributions rather than a knock-out."""
+        reasons = () if self.decision is None else self.decision.reasons
+        return self.outcome == "decline" and bool(reasons) and reasons[0].attribution is not None
+
+
+@dataclass(frozen=True)
+class DecidedFile:
+    """The rows of a file, decided by an entry.
+
+    Attributes:
+        inputs: of the model, [N, …] each.
+        further: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
+    """
+
+    compiled: Compiled
+    comparisons: tuple[Comparison, ...]
+    rows: tuple[DecidedRow, ...]
+    inputs: Mapping[str, np.ndarray]
+    further: Mapping[str, Sequence[Any]]
+
+
+def only_deciding(repository: Path) -> str:
+    """Return the name of the only model there that was compiled with a decision profile.
+
+    Raises:
+        InvalidOptionError: there is none, or several.
+        RepositoryError: a manifest cannot be read.
+    """
+    manifests = [Manifest.read(file) for file in sorted(repository.glob(f"*/{FILE_NAME}"))]
+    names = [manifest.model for manifest in manifests if manifest.decision is not None]
+    if len(names) != 1:
+        found = f"several, {', '.join(names)}: name one" if names else "none: compile one with --decision"
+        raise InvalidOptionError(f"{repository}: of models with a decision profile there are {found}.")
+    return names[0]
+
+
+def decide_file(
+    repository: Path, name: str, file: Path, columns: Sequence[str], progress: Progress
+) -> DecidedFile:
+    """Decide every row of a file.
+
+    Rows are run in batches: their last bits may differ from those that the gateway answers.
+
+    Args:
+        columns: others of the file to keep: a label, protected attributes.
+
+    Raises:
+        RepositoryError: no such entry, one without a profile, or a comparison that is missing.
+        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
+    """
+    compiled = open_entry(repository, name)
+    manifest = compiled.manifest
+    if manifest.decision is None:
+        raise InvalidOptionError(
+            f"{name!r} has no decision profile: compile it with --decision decision.yaml."
+        )
+    embedded = manifest.decision
+    others = [_comparison(repository, one) for one in embedded.comparisons]
+    inputs, further, knock_outs = read_applicants(compiled, file, columns)
+    values = [
+        {**{column: further[column][i] for column in knock_outs}, **own}
+        for i, own in enumerate(values_of(manifest, inputs))
+    ]
+    _check_domain(embedded.profile, values)
+    explained = _explained(compiled, inputs, "deciding", progress)
+    rows = []
+    for row, known in zip(explained, values, strict=True):
+        try:
+            decision = decide(embedded, row, known)
+        except NoReasonsError as error:
+            hit = any(fits(rule, known.get(rule.feature)) for rule in embedded.profile.knock_outs)
+            outcome = "decline" if hit else outcome_of(embedded.profile, row.score)
+            rows.append(DecidedRow(row, outcome, None, str(error)))
+        else:
+            rows.append(DecidedRow(row, decision.decision, decision))
+    by_score = [i for i, row in enumerate(rows) if row.decision is not None and _is_of_score(row)]
+    if by_score:
+        chosen = {tensor: array[by_score] for tensor, array in inputs.items()}
+        for number, (one, other) in enumerate(zip(embedded.comparisons, others, strict=True), start=1):
+            stage = f"{one.name} ({number} of {len(others)})"
+            other = replace(other, manifest=judged_by(other.manifest, embedded))
+            for i, row in zip(by_score, _explained(other, chosen, stage, progress), strict=True):
+                rows[i] = replace(rows[i], others=(*rows[i].others, _codes(embedded, row, one.name)))
+    return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further)
+
+
+def read_applicants(
+    compiled: Compiled, file: Path, columns: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray], dict[str, list[Any]], set[str]]:
+    """Read the rows of a file.
+
+    Returns:
+        Inputs of the model; columns that are none, of knock-outs among them; the names of the latter.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
+    """
+    inputs = read_inputs(compiled, file)
+    names = _only_of_knock_outs(compiled.manifest, inputs)
+    further = _further(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
+    return inputs, further | _cells(compiled.manifest, further, names), names
+
+
+def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
+    """Return the rows of an Arrow record batch, one or more, as `read_applicants` does those of a file."""
+    inputs = inputs_of_arrow(compiled, batch)
+    names = _only_of_knock_outs(compiled.manifest, inputs)
+    table = rows_of_arrow(batch, sorted(names), names) if names else None
+    further = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))
+    return inputs, _cells(compiled.manifest, further, names)
+
+
+def _only_of_knock_outs(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> set[str]:
+    """Return the features that knock-outs look at and the model does not take."""
+    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
+    return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
+
+
+def _cells(
+    manifest: Manifest, further: Mapping[str, Sequence[Any]], names: Collection[str]
+) -> dict[str, list[Any]]:
+    rules = profile_of(manifest).profile.knock_outs
+    return {name: [read_cell(cell, name, rules) for cell in further[name]] for name in names}
+
+
+def _check_domain(profile: DecisionProfile, values: Sequence[Mapping[str, Any]]) -> None:
+    """Raise InvalidOptionError where rows have values that the profile does not take."""
+    if profile.outside != "refuse":
+        return
+    odd = [(i, fault) for i, row in enumerate(values) for fault in outside(profile, row)]
+    if odd:
+        rows, (first, fault) = len({i for i, _ in odd}), odd[0]
+        raise InvalidOptionError(
+            f"{rows} of {len(values)} rows of the file would get no decision: in row {first} {fault}. "
+            "Leave such rows out, or let the profile take them (least, most, categories; outside: warn)."
+        )
+
+
+def _is_of_score(row: DecidedRow) -> bool:
+    assert row.decision is not None
+    return any(reason.attribution is not None for reason in row.decision.reasons)
+
+
+def _codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
+    """Return the codes of a comparison's reasons; none where it could give no reasons."""
+    try:
+        return codes_of(embedded, row, name)
+    except NoReasonsError:
+        return ()
+
+
+def _comparison(repository: Path, one: Comparison) -> Compiled:
+    """Open a comparison; raise RepositoryError where it is not there, or another one."""
+    folder = repository / one.entry
+    if not folder.is_dir():
+        raise RepositoryError(f"{folder}: the comparison {one.name!r} is missing. Compile the model again.")
+    other = open_entry(repository, one.entry)
+    if other.manifest.digests.explanation != one.explanation:
+        raise RepositoryError(
+            f"{folder}: is not the comparison {one.name!r} that the entry was compiled with. Compile the "
+            "model again."
+        )
+    return other
+
+
+def _explained(
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, progress: Progress
+) -> list[ExplainedRow]:
+    count, found = len(next(iter(inputs.values()))), list[ExplainedRow]()
+    for part in slices(count, compiled.manifest.measured.max_batch):
+        progress(stage, part.start, count)
+        answer = compiled.run({tensor: rows[part] for tensor, rows in inputs.items()})
+        found += explained_rows(compiled.manifest, answer)
+    odd = next((i for i, row in enumerate(found) if not math.isfinite(row.score)), None)
+    if odd is not None:
+        raise InvalidOptionError(
+            f"row {odd} of the file has the score {found[odd].score}: leave rows out that the model has no "
+            "answer to."
+        )
+    return found
+
+
+def _further(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
+    """Return columns of the file, [count] cells each."""
+    if not columns:
+        return {}
+    if file.suffix.lower() not in TABLES:
+        raise InvalidOptionError(
+            f"{file}: {', '.join(columns)} are columns of a table: give the rows as {' or '.join(TABLES)}."
+        )
+    cells = read_rows(file, list(columns), frozenset(columns)).arrays[None]
+    if len(cells) != count:
+        raise InvalidOptionError(f"{file}: has {len(cells)} cells in a column, and {count} rows.")
+    return {column: list(cells[:, j]) for j, column in enumerate(columns)}
+
+
+def plain(cell: Any) -> Any:
+    """Return a number where a cell is one."""
+    if cell is None or isinstance(cell, bool):
+        return cell
+    text = str(cell).strip()
+    try:
+        number = float(text)
+    except ValueError:
+        return text or None
+    return number if math.isfinite(number) else None

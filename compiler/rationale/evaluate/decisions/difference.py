@@ -1,0 +1,164 @@
+"""Two models on one portfolio: who is decided otherwise, for which other reasons, and by which features.
+
+Shapley values are linear in the model: those of the difference of two models are the differences of theirs,
+where both start from the same references.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rationale.artefact.folder import whole
+from rationale.decisions.rows import profile_of
+from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
+from rationale.request import Progress, silent
+
+SHOWN = 20  # features in lines
+OTHER_OUTPUTS = (
+    "the entries explain different outputs (output, space): what the change comes from is not compared"
+)
+OTHER_REFERENCES = (
+    "the entries start from different references: changes of attributions hold what that changes, too"
+)
+
+
+@dataclass(frozen=True)
+class FeatureChange:
+    """By how much a feature's attribution changes.
+
+    Attributes:
+        mean, mean_absolute: over all rows, in the unit of the explained value.
+    """
+
+    feature: str
+    mean: float
+    mean_absolute: float
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What changes from one entry to another on the rows of a file.
+
+    Attributes:
+        flips: rows by the decisions of either, such as "approve → decline"; those that stay are left out.
+        reasons_changed: rows that both decline, and whose first reason is another one; of `declined_by_both`.
+        score_change: mean of new − old.
+        base_change: of the base value; None where attributions are not compared.
+        features: the largest mean absolute change first.
+        flipped: numbers of the rows that flip.
+    """
+
+    rows: int
+    flips: Mapping[str, int]
+    declined_by_both: int
+    reasons_changed: int
+    score_change: float
+    base_change: float | None
+    features: Sequence[FeatureChange]
+    flipped: Sequence[int]
+    notes: Sequence[str]
+
+    @property
+    def flip_share(self) -> float:
+        """The share of the rows that are decided otherwise."""
+        return sum(self.flips.values()) / self.rows
+
+    @property
+    def reason_share(self) -> float:
+        """The share of the rows declined by both whose first reason is another one."""
+        return self.reasons_changed / max(self.declined_by_both, 1)
+
+
+def difference(repository: Path, old: str, new: str, file: Path, progress: Progress = silent) -> Difference:
+    """Decide the rows of a file by two entries.
+
+    Raises:
+        RepositoryError: no such entry.
+        InvalidOptionError, InvalidReferencesError: no profile, or rows that do not fit one of them.
+    """
+    before, after = (decide_file(repository, name, file, (), progress) for name in (old, new))
+    pairs = list(zip(before.rows, after.rows, strict=True))
+    flipped = [i for i, (a, b) in enumerate(pairs) if a.outcome != b.outcome]
+    flips = Counter(f"{pairs[i][0].outcome} → {pairs[i][1].outcome}" for i in flipped)
+    declined = [(a, b) for a, b in pairs if a.outcome == b.outcome == "decline"]
+    comparable = _explains(before) == _explains(after)
+    return Difference(
+        rows=len(pairs),
+        flips=dict(flips.most_common()),
+        declined_by_both=len(declined),
+        reasons_changed=sum(a.codes[:1] != b.codes[:1] for a, b in declined),
+        score_change=float(np.mean([b.explained.score - a.explained.score for a, b in pairs])),
+        base_change=_base_change(pairs) if comparable else None,
+        features=_changes(pairs) if comparable else (),
+        flipped=flipped,
+        notes=_notes(before, after, comparable=comparable),
+    )
+
+
+def lines(found: Difference) -> list[str]:
+    """Return what to print."""
+    printed = [f"{found.rows} rows: {_percent(found.flip_share)} are decided otherwise"]
+    printed += [f"  {count:8}  {flip}" for flip, count in found.flips.items()]
+    printed.append(
+        f"first reason changed: {_percent(found.reason_share)} of {found.declined_by_both} declined by both"
+    )
+    printed.append(f"score: {found.score_change:+.6g} in the mean")
+    if found.base_change is not None:
+        printed.append(
+            f"base value: {found.base_change:+.6g}; attributions, in the mean and of their absolutes:"
+        )
+        printed += [
+            f"  {one.mean:+12.6g}  {one.mean_absolute:12.6g}  {one.feature}" for one in found.features[:SHOWN]
+        ]
+        if len(found.features) > SHOWN:
+            printed.append(f"  {len(found.features) - SHOWN} more features, of smaller change")
+    return printed
+
+
+def write_difference(found: Difference, file: Path) -> None:
+    """Write all of it as JSON, whole or not at all."""
+    shares = {"flip_share": found.flip_share, "reason_share": found.reason_share}
+    with whole(file) as part:
+        part.write_text(json.dumps({**asdict(found), **shares}, indent=1) + "\n")
+
+
+def _explains(file: DecidedFile) -> tuple[str, str]:
+    profile = profile_of(file.compiled.manifest).profile
+    return file.compiled.manifest.explained_output, profile.space
+
+
+def _base_change(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> float | None:
+    bases = [(a.explained.base_value, b.explained.base_value) for a, b in pairs]
+    changes = [b - a for a, b in bases if a is not None and b is not None]
+    return float(np.mean(changes)) if changes else None
+
+
+def _changes(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> list[FeatureChange]:
+    """Return changes by feature; one that an entry does not have counts 0 there."""
+    names = dict.fromkeys(name for pair in pairs[:1] for row in pair for name in row.explained.attributions)
+    changes = {
+        name: np.array(
+            [
+                b.explained.attributions.get(name, 0.0) - a.explained.attributions.get(name, 0.0)
+                for a, b in pairs
+            ]
+        )
+        for name in names
+    }
+    found = [FeatureChange(name, float(c.mean()), float(np.abs(c).mean())) for name, c in changes.items()]
+    return sorted(found, key=lambda one: -one.mean_absolute)
+
+
+def _notes(before: DecidedFile, after: DecidedFile, *, comparable: bool) -> list[str]:
+    if not comparable:
+        return [OTHER_OUTPUTS]
+    a, b = (each.compiled.manifest.digests.references for each in (before, after))
+    return [] if a == b else [OTHER_REFERENCES]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}%"

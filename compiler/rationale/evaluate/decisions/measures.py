@@ -1,0 +1,318 @@
+"""What decisions and their reasons come to over all rows of a file. Counted, never judged."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from rationale.decisions.decide import Outcome
+from rationale.decisions.rows import profile_of
+from rationale.decisions.stability import DRAWS, survival
+from rationale.errors import InvalidOptionError
+from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain
+from rationale.evaluate.decisions.moved import Moved, move
+from rationale.evaluate.evaluate import references_of
+from rationale.manifest import Manifest
+from rationale.request import Progress, silent
+
+SMALL = 30  # rows; rates of fewer say little
+MOST_GROUPS = 20  # values of a protected attribute
+OUTCOMES: tuple[Outcome, ...] = ("approve", "refer", "decline")
+NOT_RECORDED = (
+    "these decisions are beside the audit trail, which has none of them: `rationale decide --audit` "
+    "makes and records decisions"
+)
+NO_COMPARISONS = (
+    "the entry has no comparisons, so that nothing is known of the reasons' stability: compile it with "
+    "--compare all_applicants=FILE --draws 10"
+)
+NO_REFERENCES = "whether the named reasons carry the score is left out: give --references FILE"
+
+
+@dataclass(frozen=True)
+class ReasonCount:
+    """How often a reason's code is given, and how firmly.
+
+    Attributes:
+        declines: those of which the code is a principal reason; `first`: the largest.
+        share: of a decline's adverse attributions, mean; None of a knock-out's code.
+        survival: in which share of these declines, knock-outs aside, it stays by another baseline, or in how
+            many draws.
+    """
+
+    code: str
+    text: str
+    declines: int
+    first: int
+    share: float | None
+    survival: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Shares of the declines by score in which the same codes are given, in whatever order or the same one.
+
+    `changed` is the share of which the set changes, of draws in one of them at least.
+    """
+
+    name: str
+    same_set: float
+    same_order: float
+    changed: float
+
+
+@dataclass(frozen=True)
+class GroupRates:
+    """Rates of a protected group; `ratio` is its rate of approvals over the highest of groups not small.
+
+    Attributes:
+        value: None where the cell is empty.
+        ratio: None where no group that is not small has approvals.
+    """
+
+    column: str
+    value: str | float | None
+    rows: int
+    approved: float
+    referred: float
+    declined: float
+    ratio: float | None
+    small: bool
+
+
+@dataclass(frozen=True)
+class LabelRates:
+    """How often the label is `positive`, the larger of its two values, by what was decided."""
+
+    column: str
+    positive: str | float
+    rate: float
+    by_outcome: dict[str, float | None]
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Completeness gaps over all rows; `above` are rows whose gap is larger than the profile's tolerance."""
+
+    largest: float | None
+    tolerance: float
+    above: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the decisions on a file come to.
+
+    Attributes:
+        outcomes: rows by what was decided, whether reasons could be given or not.
+        without_reasons: declined or referred rows without reasons that could be given, by why.
+        knocked_out: declined by a knock-out.
+        by_score: declined for reasons from attributions: those that are compared and moved.
+        moved: a text where it is left out.
+    """
+
+    name: str
+    manifest: Manifest
+    file: DecidedFile
+    outcomes: dict[str, int]
+    without_reasons: dict[str, int]
+    knocked_out: int
+    by_score: int
+    reasons: tuple[ReasonCount, ...]
+    agreements: tuple[Agreement, ...]
+    moved: Moved | str
+    groups: tuple[GroupRates, ...]
+    label: LabelRates | None
+    gaps: Gaps
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the numbers must know."""
+        small = sorted({f"{one.column} = {cell_text(one.value)}" for one in self.groups if one.small})
+        return (
+            NOT_RECORDED,
+            *((NO_COMPARISONS,) if not self.file.comparisons else ()),
+            *((self.moved,) if isinstance(self.moved, str) else ()),
+            *((f"fewer than {SMALL} rows: {', '.join(small)}",) if small else ()),
+        )
+
+
+def report(
+    repository: Path,
+    name: str,
+    data: Path,
+    *,
+    label: str | None = None,
+    groups: Sequence[str] = (),
+    references: Path | None = None,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> Report:
+    """Decide every row of `data`, and measure what comes of it.
+
+    Args:
+        label: a column of two values, of which the larger is the outcome that is feared.
+        groups: columns of protected attributes, which the model need not take.
+        references: the file that the entry was compiled with, for `moved`.
+        seed: of what is drawn there.
+
+    Raises:
+        RepositoryError, InvalidOptionError, InvalidReferencesError: as `decide_file`; columns that are no
+            label or no groups, references that are not those of the entry.
+    """
+    columns = [*groups, *([] if label is None else [label])]
+    file = decide_file(repository, name, data, columns, progress)
+    manifest = file.compiled.manifest
+    given = None if references is None else references_of(file.compiled, name, references)
+    rated = [rate for column in dict.fromkeys(groups) for rate in _rates(column, file)]
+    labelled = None if label is None else _label(label, file)
+    by_score = [row for row in file.rows if row.by_score]
+    without = Counter(_without(row) for row in file.rows if row.outcome != "approve" and not row.codes)
+    return Report(
+        name,
+        manifest,
+        file,
+        {outcome: sum(row.outcome == outcome for row in file.rows) for outcome in OUTCOMES},
+        dict(_by_cause(without)),
+        sum(row.outcome == "decline" and not row.by_score and bool(row.codes) for row in file.rows),
+        len(by_score),
+        tuple(_reasons(file)),
+        tuple(_agreements(file, by_score)),
+        NO_REFERENCES if given is None else move(file, given, seed, progress),
+        tuple(rated),
+        labelled,
+        _gaps(file),
+    )
+
+
+def _without(row: DecidedRow) -> str:
+    """Return why it has no reasons."""
+    return row.fault or "" if row.decision is None else row.decision.warnings[0]
+
+
+def cell_text(value: str | float | None) -> str:
+    """Write a cell in words: whole numbers without a point."""
+    return "empty" if value is None else f"{value:g}" if isinstance(value, float) else value
+
+
+def _by_cause(faults: Counter[str]) -> Counter[str]:
+    """Count causes without their numbers: one cause of many rows."""
+    causes: Counter[str] = Counter()
+    for text, count in faults.items():
+        causes["attributions do not add up" if "miss the score" in text else text] += count
+    return causes
+
+
+def _reasons(file: DecidedFile) -> list[ReasonCount]:
+    """Return the reasons, most frequent first."""
+    found: dict[str, list[tuple[int, float | None, dict[str, float]]]] = {}
+    texts: dict[str, str] = {}
+    profile = profile_of(file.compiled.manifest).profile
+    for row in file.rows:
+        if row.outcome != "decline" or row.decision is None:
+            continue
+        compared = list(zip(file.comparisons, row.others, strict=True)) if row.others else []
+        for rank, reason in enumerate(row.decision.reasons):
+            stays = {name: float(share) for name, share in survival(reason.code, compared).items()}
+            found.setdefault(reason.code, []).append((rank, reason.share, stays))
+            of_code = profile.reasons.get(reason.code)
+            texts[reason.code] = profile.title(reason.feature) if of_code is None else of_code.text
+    counts = [
+        ReasonCount(
+            code,
+            texts[code],
+            len(each),
+            sum(rank == 0 for rank, _, _ in each),
+            _mean([share for _, share, _ in each if share is not None]),
+            _means([stays for _, _, stays in each if stays]),
+        )
+        for code, each in found.items()
+    ]
+    return sorted(counts, key=lambda one: (-one.declines, one.code))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return mean(values) if values else None
+
+
+def _means(each: Sequence[dict[str, float]]) -> dict[str, float]:
+    return {name: mean(one[name] for one in each) for name in each[0]} if each else {}
+
+
+def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agreement]:
+    """Return the agreement of each other baseline, and of all draws together."""
+    if not declines:
+        return []
+    kinds = [one.kind for one in file.comparisons]
+    sets = np.array([[{*row.codes} == {*codes} for codes in row.others] for row in declines], bool)
+    orders = np.array([[row.codes == codes for codes in row.others] for row in declines], bool)
+    alone = [(one.name, [j]) for j, one in enumerate(file.comparisons) if one.kind == "baseline"]
+    drawn = [j for j, kind in enumerate(kinds) if kind == "draw"]
+    return [
+        Agreement(
+            name,
+            float(sets[:, columns].mean()),
+            float(orders[:, columns].mean()),
+            float((~sets[:, columns]).any(axis=1).mean()),
+        )
+        for name, columns in [*alone, *([(DRAWS, drawn)] if drawn else [])]
+    ]
+
+
+def _rates(column: str, file: DecidedFile) -> list[GroupRates]:
+    cells = [plain(cell) for cell in file.further[column]]
+    values = sorted({*cells}, key=lambda value: (value is None, isinstance(value, str), value or 0))
+    if len(values) > MOST_GROUPS:
+        raise InvalidOptionError(
+            f"--group {column}: has {len(values)} values; give a column of at most {MOST_GROUPS}, such as "
+            "bands of ages."
+        )
+    members: dict[Any, list[DecidedRow]] = {value: [] for value in values}
+    for cell, row in zip(cells, file.rows, strict=True):
+        members[cell].append(row)
+    rates = {value: {o: _share(rows, o) for o in OUTCOMES} for value, rows in members.items()}
+    highest = max((rates[value]["approve"] for value in values if len(members[value]) >= SMALL), default=0.0)
+    return [
+        GroupRates(
+            column,
+            value,
+            len(members[value]),
+            rates[value]["approve"],
+            rates[value]["refer"],
+            rates[value]["decline"],
+            rates[value]["approve"] / highest if highest else None,
+            len(members[value]) < SMALL,
+        )
+        for value in values
+    ]
+
+
+def _share(rows: Sequence[DecidedRow], outcome: Outcome) -> float:
+    return sum(row.outcome == outcome for row in rows) / len(rows)
+
+
+def _label(column: str, file: DecidedFile) -> LabelRates:
+    cells = [plain(cell) for cell in file.further[column]]
+    values: list[Any] = sorted({*cells}, key=str)
+    if len(values) != 2 or None in values or len({type(value) for value in values}) > 1:
+        raise InvalidOptionError(
+            f"--label {column}: has the values {', '.join(map(cell_text, values[:5]))}; a label has two, in "
+            "every row."
+        )
+    positive = max(values)
+    feared = [cell == positive for cell in cells]
+    by_outcome: dict[str, float | None] = {
+        outcome: _mean([float(f) for f, row in zip(feared, file.rows, strict=True) if row.outcome == outcome])
+        for outcome in OUTCOMES
+    }
+    return LabelRates(column, positive, mean(map(float, feared)), by_outcome)
+
+
+def _gaps(file: DecidedFile) -> Gaps:
+    tolerance = profile_of(file.compiled.manifest).tolerance
+    gaps = [abs(row.explained.gap) for row in file.rows if row.explained.gap is not None]
+    return Gaps(max(gaps, default=None), tolerance, sum(not gap <= tolerance for gap in gaps))

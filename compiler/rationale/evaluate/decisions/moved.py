@@ -1,0 +1,131 @@
+"""Whether the named reasons carry the score: their features are moved to references', and others instead."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rationale.artefact.compiled import Compiled
+from rationale.decisions.rows import names_of, profile_of, score_index
+from rationale.decisions.scores import run_in_blocks
+from rationale.evaluate.decisions.decided import DecidedFile
+from rationale.evaluate.explained_model import GivenReferences
+from rationale.request import Progress
+from rationale.runtime.session import Runner, kernels_of
+
+MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
+_AT_ONCE = 4096
+
+Positions = Sequence[tuple[str, int]]  # tensors, and elements of their flattened rows
+
+
+@dataclass(frozen=True)
+class Moved:
+    """How far scores move towards approval, mean over declines, in units of the score.
+
+    Attributes:
+        declines: those that were moved, each to `references` of the references.
+        named: by moving the features of the principal reasons; `others` as many others, at random.
+        larger: share of declines that the named ones move further.
+        passing: share of moves of the named ones after which the score declines no more; `passing_others`.
+        of_each: [declines, 2] named and others.
+    """
+
+    declines: int
+    references: int
+    named: float
+    others: float
+    larger: float
+    passing: float
+    passing_others: float
+    of_each: tuple[tuple[float, float], ...]
+
+
+def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Progress) -> Moved | str:
+    """Return what the named reasons do to the score; a text where nothing can be moved, or moved to."""
+    manifest = file.compiled.manifest
+    profile = profile_of(manifest).profile
+    if any(e.at or e.tensor not in manifest.inputs for e in manifest.explained):
+        return "what is explained is no input, whose features could be moved"
+    positions, random = positions_of(file), np.random.default_rng(seed)
+    declined = [i for i, row in enumerate(file.rows) if row.by_score]
+    if len(declined) > MOST:
+        declined = sorted(random.choice(declined, MOST, replace=False).tolist())
+    score, sign = _Score(file.compiled), 1 if profile.adverse == "above" else -1
+    found, passed = list[tuple[float, float]](), list[tuple[float, float]]()
+    for done, i in enumerate(declined):
+        progress("moving reasons", done, len(declined))
+        decision = file.rows[i].decision
+        assert decision is not None
+        named = [key for reason in decision.reasons for key in reason.features]
+        rest = [key for key in positions if key not in named]
+        if not rest:
+            continue
+        size = min(len(named), len(rest))
+        chosen = [named, *([rest[j] for j in random.permutation(len(rest))[:size]] for _ in range(DRAWS))]
+        drawn = random.choice(len(references.shares), EACH, p=references.shares)
+        row = {tensor: array[i : i + 1] for tensor, array in file.inputs.items()}
+        rows = [
+            _moved(row, references, drawn, [p for key in keys for p in positions[key]]) for keys in chosen
+        ]
+        scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
+        of_keys = scores.reshape(len(chosen), EACH)
+        gains = sign * (file.rows[i].explained.score - of_keys.mean(axis=1))
+        passes = (sign * of_keys <= sign * profile.threshold).mean(axis=1)
+        found.append((float(gains[0]), float(gains[1:].mean())))
+        passed.append((float(passes[0]), float(passes[1:].mean())))
+    if not found:
+        return "no row is declined by its score while other features are left to move"
+    gains, passes = np.array(found), np.array(passed)
+    return Moved(
+        declines=len(found),
+        references=EACH,
+        named=float(gains[:, 0].mean()),
+        others=float(gains[:, 1].mean()),
+        larger=float((gains[:, 0] > gains[:, 1]).mean()),
+        passing=float(passes[:, 0].mean()),
+        passing_others=float(passes[:, 1].mean()),
+        of_each=tuple(found),
+    )
+
+
+def positions_of(file: DecidedFile) -> dict[str, Positions]:
+    """Return where the features of each key, a feature or a group, stand."""
+    single: dict[str, tuple[str, int]] = {}
+    for item in file.compiled.manifest.explained:
+        names = names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
+        single |= {name: (item.tensor.name, j) for j, name in enumerate(names)}
+    players = {player.name: player.features for player in file.compiled.manifest.players}
+    keys = file.rows[0].explained.attributions if file.rows else {}
+    return {key: [single[name] for name in players.get(key, (key,))] for key in keys}
+
+
+def _moved(
+    row: Mapping[str, np.ndarray], references: GivenReferences, drawn: np.ndarray, positions: Positions
+) -> dict[str, np.ndarray]:
+    """Return the row, once for each drawn reference, with that one's values at the places."""
+    found = {tensor: np.repeat(array, len(drawn), axis=0) for tensor, array in row.items()}
+    for tensor, position in positions:
+        given = np.asarray(references.arrays[tensor])
+        flat = found[tensor].reshape(len(drawn), -1)
+        flat[:, position] = given.reshape(len(given), -1)[drawn, position].astype(flat.dtype)
+        found[tensor] = flat.reshape(found[tensor].shape)
+    return found
+
+
+class _Score:
+    """[M] the scores of rows, by the plain model where it answers them."""
+
+    def __init__(self, compiled: Compiled) -> None:
+        self._profile = profile_of(compiled.manifest).profile
+        self._output, self._run = self._profile.tensor, compiled.run
+        if self._output in {spec.name for spec in compiled.manifest.outputs}:
+            with kernels_of(compiled.custom_ops):
+                self._run = Runner(compiled.source, given=True)
+        else:  # an inner tensor, which is what is explained
+            self._output = compiled.manifest.explained_value
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        output = run_in_blocks(self._run, inputs, self._output, _AT_ONCE)
+        return np.asarray(output[:, score_index(self._profile.index, output.shape[1])], np.float64)

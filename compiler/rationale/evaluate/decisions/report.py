@@ -1,0 +1,211 @@
+"""What `rationale decisions report` shows and writes: tables, report.json, CSVs and plots."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from rationale.artefact.folder import write
+from rationale.decisions.rows import profile_of
+from rationale.decisions.stability import DRAWS
+from rationale.errors import InvalidOptionError
+from rationale.evaluate.decisions.measures import Report, cell_text
+from rationale.evaluate.decisions.moved import Moved
+from rationale.evaluate.decisions.plots import plots
+from rationale.evaluate.report import csv_of, json_of
+
+DECISIONS, REASONS, GROUPS, WHOLE = "decisions.csv", "reasons.csv", "groups.csv", "report.json"
+SHOWN = 20  # reasons of a table
+_TEXT = 60  # characters of a reason's text
+
+
+def tables(report: Report) -> Iterator[Table]:
+    """Yield the tables; their titles say what they hold."""
+    yield _outcomes(report)
+    yield _reasons(report)
+    if report.agreements:
+        yield _agreements(report)
+    if isinstance(report.moved, Moved):
+        yield _moved(report.moved)
+    if report.groups:
+        yield _groups(report)
+    if report.label is not None:
+        yield _label(report)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i == 0 else "right")
+    return table
+
+
+def _outcomes(report: Report) -> Table:
+    count = len(report.file.rows)
+    table = _table(f"Decisions: {count} rows, threshold {profile_of(report.manifest).profile.threshold:g}")
+    table.add_column("")
+    table.add_column("rows", justify="right")
+    table.add_column("share", justify="right")
+    for outcome, rows in report.outcomes.items():
+        table.add_row(outcome, str(rows), _percent(rows / count))
+    table.add_row("declined by a knock-out", str(report.knocked_out), _percent(report.knocked_out / count))
+    for cause, rows in report.without_reasons.items():
+        table.add_row(f"without reasons: {cause}", str(rows), _percent(rows / count))
+    gaps = report.gaps
+    largest = "–" if gaps.largest is None else f"{gaps.largest:.1e}"
+    above = f"gap above {gaps.tolerance:.1e} (largest {largest})"
+    table.add_row(above, str(gaps.above), _percent(gaps.above / count))
+    return table
+
+
+def _reasons(report: Report) -> Table:
+    stays = [f"stays by {name}" if name != DRAWS else "of draws" for name in _survivals(report)]
+    declines = report.outcomes["decline"]
+    columns = ("code", "text", "declines", "share", "first", "weight")
+    table = _table(f"Principal reasons of {declines} declines", *columns)
+    table.columns[1].justify = "left"
+    for column in stays:
+        table.add_column(column, justify="right")
+    for one in report.reasons[:SHOWN]:
+        text = one.text if len(one.text) <= _TEXT else f"{one.text[: _TEXT - 1]}…"
+        numbers = (str(one.declines), _percent(one.declines / declines), str(one.first), _percent(one.share))
+        table.add_row(one.code, text, *numbers, *(_percent(one.survival.get(n)) for n in _survivals(report)))
+    if len(report.reasons) > SHOWN:
+        table.add_row("…", f"{len(report.reasons) - SHOWN} more")
+    return table
+
+
+def _survivals(report: Report) -> list[str]:
+    return [one.name for one in report.agreements]
+
+
+def _agreements(report: Report) -> Table:
+    title = f"Other references: the same reasons, of {report.by_score} declines by score"
+    table = _table(title, "by", "same set", "same order", "changed")
+    drawn = sum(one.kind == "draw" for one in report.file.comparisons)
+    for one in report.agreements:
+        name = f"{drawn} draws, mean" if one.name == DRAWS else one.name
+        changed = _percent(one.changed) + (" in any" if one.name == DRAWS else "")
+        table.add_row(name, _percent(one.same_set), _percent(one.same_order), changed)
+    return table
+
+
+def _moved(moved: Moved) -> Table:
+    title = f"Features moved to {moved.references} references' values: {moved.declines} declines"
+    table = _table(title, "which", "score moves by", "passes after it")
+    table.add_row("the named reasons", f"{moved.named:.4g}", _percent(moved.passing))
+    table.add_row("as many others, at random", f"{moved.others:.4g}", _percent(moved.passing_others))
+    table.add_row("named further than others", _percent(moved.larger), "")
+    return table
+
+
+def _groups(report: Report) -> Table:
+    columns = ("group", "rows", "approved", "referred", "declined", "ratio of approvals")
+    table = _table("Protected groups: each rate of approvals over the highest", *columns)
+    for one in report.groups:
+        name = f"{one.column} = {cell_text(one.value)}" + " (small)" * one.small
+        ratio = "–" if one.ratio is None else f"{one.ratio:.2f}"
+        rates = map(_percent, (one.approved, one.referred, one.declined))
+        table.add_row(name, str(one.rows), *rates, ratio)
+    return table
+
+
+def _label(report: Report) -> Table:
+    label = report.label
+    assert label is not None
+    title = f"{label.column} = {cell_text(label.positive)}: {_percent(label.rate)} of all rows"
+    table = _table(title, "decision", "share")
+    for outcome, rate in label.by_outcome.items():
+        table.add_row(outcome, _percent(rate))
+    return table
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def write_report(report: Report, data: Path, seed: int, folder: Path) -> tuple[list[str], list[str]]:
+    """Write the files; return their names, and what the user must know.
+
+    Raises:
+        InvalidOptionError: the folder cannot be made or written.
+    """
+    messages = list[str]()
+    contents = {
+        WHOLE: _json(report, data, seed),
+        DECISIONS: csv_of(list(_decisions(report))),
+        REASONS: csv_of([_flat(asdict(one)) for one in report.reasons]),
+    }
+    if report.groups:
+        contents[GROUPS] = csv_of([asdict(one) for one in report.groups])
+    try:
+        contents |= plots(report)
+    except InvalidOptionError as error:  # the rest is worth having without them
+        messages.append(str(error))
+    write(folder, contents)
+    return list(contents), messages
+
+
+def _json(report: Report, data: Path, seed: int) -> bytes:
+    manifest, embedded = report.manifest, profile_of(report.manifest)
+    moved = None if isinstance(report.moved, str) else asdict(report.moved)
+    content = {
+        "version": 1,
+        "entry": report.name,
+        "data": data.name,
+        "rows": len(report.file.rows),
+        "seed": seed,
+        "digests": {**manifest.digests.model_dump(), "profile": embedded.digest},
+        "policy": embedded.profile.references.policy,
+        "threshold": embedded.profile.threshold,
+        "outcomes": report.outcomes,
+        "without_reasons": report.without_reasons,
+        "knocked_out": report.knocked_out,
+        "by_score": report.by_score,
+        "reasons": [asdict(one) for one in report.reasons],
+        "comparisons": [one.model_dump() for one in report.file.comparisons],
+        "agreements": [asdict(one) for one in report.agreements],
+        "moved": moved and {name: value for name, value in moved.items() if name != "of_each"},
+        "groups": [asdict(one) for one in report.groups],
+        "label": None if report.label is None else asdict(report.label),
+        "gaps": asdict(report.gaps),
+        "notes": report.notes,
+    }
+    return json_of(content)
+
+
+def _decisions(report: Report) -> Iterator[dict[str, Any]]:
+    """Yield a row for each row of the data, with as many reasons as any of them has."""
+    most = max((len(row.codes) for row in report.file.rows), default=0)
+    for i, row in enumerate(report.file.rows):
+        explained = row.explained
+        reasons = () if row.decision is None else row.decision.reasons
+        record: dict[str, Any] = {
+            "row": i,
+            "decision": row.outcome,
+            "score": explained.score,
+            "explained_value": explained.explained_value,
+            "base_value": explained.base_value,
+            "completeness_gap": explained.gap,
+        }
+        for rank in range(most):
+            reason = reasons[rank] if rank < len(reasons) else None
+            record[f"reason_{rank + 1}"] = reason and reason.code
+            record[f"attribution_{rank + 1}"] = reason and reason.attribution
+        for one, codes in zip(report.file.comparisons, row.others, strict=False):
+            record[f"reasons by {one.name}"] = " ".join(codes)
+        yield record | {"without_reasons": row.fault}
+
+
+def _flat(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is by name as columns of their own."""
+    found: dict[str, Any] = {}
+    for key, value in members.items():
+        parts = value if isinstance(value, dict) else {"": value}
+        found |= {f"{key}_{name}".rstrip("_"): part for name, part in parts.items()}
+    return found

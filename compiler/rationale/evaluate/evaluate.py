@@ -1,0 +1,404 @@
+"""`rationale evaluate`: how faithful compiled explanations are to their models, on the rows of a file."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from onnx.helper import tensor_dtype_to_np_dtype
+
+from rationale.artefact.compiled import Compiled
+from rationale.artefact.entry import open_entry, read_inputs, read_table
+from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.evaluate.explained_model import (
+    GivenReferences,
+    Pairs,
+    Subject,
+    baseline_of,
+    is_slope,
+    owners_of,
+    pairs_of,
+)
+from rationale.evaluate.faithfulness import (
+    PERTURBATIONS,
+    Curve,
+    Infidelity,
+    Sensitivity,
+    cuts_of,
+    deletion_and_insertion,
+    infidelity,
+    max_sensitivity,
+    random_orders,
+)
+from rationale.evaluate.randomise import Randomised, randomised_check
+from rationale.evaluate.shapley import Comparison, Sampled, compare, rounds_within
+from rationale.manifest import FLOATS, Attributed, Manifest
+from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
+from rationale.references.reference_set import prepare
+from rationale.request import Progress, silent
+
+DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
+LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What decides the numbers; written beside them.
+
+    Attributes:
+        rows: judge at most this many rows, drawn without replacement.
+        perturbation: of infidelity.
+        radius: of max-sensitivity, in standard deviations of each feature.
+        orders: random orders of the control.
+        neighbours: of each row, for max-sensitivity.
+        shapley: whether Shapley values are sampled from the model, to compare attributions with.
+        evaluations: answers of the model that these may take for an entry.
+    """
+
+    rows: int = 100
+    seed: int = 0
+    perturbation: str = "baseline"
+    radius: float = 0.1
+    orders: int = 10
+    neighbours: int = 10
+    shapley: bool = False
+    evaluations: int = 50_000_000
+
+    def __post_init__(self) -> None:
+        if self.perturbation not in PERTURBATIONS:
+            raise InvalidOptionError(
+                f"--perturbation {self.perturbation!r}: choose {' or '.join(PERTURBATIONS)}."
+            )
+        if not (np.isfinite(self.radius) and self.radius > 0):
+            raise InvalidOptionError(f"--radius {self.radius}: give a number above 0, such as 0.1.")
+        if min(self.rows, self.orders, self.neighbours) < 1 or self.seed < 0:
+            raise InvalidOptionError("--rows must be 1 or more, and --seed 0 or more.")
+        if self.evaluations < 1:
+            raise InvalidOptionError(f"--evaluations {self.evaluations}: give a number of 1 or more.")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers of one entry.
+
+    `baseline` says in words what replaces features in the curves; `shapley` is None where it was not asked
+    for, and a text where there is a reason that it is left out; `panels` show the first rows.
+    """
+
+    name: str
+    manifest: Manifest
+    rows: int
+    targets: int
+    features: int
+    baseline: str
+    deletion: Curve
+    insertion: Curve
+    infidelity: Infidelity
+    sensitivity: Sensitivity
+    randomised: Randomised
+    shapley: Comparison | str | None = None
+    panels: tuple[Panel, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """The method with its options, in few words."""
+        return _method(self.manifest)
+
+
+def _method(manifest: Manifest) -> str:
+    given = {k: v for k, v in manifest.method.options.items() if v not in (None, False, [], ())}
+    words = [k if v is True else f"{k}={v}" for k, v in given.items()]
+    return textwrap.shorten(", ".join([manifest.method.name, *words]), 40, placeholder=" …")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    name: str
+    compiled: Compiled
+    inputs: Arrays
+    spread: np.ndarray
+    index: np.ndarray
+    references: GivenReferences | None
+
+    @property
+    def without_shapley(self) -> str | None:
+        """Why there is nothing to compare with Shapley values; None where there is."""
+        if self.compiled.manifest.base_value is None:
+            return "the method compares with no references"
+        return None if self.references else "the references are needed: give --references FILE"
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What entries share: random orders, and the order and names with which features are drawn.
+
+    `orders` are by model, explained inputs and row; `names` by model, input and its shape.
+    """
+
+    controls: dict[object, np.ndarray]
+    orders: dict[object, tuple[int, ...]]
+    names: Mapping[object, tuple[str, ...]]
+
+
+def evaluate(
+    repository: Path,
+    names: Sequence[str],
+    file: Path,
+    references: Sequence[Path] = (),
+    settings: Settings | None = None,
+    progress: Progress = silent,
+) -> list[Evaluation]:
+    """Measure each entry on the same rows.
+
+    Args:
+        references: files that entries were compiled with, for the randomised-weights check and Shapley
+            values; each entry takes the one whose digest its manifest holds.
+
+    Raises:
+        RepositoryError: no such entry, or one that cannot be read.
+        InvalidOptionError, InvalidReferencesError: names, rows or references that do not fit.
+    """
+    chosen = settings or Settings()
+    if len(set(names)) < len(names) or not names:
+        raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
+    compiled = [open_entry(repository, name) for name in names]
+    for c in compiled:
+        _check_features(c.manifest, chosen)
+    sets = _match_references(compiled, names, references)
+    entries = [
+        _Entry(name, c, *_draw_rows(c, file, chosen), r)
+        for name, c, r in zip(names, compiled, sets, strict=True)
+    ]
+    if chosen.shapley:
+        _check_shapley(entries, chosen.evaluations)
+    known = _Known({}, {}, _names(compiled))
+    return [_evaluate_one(e, entries, known, chosen, progress) for e in entries]
+
+
+def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
+    """Raise InvalidOptionError where they cannot be sampled, before minutes are spent on the rest."""
+    reasons = [e.without_shapley for e in entries]
+    if all(reasons):
+        raise InvalidOptionError(f"--shapley: {'; '.join(dict.fromkeys(filter(None, reasons)))}.")
+    for e in entries:
+        if e.references and e.without_shapley is None:
+            rows = len(next(iter(e.inputs.values())))
+            players = int(owners_of(e.compiled.manifest).max()) + 1
+            rounds_within(most, rows, players, len(e.references.shares))
+
+
+def _evaluate_one(
+    entry: _Entry,
+    entries: Sequence[_Entry],
+    known: _Known,
+    settings: Settings,
+    progress: Progress,
+) -> Evaluation:
+    def stage(what: str, done: int, total: int) -> None:
+        progress(f"{entry.name}: {what}", done, total)
+
+    stage("explaining", 0, 1)
+    subject, seed, spread = Subject(entry.compiled, entry.inputs), settings.seed, entry.spread
+    pairs = pairs_of(subject)
+    steps, draws, redraws = (25, 25, 1) if subject.features.shape[1] >= LARGE else (100, 100, 5)
+    cuts = cuts_of(pairs.attributions.shape[1], steps)
+    baseline, whose = _curve_baseline(entry, entries)
+    key = _question(entry.compiled.manifest, baseline)
+    controls = known.controls
+    if key not in controls:
+        controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
+    deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
+    own = baseline if subject.is_slope else subject.baseline
+    shapley: Comparison | str | None = None
+    sampled: Sequence[Sampled] = ()
+    if settings.shapley:
+        shapley = entry.without_shapley
+        if entry.references and shapley is None:
+            shapley, sampled = compare(subject, pairs, entry.references, settings.evaluations, seed, stage)
+    return Evaluation(
+        name=entry.name,
+        manifest=entry.compiled.manifest,
+        rows=len(subject.features),
+        targets=pairs.positions.shape[1],
+        features=subject.features.shape[1],
+        baseline=whose,
+        deletion=deletion,
+        insertion=insertion,
+        infidelity=infidelity(subject, pairs, own, spread, settings.perturbation, draws, seed, stage),
+        sensitivity=max_sensitivity(
+            subject, pairs, spread, settings.radius, settings.neighbours, seed, stage
+        ),
+        randomised=randomised_check(
+            entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
+        ),
+        shapley=shapley,
+        panels=tuple(_panels(entry, subject, pairs, sampled, known)),
+    )
+
+
+def _names(compiled: Sequence[Compiled]) -> dict[object, tuple[str, ...]]:
+    """Return the names that an entry was given for features, with which its model's entries are drawn."""
+    found: dict[object, tuple[str, ...]] = {}
+    for manifest in (c.manifest for c in compiled):
+        for e in manifest.explained:
+            if e.given_names is not None:
+                found.setdefault((manifest.digests.model, e.tensor.name, e.tensor.shape), e.given_names)
+    return found
+
+
+def _panels(
+    entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled], known: _Known
+) -> Iterator[Panel]:
+    """Yield the first rows, by the first target of each."""
+    manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
+    model = manifest.digests.model
+    for i, row in enumerate(entry.index[:DRAWN]):
+        p = i * targets
+        chosen = manifest.targets
+        target = pairs.elements[p] if chosen == "predicted" else chosen[pairs.positions[i, 0]]
+        explained = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
+        due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
+        parts = [
+            replace(part, explained=_named(part.explained, known.names, model))
+            for part in parts_of(manifest, pairs.attributions[p], subject.features[i])
+        ]
+        title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
+        key = (model, row, *((part.explained.tensor.name, part.explained.of_players) for part in parts))
+        for panel in panels(title, parts, TOP, shapley=due, order=known.orders.get(key, ())):
+            if isinstance(panel, Bars):
+                known.orders.setdefault(key, panel.order)
+            yield panel
+        if manifest.layers:
+            answer = entry.compiled.explain({name: a[i : i + 1] for name, a in entry.inputs.items()})
+            yield flow(f"{title}: layer by layer", answer, 0, pairs.positions[i, 0])
+
+
+def _named(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -> Attributed:
+    given = None if e.of_players else names.get((model, e.tensor.name, e.tensor.shape))
+    return e if given is None else e.model_copy(update={"feature_names": given})
+
+
+# -- rows ----------------------------------------------------------------------------------------------
+
+
+def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray, np.ndarray]:
+    """Return the rows to judge, the spread [F] of each feature over the whole file, and the rows' indices.
+
+    Raises:
+        InvalidOptionError: fewer than two rows, or rows all equal.
+    """
+    inputs = read_inputs(compiled, file)
+    explained = [inputs[e.tensor.name] for e in compiled.manifest.explained]
+    count = len(explained[0])
+    if count < 2:
+        raise InvalidOptionError(
+            f"{file}: one row is too few: the spread of features is taken from the file. Give two at least, "
+            "better a hundred."
+        )
+    spread = np.concatenate([a.std(axis=0, dtype=np.float64).reshape(-1) for a in explained])
+    if not spread.any():
+        raise InvalidOptionError(f"{file}: all {count} rows are equal. Give rows that differ.")
+    if count <= settings.rows:
+        return inputs, spread, np.arange(count)
+    random = np.random.default_rng([settings.seed, 0])
+    index = np.sort(random.choice(count, settings.rows, replace=False))
+    return {name: a[index] for name, a in inputs.items()}, spread, index
+
+
+def _check_features(manifest: Manifest, settings: Settings) -> None:
+    """Raise InvalidOptionError where what is explained cannot be replaced in a row of the file."""
+    if manifest.players and (is_slope(manifest) or settings.perturbation != "baseline"):
+        raise InvalidOptionError(
+            "what attributions per unit of each feature foretell is not known of a group: evaluate an entry "
+            "without groups, or one whose attributions add up, with --perturbation baseline."
+        )
+    unfit = [e.tensor.name for e in manifest.explained if e.at or e.tensor not in manifest.inputs]
+    if unfit:
+        raise InvalidOptionError(
+            f"{unfit} are token ids or inner tensors: the measures replace and perturb features of a float "
+            "input. Evaluate an entry that explains float inputs, such as the part behind the embedding."
+        )
+    other = [e.tensor.name for e in manifest.explained if e.tensor.datatype not in FLOATS]
+    if other:
+        raise InvalidOptionError(
+            f"{other} hold no floats, which the measures replace and perturb. Evaluate an entry that "
+            "explains floats alone, such as one of what stands behind the encoders (compile with --input)."
+        )
+
+
+# -- baselines -----------------------------------------------------------------------------------------
+
+
+def _question(manifest: Manifest, baseline: np.ndarray) -> object:
+    """Return a key: entries with the same key have the same curve for the same order of features."""
+    inputs = tuple(e.tensor.name for e in manifest.explained)
+    question = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
+    return *question, baseline.tobytes()
+
+
+def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
+    """Return what replaces features: a model's reference mean, of its first entry that has one.
+
+    Only then do the curves of different methods start and end alike.
+    """
+    own = entry.compiled.manifest
+    for other in entries:
+        if other.compiled.manifest.references and _comparable(own, other.compiled.manifest):
+            mine = other.compiled.manifest.digests.references == own.digests.references
+            baseline = baseline_of(other.compiled)
+            whose = "reference mean" + ("" if mine else f" of {other.name}")
+            return baseline, whose if baseline.any() else "zeros"
+    return baseline_of(entry.compiled), "zeros"
+
+
+def _comparable(a: Manifest, b: Manifest) -> bool:
+    return a.digests.model == b.digests.model and [e.tensor for e in a.explained] == [
+        e.tensor for e in b.explained
+    ]
+
+
+# -- references ----------------------------------------------------------------------------------------
+
+
+def _match_references(
+    compiled: Sequence[Compiled], names: Sequence[str], files: Sequence[Path]
+) -> list[GivenReferences | None]:
+    """Return for each entry the file's rows that it was compiled with, None where no file is.
+
+    Raises:
+        InvalidReferencesError: a file that no entry was compiled with.
+    """
+    found: list[GivenReferences | None] = [None] * len(compiled)
+    for file in files:
+        reasons = []
+        for i, entry in enumerate(compiled):
+            try:
+                given = references_of(entry, names[i], file)
+            except InvalidReferencesError as error:
+                reasons.append(str(error))
+                continue
+            found[i] = given
+        if len(reasons) == len(compiled):
+            raise InvalidReferencesError("\n".join(dict.fromkeys(reasons)))
+    return found
+
+
+def references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
+    """Read references; raise InvalidReferencesError for others than the entry was compiled with."""
+    table = read_table(file, entry.manifest)
+    given = table.given
+    kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}
+    explained = [e.tensor for e in entry.manifest.explained]
+    shapes = {e.name: ((1, *e.shape), tensor_dtype_to_np_dtype(kinds[e.name])) for e in explained}
+    weights = table.unequal_weights
+    missing = bool(entry.manifest.takes_missing)
+    known = prepare(given, weights, shapes, missing=missing)
+    if known.digest != entry.manifest.digests.references:
+        raise InvalidReferencesError(
+            f"{file}: not the references that {name!r} was compiled with (their digest differs). Give that "
+            "file, or leave --references out: the other numbers need none."
+        )
+    arrays: Mapping[str, np.ndarray] = given if isinstance(given, dict) else {next(iter(shapes)): given}
+    return GivenReferences(dict(arrays), weights)

@@ -1,0 +1,219 @@
+"""A compiled entry as two functions of its features: what the model answers, and how that is explained.
+
+N rows, F features of one row (those of all explained inputs, flattened and side by side), T targets of the
+entry, of which t are judged. Without groups of features each one is a player.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.artefact.compiled import Compiled
+from rationale.artefact.one_shot import open_gate, restrict
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.machine import MAX_BATCH
+from rationale.manifest import Manifest, elements, ends_of
+from rationale.runtime.session import Runner, kernels_of
+
+MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
+_MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # that the plain model answers at once
+
+
+@dataclass(frozen=True)
+class GivenReferences:
+    """The references that an entry was compiled with, by input, and their weights [K] where not all equal."""
+
+    arrays: Mapping[str, np.ndarray]
+    weights: np.ndarray | None = None
+
+    @property
+    def shares(self) -> np.ndarray:
+        """[K], of sum 1."""
+        count = len(next(iter(self.arrays.values())))
+        weights = np.ones(count) if self.weights is None else np.asarray(self.weights, np.float64)
+        return np.asarray(weights / weights.sum())
+
+
+class Subject:
+    """The plain model and its explanation over rows of features.
+
+    Attributes:
+        features: [N, F] float64, the rows of the file.
+        baseline: [F], the row that the compiler left for warmup: the mean of the references, else zeros.
+        is_slope: attributions are output per unit of input, rather than shares of the output.
+        owner: [F], the player of each feature, which are replaced together; without groups 0 … F − 1.
+    """
+
+    def __init__(self, compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> None:
+        self.manifest = compiled.manifest
+        self._shapes = {e.tensor.name: e.tensor.shape for e in self.manifest.explained}
+        self._inputs = dict(inputs)
+        self.features = self.flat(inputs)
+        self.baseline = baseline_of(compiled)
+        self.is_slope = is_slope(self.manifest)
+        self.owner = owners_of(self.manifest)
+        self._plain = plain_runner(compiled)
+        self._explainer = compiled.run
+
+    def flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return [N, F] float64: rows of the explained inputs, side by side."""
+        parts = [inputs[name].reshape(len(inputs[name]), -1) for name in self._shapes]
+        return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    def _fed(self, x: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Return inputs with features x [M, F]; what is not explained comes from `rows` [M] of the file."""
+        fed = {name: a[rows] for name, a in self._inputs.items() if name not in self._shapes}
+        start = 0
+        for name, shape in self._shapes.items():
+            size = math.prod(shape)
+            part = x[:, start : start + size].reshape(len(x), *shape)
+            fed[name], start = part.astype(self._inputs[name].dtype), start + size
+        return fed
+
+    def answer(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the explained output, flattened, and each contrast: [M, elements] float64 for x [M, F]."""
+        name = self.manifest.explained_output
+        parts = [
+            self._plain(self._fed(x[part], rows[part]), [name])[name].reshape(part.stop - part.start, -1)
+            for part in slices(len(x), rows_at_once(x.shape[1]))
+        ]
+        answers = _finite(np.concatenate(parts, dtype=np.float64), "answers")
+        pairs = map(ends_of, self.manifest.contrasts)
+        return np.hstack([answers, *(answers[:, [a]] - answers[:, [b]] for a, b in pairs)])
+
+    @property
+    def columns(self) -> np.ndarray:
+        """[T]: where each target of a list stands in an answer; contrasts stand behind the elements."""
+        elements, contrasts = math.prod(self.manifest.explained_shape), self.manifest.contrasts
+        return np.asarray(
+            [t if isinstance(t, int) else elements + contrasts.index(t) for t in self.manifest.targets]
+        )
+
+    def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Return [M, t, players] float64: of the targets at `positions` [M, t] in the manifest's list."""
+        names = [e.attributions for e in self.manifest.attributed]
+        done = []
+        for part in slices(len(x), self.manifest.measured.max_batch):
+            outputs = self._explainer(self._fed(x[part], rows[part]), names)
+            whole = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
+            index = positions[part][:, :, None]
+            done.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in whole], axis=2))
+        return _finite(np.concatenate(done, dtype=np.float64), "attributes")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What is judged: P = N·t pairs of a row and one element of the output.
+
+    Attributes:
+        rows: [P], indices of rows.
+        elements: [P], places in an answer: flat indices into the explained output's row, or contrasts.
+        positions: [N, t], the same targets as places in the manifest's list.
+        attributions: [P, players].
+        answers: [P], the explained values.
+    """
+
+    rows: np.ndarray
+    elements: np.ndarray
+    positions: np.ndarray
+    attributions: np.ndarray
+    answers: np.ndarray
+
+
+def pairs_of(subject: Subject) -> Pairs:
+    """Return every row with its targets.
+
+    "predicted" is the row's own argmax, and stays that when x is changed.
+    """
+    every = np.arange(len(subject.features))
+    answers = subject.answer(subject.features, every)
+    if subject.manifest.targets == "predicted":
+        elements = answers.argmax(axis=1, keepdims=True)
+        positions = np.zeros_like(elements)
+    else:
+        index = subject.columns
+        positions = np.argsort(-answers[:, index], axis=1, kind="stable")[:, :MAX_TARGETS]
+        elements = index[positions]
+    attributions = subject.attributions(subject.features, every, positions)
+    return Pairs(
+        rows=np.repeat(every, elements.shape[1]),
+        elements=elements.reshape(-1),
+        positions=positions,
+        attributions=attributions.reshape(-1, attributions.shape[2]),
+        answers=np.take_along_axis(answers, elements, axis=1).reshape(-1),
+    )
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
+
+
+def rows_at_once(features: int) -> int:
+    """Return how many rows the plain model answers at once: many where they are small."""
+    return max(MAX_BATCH, min(_MOST_ROWS, _MOST_NUMBERS // features))
+
+
+def _finite(array: np.ndarray, verb: str) -> np.ndarray:
+    if not np.isfinite(array).all():
+        raise InvalidOptionError(
+            f"the model {verb} NaN or infinity for rows of the file, or for such rows partly replaced by the "
+            "baseline: choose rows and references in the range the model was made for."
+        )
+    return array
+
+
+def owners_of(manifest: Manifest) -> np.ndarray:
+    """Return [F]: where each feature's attribution stands among those of a row, side by side."""
+    alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
+    position = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
+    owners, start = list[int](), 0
+    for e in manifest.explained:
+        size = math.prod(e.tensor.shape)
+        if e.attributions is None:
+            owners += [position[feature] for feature in e.feature_names or elements(e.tensor.name, size)]
+        else:
+            owners += range(start, start + size)
+            start += size
+    return np.asarray(owners)
+
+
+def is_slope(manifest: Manifest) -> bool:
+    """Tell whether attributions are a slope: they promise no sum, and were not multiplied by the input."""
+    return manifest.completeness_gap is None and not manifest.method.options.get("times_input", False)
+
+
+def baseline_of(compiled: Compiled) -> np.ndarray:
+    """Return [F]: the warmup row of the explained inputs, flattened and side by side."""
+    names = [e.tensor.name for e in compiled.manifest.explained]
+    missing = [name for name in names if name not in compiled.sample]
+    if missing:
+        raise RepositoryError(
+            f"the entry has no warmup row for {missing}, with which features are replaced. Compile it again."
+        )
+    return np.concatenate([compiled.sample[name].reshape(-1) for name in names], dtype=np.float64)
+
+
+def plain_runner(compiled: Compiled) -> Runner:
+    """Return a runner of the plain model, for the explained tensor."""
+    with kernels_of(compiled.custom_ops):
+        return Runner(_answering(compiled), given=True)
+
+
+def _answering(compiled: Compiled) -> ir.Model:
+    """Return the plain model with the explained tensor as its only output.
+
+    Where only the lowered graph has that tensor, it is the part of the combined graph that computes it.
+    """
+    name = compiled.manifest.explained_output
+    for proto in (compiled.source, compiled.model):
+        model = ir.from_proto(proto)
+        if compiled.manifest.one_shot and proto is compiled.model:
+            open_gate(model)
+        found = [v for node in model.graph for v in node.outputs if v.name == name]
+        if found:
+            return restrict(model, found)
+    raise RepositoryError(f"neither graph of the entry computes {name!r}. Compile it again.")

@@ -1,0 +1,241 @@
+"""Do attributions depend on what the model learnt? Explanations of the same model with redrawn weights.
+
+Adebayo et al., "Sanity Checks for Saliency Maps", 2018: cascading from the last layer to the first; weights
+are permuted within each tensor, so that their distribution stays.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from rationale.artefact.compiled import Compiled
+from rationale.compile import compile_request
+from rationale.errors import InvalidOptionError, RationaleError
+from rationale.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pairs, Subject
+from rationale.explain.engine import Method
+from rationale.explain.methods import method_of
+from rationale.machine import HERE
+from rationale.request import Progress
+
+_NO_REFERENCES = "a recompile needs the references: give --references FILE"
+MAX_STAGES = 10  # recompiles of a cascade
+LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+)
+_WRAPPERS = frozenset({"Identity", "Transpose", "Cast", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One recompile.
+
+    Attributes:
+        layers: how many were redrawn, from the last on.
+        of: how many there are.
+        first: name of the first redrawn layer's node.
+        correlation: Spearman's, between the attributions before and after, mean over pairs and redraws; None
+            where each is constant.
+        spread: standard deviation of it over the redraws; None where there is one.
+        absolute: the same correlation of absolute attributions.
+    """
+
+    layers: int
+    of: int
+    first: str
+    correlation: float | None
+    spread: float | None
+    absolute: float | None
+
+
+@dataclass(frozen=True)
+class Randomised:
+    """The stages of the cascade, or why there are none."""
+
+    stages: tuple[Stage, ...] = ()
+    left_out: str | None = None
+
+
+def randomised_check(
+    compiled: Compiled,
+    inputs: Mapping[str, np.ndarray],
+    pairs: Pairs,
+    references: GivenReferences | None,
+    redraws: int,
+    seed: int,
+    progress: Progress,
+) -> Randomised:
+    """Recompile with more and more layers redrawn, and compare the attributions of the same pairs.
+
+    Args:
+        references: what the method was given; None where there is no file.
+    """
+    layers = layers_of(compiled.source)
+    if not layers:
+        return Randomised(left_out="no layer has weights of its own")
+    try:
+        rows, weights = (dict(references.arrays), references.weights) if references else (None, None)
+        method = method_of(compiled.manifest.request, rows, weights)
+        stages = []
+        depths = _depths(len(layers))
+        for i, depth in enumerate(depths):
+            found = []
+            for draw in range(redraws):
+                progress("randomised weights", i * redraws + draw, len(depths) * redraws)
+                again = _recompile(compiled, method, layers[-depth:], pairs, [seed, draw])
+                found.append(_compare(again, inputs, pairs))
+            stages.append(Stage(depth, len(layers), layers[-depth].name, *_summary(found)))
+    except RationaleError as error:  # a redrawn network may overflow; what else was measured stays
+        return Randomised(left_out=str(error))
+    return Randomised(tuple(stages))
+
+
+def _summary(
+    found: Sequence[tuple[float | None, float | None]],
+) -> tuple[float | None, float | None, float | None]:
+    """Return mean and spread of the signed correlations, and the mean of the absolute ones."""
+    signed = [s for s, _ in found if s is not None]
+    absolute = [a for _, a in found if a is not None]
+    return (
+        float(np.mean(signed)) if signed else None,
+        float(np.std(signed)) if len(signed) > 1 else None,
+        float(np.mean(absolute)) if absolute else None,
+    )
+
+
+def _depths(layers: int) -> list[int]:
+    """Return how many layers each stage redraws; the last stage redraws all."""
+    return sorted({round(d) for d in np.linspace(1, layers, min(layers, MAX_STAGES))})
+
+
+# -- weights -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A node with weights: its name, and the initializers or Constant outputs that it alone reads."""
+
+    name: str
+    weights: tuple[str, ...]
+
+
+def layers_of(model: onnx.ModelProto) -> list[Layer]:
+    """Return layers in the graph's order; of a tensor that several share, the first one counts."""
+    floats = {name for name, t in _constants(model.graph).items() if t.data_type in _FLOATS}
+    wrapped = {o: n.input[0] for n in model.graph.node if n.op_type in _WRAPPERS for o in n.output}
+    seen: set[str] = set()
+    layers = []
+    for node in model.graph.node:
+        if node.op_type not in LAYERS or node.domain not in ("", "ai.onnx"):
+            continue
+        roots = [_root(name, wrapped) for name in node.input]
+        own = tuple(dict.fromkeys(name for name in roots if name in floats and name not in seen))
+        seen.update(own)
+        if own:
+            layers.append(Layer(node.name or node.output[0], own))
+    return layers
+
+
+def _root(name: str, wrapped: Mapping[str, str]) -> str:
+    while name in wrapped:
+        name = wrapped[name]
+    return name
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Return initializers and the tensors of Constant nodes, each under the name that the graph reads."""
+    found = {}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            found[node.output[0]] = node.attribute[0].t
+    return found | {t.name: t for t in graph.initializer}
+
+
+def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]) -> onnx.ModelProto:
+    """Return a copy in which the entries of every weight of these layers are permuted.
+
+    A permutation depends on the seed and the weight's name alone: a longer cascade keeps a shorter one's.
+    """
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    constants = _constants(copy.graph)
+    for layer in layers:
+        for name in layer.weights:
+            random = np.random.default_rng([*seed, *name.encode()])
+            array = numpy_helper.to_array(constants[name])
+            mixed = random.permutation(array.reshape(-1)).reshape(array.shape)
+            constants[name].CopyFrom(numpy_helper.from_array(mixed, name))
+    return copy
+
+
+# -- recompiling ---------------------------------------------------------------------------------------
+
+
+def _recompile(
+    compiled: Compiled, method: Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
+) -> Compiled:
+    """Recompile with the same options; of "predicted", the classes that the original model predicts most.
+
+    Raises:
+        RationaleError: a redrawn network that does not compile, or a method whose references are not at hand.
+    """
+    manifest = compiled.manifest
+    update: dict[str, Any] = {"custom_ops": compiled.custom_ops, "layers": [], "concepts": None}
+    update["deployment"] = HERE
+    request = manifest.request.model_copy(update=update)
+    if manifest.targets == "predicted":
+        request = request.model_copy(update={"targets": _commonest(pairs.elements)})
+    again = compile_request(redrawn(compiled.source, layers, seed), method, request)
+    if again.manifest.digests.references != manifest.digests.references:
+        raise InvalidOptionError(_NO_REFERENCES)  # the method has others by default
+    return again
+
+
+def _commonest(elements: np.ndarray) -> list[int]:
+    values, counts = np.unique(elements, return_counts=True)
+    return sorted(values[np.argsort(-counts, kind="stable")][:MAX_TARGETS].tolist())
+
+
+def _compare(
+    again: Compiled, inputs: Mapping[str, np.ndarray], pairs: Pairs
+) -> tuple[float | None, float | None]:
+    """Return Spearman's correlation, signed and absolute, over pairs whose target is explained again."""
+    subject = Subject(again, inputs)
+    position = {element: i for i, element in enumerate(subject.columns.tolist())}
+    kept = [p for p, element in enumerate(pairs.elements.tolist()) if element in position]
+    positions = np.asarray([[position[pairs.elements[p]]] for p in kept])
+    rows = pairs.rows[kept]
+    after = subject.attributions(subject.features[rows], rows, positions)[:, 0]
+    before = pairs.attributions[kept]
+    return mean_spearman(before, after), mean_spearman(np.abs(before), np.abs(after))
+
+
+# -- rank correlation ----------------------------------------------------------------------------------
+
+
+def mean_spearman(a: np.ndarray, b: np.ndarray) -> float | None:
+    """Return the rows' mean rank correlation of a and b, both [P, F]; None where every row is constant."""
+    found = [c for c in spearmans(a, b) if c is not None]
+    return float(np.mean(found)) if found else None
+
+
+def spearmans(a: np.ndarray, b: np.ndarray) -> list[float | None]:
+    """Return each row's rank correlation of a and b, both [P, F]; None where one of them is constant."""
+    return list(map(_spearman, _ranks(a), _ranks(b)))
+
+
+def _ranks(scores: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the ranks of each row, ties sharing the mean of their ranks."""
+    for row in scores:
+        _, index, counts = np.unique(row, return_inverse=True, return_counts=True)
+        yield (counts.cumsum() - (counts - 1) / 2)[index]
+
+
+def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:
+    if np.ptp(a) == 0 or np.ptp(b) == 0:
+        return None
+    return float(np.corrcoef(a, b)[0, 1])

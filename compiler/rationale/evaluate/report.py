@@ -1,0 +1,242 @@
+"""What `rationale evaluate` shows and writes: a table, evaluation.csv, evaluation.json and plots."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from rationale.artefact.folder import write
+from rationale.errors import InvalidOptionError
+from rationale.evaluate.evaluate import Evaluation, Settings
+from rationale.evaluate.faithfulness import Curve
+from rationale.evaluate.plots import plots
+from rationale.evaluate.shapley import REASONS, Comparison
+
+CSV_FILE, JSON_FILE = "evaluation.csv", "evaluation.json"
+
+
+def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
+    """Return one flat row of an entry: what evaluation.csv holds."""
+    last = e.randomised.stages[-1] if e.randomised.stages else None
+    return {
+        "entry": e.name,
+        "method": e.manifest.method.name,
+        "options": json.dumps(e.manifest.method.options, sort_keys=True),
+        "output": e.manifest.explained_output,
+        "rows": e.rows,
+        "targets": e.targets,
+        "features": e.features,
+        "baseline": e.baseline,
+        "deletion_area": e.deletion.area,
+        "deletion_random": float(e.deletion.control_areas.mean()),
+        "deletion_random_spread": float(e.deletion.control_areas.std()),
+        "insertion_area": e.insertion.area,
+        "insertion_random": float(e.insertion.control_areas.mean()),
+        "insertion_random_spread": float(e.insertion.control_areas.std()),
+        "infidelity": e.infidelity.absolute,
+        "infidelity_relative": e.infidelity.relative,
+        "max_sensitivity": e.sensitivity.absolute,
+        "max_sensitivity_relative": e.sensitivity.relative,
+        "neighbours_switched": e.sensitivity.switched,
+        "randomised_correlation": last.correlation if last else None,
+        "randomised_spread": last.spread if last else None,
+        "randomised_correlation_absolute": last.absolute if last else None,
+        "randomised_left_out": e.randomised.left_out,
+        **_shapley_numbers(e),
+        "explanation_digest": e.manifest.digests.explanation,
+    }
+
+
+def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
+    """Return the same columns for every entry; empty where Shapley values were not sampled."""
+    known = e.shapley if isinstance(e.shapley, Comparison) else None
+    columns: dict[str, Callable[[Comparison], float | int | None]] = {
+        "shapley_distance": lambda c: _median(c.distances),
+        "shapley_distance_least": lambda c: min(c.distances, default=None),
+        "shapley_distance_largest": lambda c: max(c.distances, default=None),
+        "shapley_correlation": lambda c: _median(c.correlations),
+        "shapley_correlation_least": lambda c: min(c.correlations, default=None),
+        "shapley_same_first": lambda c: c.first,
+        "shapley_same_reasons": lambda c: c.reasons,
+        "shapley_standard_error": lambda c: _median(c.errors),
+        "shapley_standard_error_largest": lambda c: max(c.errors, default=None),
+        "shapley_rounds": lambda c: c.rounds,
+        "shapley_evaluations": lambda c: c.evaluations,
+    }
+    return {name: column(known) if known else None for name, column in columns.items()}
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return float(np.median(values)) if values else None
+
+
+def show(evaluations: Sequence[Evaluation]) -> Table:
+    """Return a table of the numbers a person compares."""
+    table = Table(
+        "entry",
+        "method",
+        "deletion ↓\n(random)",
+        "insertion ↑\n(random)",
+        "infidelity ↓\n(relative)",
+        "max-sens. ↓\n(relative)",
+        "randomised\nweights → 0",
+        box=None,
+        pad_edge=False,
+    )
+    for e in evaluations:
+        last = e.randomised.stages[-1] if e.randomised.stages else None
+        table.add_row(
+            e.name,
+            e.method.replace(", ", "\n", 1),
+            f"{e.deletion.area:.4g}\n{_control(e.deletion)}",
+            f"{e.insertion.area:.4g}\n{_control(e.insertion)}",
+            f"{e.infidelity.absolute:.3g}\n({_number(e.infidelity.relative)})",
+            f"{_number(e.sensitivity.absolute)}\n({_number(e.sensitivity.relative)})",
+            _number(last.correlation if last else None, "+.2f")
+            + (f" ± {last.spread:.2f}" if last and last.spread is not None else ""),
+        )
+    return table
+
+
+def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
+    """Return a table of how far attributions are from Shapley values; None where none were sampled."""
+    compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, Comparison)}
+    table = Table(
+        "entry",
+        "distance from\nShapley values ↓",
+        "standard error\nof these",
+        "rank\ncorrelation ↑",
+        "same first\nfeature ↑",
+        f"same {REASONS}\nlargest ↑",
+        box=None,
+        pad_edge=False,
+    )
+    for name, c in compared.items():
+        spans = (_span(c.distances, ".1%"), _span(c.errors, ".1%"), _span(c.correlations, ".2f"))
+        table.add_row(name, *spans, f"{c.first:.0%}", f"{c.reasons:.0%}")
+    return table if compared else None
+
+
+def _span(values: Sequence[float], form: str) -> str:
+    if not values:
+        return "–"
+    least, largest = format(min(values), form), format(max(values), form)
+    return f"{_number(_median(values), form)}\n({least} to {largest})"
+
+
+def _control(curve: Curve) -> str:
+    return f"({curve.control_areas.mean():.4g} ± {curve.control_areas.std():.1g})"
+
+
+def _number(value: float | None, form: str = ".3g") -> str:
+    return "–" if value is None else format(value, form)
+
+
+def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
+    """Return what a reader of the table must know, one line each."""
+    lines = []
+    for e in evaluations:
+        rows = f"{e.name}: {e.rows} rows, {e.targets} target(s) of {e.manifest.explained_output} a row"
+        lines.append(f"{rows}, {e.features} features replaced by: {e.baseline}")
+        if e.baseline == "zeros":
+            lines.append(
+                f"{e.name}: zeros may be far from any real row; evaluate it beside an entry of the same "
+                "model that has references"
+            )
+        several = e.manifest.references is not None and e.manifest.references.count > 1
+        if settings.perturbation == "gaussian" and several:
+            lines.append(
+                f"{e.name}: a mean over references has no slope near their mean, so its gaussian infidelity "
+                "says little; baseline is the perturbation for it"
+            )
+        if e.sensitivity.switched:
+            lines.append(
+                f"{e.name}: {e.sensitivity.switched:.1%} of the neighbours are of another predicted class "
+                "and left out of max-sensitivity"
+            )
+        if e.randomised.left_out:
+            lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")
+        if isinstance(e.shapley, Comparison):
+            lines.append(
+                f"{e.name}: Shapley values by up to {e.shapley.rounds} rounds a row, {e.shapley.evaluations} "
+                "answers of the model; medians over rows and targets, least to largest"
+            )
+        elif e.shapley:
+            lines.append(f"{e.name}: no Shapley values: {e.shapley}")
+    return lines
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def write_report(
+    evaluations: Sequence[Evaluation], settings: Settings, input_file: Path, folder: Path | None
+) -> tuple[list[str], list[str]]:
+    """Write the files where there is a folder for them; return their names, and what the user must know.
+
+    Raises:
+        InvalidOptionError: the folder cannot be made or written.
+    """
+    messages = notes(evaluations, settings)
+    if folder is None:
+        return [], messages
+    contents = files(evaluations, settings, input_file)
+    try:
+        contents |= plots(evaluations)
+    except InvalidOptionError as error:  # the table is worth having without them
+        messages.append(str(error))
+    write(folder, contents)
+    return list(contents), messages
+
+
+def files(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> dict[str, bytes]:
+    """Return evaluation.csv and evaluation.json by name."""
+    return {
+        CSV_FILE: csv_of([numbers(e) for e in evaluations]),
+        JSON_FILE: _json(evaluations, settings, input_file),
+    }
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows as a CSV file, with a column for whatever one of them has."""
+    text = io.StringIO(newline="")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def json_of(content: Mapping[str, Any]) -> bytes:
+    """Return a JSON file."""
+    return (json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def _json(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> bytes:
+    entries = [
+        {
+            **numbers(e),
+            "options": e.manifest.method.options,
+            "deletion": _curve(e.deletion),
+            "insertion": _curve(e.insertion),
+            "randomised": [asdict(stage) for stage in e.randomised.stages],
+            "shapley": asdict(e.shapley) if isinstance(e.shapley, Comparison) else None,
+            "digests": e.manifest.digests.model_dump(),
+        }
+        for e in evaluations
+    ]
+    return json_of({"version": 1, "input": input_file.name, "settings": asdict(settings), "entries": entries})
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    return {
+        "fractions": curve.fractions.tolist(),
+        "values": curve.values.tolist(),
+        "control": curve.control.tolist(),
+    }

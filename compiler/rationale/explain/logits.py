@@ -1,0 +1,140 @@
+"""The logits behind an output: what the last Sigmoid or Softmax on the way to it is taken of."""
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from rationale.errors import InvalidOptionError
+from rationale.trees.read import read_ensemble
+
+_PROBABILITIES = frozenset({"Sigmoid", "Softmax", "LogSoftmax"})
+# what may follow: it moves or rounds probabilities, or makes others of them (1 − p beside p, log p)
+_PASSED = frozenset(
+    "Add Cast Clip Concat DequantizeLinear Div Dropout Expand Flatten Gather Identity Log Max Min Mul Neg "
+    "QuantizeLinear Reshape Slice Split Squeeze Sub Tile Transpose Unsqueeze".split()
+)
+_INPUT = "an input"
+# what keeps numbers between 0 and 1 there
+_KEPT = frozenset(
+    "Cast Concat Dropout Expand Flatten Gather Identity Max Mean Min Reshape Slice Split Squeeze Tile "
+    "Transpose Unsqueeze".split()
+)
+_AVERAGED = 1e-3  # what a sum of rounded leaves may be beyond 0 or 1
+_TO_PROBABILITIES = frozenset({b"LOGISTIC", b"SOFTMAX", b"SOFTMAX_ZERO", b"PROBIT"})
+
+
+def logits_behind(model: onnx.ModelProto, output: str) -> str | None:
+    """Return the one tensor of which `output` is the Softmax, LogSoftmax or Sigmoid; None without one."""
+    closed = closing(model, output)
+    return None if closed is None else closed[1]
+
+
+def closing(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
+    """Return the operator that closes `output`, and the tensor behind it; None where there is none."""
+    ends = set(_ends(model.graph, output))
+    is_one = len(ends) == 1 and all(operator in _PROBABILITIES for operator, _ in ends)
+    return next(iter(ends)) if is_one else None
+
+
+def choose_logits(model: onnx.ModelProto, output: str) -> str:
+    """Return the tensor of `logits_behind`.
+
+    Raises:
+        InvalidOptionError: there is none; the message says what the output ends with.
+    """
+    logits = logits_behind(model, output)
+    if logits is not None:
+        return logits
+    ends = sorted(set(_ends(model.graph, output)))
+    others = ", ".join(sorted({operator for operator, _ in ends if operator not in _PROBABILITIES}))
+    if ends and not others:
+        reason = f"is made of several logits, {[name for _, name in ends]}: choose one with --output"
+    else:
+        reason = (
+            f"ends with {others or 'a constant'}, not with a Sigmoid, Softmax or LogSoftmax: leave --logits "
+            "out, or name the tensor to explain with --output"
+        )
+    raise InvalidOptionError(f"--logits: output {output!r} {reason}.")
+
+
+def is_probability(model: onnx.ModelProto, output: str) -> bool:
+    """Tell whether a tensor lies between 0 and 1 by what closes it.
+
+    That is a Sigmoid, a Softmax, their like in a classifier, or trees that average probabilities.
+    """
+    producers = {name: node for node in model.graph.node for name in node.output}
+    constants = {t.name for t in model.graph.initializer}
+    constants |= {n.output[0] for n in model.graph.node if n.op_type == "Constant"}
+    pending, seen = [output], {output}
+    while pending:
+        node = producers.get(pending.pop())
+        if node is None:
+            return False
+        is_rest = node.op_type == "Sub" and _is_one(model, node.input[0])  # 1 − p, beside p
+        if node.op_type in _KEPT or is_rest:
+            reads = node.input[:1] if node.op_type not in ("Concat", "Max", "Mean", "Min") else node.input
+            reads = node.input[1:] if is_rest else reads
+            if not all(_is_between(model, name) for name in reads if name in constants):
+                return False
+            pending += {*reads} - seen - constants
+            seen.update(node.input)
+        elif node.op_type not in ("Sigmoid", "Softmax", "HardSigmoid") and not _is_classifier(node):
+            return False
+    return True
+
+
+def _is_one(model: onnx.ModelProto, name: str) -> bool:
+    values = _constant(model, name)
+    return values is not None and bool((values == 1).all())
+
+
+def _is_between(model: onnx.ModelProto, name: str) -> bool:
+    """Tell whether a constant lies between 0 and 1."""
+    values = _constant(model, name)
+    return values is not None and values.dtype.kind == "f" and bool(((values >= 0) & (values <= 1)).all())
+
+
+def _constant(model: onnx.ModelProto, name: str) -> np.ndarray | None:
+    made = {t.name: t for t in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "Constant" and node.output[0] == name:
+            made |= [(name, a.t) for a in node.attribute if a.name == "value"]
+    return onnx.numpy_helper.to_array(made[name]) if name in made else None
+
+
+def _is_classifier(node: onnx.NodeProto) -> bool:
+    """Tell whether a classifier of ai.onnx.ml has probabilities for scores."""
+    if any(a.name == "post_transform" and a.s in _TO_PROBABILITIES for a in node.attribute):
+        return True
+    if node.op_type != "TreeEnsembleClassifier":
+        return False
+    between = read_ensemble(node).scores_between()
+    if between.shape[1] == 2 and (between[0] == -between[1][::-1]).all():
+        between = between[:, 1:]  # of two classes, one beside the other: 1 − p is read as −p
+    return bool((between > -_AVERAGED).all() and (between < 1 + _AVERAGED).all())
+
+
+def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
+    """Yield the operators that give `output` its values, and what they read; constants are left out."""
+    producers = {name: node for node in graph.node for name in node.output}
+    inputs = {v.name for v in graph.input} - {t.name for t in graph.initializer}
+    pending, seen = [output], {output, ""}
+    while pending:
+        name = pending.pop()
+        node = producers.get(name)
+        if node is None:
+            yield from [(_INPUT, name)] * (name in inputs)
+        elif node.op_type in _PASSED and node.domain in ("", "ai.onnx"):
+            pending += [read for read in node.input if read not in seen]
+            seen.update(node.input)
+        elif node.input:
+            yield node.op_type, _behind_identities(producers, node.input[0])
+
+
+def _behind_identities(producers: Mapping[str, onnx.NodeProto], name: str) -> str:
+    """Return the name that lowering keeps for the same values."""
+    while name in producers and producers[name].op_type in ("Identity", "Dropout"):
+        name = producers[name].input[0]
+    return name

@@ -1,0 +1,98 @@
+"""Whether an entry can be a page: small, a table's features as inputs, standard operators."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+
+from rationale.errors import UnsupportedModelError
+from rationale.export.web import WebRuntime
+from rationale.manifest import Manifest
+
+MOST_BYTES = 32 << 20  # of the graph: a page is sent by mail
+MOST_FEATURES = 200  # which somebody looks through
+_MOST_MEMORY = 1 << 30  # of the 4 GiB that WebAssembly can address
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")  # whose kernels the runtime for browsers has
+TYPES = {  # that a page can make, as the runtime's JavaScript spells them
+    "FP32": "float32",
+    "FP64": "float64",
+    "BYTES": "string",
+    "BOOL": "bool",
+    "INT8": "int8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "UINT8": "uint8",
+    "UINT16": "uint16",
+    "UINT32": "uint32",
+    "UINT64": "uint64",
+}
+
+
+def check_size(explain: Path) -> None:
+    """Raise UnsupportedModelError for an entry whose files are too large, before they are read."""
+    size = sum(file.stat().st_size for file in (explain / "1").glob("*") if file.is_file())
+    if size > MOST_BYTES:
+        raise UnsupportedModelError(
+            f"{explain}: its graph takes {size / 2**20:.0f} MiB, more than the {MOST_BYTES >> 20} MiB that a "
+            "page holds. Compile it with fewer references (rationale references), or use rationale serve."
+        )
+
+
+def check_fits(name: str, manifest: Manifest, model: onnx.ModelProto, runtime: WebRuntime) -> None:
+    """Raise UnsupportedModelError for an entry that cannot be a page; the error says all that is wrong."""
+    faults = list(_faults(manifest, model, runtime))
+    if faults:
+        listed = faults[0] if len(faults) == 1 else " ".join(f"({i}) {f}." for i, f in enumerate(faults, 1))
+        raise UnsupportedModelError(f"{name}: cannot be a page: {listed.rstrip('.')}.")
+
+
+def _faults(manifest: Manifest, model: onnx.ModelProto, runtime: WebRuntime) -> Iterator[str]:
+    yield from _of_inputs(manifest)
+    others = sorted({node.domain for node in model.graph.node} - {*_DOMAINS})
+    if others or manifest.custom_ops:
+        what = f"operators of {', '.join(others)}" if others else "a library of kernels"
+        yield f"it needs {what}, which no browser has: rationale serve answers with them"
+    if manifest.memory.needed > _MOST_MEMORY:
+        yield (
+            f"it needs {manifest.memory.needed >> 20} MiB of memory, and a page has {_MOST_MEMORY >> 20}: "
+            "compile it with fewer references, or with --memory-budget 500MB"
+        )
+    least = manifest.least_onnxruntime
+    if least[0].isdigit() and runtime.release < tuple(map(int, least.split("."))):
+        yield f"its graph needs onnxruntime-web {least}, and this is {runtime.version}: take a newer one"
+    hidden = manifest.decision.profile.never_disclose if manifest.decision else ()
+    if hidden:
+        yield (
+            f"its decision profile says never to disclose {', '.join(hidden)}, and a page names and explains "
+            "every feature. For readers who may see them, compile an entry without --decision"
+        )
+
+
+def _of_inputs(manifest: Manifest) -> Iterator[str]:
+    if manifest.open_references is not None:
+        yield "its references come with each request: compile an entry that holds some (--references)"
+    if manifest.open_length is not None or any(-1 in spec.shape for spec in manifest.inputs):
+        yield "its rows have an open length: compile an entry with --size"
+    words = [e.tensor.name for e in manifest.explained if e.at]
+    shaped = [spec.name for spec in manifest.inputs if sum(size != 1 for size in spec.shape) > 1]
+    if words or shaped:
+        yield (
+            f"{', '.join([*words, *shaped])} holds tokens, or is an image or another array, and a page has "
+            "fields for the features of a table: rationale explain --plot page.html draws such rows"
+        )
+    elif sum(math.prod(spec.shape) for spec in manifest.inputs) > MOST_FEATURES:
+        yield (
+            f"it has more than {MOST_FEATURES} features, which nobody fills in: draw rows of it instead "
+            "(rationale explain --plot page.html)"
+        )
+    strange = sorted({spec.datatype for spec in manifest.inputs if spec.datatype not in TYPES})
+    if strange:
+        yield (
+            f"its inputs hold {', '.join(strange)}, which JavaScript has not: let the model take FP32 "
+            "and cast it"
+        )
+    inner = [e.tensor.name for e in manifest.explained if e.tensor not in manifest.inputs]
+    if inner and not words:
+        yield f"{', '.join(inner)} is explained, which is no input: compile it without --input"

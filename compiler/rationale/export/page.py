@@ -1,0 +1,178 @@
+"""`rationale export`: an entry as one page, with the graph, ONNX Runtime for browsers, and no server."""
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from html import escape
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rationale.artefact.compiled import Compiled
+from rationale.artefact.entry import check_table, open_entry, read_table
+from rationale.artefact.folder import write
+from rationale.artefact.repository import check_name
+from rationale.browser import FILES as SHARED
+from rationale.decisions.rows import keys_of, score_at
+from rationale.errors import InvalidOptionError
+from rationale.export.fields import fields
+from rationale.export.fit import TYPES, check_fits, check_size
+from rationale.export.web import WebRuntime, find_runtime
+from rationale.form import feature_names
+from rationale.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
+from rationale.references.reference_set import spreads
+
+FILES = Path(__file__).parent / "files"
+KIND = ".html"
+# Nothing is fetched, sent or framed; no other script and no other style than these runs.
+_POLICY = (
+    "default-src 'none'; script-src '{script}' 'wasm-unsafe-eval'; style-src '{style}'; connect-src 'none'; "
+    "base-uri 'none'; form-action 'none'"
+)
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"([\w./]+)\";\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(async )?function |const |let )", re.MULTILINE)
+
+
+def export_page(
+    repository: Path, name: str, out: Path, folder: Path | None = None, ranges: Path | None = None
+) -> list[str]:
+    """Write an entry as a page, and say what is in it.
+
+    Args:
+        out: .html.
+        folder: the npm package onnxruntime-web, see `find_runtime`.
+        ranges: rows that say what ranges the sliders have, instead of the references; none of them is in the
+            page.
+
+    Raises:
+        UnsupportedModelError: the entry cannot be a page; it says all that is wrong.
+        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+    """
+    if out.suffix.lower() != KIND:
+        raise InvalidOptionError(f"--html {out}: choose a name that ends in {KIND}.")
+    explain = repository / f"{check_name(name)}{EXPLAIN_SUFFIX}"
+    check_size(explain if (explain / FILE_NAME).is_file() else repository / name)
+    compiled = open_entry(repository, name)
+    runtime = find_runtime(folder)
+    check_fits(name, compiled.manifest, compiled.model, runtime)
+    references = compiled.manifest.references
+    known = _spreads_of(ranges, compiled) if ranges else references.spreads if references else ()
+    facts = describe_page(compiled, known)
+    page = page_of(facts, compiled.model.SerializeToString(), runtime)
+    write(out.parent, {out.name: page}, "--html")
+    return list(_summary(out, page, compiled.manifest, runtime))
+
+
+def _spreads_of(file: Path, compiled: Compiled) -> tuple[Spread, ...]:
+    manifest = compiled.manifest
+    table = read_table(file, manifest)
+    check_table(str(file), table, manifest)
+    arrays = compiled.fit(table.given)
+    texts = {spec.name for spec in manifest.inputs if spec.datatype == "BYTES"}
+    rows = {name: array.astype(str) if name in texts else array for name, array in arrays.items()}
+    return spreads(rows, feature_names(manifest), None)
+
+
+def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) -> Sequence[str]:
+    lines = [
+        f"wrote {out}: {len(page) / 1e6:.1f} MB, with onnxruntime-web {runtime.version}. It opens from disk, "
+        "computes in the browser, and sends nothing."
+    ]
+    if manifest.references is not None:
+        lines.append(
+            f"The graph in it holds what {manifest.method.name} needs of its {manifest.references.count} "
+            "references, which may be people's rows: hand the page on only to somebody who may see them, or "
+            "compile with rows that are nobody's (docs/references.md)."
+        )
+    if manifest.decision is not None:
+        lines.append("It holds the decision profile too: threshold, knock-outs, codes and texts.")
+    return lines
+
+
+# -- what the page knows -----------------------------------------------------------------------------------
+
+
+def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]:
+    """Return what the page has to know of an entry, as JSON."""
+    manifest = compiled.manifest
+    embedded = manifest.decision
+    keys, at = keys_of(manifest), 0
+    attributed = []
+    for item in manifest.attributed:
+        count = int(np.prod(item.tensor.shape, dtype=int))
+        attributed.append(
+            {"output": item.attributions, "error": item.standard_error, "keys": keys[at : at + count]}
+        )
+        at += count
+    return {
+        "name": manifest.model,
+        "output": manifest.explained_output,
+        "method": manifest.method.name,
+        "targets": [*manifest.targets] if manifest.targets != "predicted" else ["predicted"],
+        "elements": int(np.prod(manifest.explained_shape, dtype=int)),
+        "inputs": [
+            {"name": spec.name, "type": TYPES[spec.datatype], "shape": [1, *spec.shape]}
+            for spec in manifest.inputs
+        ],
+        "switch": EXPLAIN if manifest.one_shot else None,
+        "fields": [*fields(manifest, compiled.sample, known)],
+        "attributed": attributed,
+        "groups": manifest.groups,
+        "outputs": {
+            "explained": manifest.explained_value,
+            "base": manifest.base_value,
+            "gap": manifest.completeness_gap,
+            **dict(zip(("score", "element"), score_at(manifest), strict=True)),
+        },
+        "decided": None
+        if embedded is None
+        else {"profile": embedded.profile.model_dump(mode="json"), "tolerance": embedded.tolerance},
+        "references": manifest.references.count if manifest.references else None,
+        "digest": manifest.digests.explanation,
+        "tools": f"Rationale {metadata.version('rationale')}",
+    }
+
+
+# -- the page ----------------------------------------------------------------------------------------------
+
+
+def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
+    """Return the page: a policy, a style, data that is no script, and one script."""
+    own = "\n".join(modules("main.js").values())
+    script = f"\n{runtime.script}\n{{\n{own}}}\n"  # a block: its names stay apart from the runtime's
+    style = (FILES / "page.css").read_text("utf-8")
+    policy = _POLICY.format(script=_digest(script), style=_digest(style))
+    facts = {**facts, "runtime": f"ONNX Runtime Web {runtime.version}"}
+    parts = {
+        "TITLE": escape(f"{facts['name']}: {facts['output']}"),
+        "POLICY": policy,
+        "STYLE": style,
+        "FACTS": json.dumps(facts).replace("<", "\\u003c"),  # no text of it ends the element
+        "LICENCE": escape((FILES / "onnxruntime-web.txt").read_text("utf-8")),
+        "GRAPH": base64.b64encode(gzip.compress(graph, 9, mtime=0)).decode(),
+        "WASM": base64.b64encode(runtime.wasm).decode(),
+        "SCRIPT": script,
+    }
+    template = (FILES / "page.html").read_text("utf-8")
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template).encode()
+
+
+def modules(name: str) -> dict[str, str]:
+    """Return the texts of a module and of what it imports, each behind its own imports, as one script's."""
+    own = FILES / name
+    text = (own if own.is_file() else SHARED / name).read_text("utf-8")
+    found: dict[str, str] = {}
+    for other in _IMPORT.findall(text):
+        path = os.path.normpath(Path(name).parent / other)
+        found |= {each: body for each, body in modules(path).items() if each not in found}
+    return {**found, name: _EXPORT.sub("", _IMPORT.sub("", text))}
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

@@ -1,0 +1,64 @@
+"""What installed packages bring: their entry points in the groups that Rationale looks up.
+
+A package declares one in its pyproject.toml:
+
+    [project.entry-points."rationale.lrp_rules"]
+    absolute = "example_rules:Absolute"
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+from rationale.errors import ExtensionError
+from rationale.manifest import Extension
+
+LRP_RULES = "rationale.lrp_rules"
+RULES = "rationale.rules"
+GROUPS = (LRP_RULES, RULES)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An entry point, and what a manifest says of it."""
+
+    point: metadata.EntryPoint
+    recorded: Extension
+
+    def __str__(self) -> str:
+        brought = self.recorded
+        return (
+            f"package {brought.package} {brought.version}, entry point {brought.name} = {brought.value!r} "
+            f"of {brought.group}"
+        )
+
+    def load(self) -> Any:
+        """Import what it names; raise ExtensionError where that fails."""
+        try:
+            return self.point.load()
+        except (Exception, SystemExit) as error:
+            raise ExtensionError(
+                f"{self}: it cannot be imported ({type(error).__name__}: {error}). Repair the package, or "
+                f"uninstall it: pip uninstall {self.recorded.package}"
+            ) from error
+
+
+def installed(group: str) -> list[Installed]:
+    """Return every entry point of a group, none of them imported."""
+    return [_found(point, group) for point in metadata.entry_points(group=group)]
+
+
+@cache
+def packages() -> dict[str, str]:
+    """Return the versions of the packages that bring anything, by name, as first found by this process."""
+    found = [one.recorded for group in GROUPS for one in installed(group)]
+    return {one.package or one.value: one.version or "" for one in found}
+
+
+def _found(point: metadata.EntryPoint, group: str) -> Installed:
+    package, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
+    return Installed(
+        point,
+        Extension(group=group, name=point.name, value=point.value, package=package, version=version),
+    )

@@ -1,0 +1,110 @@
+"""What a form asks for: the features of an instance, each with its range, its words and its rule."""
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rationale.decisions.rows import names_of
+from rationale.manifest import FLOATS, Manifest, Spread, TensorSpec
+from rationale.profile import DecisionProfile, FeatureRule
+
+Kind = Literal["number", "text", "flag"]
+_NO_RULE = FeatureRule()
+_KINDS: dict[str, Kind] = {"BYTES": "text", "BOOL": "flag"}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One feature: what the model takes, what the profile says of it, how the references are spread.
+
+    Attributes:
+        spec: the model's input that holds it; None where only a knock-out looks at it.
+        missing: whether null may be sent.
+    """
+
+    name: str
+    spec: TensorSpec | None
+    kind: Kind
+    missing: bool
+    rule: FeatureRule = _NO_RULE
+    spread: Spread | None = None
+
+    @property
+    def quantiles(self) -> tuple[float, ...]:
+        """Of the references that have a number, at 0, 5 … 100%."""
+        return self.spread.quantiles if self.spread else ()
+
+    @property
+    def whole(self) -> bool | None:
+        """Whether its numbers are whole, where that is known."""
+        if self.kind == "number" and self.spec is not None and self.spec.datatype not in FLOATS:
+            return True
+        return self.spread.whole if self.spread and self.quantiles else None
+
+    @property
+    def least(self) -> float | None:
+        """The profile's, else the references' least."""
+        return self.rule.least if self.rule.least is not None else next(iter(self.quantiles), None)
+
+    @property
+    def most(self) -> float | None:
+        """The profile's, else the references' largest."""
+        return self.rule.most if self.rule.most is not None else next(reversed(self.quantiles), None)
+
+
+def feature_names(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """Return the names of the features of every input, as explanations and decisions have them."""
+    given = {item.tensor.name: item.feature_names for item in manifest.explained}
+    return {
+        spec.name: names_of(spec.name, given.get(spec.name), math.prod(spec.shape))
+        for spec in manifest.inputs
+    }
+
+
+def model_fields(
+    manifest: Manifest,
+    features: Iterable[tuple[str, str]],
+    profile: DecisionProfile | None,
+    spreads: Iterable[Spread],
+) -> list[Field]:
+    """Return the fields of features that the model takes.
+
+    Args:
+        features: each with its input's name, in their order.
+    """
+    specs, spread = {spec.name: spec for spec in manifest.inputs}, {one.feature: one for one in spreads}
+    rules = profile.features if profile else {}
+    return [
+        Field(
+            name,
+            specs[tensor],
+            _KINDS.get(specs[tensor].datatype, "number"),
+            tensor in manifest.takes_missing and specs[tensor].datatype in FLOATS,
+            rules.get(name, _NO_RULE),
+            spread.get(name),
+        )
+        for name, tensor in features
+    ]
+
+
+def knock_out_fields(profile: DecisionProfile, known: Collection[str]) -> list[Field]:
+    """Return the fields of what knock-outs look at and the model does not take.
+
+    Args:
+        known: names of the model's features and inputs.
+    """
+    compared: dict[str, set[type]] = {}
+    for rule in profile.knock_outs:
+        if rule.feature not in known:
+            compared.setdefault(rule.feature, set()).add(type(rule.equals))
+    return [
+        Field(
+            name,
+            None,
+            "flag" if bool in types else "text" if str in types else "number",
+            missing=True,
+            rule=profile.features.get(name, _NO_RULE),
+        )
+        for name, types in compared.items()
+    ]

@@ -1,0 +1,176 @@
+"""Compiles of what lies in files: a model, its references, a decision profile."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rationale.errors import InvalidOptionError
+from rationale.request import Columns, CompileRequest
+
+if TYPE_CHECKING:
+    from rationale.artefact.compiled import Compiled
+    from rationale.decisions.comparisons import Comparisons
+    from rationale.explain.engine import Method
+    from rationale.references.tables import Table
+    from rationale.request import Progress
+
+
+def check_method(request: CompileRequest, *, referenced: bool) -> None:
+    """Look at the method and its options alone, without a model.
+
+    Args:
+        referenced: whether references will be given.
+
+    Raises:
+        InvalidOptionError: an unknown method, or options that it does not take, lacks, or cannot use.
+    """
+    from rationale.explain.methods import make_method
+
+    make_method(request.method, np.zeros((1, 1)) if referenced else None, request.options)
+
+
+def compile_files(
+    request: CompileRequest,
+    model: Path,
+    references: Path | None = None,
+    progress: "Progress | None" = None,
+) -> "Compiled":
+    """Compile a model, ONNX or a fitted model's file, with the references in a file.
+
+    Raises:
+        RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
+    """
+    from rationale.compile import compile_request
+    from rationale.explain.engine import request_of
+
+    read = read_model(model, request.features, allow_pickle=request.allow_pickle, missing=request.missing)
+    names = None if read.fitted else request.features
+    method, table = _method(request, references, read)
+    if table is not None and not read.labelled:
+        names = request.features or table.columns
+    columns = replace(read, columns=read.columns or names)
+    recorded = request_of(method)  # options as they are recorded, whatever files they came from
+    update = {"features": names, "options": recorded.options, "method": recorded.method}
+    compared = {name: _method(request, file, columns)[0] for name, file in request.compare.items()}
+    open_references = request.open_references is not None
+    return compile_request(
+        read.model,
+        method,
+        request.model_copy(update=update),
+        request.decision,
+        _comparisons(request, compared),
+        progress,
+        stands_for=None if table is None or open_references else table.stands_for,
+    )
+
+
+def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> "Comparisons | None":
+    """Return the comparisons; None where none are requested."""
+    from rationale.decisions.comparisons import Comparisons
+
+    if not baselines and not request.draws:
+        return None
+    return Comparisons(baselines, request.draws, request.draws_seed)
+
+
+def _method(
+    request: CompileRequest, references: Path | None, read: "ReadModel"
+) -> "tuple[Method, Table | None]":
+    """Return the method, and what the file of references, or covers, holds."""
+    from rationale.explain.methods import COVERS, REFERENCES, check_options, make_method
+    from rationale.references.reference_set import OpenReferences
+    from rationale.references.tables import read_rows
+
+    k, covers = request.open_references, request.options.get(COVERS)
+    file = references or (covers if isinstance(covers, Path) and k is None else None)
+    if file is None:
+        return make_method(request.method, None if k is None else OpenReferences(k), request.options), None
+    given = {key for key, value in request.options.items() if value is not None}
+    check_options(request.method, {REFERENCES, *given} if references else given)  # before a file is read
+    table = read_rows(file, read.columns, read.texts)
+    options = {**request.options, **_weights(request, file, table)}
+    rows = read.labelled_rows(table)
+    if references is None:
+        return make_method(request.method, None, {**options, COVERS: rows}), table
+    return make_method(request.method, rows if k is None else OpenReferences(k, rows), options), table
+
+
+def _weights(request: CompileRequest, file: Path, table: "Table") -> dict[str, Any]:
+    """Return the weights of the rows, where they have any and the method takes some."""
+    from rationale.explain.methods import METHODS, WEIGHTS
+
+    weights = table.unequal_weights
+    if weights is None or request.open_references is not None:
+        return {}
+    if not METHODS[request.method].knows(WEIGHTS):
+        raise InvalidOptionError(
+            f"{file}: its rows have weights (centroids?), which --method {request.method} does not take; "
+            "deepshap and treeshap do. Give rows of equal weight."
+        )
+    return {WEIGHTS: weights}
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """A model's file, and how tables of rows are read for it.
+
+    Attributes:
+        model: the path of an ONNX model, or a fitted model of another library.
+        columns: of a table, that are taken; None takes all.
+        texts: those that hold text.
+        labelled: whether its columns are found by their names rather than by position.
+    """
+
+    model: Any
+    fitted: bool
+    columns: Columns
+    texts: frozenset[str]
+    labelled: bool
+
+    def labelled_rows(self, table: "Table") -> Any:
+        """Return its rows, by the columns' names where the model is read so.
+
+        A fitted model takes arrays [K, 1] by name, as files hold columns of words beside numbers, as a table.
+        """
+        from rationale.references.frames import Labelled
+
+        rows = table.given
+        if self.labelled and table.columns is not None and isinstance(rows, np.ndarray):
+            return Labelled(rows, table.columns)
+        if self.fitted and isinstance(rows, dict) and {a.shape for a in rows.values()} == {(table.count, 1)}:
+            return Labelled(np.concatenate([a.astype(object) for a in rows.values()], axis=1), list(rows))
+        return rows
+
+
+def read_model(
+    model: Path,
+    features: Columns = None,
+    *,
+    allow_pickle: bool = False,
+    missing: float | None = None,
+) -> ReadModel:
+    """Read a model from its file.
+
+    Args:
+        features, missing: as of `CompileRequest`.
+
+    Raises:
+        RationaleError: as `read_fitted` does. An ONNX model is not looked at here.
+    """
+    from rationale.conversion.convert import features_of
+    from rationale.conversion.files import is_fitted_file, read_fitted
+    from rationale.references.of_model import columns_of_inputs, text_columns
+
+    if is_fitted_file(model):
+        fitted = read_fitted(model, allow_pickle=allow_pickle, missing=missing)
+        known = features_of(fitted)
+        columns = features or known.names
+        return ReadModel(fitted, True, columns, text_columns(columns, known.texts), labelled=True)
+    if missing is not None:
+        raise InvalidOptionError(f"--missing is for XGBoost's files, and {model} is none.")
+    single, texts = columns_of_inputs(model)
+    columns = features or single
+    return ReadModel(model, False, columns, text_columns(columns, texts), labelled=columns is not features)

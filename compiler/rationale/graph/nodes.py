@@ -1,0 +1,221 @@
+"""Nodes of a graph: what they read, those whose inputs are constants, and plain ones that are put in."""
+
+import functools
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.graph.tensor import DOMAIN
+from rationale.runtime.session import Runner
+
+
+def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
+    """Branches and bodies."""
+    if attribute.type == ir.AttributeType.GRAPH:
+        return [attribute.as_graph()]
+    return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """Return what a node reads, by its inputs or from inside its branches and bodies."""
+    values = [v for v in node.inputs if v is not None]
+    for attribute in node.attributes.values():
+        for graph in graphs_of(attribute):
+            values += [v for inner in graph for v in reads(inner)]
+            values.extend(graph.outputs)
+    return values
+
+
+def names_read(node: ir.Node) -> set[str]:
+    """Return the names of what a node reads."""
+    return {v.name for v in reads(node) if v.name}
+
+
+def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[str]:
+    """Return the names of what the nodes, in their order, make of some values, with these."""
+    found = set(names)
+    for node in nodes:
+        if not found.isdisjoint(names_read(node)):
+            found.update(v.name for v in node.outputs if v.name)
+    return frozenset(found)
+
+
+def nodes_behind(
+    nodes: Iterable[ir.Node], values: Iterable[ir.Value], known: Collection[ir.Value] = ()
+) -> list[ir.Node]:
+    """Those of the nodes, in their order, that `values` need beside the `known` ones."""
+    wanted = {v for v in values if v not in known}
+    chosen = []
+    for node in reversed(list(nodes)):
+        if not wanted.isdisjoint(node.outputs):
+            chosen.append(node)
+            wanted.update(v for v in node.inputs if v is not None and v not in known)
+    return chosen[::-1]
+
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+)
+
+LISTS = frozenset(
+    {"Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}
+)  # what they make is no tensor
+
+
+def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, given: bool = False) -> int:
+    """Replace every node that depends on initializers alone by its value, in place; return how many.
+
+    Args:
+        chosen: some of `constant_nodes`, with all before them.
+        given: whether these are nodes of the user's model.
+    """
+    graph = model.graph
+    nodes = constant_nodes(graph) if chosen is None else list(chosen)
+    if not nodes:
+        return 0
+    kept = frontier(nodes)
+    computed = extract(model, nodes, (), kept)
+    arrays = Runner(computed, optimise=False, given=given)({}) if kept else {}
+    for value in kept:
+        replace_by_constant(graph, value, arrays[str(value.name)])
+    graph.remove(nodes, safe=True)
+    drop_unused_constants(graph)
+    return len(nodes)
+
+
+def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes that depend on initializers alone."""
+    known = set(graph.initializers.values())
+    nodes: list[ir.Node] = []
+    for node in graph:
+        if node.op_type in RANDOM | LISTS or node.domain == DOMAIN or not _closed(node):
+            continue
+        if all(v is None or v in known for v in node.inputs):
+            known.update(node.outputs)
+            nodes.append(node)
+    return nodes
+
+
+def _closed(node: ir.Node) -> bool:
+    """Tell whether the bodies of a node read nothing but what the node is given."""
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPHS:
+            return False
+        if attribute.type != ir.AttributeType.GRAPH:
+            continue
+        body = attribute.as_graph()
+        own = {*body.inputs, *body.initializers.values(), *(v for inner in body for v in inner.outputs)}
+        if any(v is not None and v not in own for inner in body for v in inner.inputs):
+            return False
+        if not all(_closed(inner) for inner in body):
+            return False
+    return True
+
+
+def frontier(nodes: Sequence[ir.Node]) -> list[ir.Value]:
+    """Return what others read of these nodes."""
+    inside = set(nodes)
+    values = [v for n in nodes for v in n.outputs]
+    return [v for v in values if v.is_graph_output() or any(n not in inside for n in v.consumers())]
+
+
+def extract(
+    model: ir.Model, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
+) -> ir.Model:
+    """Return a model of copies of these nodes, which share the constants they read."""
+    mapping = {v: ir.Value(name=v.name, type=v.type, shape=v.shape) for v in inputs}
+    used = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v.is_initializer())
+    for v in used:
+        mapping[v] = ir.Value(name=v.name, type=v.type, shape=v.shape, const_value=v.const_value)
+    initializers = [mapping[v] for v in used]
+    copies = []
+    for node in nodes:
+        values = [None if v is None else mapping[v] for v in node.inputs]
+        copy_ = ir.Node(
+            node.domain, node.op_type, values, list(node.attributes.values()), num_outputs=len(node.outputs)
+        )
+        for old, new in zip(node.outputs, copy_.outputs, strict=True):
+            mapping[old], new.name, new.type = new, old.name, old.type
+        copies.append(copy_)
+    graph = ir.Graph(
+        [mapping[v] for v in inputs],
+        [mapping[v] for v in outputs],
+        nodes=copies,
+        initializers=initializers,
+        opset_imports=model.graph.opset_imports,
+        name="constants",
+    )
+    return ir.Model(graph, ir_version=model.ir_version, functions=[*model.functions.values()])
+
+
+def replace_by_constant(graph: ir.Graph, value: ir.Value, array: np.ndarray) -> None:
+    """Make an initializer of `array` stand for `value`, under its name."""
+    name = value.name
+    value.name = None
+    constant = new_constant(graph, str(name), array)
+    ir.convenience.replace_all_uses_with(value, constant, replace_graph_outputs=True)
+
+
+def new_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
+    constant = ir.Value(name=name, const_value=ir.Tensor(np.asarray(array, order="C"), name=name))
+    constant.dtype, constant.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
+    graph.register_initializer(constant)
+    return constant
+
+
+def drop_unused_constants(graph: ir.Graph) -> None:
+    for initializer in list(graph.initializers.values()):
+        if not initializer.uses() and not initializer.is_graph_output():
+            del graph.initializers[str(initializer.name)]
+
+
+def stand_for(old: ir.Value, new: ir.Value) -> None:
+    """Put `new` in place of `old`, under its name."""
+    ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
+    (new.name, old.name), new.type, new.shape = (old.name, None), old.type, old.shape
+
+
+class Nodes:
+    """`op.Mul(a, b)` appends a node of one output to a graph, or puts it before another node.
+
+    Operands may be arrays or lists of whole numbers, which become initializers; None leaves one out.
+
+    Args:
+        prefix: with which the names of what is emitted begin.
+        before: None for the end of the graph.
+    """
+
+    def __init__(self, graph: ir.Graph, prefix: str, before: ir.Node | None = None) -> None:
+        self.graph, self.prefix, self.before = graph, prefix, before
+        self.count = 0
+
+    def __getattr__(self, op_type: str) -> Callable[..., ir.Value]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+        return functools.partial(self._emit, op_type)
+
+    def _emit(self, op_type: str, *operands: Any, **attributes: Any) -> ir.Value:
+        values = [o if o is None or isinstance(o, ir.Value) else self.constant(o) for o in operands]
+        node = ir.node(op_type, values, attributes, name=self.fresh(op_type))
+        node.outputs[0].name = node.name
+        self.insert([node])
+        return node.outputs[0]
+
+    def insert(self, nodes: Sequence[ir.Node]) -> None:
+        if self.before is None:
+            self.graph.extend(nodes)
+        else:
+            self.graph.insert_before(self.before, nodes)
+
+    def constant(self, operand: Any) -> ir.Value:
+        """Return an initializer."""
+        given = isinstance(operand, np.ndarray | np.generic)  # numpy makes scalars of arrays without axes
+        array = np.asarray(operand) if given else np.asarray(operand, np.int64)
+        return new_constant(self.graph, self.fresh("constant"), array)
+
+    def fresh(self, what: str) -> str:
+        """Return a name that nothing has."""
+        self.count += 1
+        return f"{self.prefix}/{what}_{self.count}"

@@ -1,0 +1,437 @@
+"""Emitting ONNX nodes over rows that a rule never sees.
+
+A rule is written for one row: `m: [1, C, H, W]`. The combined graph needs it for every row of the batch (N),
+every target (T), concept (C), reference (K) and point of a path or draw of noise (S) at once. As in JAX's
+vmap, a `Tensor` carries the axes it varies over beside the shape it has for one row, and `Ops` lifts each
+operator:
+
+- operators that broadcast run on *split* tensors, [N, T, K, S, *row], so that x [N, 1, 1, 1, …] meets
+  r [1, 1, K, 1, …] without being tiled;
+- most others run on *flat* tensors, [N·T·K·S·row[0], *row[1:]], which is the layout the model itself has
+  with more rows;
+- those that work along axis 0 of a row run on *stacked* tensors, [N·T·K·S, *row]: see `lift`.
+
+Going from one layout to the other is a Reshape, which moves no data. A multiplier that does not (yet)
+depend on the reference simply has no K among its axes and costs one row.
+"""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.batching import Lifted, Node, is_elementwise, lifted
+from rationale.graph.scan_fallback import row_by_row
+from rationale.graph.shapes import Spec, in_rows, infer_outputs, result_dtype
+from rationale.graph.tensor import AXES, DOMAIN, NONE, STACKED, BatchAxes, Chunks, Layouts, Operand, Tensor
+from rationale.graph.variants import Variants
+from rationale.machine import HERE
+
+_RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_MEASURING = frozenset({"Shape", "Size"})
+
+
+class Ops(Layouts):
+    """`op.Conv(x, w, strides=[2, 2])` appends a lifted node to the graph and returns its `Tensor`.
+
+    Operands may be tensors, Python numbers (of the dtype of the first tensor), lists of ints (int64)
+    or arrays; None leaves an optional operand out.
+    """
+
+    def __init__(
+        self,
+        graph: ir.Graph,
+        opset: int,
+        sizes: Mapping[str, int],
+        dtype: ir.DataType,
+        variants: Variants | None = None,
+        chunks: Chunks | None = None,
+    ) -> None:
+        super().__init__(graph, opset, sizes, dtype, chunks)
+        self.variants = variants or Variants(HERE)
+        self.weights: dict[str, Tensor] = {}  # of axes whose rows come with a request, summing to 1
+        self._one_hot: dict[ir.Value, Tensor] = {}  # the place of the 1, by the value of such a row
+
+    def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+        return functools.partial(self._single, op_type)
+
+    def _single(self, op_type: str, *operands: Operand, domain: str = "", **attributes: Any) -> Tensor:
+        return self.emit(op_type, operands, attributes, domain=domain)[0]
+
+    def emit(
+        self,
+        op_type: str,
+        operands: Sequence[Operand],
+        attributes: Mapping[str, Any],
+        *,
+        outputs: int = 1,
+        domain: str = "",
+    ) -> list[Tensor]:
+        """Append one node; see the class. Return its outputs, flat or split as the operator needs."""
+        given = [o for o in operands if isinstance(o, Tensor)]
+        numeric = [t for t in given if t.dtype != ir.DataType.BOOL]
+        first = next((t for t in numeric if t.dtype.is_floating_point()), numeric[0] if numeric else None)
+        tensors = [self.tensor(o, first) for o in operands]
+        while tensors and tensors[-1] is None:
+            tensors.pop()
+        if is_elementwise(op_type, domain):
+            return [self._emit_broadcasting(op_type, tensors, attributes, domain)]
+        x = tensors[0] if tensors and not domain else None
+        if x is not None and op_type == "MatMul":
+            return [self._emit_matmul(x, tensors[1])]
+        if x is not None and x.rows and op_type in _MEASURING:
+            return [self._measured(op_type, x, attributes)]
+        specs = infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
+        if x is not None and x.rows and op_type in _RESHAPING:
+            return [self._reshaped(x, specs[0][0])]
+        if x is not None and x.rows and op_type == "Expand":
+            y = self.expand(x, specs[0][0])
+            return [self.Identity(y) if y.value is x.value else y]
+        return self._emit_rows(op_type, tensors, attributes, outputs, domain, specs)
+
+    # -- emission -----------------------------------------------------------------------------------
+
+    def _emit_broadcasting(
+        self, op_type: str, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], domain: str
+    ) -> Tensor:
+        aligned, batch_axes, axes = self._align([t for t in tensors if t is not None])
+        if axes and op_type != "Clip":
+            aligned = [self._of_rank(t, len(axes) + max(t.rank for t in aligned)) for t in aligned]
+        queue = iter(aligned)
+        values = [None if t is None else next(queue).value for t in tensors]
+        value = self._node(op_type, values, attributes, domain=domain)[0]
+        shape = np.broadcast_shapes(*(t.shape for t in aligned))
+        rows = any(t.rows for t in aligned)
+        dtype = result_dtype(op_type, domain, self.opset, tensors, attributes)
+        return Tensor(value, shape, dtype, batch_axes, rows, axes)
+
+    def _of_rank(self, x: Tensor, rank: int) -> Tensor:
+        """Give a constant number `rank` axes: with fewer, ONNX Runtime goes through a tensor row by row."""
+        number = x.constant
+        if number is None or number.size != 1 or x.batch_axes:
+            return x
+        return replace(x, value=self.constant(number.reshape((1,) * rank)).value)
+
+    def _align(
+        self, tensors: Sequence[Tensor], least: int = 1
+    ) -> tuple[list[Tensor], BatchAxes, tuple[str, ...] | None]:
+        """Bring operands to layouts that broadcast against each other; flat for `least` axes of a row."""
+        batch_axes = NONE.union(*(t.batch_axes for t in tensors))
+        rank = max(t.rank for t in tensors)
+        leading = [t for t in tensors if t.batch_axes]
+        same = all(t.batch_axes == batch_axes and t.rank == rank for t in leading)
+        layouts = {t.split for t in leading}
+        if same and len(layouts) == 1 and None not in layouts:
+            return [t if t.batch_axes else self.plain(t) for t in tensors], batch_axes, leading[0].split
+        fixed = [t for t in tensors if not t.batch_axes]
+        along = len({t.shape[:1] for t in leading}) == 1  # of one length on axis 0
+        if same and along and rank >= least and all(t.rank < rank or t.shape[:1] == (1,) for t in fixed):
+            return [self.flat(t) if t.batch_axes else self.plain(t) for t in tensors], batch_axes, None
+        order = tuple(a for a in AXES if a in batch_axes)
+        shapes = [(1,) * (rank - t.rank) + t.shape for t in tensors]
+        split = [
+            self.in_layout(t, order, shape) if t.batch_axes else self.plain(t)
+            for t, shape in zip(tensors, shapes, strict=True)
+        ]
+        return split, batch_axes, order if batch_axes else None
+
+    def _emit_matmul(self, a: Tensor, b: Tensor | None) -> Tensor:
+        """Over the last two axes of each row; a vector has one more while it is multiplied.
+
+        Of a matrix, a one-hot row takes the row that it points at: nothing else of it is read.
+        """
+        assert b is not None
+        index = self._one_hot.get(a.value)
+        if index is not None and b.rank == 2 and not b.batch_axes:
+            return self.reshape(self.Gather(replace(b, rows=False), index), (1, b.shape[1]))
+        if a.rank == 1 or b.rank == 1:
+            left = self.reshape(a, (1, *a.shape)) if a.rank == 1 else a
+            right = self.reshape(b, (*b.shape, 1)) if b.rank == 1 else b
+            y = self._emit_matmul(left, right)
+            shape = y.shape[: -2 if a.rank == 1 else -1] + (() if b.rank == 1 else y.shape[-1:])
+            return self._reshaped(y, shape)
+        shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+        # one product, however many axes stand before the last
+        if a.batch_axes and not b.batch_axes and b.rank == 2:
+            (left, right), batch_axes, split = (a, self.plain(b)), a.batch_axes, a.split
+        else:
+            (left, right), batch_axes, split = self._align([a, b], least=3)
+        value = self._node("MatMul", [left.value, right.value], {})[0]
+        return Tensor(value, shape, a.dtype, batch_axes, a.rows or b.rows, split)
+
+    def _measured(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
+        """Shape or Size of one row."""
+        shape = np.asarray(x.shape, np.int64)
+        if op_type == "Size":
+            return self.constant(np.asarray(shape.prod(), np.int64))
+        return self.constant(shape[attributes.get("start") : attributes.get("end")])
+
+    def _emit_rows(
+        self,
+        op_type: str,
+        tensors: Sequence[Tensor | None],
+        attributes: Mapping[str, Any],
+        outputs: int,
+        domain: str,
+        specs: Sequence[Spec] | None = None,
+    ) -> list[Tensor]:
+        present = [t for t in tensors if t is not None]
+        batch_axes = NONE.union(*(t.batch_axes for t in present))
+        specs = specs or infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
+        how = lifted(Node(op_type, tensors, attributes), domain) if batch_axes else None
+        if batch_axes and how is None:
+            return row_by_row(self, Node(op_type, tensors, attributes), domain, batch_axes, specs)
+        how = how or Lifted(stacked=False, attributes=attributes, data=())
+        operands = self._lifted_operands(tensors, how, batch_axes)
+        values = self._node(op_type, operands, how.attributes, outputs, domain)
+        rows, split = any(t.rows for t in present), STACKED if how.stacked else None
+        return [
+            Tensor(value, shape, dtype, batch_axes, rows, split)
+            for value, (shape, dtype) in zip(values, specs, strict=True)
+        ]
+
+    def _lifted_operands(
+        self, tensors: Sequence[Tensor | None], how: Lifted, batch_axes: BatchAxes
+    ) -> list[ir.Value | None]:
+        lay = self.stacked if how.stacked else self.flat
+        data = range(len(tensors)) if how.data is None else how.data
+        values: list[ir.Value | None] = []
+        for i in range(max(len(tensors), 1 + max(how.operands, default=0))):
+            given = tensors[i] if i < len(tensors) else None
+            if i in how.operands:
+                given = self.tensor(how.operands[i])
+            elif given is not None:
+                varied = self.vary(replace(given, rows=True), batch_axes) if i in data else given
+                given = lay(varied) if i in data else self.plain(given)
+            values.append(None if given is None else given.value)
+        while values and values[-1] is None:
+            values.pop()
+        return values
+
+    # -- what rules and the walk share ----------------------------------------------------------------
+
+    def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """`x` with the row shape `shape`."""
+        return x if tuple(shape) == x.shape else self._reshaped(x, tuple(shape))
+
+    def _reshaped(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        split = STACKED if x.batch_axes and not shape else None
+        value = self._in_shape(x.value, self._lengths(x.batch_axes, split, shape))
+        return replace(x, value=value, split=split, shape=shape)
+
+    def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """`x` broadcast to the row shape `shape`; a no-op where it has it."""
+        target = np.broadcast_shapes(x.shape, tuple(shape))
+        x = self.reshape(x, (1,) * (len(target) - x.rank) + x.shape)
+        if target == x.shape:
+            return x
+        return self._emit_rows("Expand", [x, self.tensor(_kept(x, target))], {}, 1, "")[0]
+
+    def one_hot(self, index: Tensor, size: int, dtype: ir.DataType) -> Tensor:
+        """1 at the place `index` [1, 1] of `size` zeros: [1, size]."""
+        row = self.Cast(self.Equal(index, np.arange(size, dtype=np.int64)), to=int(dtype))
+        self._one_hot[row.value] = index
+        return row
+
+    def is_one_hot(self, x: Tensor) -> bool:
+        """Tell whether a product of `x` with a matrix takes a row of it."""
+        return x.value in self._one_hot
+
+    def sum_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:
+        """Compute the adjoint of broadcasting a row of `shape` to `x`'s: sum what was repeated."""
+        extra = x.rank - len(shape)
+        aligned = (1,) * extra + tuple(shape)
+        axes = [i for i, (a, b) in enumerate(zip(x.shape, aligned, strict=True)) if a != 1 and b == 1]
+        if axes:
+            x = self.ReduceSum(x, axes, keepdims=1)
+        return self.reshape(x, shape) if extra else x
+
+    def total(self, x: Tensor) -> Tensor:
+        """Return the sum of all values of one row: row shape [1]."""
+        if x.shape[0] != 1:
+            raise UnsupportedModelError(f"{x.name} has {x.shape[0]} entries per row on its batch axis")
+        if x.rank == 1:
+            return x
+        return self.ReduceSum(x, list(range(1, x.rank)), keepdims=0)
+
+    def take(self, numbers: Tensor, indices: Tensor) -> Tensor:
+        """Return the elements of a constant vector at indices of each row, in their shape.
+
+        A GatherElements through all rows at once: ONNX Runtime is ten times slower with a Gather of them.
+        """
+        index = self._in_shape(indices.value, [-1])
+        found = self._node("GatherElements", [numbers.value, index], {"axis": 0})[0]
+        value = self._in_shape(found, self._lengths(indices.batch_axes, indices.split, indices.shape))
+        return replace(indices, value=value, dtype=numbers.dtype)
+
+    def row_numbers(self, x: Tensor) -> Tensor:
+        """0, 1, … for the rows in which `x` lies in memory, int64: row shape [1]."""
+        x = self.flat(x)
+        count = self._node("Shape", [x.value], {"start": 0, "end": 1})[0]
+        scalar = self._node("Squeeze", [count, self._ints([0])], {})[0]
+        zero, one = (self.constant(np.asarray(n, np.int64)).value for n in (0, 1))
+        value = self._node("Range", [zero, scalar, one], {})[0]
+        value.dtype = ir.DataType.INT64
+        value.shape = ir.Shape(
+            [in_rows(self._count_rows(x.batch_axes - {"N"}) * x.shape[0]) if "N" in x.batch_axes else None]
+        )
+        return Tensor(value, (1,), ir.DataType.INT64, x.batch_axes, rows=True)
+
+
+def _kept(x: Tensor, target: Sequence[int]) -> list[int]:
+    """Return the shape for Expand: 1 on axis 0 where it stays."""
+    return [1, *target[1:]] if x.rows and x.shape[0] == target[0] else list(target)
+
+
+def along(op: Ops, array: np.ndarray, axis: str, *, zeros: bool = False) -> Tensor:
+    """Return an array [count, *row] that varies over the axis K or S, the same for every row of the batch.
+
+    It is a constant, or the part of it that one chunk holds.
+
+    Args:
+        zeros: what fills up the last chunk, instead of copies of the last row.
+    """
+    if axis not in op.chunks:
+        constant = op.constant(array)
+        value, dtype = constant.value, constant.dtype
+        op.chunks.whole[value] = axis
+    else:
+        dtype = ir.DataType.from_numpy(array.dtype)
+        parts = op.chunks.axes[axis].cut(array, zeros=zeros)
+        value = op._node("Chunk", [], op.chunks.enter(axis, parts), domain=DOMAIN)[0]
+        value.dtype, value.shape = dtype, ir.Shape(parts.shape[1:])
+    return Tensor(value, (1, *array.shape[1:]), dtype, frozenset({axis}), rows=True)
+
+
+def open_rows(op: Ops, name: str, row: Sequence[int], axis: str, dtype: ir.DataType) -> Tensor:
+    """Rows along an axis that come with each row of the batch: a new input of the graph, [N, count, *row]."""
+    value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(["N", op.counts[axis], *row]))
+    op.graph.inputs.append(value)
+    flat = op._node("Reshape", [value, op._ints([-1, *row])], {})[0]
+    return Tensor(flat, (1, *row), dtype, frozenset({"N", axis}), rows=True)
+
+
+def open_weights(op: Ops, name: str, axis: str, dtype: ir.DataType) -> Tensor:
+    """Weights [N, count] of such rows, a new input; brought to the sum 1."""
+    given = open_rows(op, name, (), axis, dtype)
+    return op.Div(given, _reduce(op, "ReduceSum", given, axis))
+
+
+def rows_along(op: Ops, x: Tensor) -> np.ndarray:
+    """Return the array [count, *row] that `along` was given for `x`."""
+    if x.constant is not None:
+        return x.constant
+    producer = x.value.producer()
+    assert producer is not None
+    axis, parts = op.chunks.parts[producer.attributes["part"].as_int()]
+    return parts.reshape(-1, *parts.shape[2:])[: op.counts[axis]]
+
+
+def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
+    """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
+    if over not in x.batch_axes:
+        return x
+    if over in op.weights:
+        return _by_open_weights(op, x, over)
+    if over not in op.chunks:
+        return _reduce(op, "ReduceMean", x, over) if weights is None else _weighted_sum(op, x, over, weights)
+    total = _leave(op, "Sum", over, _weighted_sum(op, x, over, weights))
+    return _normalised(op, total, over, weights)
+
+
+def standard_error(op: Ops, x: Tensor, over: str, weights: np.ndarray | None, effective: float) -> Tensor:
+    """Compute the standard error of `mean(op, x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
+
+    Args:
+        effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
+    """
+    if over in op.chunks:
+        variance = _normalised(op, _squared_deviations(op, x, over, weights), over, weights)
+    else:
+        off = op.Sub(x, mean(op, x, over, weights))
+        variance = mean(op, op.Mul(off, off), over, weights)
+    return op.Sqrt(op.Mul(variance, 1 / (effective - 1)))
+
+
+def typical_size(op: Ops, r: Tensor) -> Tensor:
+    """Average the largest |r| of each reference over them: one number, known at compile time."""
+    size = op.Abs(r)
+    if r.rank > 1:
+        size = op.ReduceMax(size, list(range(1, r.rank)), keepdims=1)
+    return mean(op, size, "K")
+
+
+def _squared_deviations(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+    """Σ w_i (x_i − mean)² of all chunks, from the weight, mean and squared deviations of each."""
+    weight = _reduce(op, "ReduceSum", _weights(op, x, over, weights), over)
+    some = op.Max(weight, float(np.finfo(x.dtype.numpy()).tiny))  # a chunk may hold weights of 0 alone
+    average = op.Div(_weighted_sum(op, x, over, weights), some)
+    off = op.Sub(x, average)
+    squares = _weighted_sum(op, op.Mul(off, off), over, weights)
+    return _leave(op, "Moments", over, squares, average, weight)
+
+
+def _weighted_sum(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+    """Σ w_i x_i, the weights 1 where there are none."""
+    full = (
+        weights is None and over not in op.weights and (over not in op.chunks or op.chunks.axes[over].is_even)
+    )
+    return _reduce(op, "ReduceSum", x if full else op.Mul(x, _weights(op, x, over, weights)), over)
+
+
+def _by_open_weights(op: Ops, x: Tensor, over: str) -> Tensor:
+    """Σ w_i x_i; in a wider type, over Σ w_i, which is 1 as far as the narrower one holds it."""
+    total = _weighted_sum(op, x, over, None)
+    if x.dtype == op.weights[over].dtype:
+        return total
+    return op.Div(total, _reduce(op, "ReduceSum", _weights(op, x, over, None), over))
+
+
+def _normalised(op: Ops, total: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+    return op.Div(total, op.counts[over]) if weights is None else total
+
+
+def _weights(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
+    """1 for each where there are none; 0 for what only fills up a chunk."""
+    if over in op.weights:
+        given = op.reshape(op.weights[over], (1,) * x.rank)
+        return given if given.dtype == x.dtype else op.Cast(given, to=int(x.dtype))
+    w = np.ones(op.counts[over]) if weights is None else weights
+    array = np.asarray(w, x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
+    return along(op, array, over, zeros=True)
+
+
+def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
+    x = op.split(x, x.batch_axes)
+    assert x.split is not None
+    axis, rest = x.split.index(over), tuple(a for a in x.split if a != over)
+    axes = op.constant(np.asarray([axis], np.int64)).value
+    value = op._node(op_type, [x.value, axes], {"keepdims": 0})[0]
+    return replace(x, value=value, batch_axes=x.batch_axes - {over}, split=rest or None)
+
+
+def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
+    """Emit the pseudo-operator for what all chunks have together."""
+    tensors = tuple(op.split(t, t.batch_axes) if t.batch_axes else t for t in tensors)
+    for tensor in tensors:
+        tensor.value.dtype = tensor.dtype  # a Scan says of what type its state is
+    initial = [_zeros(op, t) for t in tensors]
+    values = [t.value for t in tensors]
+    value = op._node(op_type, [*values, *initial], {"axis": over}, domain=DOMAIN)[0]
+    return replace(tensors[0], value=value)
+
+
+def _zeros(op: Ops, x: Tensor) -> ir.Value:
+    """Of the shape that `x` has in memory."""
+    order = x.split or ()
+    sizes = [op._batch_size() if a == "N" else op.constant(np.asarray([op.sizes[a]])) for a in order]
+    row = op.constant(np.asarray(x.shape, np.int64))
+    shape = op._node("Concat", [s.value for s in (*sizes, row)], {"axis": 0})[0]
+    zero = ir.Tensor(np.zeros(1, x.dtype.numpy()))
+    return op._node("ConstantOfShape", [shape], {"value": zero})[0]

@@ -1,0 +1,360 @@
+"""Shapes and types of what nodes make, for one row and for N rows.
+
+A combined graph reshapes between [N, K, …] and [N·K, …], and a runtime that infers its shapes makes a new
+unknown of each −1. ONNX Runtime then neither works in place nor fuses an Add into a convolution, since it
+does not see that two shapes are equal. So `state_shapes` infers them for two numbers of rows, and writes down
+in terms of N what differs (docs/performance.md has what that gives).
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import defs, helper
+
+from rationale.errors import RationaleError, UnsupportedModelError
+from rationale.graph.tensor import Tensor
+from rationale.runtime.session import MOST_SIZES
+
+Shape = tuple[int, ...]
+ShapeForm = Callable[..., Shape | list[Shape]]
+
+OWN_VERSION = 1 << 20  # above what a model imports, so that ONNX's checker leaves such nodes alone
+_ONNX = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
+_FLOATS = frozenset(
+    {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
+)
+_registered: set[tuple[str, str]] = set()
+
+
+def is_own(domain: str) -> bool:
+    """Tell whether a domain is none of ONNX's."""
+    return domain not in _ONNX
+
+
+def own_opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
+    """Return a model's imports, so that inference finds what `declare_shape` registered."""
+    return [helper.make_opsetid(d, OWN_VERSION if is_own(d) else v) for d, v in imports.items()]
+
+
+def broadcast_shape(*shapes: Shape | None) -> Shape:
+    """Of an operator that runs element by element."""
+    return np.broadcast_shapes(*(s for s in shapes if s is not None))
+
+
+def declare_shape(op_type: str, domain: str, form: ShapeForm) -> None:
+    """Register the shape of an operator's value with ONNX's inference; the newest declaration wins.
+
+    Args:
+        form: called with a tuple for each input (None for one left out) and the attributes that its
+            signature names as keywords; returns a tuple, or a list of them.
+    """
+    if (domain, op_type) in _registered:
+        defs.deregister_schema(op_type, OWN_VERSION, domain)
+    _registered.add((domain, op_type))
+    defs.register_schema(_schema(op_type, domain, form))
+
+
+def _schema(op_type: str, domain: str, form: ShapeForm) -> defs.OpSchema:
+    """Any number of inputs and outputs, of any type."""
+    parameter = defs.OpSchema.FormalParameter
+    variadic = defs.OpSchema.FormalParameterOption.Variadic
+    several: dict[str, Any] = {"param_option": variadic, "is_homogeneous": False, "min_arity": 0}
+    schema = defs.OpSchema(
+        op_type,
+        domain,
+        OWN_VERSION,
+        inputs=[parameter("inputs", "T", **several)],
+        outputs=[parameter("outputs", "T", **several)],
+        type_constraints=[("T", list(defs.get_schema("Identity").inputs[0].types), "")],
+    )
+    schema.set_type_and_shape_inference_function(lambda context: _infer(context, op_type, domain, form))
+    return schema
+
+
+def _infer(context: Any, op_type: str, domain: str, form: ShapeForm) -> None:
+    given = [context.get_input_type(i) for i in range(context.get_num_inputs())]
+    types = [t if t is not None and t.HasField("tensor_type") else None for t in given]
+    shapes = [None if t is None else _static(t) for t in types]
+    present = [t for t in types if t is not None and t.tensor_type.elem_type]
+    if not present or any(t is not None and s is None for t, s in zip(types, shapes, strict=True)):
+        return
+    first = next((t for t in present if t.tensor_type.elem_type in _FLOATS), present[0])
+    found = _called(form, shapes, context, f"{domain}.{op_type}")
+    for i, shape in zip(range(context.get_num_outputs()), found, strict=False):
+        context.set_output_type(i, helper.make_tensor_type_proto(first.tensor_type.elem_type, shape))
+
+
+def _called(form: ShapeForm, shapes: list[Shape | None], context: Any, name: str) -> Iterable[Shape]:
+    try:
+        found = form(*shapes, **_attributes(form, context))
+        return [tuple(map(int, shape)) for shape in (found if isinstance(found, list) else [found])]
+    except Exception as error:  # a user's own code
+        raise RationaleError(
+            f"{name}: the shape of its value cannot be told for inputs {shapes}: its rule's shape form "
+            f"ends in {type(error).__name__}: {error}. Repair the form."
+        ) from error
+
+
+def _attributes(form: ShapeForm, context: Any) -> dict[str, Any]:
+    named = [p.name for p in inspect.signature(form).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    found = {name: context.get_attribute(name) for name in named}
+    return {name: _value(a) for name, a in found.items() if a is not None}
+
+
+def _value(attribute: onnx.AttributeProto) -> Any:
+    value = helper.get_attribute_value(attribute)
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def _static(kind: onnx.TypeProto) -> Shape | None:
+    tensor = kind.tensor_type
+    if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
+        return None
+    return tuple(d.dim_value for d in tensor.shape.dim)
+
+
+Spec = tuple[tuple[int, ...], ir.DataType]
+
+MOST_SCALES = 256  # elements of a constant of another type than integers: a Resize's
+
+
+def may_be_sizes(dtype: ir.DataType, elements: int) -> bool:
+    """Tell whether a constant may decide a shape; larger ones are weights and tables."""
+    return elements <= (MOST_SIZES if dtype.is_integer() else MOST_SCALES)
+
+
+def spec_of(kind: onnx.TypeProto) -> Spec | None:
+    """None for what is no tensor, or has no static shape."""
+    tensor = kind.tensor_type
+    dims = tensor.shape.dim
+    if not tensor.elem_type or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
+        return None
+    return tuple(d.dim_value for d in dims), ir.DataType(tensor.elem_type)
+
+
+def infer_outputs(
+    op_type: str,
+    domain: str,
+    opset: int,
+    attributes: Mapping[str, Any],
+    tensors: Sequence[Tensor | None],
+    outputs: int,
+) -> list[Spec]:
+    """Shape and dtype of each output for one row, by ONNX's own inference.
+
+    Raises:
+        UnsupportedModelError: a shape that depends on values, or attributes that do not fit.
+    """
+    names = ["" if t is None else f"i{i}" for i, t in enumerate(tensors)]
+    results = [f"o{i}" for i in range(outputs)]
+    used = {k: v for k, v in attributes.items() if v is not None}
+    node = ir.node(op_type, [None] * len(names), used, domain=domain, num_outputs=outputs)
+    proto = ir.serde.serialize_node(node)
+    proto.ClearField("input")
+    proto.ClearField("output")
+    proto.input.extend(names)
+    proto.output.extend(results)
+    types, data = {}, {}
+    for name, tensor in zip(names, tensors, strict=True):
+        if tensor is None:
+            continue
+        types[name] = onnx.helper.make_tensor_type_proto(int(tensor.dtype), tensor.shape)
+        is_small = tensor.rank <= 1 and may_be_sizes(tensor.dtype, math.prod(tensor.shape))
+        constant = tensor.constant if is_small else None
+        if constant is not None:
+            data[name] = onnx.numpy_helper.from_array(np.asarray(constant), name)
+    version = opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)
+    imports = own_opsets({domain: version})
+    try:
+        schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
+    except onnx.defs.SchemaError as error:
+        raise UnsupportedModelError(
+            f"{domain}.{op_type}: the shape of its value is not known. Declare it beside its rule, by "
+            "`@RULE.shape`."
+        ) from error
+    try:
+        inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=imports)
+    except onnx.shape_inference.InferenceError as error:
+        raise UnsupportedModelError(f"{op_type}: {error}. Export it again.") from error
+    return [_spec(inferred.get(name), op_type) for name in results]
+
+
+def result_dtype(
+    op_type: str, domain: str, opset: int, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any]
+) -> ir.DataType:
+    """Return the dtype of an operator's first output by its schema.
+
+    It is an operand's, the only one that the schema allows, or attribute `to`.
+    """
+    known = _dtype_in_schema(op_type, domain, opset)
+    if isinstance(known, int):
+        operand = tensors[known]
+        assert operand is not None
+        return operand.dtype
+    return ir.DataType(attributes["to"] if known is None else onnx.TensorProto.DataType.Value(known))
+
+
+@functools.cache
+def _dtype_in_schema(op_type: str, domain: str, opset: int) -> int | str | None:
+    """Return the position of the operand that decides, the name of a fixed dtype, or None."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:  # a user's own
+        return 0
+    output = schema.outputs[0]
+    for position, operand in enumerate(schema.inputs):
+        if operand.type_str == output.type_str:
+            return position
+    names = [str(kind).removeprefix("tensor(").removesuffix(")") for kind in output.types]
+    return names[0].upper() if len(names) == 1 else None
+
+
+def _spec(proto: onnx.TypeProto | None, op_type: str) -> Spec:
+    if proto is None or not proto.tensor_type.HasField("shape"):
+        raise UnsupportedModelError(f"{op_type}: the shape of its output depends on values")
+    dims = proto.tensor_type.shape.dim
+    if not all(d.HasField("dim_value") for d in dims):
+        raise UnsupportedModelError(f"{op_type}: the shape of its output depends on values")
+    return tuple(d.dim_value for d in dims), ir.DataType(proto.tensor_type.elem_type)
+
+
+def infer_graph(
+    nodes: Iterable[onnx.NodeProto],
+    given: Mapping[str, Spec],
+    constants: Iterable[ir.Value],
+    opsets: Mapping[str, int],
+) -> dict[str, Spec]:
+    """Infer static shapes of all that nodes make or read, by name, without their large constants.
+
+    Args:
+        given: of what they read, but for constants.
+    """
+    skeleton = onnx.GraphProto(name="skeleton", node=nodes)
+    specs = dict(given)
+    for value in constants:
+        array, name = value.const_value, str(value.name)
+        assert array is not None
+        if may_be_sizes(array.dtype, array.size):
+            skeleton.initializer.append(ir.serde.serialize_tensor(array))
+            skeleton.initializer[-1].name = name
+        else:
+            specs[name] = tuple(array.shape.numpy()), array.dtype
+    for name, (shape, dtype) in specs.items():
+        skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
+    model = onnx.helper.make_model(skeleton, opset_imports=own_opsets(opsets))
+    found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    kinds = (*found.value_info, *found.input, *found.output)
+    return {v.name: spec for v in kinds if (spec := spec_of(v.type)) is not None}
+
+
+ROWS, TIMES = "N", "·"
+_COUNTS = (5, 7)  # rows, for which shapes are inferred
+Specs = dict[str, Spec]  # by name
+
+
+def state_shapes(model: ir.Model) -> None:
+    """Give every value whose shape is known but for the number of rows that shape, in place.
+
+    What an operator with a body makes, or counts, is known only where it was known before.
+    """
+    nothing: list[Specs] = [{} for _ in _COUNTS]
+    _state(model.graph, model.graph.opset_imports, nothing)
+
+
+def rename_rows(graph: ir.Graph, name: str) -> None:
+    """Rename the number of rows in the shapes of what the nodes of a graph make."""
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for value in node.outputs:
+            if value.shape is not None:
+                value.shape = ir.Shape([d if isinstance(d, int) else _renamed(d, name) for d in value.shape])
+
+
+def _each(dim: ir.SymbolicDim) -> int | None:
+    """Return how many for each row, of what `in_rows` calls so."""
+    count, times, rows = (dim.value or "").rpartition(TIMES)
+    return int(count or 1) if rows == ROWS and (count.isdecimal() or not times) else None
+
+
+def _renamed(dim: ir.SymbolicDim, name: str) -> str | None:
+    return dim.value if _each(dim) is None else f"{str(dim.value).removesuffix(ROWS)}{name}"
+
+
+def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
+    """Shapes of one graph, then of the bodies in it, which see what is `outside` of them, for each count."""
+    known = [_inferred(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
+    for node in graph:
+        for value in node.outputs:
+            few, many = (specs.get(str(value.name)) for specs in known)
+            if few is not None and many is not None and not value.is_graph_output():
+                value.shape, value.dtype = _shape(few[0], many[0]), few[1]
+    for node in graph:
+        for body in _bodies(node):
+            _state(body, opsets, known)
+
+
+def _bodies(node: ir.Node) -> list[ir.Graph]:
+    return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
+
+
+def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
+    """Infer static shapes at so many rows, with those `outside`."""
+    made = {v for n in graph for v in n.outputs}
+    read = [v for v in _read(graph) if v not in made]
+    constants = [v for v in read if v.const_value is not None]
+    hidden = {n for n in graph if _bodies(n) or n.op_type == "Range"}
+    given: Specs = {}
+    for value in (*read, *(v for n in hidden for v in n.outputs)):
+        if value.const_value is None and (spec := _at(value, rows) or outside.get(str(value.name))):
+            given[str(value.name)] = spec
+    nodes = [ir.serde.serialize_node(n) for n in graph if n not in hidden]
+    return {**outside, **infer_graph(nodes, given, constants, opsets)}
+
+
+def _read(graph: ir.Graph) -> Iterable[ir.Value]:
+    """Return what the nodes of a graph read, each once, and its inputs."""
+    return dict.fromkeys([*graph.inputs, *(v for n in graph for v in n.inputs if v is not None)])
+
+
+def _at(value: ir.Value, rows: int) -> Spec | None:
+    """Its own shape, where it has one; what an input leaves open on axis 0 is its rows."""
+    if value.dtype is None or value.shape is None:
+        return None
+    dims: list[int] = []
+    for axis, dim in enumerate(value.shape):
+        if isinstance(dim, int):
+            dims.append(dim)
+        elif (each := _each(dim)) is not None:
+            dims.append(rows * each)
+        elif axis == 0 and value.is_graph_input():
+            dims.append(rows)
+        else:
+            return None
+    return tuple(dims), value.dtype
+
+
+def _shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
+    """Return the shape that is `few` and `many` at these counts."""
+    if len(few) != len(many):
+        return None
+    return ir.Shape([_dim(a, b) for a, b in zip(few, many, strict=True)])
+
+
+def _dim(few: int, many: int) -> int | str | None:
+    """Return a·N, a number, or None for what is neither."""
+    if few == many:
+        return few
+    each, rest = divmod(few, _COUNTS[0])
+    if rest or many != each * _COUNTS[1]:
+        return None
+    return in_rows(each)
+
+
+def in_rows(each: int) -> str:
+    """Return the name of a dimension of so many for each row."""
+    return ROWS if each == 1 else f"{each}{TIMES}{ROWS}"

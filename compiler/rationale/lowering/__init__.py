@@ -1,0 +1,190 @@
+"""From an ONNX file to a graph of operators that have rules.
+
+`lower(model)` is the story: load and check, bring to one opset, make the batch symbolic, fold what is
+constant, widen half precision to float32, rewrite operators that are defined by others, and note the shape of
+every value for one row.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rationale.graph.shapes import Spec
+from rationale.lowering.batch import (
+    ONE_SCALE,
+    free_batch,
+    how_rows_mix,
+    name_batch,
+    outputs_grow,
+    rows_on_axis_0,
+)
+from rationale.lowering.bodies import inline_bodies
+from rationale.lowering.control_flow.branches import OPERATORS as CONTROL_FLOW
+from rationale.lowering.control_flow.branches import inline_control_flow, rows_decide
+from rationale.lowering.inference import Shapes, Size, fix_lengths, infer, note_shapes
+from rationale.lowering.loading.load import load, standardise
+from rationale.lowering.precision import Narrow, narrow, on_cpu, widen
+from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
+from rationale.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
+from rationale.lowering.rewrites.microsoft import needs_gpu
+from rationale.lowering.sizes import at_batch, check_sizes, fold_sizes, fold_weights
+from rationale.rules.rule import find_rule
+
+__all__ = ["Lowered", "lower", "narrow", "plain_for", "with_model"]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A model ready for the walk.
+
+    Attributes:
+        source: the model as given, but for a symbolic batch; what the combined graph is checked against.
+        model: the lowered graph, in float32 or float64; names of the source's values are kept.
+        narrow: what the source holds in half precision.
+        specs: row shape and dtype of each value, by name.
+        constants: what values come to that depend on nothing but sizes of one row, by name.
+        batched: names of the values whose axis 0 grows with the batch.
+        single_row_only: whether the model's nodes are right for one row alone: its batch was fixed at 1, and
+            moves.
+        lengths: that the source leaves open, by name.
+    """
+
+    source: onnx.ModelProto
+    digest: str
+    model: ir.Model
+    narrow: Narrow
+    specs: dict[str, Spec]
+    constants: dict[str, np.ndarray]
+    batched: frozenset[str]
+    warnings: tuple[str, ...]
+    single_row_only: bool = False
+    lengths: Mapping[str, Size] = field(default_factory=dict)
+
+
+def lower(
+    model: str | Path | onnx.ModelProto,
+    sizes: Mapping[str, int] | None = None,
+    references: Shapes | None = None,
+) -> Lowered:
+    """Bring a model to operators that have rules.
+
+    Args:
+        sizes: lengths that the model leaves open, by name.
+        references: shapes of the references, by input; they say the others.
+
+    Raises:
+        InvalidModelError, UnsupportedModelError, InvalidOptionError: each with what to do.
+    """
+    loaded = load(model)
+    lowered = standardise(loaded.model)
+    lengths = fix_lengths(lowered, sizes or {}, references or {})
+    on_gpu = sorted({node.op_type for node in lowered.graph if node.domain == MICROSOFT and needs_gpu(node)})
+    shared = any(node.op_type in ONE_SCALE for node in lowered.graph)
+    rewrite_domain(lowered, MICROSOFT)
+    given = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
+    fold_weights(lowered)
+    freed = lowered.clone()
+    fixed = name_batch(freed)
+    _free_batch(freed, fixed)
+    check_sizes(freed, infer(freed, 1))
+    alone = fixed and (shared or _is_single_row_only(lowered, freed))
+    source = ir.serde.serialize_model(freed) if fixed and not alone else given
+    halves = widen(lowered)
+    settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)
+    _unroll(lowered, settle)
+    if inline_bodies(lowered, _is_known):
+        fold_weights(lowered)
+        _unroll(lowered, settle)
+    rewrite(lowered, only=("CastLike",))  # a constant of another's type is one: how a Pow is rewritten
+    fold_weights(lowered)
+    rewrite(lowered)
+    share_prefixes(lowered)
+    fold_weights(lowered)
+    if alone:
+        name_batch(lowered)
+    else:
+        _free_batch(lowered, fixed)
+    warnings = (*loaded.warnings, *_notes(fixed, halves, on_gpu))
+    known = _known_of(lowered, alone)
+    return Lowered(source, loaded.digest, lowered, halves, *known, warnings, alone, lengths)
+
+
+def with_model(lowered: Lowered, model: ir.Model) -> Lowered:
+    """Return `lowered` with another graph for the model."""
+    note_shapes(model)
+    specs, constants, batched = _known_of(model, lowered.single_row_only)
+    return replace(lowered, model=model, specs=specs, constants=constants, batched=batched)
+
+
+def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
+    """`specs`, `constants` and `batched` of a lowered model."""
+    specs, constants = at_batch(model, 1)
+    check_sizes(model, specs)
+    batched = rows_on_axis_0(specs, infer(model, 2) if alone else at_batch(model, 2)[0])
+    if alone:
+        batched &= {str(v.name) for v in model.graph.inputs}
+    return specs, constants, batched
+
+
+def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
+    """Tell whether its nodes are right for one row alone, those included by which ONNX defines others."""
+    opened = model.clone()
+    if inline_bodies(opened, _is_known):
+        fold_weights(opened)
+        _free_batch(opened, fixed=True)
+        freed = opened
+    return (
+        rows_decide(freed) or not outputs_grow(freed) or how_rows_mix(freed, batch_leading=True) is not None
+    )
+
+
+def _is_known(op_type: str, domain: str) -> bool:
+    return find_rule(op_type, domain) is not None or is_rewritten(op_type, domain)
+
+
+def _free_batch(model: ir.Model, fixed: bool) -> None:
+    """Each needs what the other one finds: a size is constant where the batch is known to stay on axis 0."""
+    free_batch(model, fixed)
+    while fold_sizes(model):
+        free_batch(model, fixed)
+
+
+def _unroll(model: ir.Model, settle: Callable[[ir.Model], object]) -> None:
+    if not CONTROL_FLOW.isdisjoint(node.op_type for node in model.graph):
+        inline_control_flow(model, settle)
+
+
+def _fold_all_sizes(model: ir.Model) -> None:
+    """For a model whose nodes are right for one row alone: the batch's size is 1 wherever it is read."""
+    while fold_sizes(model):
+        continue
+
+
+def _notes(fixed: bool, halves: Narrow, on_gpu: Sequence[str]) -> list[str]:
+    notes = ["the batch was fixed at 1; it is symbolic in the entries"] if fixed else []
+    if on_gpu:
+        names = ", ".join(on_gpu)
+        notes.append(f"ONNX Runtime has no CPU kernel for this {names}; the entries hold ONNX's operators")
+    if halves.dtypes:
+        names = " and ".join(sorted(dtype.name.lower() for dtype in halves.dtypes))
+        notes.append(f"the model computes in {names}; its explanation does in float32")
+    if ir.DataType.BFLOAT16 in halves.edges.values():
+        notes.append(
+            "the gateway does not carry bfloat16: export the model with float32 inputs and outputs to serve "
+            "it there"
+        )
+    return notes
+
+
+def plain_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[str]]:
+    """Return the plain model that the provider can run, and notes about it for the user."""
+    if provider != "cpu" or ir.DataType.BFLOAT16 not in lowered.narrow.dtypes:
+        return lowered.source, []
+    model, _ = on_cpu(ir.from_proto(lowered.source))
+    note = "ONNX Runtime has no CPU kernels for bfloat16: the plain entry computes in float32, too"
+    return ir.serde.serialize_model(model), [note]

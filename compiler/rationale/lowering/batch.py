@@ -1,0 +1,223 @@
+"""Axis 0 is the batch: made symbolic where it was fixed at 1, and followed through the graph."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.graph.nodes import new_constant, reached_from
+from rationale.graph.shapes import Spec
+from rationale.lowering.inference import BATCH, infer_each
+from rationale.manifest import is_float
+from rationale.runtime.session import Runner
+
+SAME = 1e-3  # of the largest value: rows that mix differ by far more
+ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})  # of all rows of a batch
+_SHAPE_READERS = frozenset({"Shape", "Size"})
+_RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+
+
+def free_batch(model: ir.Model, fixed: bool) -> None:
+    """Make the batch symbolic, in place.
+
+    A Reshape (Flatten, Squeeze, Unsqueeze) of batched rows is row-major, so a batch on axis 0 stays there:
+    its target becomes [−1, *row shape], whatever the exporter had computed or written there.
+
+    Args:
+        fixed: whether the batch was fixed at 1: then the sizes of a Reshape say nothing of where it is.
+
+    Raises:
+        UnsupportedModelError: a batch fixed at another size.
+    """
+    name_batch(model)
+    specs, two = infer_each(model, (1, 2))
+    batched = dependent_on_rows(model)
+    sized = dependent_on_batch(model)
+    elsewhere = _elsewhere(specs, two)
+    for node in list(model.graph):
+        data = node.inputs[0] if node.op_type in _RESHAPES and not node.domain else None
+        is_known = not fixed or node.op_type == "Unsqueeze"  # [N, …] to [1, N, …], or [L·N, …] to [L, N, …]
+        moved = is_known and node.outputs[0].name in elsewhere
+        if data is not None and data.name in batched and data.name not in elsewhere and not moved:
+            _reshape_rows(model, node, specs)
+    passes.RemoveUnusedNodesPass()(model)
+    for node in model.graph:  # what the exporter noted may hold the old batch
+        for value in node.outputs:
+            spec = specs.get(str(value.name))
+            unknown = value.name in elsewhere or (value.name in sized and value.name not in batched)
+            value.shape = None if unknown else _symbolic(spec, value.name in batched)
+            if spec is not None:
+                value.dtype = spec[1]
+
+
+def name_batch(model: ir.Model) -> bool:
+    """Make axis 0 of every input N, in place; return True where it had been 1.
+
+    Raises:
+        UnsupportedModelError: a batch fixed at another size.
+    """
+    fixed = False
+    for value in model.graph.inputs:
+        if value.shape is None or value.shape.rank() == 0:
+            continue
+        first = value.shape[0]
+        if isinstance(first, int) and first != 1:
+            raise UnsupportedModelError(
+                f"input {value.name!r} has a fixed batch of {first}. Export the model with a dynamic batch "
+                "on axis 0 (dynamic_axes or dynamic_shapes in torch.onnx.export), or with a batch of 1."
+            )
+        fixed |= isinstance(first, int)
+        value.shape = ir.Shape([BATCH, *value.shape[1:]])
+    return fixed
+
+
+def outputs_grow(model: ir.Model) -> bool:
+    """Tell whether axis 0 of every output is the batch's, as far as shapes are known."""
+    one, two = infer_each(model, (1, 2))
+    known = {str(v.name) for v in model.graph.outputs} & one.keys() & two.keys()
+    return known <= rows_on_axis_0(one, two)
+
+
+def how_rows_mix(
+    model: ir.Model,
+    single: ir.Model | None = None,
+    outputs: Sequence[str] | None = None,
+    *,
+    batch_leading: bool = False,
+) -> str | None:
+    """Return how the model differs on a batch of two rows from each row alone; None where it does not.
+
+    Args:
+        single: another model that is asked for the rows.
+        outputs: those that are compared; all of them by default.
+        batch_leading: whether rows have to stand on axis 0 of the answer, or on an axis before it.
+    """
+    rows = _two_rows(model)
+    if rows is None:
+        return None
+    try:
+        both, alone = _answers(model, single or model, rows, outputs)
+    except InvalidModelError as error:
+        return f"the model does not run on batches of two rows and of one: {error}"
+    apart = all(_stay_apart(both[name], [a[name] for a in alone], batch_leading) for name in both)
+    return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
+
+
+def _two_rows(model: ir.Model) -> dict[str, np.ndarray] | None:
+    """Floats are drawn; of others a row of zeros and one of ones: ids of every table, both sides of a mask.
+
+    None where a shape or type is not known, and for texts.
+    """
+    random = np.random.default_rng(0)
+    rows = {}
+    for value in model.graph.inputs:
+        if value.dtype is None or value.shape is None or value.dtype == ir.DataType.STRING:
+            return None
+        dims = [2 if i == 0 else d for i, d in enumerate(value.shape)]
+        shape = [d for d in dims if isinstance(d, int)]
+        if len(shape) < len(dims):
+            return None
+        draw = random.uniform(0.2, 0.8, shape) if value.dtype.is_floating_point() else np.zeros(shape)
+        if shape and not value.dtype.is_floating_point():
+            draw[1] = 1
+        rows[str(value.name)] = draw.astype(value.dtype.numpy())
+    return rows
+
+
+def _answers(
+    model: ir.Model, single: ir.Model, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
+) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+    """To both rows and to each; for zeros in place of ones (lengths, say) where it does not run on these."""
+    together = Runner(model, optimise=False, given=True)
+    one = Runner(single, optimise=False, given=True)
+
+    def answers(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+        each = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(2)]
+        return together(rows, outputs), [one(row, outputs) for row in each]
+
+    try:
+        return answers(rows)
+    except InvalidModelError:
+        return answers({n: a if is_float(a.dtype) else np.zeros_like(a) for n, a in rows.items()})
+
+
+def _stay_apart(both: np.ndarray, alone: Sequence[np.ndarray], batch_leading: bool) -> bool:
+    """Tell whether the rows stand next to each other in the answer to both, on whatever axis or in front."""
+    arrays = (both, *alone)
+    if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
+        return False
+    rows = [np.asarray(a, np.float64) for a in alone]
+    near = max(np.abs(a[np.isfinite(a)]).max(initial=1e-3) for a in rows) * SAME
+    if batch_leading and both.shape[1:] not in (rows[0].shape, rows[0].shape[1:]):
+        return False
+    return rows[0].shape == rows[1].shape and any(
+        np.allclose(
+            np.asarray(both, np.float64).reshape(parts, 2, rows[0].size // parts),
+            np.stack([a.reshape(parts, -1) for a in rows], axis=1),
+            0,
+            near,
+            equal_nan=True,
+        )
+        for parts in _parts_of_rows(both.shape, rows[0].shape)
+        if parts == 1 or not batch_leading
+    )
+
+
+def _parts_of_rows(both: tuple[int, ...], row: tuple[int, ...]) -> Iterator[int]:
+    """Into how many parts rows may be cut so that the same part of each stands behind the other's.
+
+    1 for [2, …], an axis in front or axis 0; as many as stand before another axis, and of that one's parts.
+    """
+    if both == (2, *row):
+        yield 1
+    for axis, length in enumerate(row):
+        if both == (*row[:axis], 2 * length, *row[axis + 1 :]):
+            divisors = (n for n in range(1, length + 1) if length % n == 0)
+            yield from (math.prod(row[:axis]) * n for n in divisors)
+
+
+def _elsewhere(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
+    """Return the names of the values that are known to grow with the batch, and not on axis 0."""
+    common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
+    return frozenset(name for name, (a, b) in common.items() if a != b and a[:1] == b[:1])
+
+
+def _symbolic(spec: Spec | None, batched: bool) -> ir.Shape | None:
+    if spec is None or not batched or not spec[0]:
+        return None if spec is None else ir.Shape(spec[0])
+    first, *others = spec[0]
+    return ir.Shape([BATCH if first == 1 else None, *others])
+
+
+def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> None:
+    shape, _ = specs.get(name := str(node.outputs[0].name), ((), None))
+    if not shape or f"{name}/shape" in model.graph.initializers:  # or done before
+        return
+    target = new_constant(model.graph, f"{name}/shape", np.asarray([-1, *shape[1:]], np.int64))
+    node.op_type = "Reshape"
+    node.attributes.clear()
+    node.resize_inputs(2)
+    node.replace_input_with(1, target)
+
+
+def dependent_on_rows(model: ir.Model) -> frozenset[str]:
+    """Return the names of the values that hold rows: whatever data of a batched input flows into."""
+    return reached_from(_batched_inputs(model), (n for n in model.graph if n.op_type not in _SHAPE_READERS))
+
+
+def rows_on_axis_0(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
+    """Return the names of the values whose axis 0 grows with the batch, by what one row and two show."""
+    common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
+    return frozenset(name for name, (a, b) in common.items() if a and b == (2 * a[0], *a[1:]))
+
+
+def dependent_on_batch(model: ir.Model) -> frozenset[str]:
+    """Return the names of the values that hold rows, or sizes that grow with their number."""
+    return reached_from(_batched_inputs(model), model.graph)
+
+
+def _batched_inputs(model: ir.Model) -> list[str]:
+    return [str(v.name) for v in model.graph.inputs if v.shape is None or v.shape.rank()]

@@ -1,0 +1,175 @@
+"""Branches, bodies and functions of nodes: read as graphs, and operators that ONNX itself defines by others.
+
+The function body of such an operator takes its place. Later opsets add them (SwiGLU, say), and they work by
+themselves: what has a rule or a rewrite of ours keeps it, for everything else the standard's own definition
+is what is explained.
+"""
+
+from collections.abc import Callable, Iterator, MutableSequence
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.nodes import graphs_of
+from rationale.lowering.inference import note_shapes
+
+
+def inner_protos(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Return the branches and bodies of a node in a file."""
+    return [g for attribute in node.attribute for g in (attribute.g, *attribute.graphs) if g.node]
+
+
+def node_lists(*lists: MutableSequence[onnx.NodeProto]) -> Iterator[MutableSequence[onnx.NodeProto]]:
+    """Yield lists of nodes in a file, and those of the branches and bodies inside them."""
+    for nodes in lists:
+        yield nodes
+        yield from node_lists(*(graph.node for node in nodes for graph in inner_protos(node)))
+
+
+def all_node_lists(proto: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]:
+    """Those of the graph and of functions."""
+    return node_lists(proto.graph.node, *(function.node for function in proto.functions))
+
+
+def name_outputs(graph: ir.Graph) -> None:
+    """Give a graph values of its own for outputs that are inputs, constants, outer values or twice there."""
+    inside = {v for node in graph for v in node.outputs}
+    for i, value in enumerate(list(graph.outputs)):
+        if value in inside and value not in list(graph.outputs)[:i]:
+            continue
+        own = ir.node("Identity", [value], name=f"{value.name}/output_{i}")
+        own.outputs[0].name, own.outputs[0].type = own.name, value.type
+        own.outputs[0].shape = value.shape
+        graph.append(own)
+        graph.outputs[i] = own.outputs[0]
+
+
+def let_go(node: ir.Node) -> None:
+    """Detach what the branches and bodies of a removed node read, so that they no longer use it."""
+    for attribute in node.attributes.values():
+        for graph in graphs_of(attribute):
+            for inner in graph:
+                let_go(inner)
+                for i in range(len(inner.inputs)):
+                    inner.replace_input_with(i, None)
+
+
+DOMAIN = "rationale.body"  # of the functions, until they are inlined
+DEEPEST = 8  # bodies within bodies
+_LEFT = frozenset({"Range", "Bernoulli", "SequenceMap"})
+"""Sizes, random numbers and sequences: no body of theirs carries an attribution."""
+
+
+def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool:
+    """Replace, in place, every node of floats that has a function body; return whether there was any.
+
+    Args:
+        is_known: whether an operator of a domain has a rule or a rewrite.
+    """
+    found = False
+    for _ in range(DEEPEST):
+        nodes = [
+            node for node in model.graph if not is_known(node.op_type, node.domain) and _has_body(model, node)
+        ]
+        if not nodes:
+            break
+        note_shapes(model)
+        called = [_made_call(model, node) for node in nodes if _has_floats(node)]
+        if not any(called):
+            break
+        found = True
+        passes.InlinePass(lambda function: function.domain == DOMAIN)(model)
+        passes.RemoveUnusedFunctionsPass()(model)
+        passes.RemoveUnusedNodesPass()(model)  # of outputs that have no name
+        model.graph.opset_imports.pop(DOMAIN, None)
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+    return found
+
+
+def has_body(op_type: str, opset: int) -> bool:
+    """Tell whether ONNX defines an operator of ai.onnx by others."""
+    try:
+        schema: Any = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function) and op_type not in _LEFT
+
+
+def _has_body(model: ir.Model, node: ir.Node) -> bool:
+    return node.domain in ("", "ai.onnx") and has_body(node.op_type, model.graph.opset_imports.get("", 21))
+
+
+def _has_floats(node: ir.Node) -> bool:
+    """Tell whether it computes floats, or from floats; True where a type is not known."""
+    values = [v for v in (*node.inputs, *node.outputs) if v is not None]
+    return any(v.dtype is None or v.dtype.is_floating_point() for v in values)
+
+
+def _made_call(model: ir.Model, node: ir.Node) -> bool:
+    """Make the node a call of its body; return False where the body needs types that are not known."""
+    opset = model.graph.opset_imports.get("", 21)
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    for name, attribute in schema.attributes.items():
+        if name not in node.attributes and attribute.default_value.name:
+            node.attributes[name] = ir.from_proto(attribute.default_value)
+    proto = _body(schema, node, opset)
+    if proto is None:
+        return False
+    _complete(proto, node)
+    proto.domain, proto.name = DOMAIN, f"{node.op_type}/{node.name or node.outputs[0].name}"
+    function = ir.from_proto(proto)
+    function.opset_imports[""] = opset
+    model.functions[function.identifier()] = function
+    model.graph.opset_imports[DOMAIN] = 1
+    node.domain, node.op_type, node.version = DOMAIN, proto.name, None
+    return True
+
+
+def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
+    """Return the newest definition in the operators of the opset."""
+    proto = onnx.FunctionProto()
+    fixed = [v for v in schema.function_opset_versions if v <= opset]
+    if schema.has_function and fixed:
+        proto.ParseFromString(schema.get_function_with_opset_version(max(fixed)))
+        return proto
+    chosen = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
+    types = [_type(v) for v in node.inputs]
+    if not chosen or None in types:
+        return None
+    serialised = ir.serde.serialize_node(node).SerializeToString()
+    try:
+        body = schema.get_context_dependent_function_with_opset_version(max(chosen), serialised, types)
+    except RuntimeError as error:  # an attribute or a type that the definition does not foresee
+        raise UnsupportedModelError(
+            f"{node.op_type} node {node.name!r}: ONNX has no definition of it for these inputs: {error}"
+        ) from error
+    proto.ParseFromString(body)
+    return proto
+
+
+def _complete(proto: onnx.FunctionProto, node: ir.Node) -> None:
+    """Leave out outputs that the node lacks; an Identity makes those that the body does not compute."""
+    del proto.output[len(node.outputs) :]
+    computed = {name for inner in proto.node for name in inner.output}
+    for name in proto.output:
+        if name not in computed:
+            proto.node.append(onnx.helper.make_node("Identity", [proto.input[0]], [name]))
+
+
+def _type(value: ir.Value | None) -> bytes | None:
+    """Return a serialised type; empty for an input that is left out, None where it is not known."""
+    if value is None:
+        return b""
+    if value.dtype is None:
+        return None
+    proto = onnx.TypeProto()
+    proto.tensor_type.elem_type = int(value.dtype)
+    if value.shape is not None:
+        for dim in value.shape:
+            entry = proto.tensor_type.shape.dim.add()
+            if isinstance(dim, int):
+                entry.dim_value = dim
+    return proto.SerializeToString()

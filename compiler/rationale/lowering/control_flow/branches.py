@@ -1,0 +1,387 @@
+"""If, Loop and Scan become the nodes that they run: every method then walks them as any other.
+
+A condition that is constant chooses its branch at compile time. One that is data computes both branches and
+chooses with Where. A Loop is unrolled up to its trip count, or to what bounds one that is data; a Scan over
+the length of its axis. An iteration that does not run, as data has it, keeps the old values.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.nodes import names_read, stand_for
+from rationale.lowering.batch import dependent_on_batch
+from rationale.lowering.bodies import let_go, name_outputs
+from rationale.lowering.control_flow.bounds import positions_read, span
+from rationale.lowering.control_flow.known import constants_of
+from rationale.lowering.control_flow.sequences import OPERATORS as SEQUENCES
+from rationale.lowering.control_flow.sequences import resolve_sequences
+from rationale.lowering.inference import BATCH, infer, note_shapes
+from rationale.lowering.rewrites.engine import Rewriting
+from rationale.lowering.sizes import fold_weights
+
+LIMIT = 20_000  # nodes that unrolling may add
+REASON = "rationale.reason"  # the metadata of a node that stays: why
+_BRANCHING = frozenset({"If", "Loop", "Scan"})
+OPERATORS = _BRANCHING | SEQUENCES
+
+
+class _StaysError(Exception):
+    """The node cannot be replaced; the text says why, and what to do."""
+
+
+def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -> bool:
+    """Replace If, Loop and Scan, in place; return True where anything was replaced.
+
+    What cannot be replaced stays, with the reason in its metadata: it matters only where it is on a path.
+
+    Args:
+        settle: infers shapes and computes what depends on sizes alone, in place, after each round.
+    """
+    resolve_sequences(model)
+    if not _waiting(model.graph):
+        return False
+    for graph in model.graph.subgraphs():
+        name_outputs(graph)
+    passes.LiftSubgraphInitializersToMainGraphPass()(model)
+    inliner, changed = _Inliner(model), False
+    while _waiting(model.graph):
+        settle(model)
+        note_shapes(model)
+        inliner.check_shapes()
+        nodes = _waiting(model.graph)
+        replaced = [inliner.replace(node) for node in nodes]
+        if not any(replaced):  # nothing is left that only waits for another to be known
+            inliner.by_data = True
+            if not any(inliner.replace(node) for node in nodes):
+                break
+            inliner.by_data = False
+        changed = True
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
+        passes.RemoveUnusedNodesPass()(model)
+        fold_weights(model)
+        resolve_sequences(model)
+    note_shapes(model)
+    inliner.check_shapes()
+    passes.IdentityEliminationPass()(model)
+    for graph in model.graph.subgraphs():  # of which it may take outputs that were their own
+        name_outputs(graph)
+    note_shapes(model)
+    return changed
+
+
+def rows_decide(model: ir.Model) -> bool:
+    """Tell whether a condition may depend on the rows, or a Scan runs over them: each row has its own."""
+    rows = dependent_on_batch(model)
+    for node in _waiting(model.graph):
+        if node.op_type == "Scan" and _scans_rows(node):
+            return True
+        given = {v.name for v in node.inputs[: 1 if node.op_type == "If" else 2] if v is not None}
+        body = node.attributes["body"].as_graph() if node.op_type == "Loop" else None
+        ends = body is not None and not _endless(body) and not rows.isdisjoint(names_read(node))
+        if node.op_type != "Scan" and (ends or not rows.isdisjoint(given)):
+            return True
+    return False
+
+
+def _scans_rows(node: ir.Node) -> bool:
+    """Tell whether each step of a Scan is a row of the batch, for all that it reads step by step."""
+    count = node.attributes["num_scan_inputs"].as_int()
+    scanned = zip(node.inputs[-count:], _ints(node, "scan_input_axes", count), strict=True)
+    return all(v is not None and v.shape is not None and v.shape[axis] == BATCH for v, axis in scanned)
+
+
+def _waiting(graph: ir.Graph) -> list[ir.Node]:
+    return [n for n in graph if n.op_type in _BRANCHING and not n.domain]
+
+
+@dataclass
+class _Inliner:
+    """Replaces one node after the other.
+
+    Attributes:
+        by_data: whether conditions that are not constant are taken as data.
+        alternatives: pairs of values between which a Where chooses: they must have one shape.
+    """
+
+    model: ir.Model
+    by_data: bool = False
+    added: int = 0
+    names: int = 0
+    alternatives: list[tuple[str, ir.Value, ir.Value]] = field(default_factory=list)
+
+    def replace(self, node: ir.Node) -> bool:
+        graph, op, before = self.model.graph, Rewriting(self.model.graph, node), self.added
+        op.count = self.names
+        try:
+            outputs = {"If": self._if, "Loop": self._loop, "Scan": self._scan}[node.op_type](op, node)
+        except _StaysError as reason:
+            node.metadata_props[REASON], self.added = str(reason), before
+            op.withdraw()
+            return False
+        finally:
+            self.names = op.count
+        taken: set[ir.Value] = set()
+        for old, new in zip(node.outputs, outputs, strict=True):
+            if not old.name:
+                continue
+            own = new.producer() in op.emitted and new not in taken
+            value = new if own else op.Identity(new)
+            taken.add(value)
+            stand_for(old, value)
+        graph.remove(node, safe=True)
+        let_go(node)
+        return True
+
+    def check_shapes(self) -> None:
+        """Raise UnsupportedModelError where a condition chooses between values of different shapes."""
+        unknown = any(v.shape is None for _, *pair in self.alternatives for v in pair)
+        alone = infer(self.model, 1) if unknown else {}  # a Where of two shapes leaves all others unnoted
+        for name, *pair in self.alternatives:
+            a, b = (alone.get(str(v.name), (None,))[0] if v.shape is None else v.shape for v in pair)
+            if a is None or b is None:
+                continue
+            if len(a) != len(b) or any(map(_differ, a, b)):
+                raise UnsupportedModelError(
+                    f"node {name!r}: a condition that is data chooses between the shapes {list(a)} and "
+                    f"{list(b)}. Both must be the same."
+                )
+
+    # -- the operators --------------------------------------------------------------------------------
+
+    def _if(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
+        condition = _present(node.inputs[0])
+        then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
+        (known,) = constants_of(self.model, [condition])
+        if known is not None:
+            return self._splice(op, then if known.all() else other, [])
+        if not self.by_data:
+            raise _StaysError("its condition is not known before the model runs")
+        _refuse_sequences(node)
+        yes, no = self._splice(op, then, []), self._splice(op, other, [])
+        return self._chosen(op, node, _scalar(op, condition), yes, no)
+
+    def _loop(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
+        body = node.attributes["body"].as_graph()
+        count, start, *initial = [*node.inputs, None][: max(2, len(node.inputs))]
+        carried = [_present(v) for v in initial]
+        collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(carried) :]]
+        most, trips = self._trips(op, count, body)
+        running = _Running(op, self.model, start)
+        too_long = most * len(body) + self.added > LIMIT
+        if running.may and too_long and (_endless(body) or trips is not None):
+            raise _StaysError(_TOO_LONG)
+        t = 0
+        while t < most and running.may:
+            if t > LIMIT:
+                raise _StaysError(_TOO_LONG)
+            index, true = op.constant(np.asarray(t, np.int64)), op.constant(np.asarray(True))
+            if trips is not None:
+                running.go_on(op.Less(index, trips), [])
+            self._check_loop(node, running, most, len(carried))
+            going, *new = self._splice(op, body, [index, true, *carried])
+            states, parts = new[: len(carried)], new[len(carried) :]
+            for values, part in zip(collected, parts, strict=True):
+                values.append(part)
+            if running.mask is not None:
+                states = self._chosen(op, node, running.mask, states, carried)
+            carried = running.go_on(going, states)
+            t += 1
+        outputs = body.outputs[1 + len(carried) :]
+        return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
+
+    def _trips(self, op: Rewriting, count: ir.Value | None, body: ir.Graph) -> tuple[float, ir.Value | None]:
+        """Return how often a Loop runs at most, infinite without a bound; and how often, [], if that is data.
+
+        Raises _StaysError: it is data, and nothing bounds it.
+        """
+        if count is None:
+            return positions_read(body), None
+        (known,) = constants_of(self.model, [count])
+        if known is not None:
+            return known.item() if known.item() <= LIMIT else positions_read(body), None
+        if not self.by_data:
+            raise _StaysError("its trip count is not known before the model runs")
+        most = min(span(count)[1], positions_read(body))
+        if most > LIMIT:
+            raise _StaysError(_UNBOUNDED_COUNT)
+        return most, _scalar(op, count)
+
+    def _check_loop(self, node: ir.Node, running: "_Running", most: float, carried: int) -> None:
+        """Raise _StaysError for a condition that is data, where it cannot be followed."""
+        if running.mask is None:
+            return
+        if math.isinf(most):
+            raise _StaysError(_UNBOUNDED)
+        if not self.by_data:
+            raise _StaysError("whether it goes on is not known before the model runs")
+        if any(v.name and (v.uses() or v.is_graph_output()) for v in node.outputs[carried:]):
+            raise _StaysError(_RAGGED)
+
+    def _scan(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
+        body, count = node.attributes["body"].as_graph(), node.attributes["num_scan_inputs"].as_int()
+        inputs = [_present(v) for v in node.inputs]
+        states, sequences = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
+        axes, backwards = (_ints(node, f"scan_input_{name}", count) for name in ("axes", "directions"))
+        lanes = [_slices(op, x, axis, back) for x, axis, back in zip(sequences, axes, backwards, strict=True)]
+        collected: list[list[ir.Value]] = [[] for _ in body.outputs[len(states) :]]
+        for parts in zip(*lanes, strict=True):
+            new = self._splice(op, body, [*states, *parts])
+            states = new[: len(states)]
+            for values, part in zip(collected, new[len(states) :], strict=True):
+                values.append(part)
+        directions = _ints(node, "scan_output_directions", len(collected))
+        turned = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
+        output_axes = _ints(node, "scan_output_axes", len(collected))
+        return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, output_axes, strict=True))]
+
+    # -- what they share ------------------------------------------------------------------------------
+
+    def _splice(self, op: Rewriting, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
+        """Insert a copy of the body before the node, with `given` as its inputs; return its outputs."""
+        copy = body.clone(allow_outer_scope_values=True)
+        mapped = dict(zip(copy.inputs, given, strict=True))
+        outputs = [mapped.get(v, v) for v in copy.outputs]
+        copy.outputs.clear()
+        for value in copy.inputs:
+            ir.convenience.replace_all_uses_with(value, mapped[value], replace_graph_outputs=True)
+        nodes = list(copy)
+        self.added += len(nodes)
+        if self.added > LIMIT:
+            raise _StaysError(_TOO_LONG)
+        copy.remove(nodes)
+        for node in nodes:
+            name = op.fresh(node.op_type)
+            node.name = name
+            for i, value in enumerate(node.outputs):
+                value.name, value.shape = f"{name}.{i}" if value.name else "", None
+        op.insert(nodes)
+        return outputs
+
+    def _chosen(
+        self,
+        op: Rewriting,
+        node: ir.Node,
+        condition: ir.Value,
+        yes: Sequence[ir.Value],
+        no: Sequence[ir.Value],
+    ) -> list[ir.Value]:
+        pairs = list(zip(yes, no, strict=True))
+        name = str(node.name or node.outputs[0].name)
+        self.alternatives += [(name, a, b) for a, b in pairs if a is not b]
+        return [a if a is b else op.Where(condition, a, b) for a, b in pairs]
+
+
+class _Running:
+    """Whether a Loop's next iteration runs.
+
+    Attributes:
+        may: False where it certainly does not.
+        mask: the condition where it is data.
+    """
+
+    def __init__(self, op: Rewriting, model: ir.Model, start: ir.Value | None) -> None:
+        self.op, self.model, self.may = op, model, True
+        self.mask: ir.Value | None = None
+        if start is not None:
+            self.go_on(start, [])
+
+    def go_on(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
+        """Take the next condition; return the states, as constants where they are constant."""
+        known, *others = constants_of(self.model, [condition, *states])
+        if known is None:
+            here = _scalar(self.op, condition)
+            self.mask = here if self.mask is None else self.op.And(self.mask, here)
+        else:
+            self.may = bool(known.all())
+        return [
+            v if a is None or v.producer() is None else self.op.constant(a)
+            for v, a in zip(states, others, strict=True)
+        ]
+
+
+_UNBOUNDED_COUNT = (
+    "its trip count is computed from data, and nothing bounds it: unrolling it has to end somewhere. "
+    "Export with Min(trip count, the most iterations that may be needed). A Clip, a remainder, an ArgMax, a "
+    "count along an axis or a tensor that is read at the number of the iteration bounds it, too"
+)
+_UNBOUNDED = (
+    "it runs until a condition on data fails, and nothing bounds how often. Export with a trip count (the "
+    "most iterations that may be needed) beside the condition"
+)
+_TOO_LONG = f"unrolled, the model would have more than {LIMIT} nodes. Explain fewer steps"
+_RAGGED = (
+    "how many values it collects depends on data. Export with a constant number of iterations, or explain an "
+    "output that does not depend on what it collects"
+)
+
+
+def _present(value: ir.Value | None) -> ir.Value:
+    if value is None:
+        raise _StaysError("an input of it is left out")
+    return value
+
+
+def _differ(a: object, b: object) -> bool:
+    """Tell whether two sizes are known, and are not the same."""
+    return isinstance(a, int) and isinstance(b, int) and a != b
+
+
+def _refuse_sequences(node: ir.Node) -> None:
+    for value in node.outputs:
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            raise _StaysError("a condition that is data chooses between sequences")
+
+
+def _endless(body: ir.Graph) -> bool:
+    """Tell whether a body hands its condition on as it is, so that only the trip count ends the Loop."""
+    going = body.outputs[0]
+    node = going.producer()
+    while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
+        going = node.inputs[0]
+        node = going.producer()
+    return going is body.inputs[1] or (node is None and going.const_value is not None)
+
+
+def _scalar(op: Rewriting, x: ir.Value) -> ir.Value:
+    """Return a condition or a count [] or [1] as []."""
+    return op.Reshape(x, op.constant(np.zeros(0, np.int64)))
+
+
+def _ints(node: ir.Node, name: str, count: int) -> Sequence[int]:
+    """Return a list attribute of Scan: zeros where it is left out."""
+    return node.attributes[name].as_ints() if name in node.attributes else [0] * count
+
+
+def _slices(op: Rewriting, x: ir.Value, axis: int, backwards: int) -> list[ir.Value]:
+    """Return the slices of x along an axis, without that axis."""
+    if x.shape is None or not isinstance(x.shape[axis], int):
+        raise _StaysError(
+            f"the length of {x.name!r} along axis {axis}, over which it runs, is not known before the model "
+            "runs. Export with a fixed length"
+        )
+    count = int(str(x.shape[axis]))
+    if count == 0:
+        raise _StaysError(f"it runs over {x.name!r}, which is empty")
+    parts = [op.Squeeze(part, [axis]) for part in op.split(x, [1] * count, axis=axis)]
+    return parts[::-1] if backwards else parts
+
+
+def _joined(op: Rewriting, parts: list[ir.Value], axis: int) -> ir.Value:
+    """Stack the parts along a new axis."""
+    return op.concat([op.Unsqueeze(v, [axis]) for v in parts], axis=axis)
+
+
+def _stacked(op: Rewriting, like: ir.Value, parts: list[ir.Value]) -> ir.Value:
+    """Return what a Loop collects, along a new axis 0."""
+    if parts:
+        return _joined(op, parts, 0)
+    shape = [] if like.shape is None else list(like.shape)
+    if like.dtype is None or like.shape is None or not all(isinstance(d, int) for d in shape):
+        raise _StaysError("it never runs, and the shape of what it would collect is not known")
+    return op.constant(np.zeros((0, *(int(str(d)) for d in shape)), like.dtype.numpy()))

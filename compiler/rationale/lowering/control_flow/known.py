@@ -1,0 +1,58 @@
+"""What is known of values before the model runs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.graph.nodes import LISTS, RANDOM, extract, graphs_of
+from rationale.lowering.sizes import fold_weights
+
+
+def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray | None]:
+    """Return the array of each value that depends on constants alone, and None for the others.
+
+    Raises:
+        UnsupportedModelError: what is computed on the way is too large.
+    """
+    behind = [_nodes_behind(v) for v in values]
+    computed = {v: None for v, nodes in zip(values, behind, strict=True) if nodes}
+    arrays = {}
+    if computed:
+        nodes = list(dict.fromkeys(n for found in behind for n in found or ()))
+        alone = extract(model, nodes, (), list(computed))
+        fold_weights(alone)
+        arrays = {str(v.name): _array_of(v) for v in alone.graph.outputs}
+    return [
+        None if nodes is None else arrays[str(v.name)] if nodes else _array_of(v)
+        for v, nodes in zip(values, behind, strict=True)
+    ]
+
+
+def _array_of(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
+    """Return the nodes that compute it from constants, in order; None where it depends on anything else."""
+    found: dict[ir.Node, None] = {}
+    waiting = [(value.producer(), False)]
+    if value.producer() is None:
+        return [] if value.const_value is not None else None
+    while waiting:
+        node, done = waiting.pop()
+        assert node is not None
+        if done:
+            found[node] = None
+        elif node not in found:
+            if any(graphs_of(a) for a in node.attributes.values()) or node.op_type in RANDOM | LISTS:
+                return None
+            waiting.append((node, True))
+            for x in node.inputs:
+                if x is None or (x.producer() is None and x.const_value is not None):
+                    continue
+                if x.producer() is None:
+                    return None
+                waiting.append((x.producer(), False))
+    return list(found)

@@ -1,0 +1,173 @@
+"""What ONNX Runtime has no kernel for, in operators that it knows: the same functions.
+
+An operator that ONNX defines by others is replaced by its definition, and an opset that differs from an
+older one in nothing that the model uses is written down as that one. Recurrent nodes whose rows come first
+(layout 1) are written with their steps first.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx import helper
+from onnx.inliner import inline_selected_functions
+
+from rationale.errors import InvalidModelError
+from rationale.lowering.bodies import all_node_lists, inline_bodies
+
+_NEWEST = re.compile(r"support for domain ai\.onnx is till opset (\d+)")
+_IR_VERSION = re.compile(r"max supported IR version: (\d+)")
+_UNKNOWN = re.compile(
+    r"Unrecognized attribute: \w+ for operator (\w+)"
+    r"|([\w.]+:\w+)\(-?\d+\) is not a registered function/op"
+    r"|No Op registered for (\w+)"
+    r"|Type 'tensor\(\w+\)' of input parameter \(\w+\) of operator \((\w+)\)"
+)
+_MOST = 8  # things that a model may have in it that an older engine does not know
+
+
+def known_to_runtime(
+    proto: onnx.ModelProto, error: InvalidModelError, load: Callable[[onnx.ModelProto], object]
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model in terms of what `load` takes, which gave the error, and notes for the user.
+
+    Raises:
+        InvalidModelError: `load` does, for a reason that no definition of ONNX's helps against.
+    """
+    notes: list[str] = []
+    while len(notes) < _MOST and (changed := _older(proto, str(error))) is not None:
+        proto, note = changed
+        notes.append(note)
+        try:
+            load(proto)
+        except InvalidModelError as another:
+            error = another
+        else:
+            return proto, tuple(notes)
+    raise error
+
+
+def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
+    """One step towards what an engine knows that gave this error."""
+    if (found := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
+        copy = _copied(proto)
+        copy.ir_version = int(found[1])
+        return copy, f"its IR version {proto.ir_version} is written down as {copy.ir_version}"
+    if found := _NEWEST.search(error):
+        return _stamped(proto, int(found[1]))
+    if found := _UNKNOWN.search(error):
+        domain, _, operator = next(filter(None, found.groups())).rpartition(":")
+        return _defined(proto, [(domain, operator)])
+    return None
+
+
+def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
+    """Return the model as one of opset `newest`."""
+    version = _opset(proto)
+    changed = sorted({n.op_type for n in _nodes(proto) if not _alike(n, newest, version)})
+    if changed:
+        return _defined(proto, [("", name) for name in changed])
+    copy = _copied(proto)
+    for entry in (*copy.opset_import, *(e for f in copy.functions for e in f.opset_import)):
+        if entry.domain in ("", "ai.onnx"):
+            entry.version = min(entry.version, newest)
+    note = f"ONNX Runtime does not know opset {version}; the entries are of opset {newest}, the same here"
+    return copy, note
+
+
+def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[onnx.ModelProto, str] | None:
+    """Return the model with ONNX's own definitions in place of operators; None where there are none."""
+    before = {(n.domain, n.op_type) for n in _nodes(proto)}
+    try:
+        inlined = inline_selected_functions(proto, operators, inline_schema_functions=True)
+    except RuntimeError:  # ONNX's inliner knows no optional inputs that are left out
+        model = ir.from_proto(proto)
+        inline_bodies(model, lambda operator, domain: (domain, operator) not in operators)
+        inlined = ir.serde.serialize_model(model)
+    if {(n.domain, n.op_type) for n in _nodes(inlined)} == before:
+        return None
+    names = ", ".join(name for _, name in operators)
+    return inlined, f"ONNX Runtime does not know this {names}; the entries hold ONNX's definition of it"
+
+
+def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _opset(proto: onnx.ModelProto) -> int:
+    return next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 1)
+
+
+def _alike(node: onnx.NodeProto, newest: int, version: int) -> bool:
+    """Tell whether the older opset has all that the node uses; its types are the engine's to check."""
+    if node.domain not in ("", "ai.onnx"):
+        return True
+    try:
+        old, new = (_schema(node.op_type, v) for v in (newest, version))
+    except onnx.defs.SchemaError:
+        return False
+    if old.since_version == new.since_version:
+        return True
+    fits = len(node.input) <= old.max_input and len(node.output) <= old.max_output
+    return fits and all(a.name in old.attributes for a in node.attribute)
+
+
+def _schema(op_type: str, version: int) -> Any:
+    return onnx.defs.get_schema(op_type, version, "")
+
+
+def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Those of functions, branches and bodies too."""
+    return (node for nodes in all_node_lists(proto) for node in nodes)
+
+
+RECURRENT = frozenset({"RNN", "GRU", "LSTM"})
+_SEQUENCE, _STATE = [1, 0, 2], [1, 0, 2]  # [N, S, I] to [S, N, I]; [N, D, H] to [D, N, H]
+_ANSWER = [2, 0, 1, 3]  # [S, D, N, H] to [N, S, D, H]
+_ROWS_IN = {0: _SEQUENCE, 5: _STATE, 6: _STATE}  # X, initial_h, initial_c
+_ROWS_OUT = [_ANSWER, _STATE, _STATE]  # Y, Y_h, Y_c
+
+
+def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return the model with layout 0 between Transposes, and notes about it for the user."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    found: list[str] = []
+    for nodes in all_node_lists(copy):
+        old = list(nodes)
+        found += [node.name or node.output[0] for node in old if rows_come_first(node)]
+        new = [n for node in old for n in (_turned(node) if rows_come_first(node) else [node])]
+        del nodes[:]
+        nodes.extend(new)
+    if not found:
+        return proto, ()
+    note = f"{', '.join(found)}: ONNX Runtime has no kernel for layout = 1; the entries hold layout 0"
+    return copy, (f"{note} between Transposes",)
+
+
+def rows_come_first(node: onnx.NodeProto) -> bool:
+    """Tell whether a recurrent node has layout 1."""
+    return node.op_type in RECURRENT and any(a.name == "layout" and a.i for a in node.attribute)
+
+
+def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """Yield the node with layout 0 between Transposes."""
+    stem = node.name or next(name for name in node.output if name)
+    kept = [a for a in node.attribute if a.name != "layout"]
+    inputs, outputs = list(node.input), list(node.output)
+    for i, perm in _ROWS_IN.items():
+        if i < len(inputs) and inputs[i]:
+            moved = f"{stem}/layout_0/input_{i}"
+            yield helper.make_node("Transpose", [inputs[i]], [moved], moved, perm=perm)
+            inputs[i] = moved
+    answers = [f"{stem}/layout_0/output_{i}" if name else "" for i, name in enumerate(outputs)]
+    turned = helper.make_node(node.op_type, inputs, answers, node.name, domain=node.domain)
+    turned.attribute.extend(kept)
+    yield turned
+    for name, answer, perm in zip(outputs, answers, _ROWS_OUT, strict=False):
+        if name:
+            yield helper.make_node("Transpose", [answer], [name], f"{answer}/rows", perm=perm)

@@ -1,0 +1,151 @@
+"""A float16 or bfloat16 model is explained in float32: `widen` on the way in, `narrow` on the way out.
+
+What is explained is the function that the model's rounded weights define. Attributions subtract values
+at the references from values at the sample, so roundings of 2^-11 (float16) or 2^-8 (bfloat16) at each
+layer would be as large as the differences they are computed from: see docs/adr/0011-precision.md.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from rationale.lowering.inference import note_shapes
+
+HALVES = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+_DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """What a model holds in half precision.
+
+    Attributes:
+        edges: the dtype of each input and output of the model that is narrower than float32, by name.
+        dtypes: every such dtype anywhere in the model.
+    """
+
+    edges: dict[str, ir.DataType] = field(default_factory=dict)
+    dtypes: frozenset[ir.DataType] = frozenset()
+
+    @property
+    def rounding(self) -> float:
+        """The spacing of numbers at 1 in the coarsest dtype; 0 where nothing is in half precision."""
+        return max((2.0 ** -(_MANTISSA[dtype]) for dtype in self.dtypes), default=0.0)
+
+
+_MANTISSA = {ir.DataType.FLOAT16: 10, ir.DataType.BFLOAT16: 7}  # bits after the point
+
+
+def widen(model: ir.Model) -> Narrow:
+    """Turn float16 and bfloat16 into float32 throughout, in place; return what had been narrow."""
+    edges = [*model.graph.inputs, *model.graph.outputs]
+    narrow = {str(v.name): v.dtype for v in edges if v.dtype in HALVES}
+    found = {v.dtype for v in _values(model)} & HALVES | set(narrow.values())
+    for node in model.graph.all_nodes():
+        found |= _widen_attributes(node)
+    for value in _values(model):
+        if value.dtype in HALVES:
+            value.type = copy.deepcopy(value.type)  # clones of a model share it
+            value.dtype = ir.DataType.FLOAT
+        if value.const_value is not None and value.const_value.dtype in HALVES:
+            found.add(value.const_value.dtype)
+            array = value.const_value.numpy().astype(np.float32)
+            value.const_value, value.dtype = ir.Tensor(array, name=value.name), ir.DataType.FLOAT
+    if found:
+        _drop_casts(model)
+    return Narrow({k: v for k, v in narrow.items() if v is not None}, frozenset(d for d in found if d))
+
+
+def on_cpu(model: ir.Model) -> tuple[ir.Model, Narrow]:
+    """Return the model in a form that ONNX Runtime has CPU kernels for, and what is in half precision.
+
+    That is the model itself, or one in float32 between the same inputs and outputs where bfloat16 is in it.
+    """
+    opsets = model.graph.opset_imports
+    same = passes.InlinePass(
+        lambda function: all(opsets.get(d) == v for d, v in function.opset_imports.items())
+    )
+    twin = same(model.clone()).model  # a function of another opset stays one
+    halves = widen(twin)
+    return (narrow(twin, halves) if ir.DataType.BFLOAT16 in halves.dtypes else model), halves
+
+
+def _values(model: ir.Model) -> Iterator[ir.Value]:
+    """Every value, those of branches and bodies included."""
+    for graph in model.graphs():
+        yield from (*graph.inputs, *graph.initializers.values(), *graph.outputs)
+        yield from (v for node in graph for v in node.outputs)
+
+
+def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
+    """Widen dtypes and tensors in the attributes of a node; return those that were narrow."""
+    found = set()
+    for name, attribute in list(node.attributes.items()):
+        if attribute.type == ir.AttributeType.INT and name in _DTYPE_ATTRIBUTES:
+            dtype = ir.DataType(attribute.as_int())
+            if dtype in HALVES:
+                found.add(dtype)
+                node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+        elif attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in HALVES:
+            found.add(attribute.as_tensor().dtype)
+            array = attribute.as_tensor().numpy().astype(np.float32)
+            node.attributes[name] = ir.AttrTensor(name, ir.Tensor(array))
+    return found
+
+
+def _drop_casts(model: ir.Model) -> None:
+    """Remove each Cast from float32 to float32, which is what the model's own casts have become."""
+    note_shapes(model)
+    for node in list(model.graph):
+        x = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
+        if x is None or x.dtype != ir.DataType.FLOAT or node.outputs[0].dtype != ir.DataType.FLOAT:
+            continue
+        if node.outputs[0].is_graph_output():
+            node.op_type = "Identity"
+            node.attributes.clear()
+            continue
+        ir.convenience.replace_all_uses_with(node.outputs[0], x)
+        model.graph.remove(node, safe=True)
+
+
+def narrow(model: ir.Model, to: Narrow) -> ir.Model:
+    """Give a float32 model the inputs and outputs that it had, in place, by a Cast at each; return it."""
+    graph = model.graph
+    taken = {v.name for v in _values(model)}
+    for i, inside in enumerate(graph.outputs):
+        name = str(inside.name)
+        if name in to.edges:
+            cast = _cast(inside, to.edges[name])
+            graph.append(cast)
+            graph.outputs[i] = cast.outputs[0]
+            inside.name = _float32_name(name, taken)
+            cast.outputs[0].name = name
+    for i, inside in enumerate(graph.inputs):
+        name = str(inside.name)
+        if name in to.edges:
+            given = ir.Value(type=ir.TensorType(to.edges[name]), shape=inside.shape)
+            cast = _cast(given, ir.DataType.FLOAT)
+            graph.inputs[i] = given
+            graph.insert_before(graph[0], cast)
+            ir.convenience.replace_all_uses_with(inside, cast.outputs[0], replace_graph_outputs=True)
+            inside.name, given.name = None, name
+            cast.outputs[0].name = _float32_name(name, taken)
+    return model
+
+
+def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:
+    node = ir.node("Cast", [value], {"to": int(dtype)})
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(dtype), value.shape
+    return node
+
+
+def _float32_name(name: str, taken: set[str | None]) -> str:
+    inner = name
+    while inner in taken:
+        inner += "/float32"
+    taken.add(inner)
+    return inner

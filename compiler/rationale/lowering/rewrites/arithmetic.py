@@ -1,0 +1,217 @@
+"""Definitions of norms, and of operators whose parameters are computed: one function each."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import UnsupportedModelError
+from rationale.lowering.rewrites.engine import dtype_of, is_constant, length_of, rank_of, rewrites, sizes_of
+from rationale.rules.linear.products import parse_equation
+
+
+def _ones(x: ir.Value, sizes: Sequence[int]) -> np.ndarray:
+    return np.ones(tuple(sizes), dtype_of(x).numpy())
+
+
+def _powered(op: Any, x: ir.Value, p: int) -> Any:
+    """|x|^p."""
+    if p == 1:
+        return op.Abs(x)
+    return op.Mul(x, x) if p == 2 else op.Pow(op.Abs(x), float(p))
+
+
+def _rooted(op: Any, x: ir.Value, p: int) -> Any:
+    """x^(1/p)."""
+    if p == 1:
+        return x
+    return op.Sqrt(x) if p == 2 else op.Pow(x, 1.0 / p)
+
+
+@rewrites("MeanVarianceNormalization")
+def mean_variance_normalization(op: Any, x: ir.Value, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
+    """(x − mean x)/(√var x + 1e-9) over the axes."""
+    deviation = op.Sub(x, op.ReduceMean(x, list(axes), keepdims=1))
+    variance = op.ReduceMean(op.Mul(deviation, deviation), list(axes), keepdims=1)
+    return op.Div(deviation, op.Add(op.Sqrt(variance), 1e-9))
+
+
+@rewrites("LpPool")
+def lp_pool(
+    op: Any,
+    x: ir.Value,
+    *,
+    kernel_shape: list[int],
+    p: int = 2,
+    ceil_mode: int = 0,
+    pads: list[int] | None = None,
+    strides: list[int] | None = None,
+    dilations: list[int] | None = None,
+    auto_pad: str = "NOTSET",
+) -> Any:
+    """(Σ|x|^p)^(1/p) over each window: a Conv of ones over |x|^p, channel by channel."""
+    channels, n = length_of(x, 1), len(kernel_shape)
+    strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
+    pads = list(pads or [0] * 2 * n)
+    if ceil_mode and auto_pad == "NOTSET":
+        for i, size in enumerate(sizes_of(x, 2)):
+            span = size + pads[i] + pads[n + i] - ((kernel_shape[i] - 1) * dilations[i] + 1)
+            more = -span % strides[i]
+            if span + more < size + pads[i]:  # no window begins behind the last value
+                pads[n + i] += more
+    attributes: dict[str, Any] = {"strides": strides, "dilations": dilations, "group": channels}
+    attributes |= {"pads": pads} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
+    total = op.Conv(_powered(op, x, p), _ones(x, [channels, 1, *kernel_shape]), **attributes)
+    return _rooted(op, total, p)
+
+
+@rewrites("CumProd")
+def cumulative_product(op: Any, x: ir.Value, axis: ir.Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
+    """Π x_j over j ≤ i, by products of neighbours 1, 2, 4 … apart."""
+    if axis.const_value is None:
+        raise UnsupportedModelError("CumProd along an axis that is computed")
+    rank = rank_of(x)
+    along = int(axis.const_value.numpy().reshape(-1)[0]) % rank
+    count, step = length_of(x, along), 1
+    if exclusive:
+        x = _shifted(op, x, along, 1, reverse, rank)
+    while step < count:
+        x = op.Mul(x, _shifted(op, x, along, step, reverse, rank))
+        step *= 2
+    return x
+
+
+def _shifted(op: Any, x: ir.Value, along: int, by: int, back: int, rank: int) -> Any:
+    """Move x along an axis, ones moving in."""
+    pads = np.zeros((2, rank), np.int64)
+    pads[:, along] = (-by, by) if back else (by, -by)
+    return op.Pad(x, pads.reshape(-1), 1.0)
+
+
+@rewrites("PRelu")
+def prelu(op: Any, x: ir.Value, slope: ir.Value) -> Any:
+    """x⁺ − slope·(−x)⁺, where the slope is computed."""
+    return None if is_constant(slope) else op.Sub(op.Relu(x), op.Mul(slope, op.Relu(op.Neg(x))))
+
+
+@rewrites("Clip")
+def clip(op: Any, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None) -> Any:
+    """min(max(x, low), high), where a bound is computed."""
+    if is_constant(low) and is_constant(high):
+        return None
+    above = x if low is None else op.Max(x, low)
+    return above if high is None else op.Min(above, high)
+
+
+@rewrites("Pow")
+def power(op: Any, x: ir.Value, n: ir.Value) -> Any:
+    """e^(n·ln x), for positive x, where the exponent is computed."""
+    if is_constant(n):
+        return None
+    same = n if n.dtype == x.dtype else op.Cast(n, to=int(dtype_of(x)))
+    return op.Exp(op.Mul(same, op.Log(x)))
+
+
+@rewrites("Einsum")
+def einsum(op: Any, *xs: ir.Value, equation: str) -> Any:
+    """Two computed operands at a time, from the left."""
+    if len(xs) <= 2 or sum(not is_constant(x) for x in xs) <= 2:
+        return None
+    parsed = parse_equation(equation, [rank_of(x) for x in xs])
+    result, term = xs[0], parsed.inputs[0]
+    for i, (x, other) in enumerate(zip(xs[1:], parsed.inputs[1:], strict=True), start=2):
+        later = set(parsed.output).union(*parsed.inputs[i:])
+        left = [c for c in dict.fromkeys(term + other) if c in later]
+        out = parsed.output if i == len(xs) else "".join(left)
+        result, term = op.Einsum(result, x, equation=f"{term},{other}->{out}"), out
+    return result
+
+
+@rewrites("LayerNormalization")
+def layer_normalization(
+    op: Any,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    **_: Any,
+) -> Any:
+    """γ·z + β with z standardised, where γ or β is computed; mean and deviation as outputs of their own."""
+    read = [v for v in op.before.outputs[1:] if v.uses() or v.is_graph_output()]
+    if not read and is_constant(scale) and is_constant(bias):
+        return None
+    axes = list(range(axis % rank_of(x), rank_of(x)))
+    deviation = op.Sub(x, mean := op.ReduceMean(x, axes, keepdims=1))
+    variance = op.ReduceMean(op.Mul(deviation, deviation), axes, keepdims=1)
+    inverse = op.Reciprocal(op.Sqrt(op.Add(variance, epsilon)))
+    y = op.Mul(op.Mul(deviation, inverse), scale)
+    return (y if bias is None else op.Add(y, bias)), mean, inverse
+
+
+@rewrites("RMSNormalization")
+def rms_normalization(op: Any, x: ir.Value, scale: ir.Value, **attributes: Any) -> Any:
+    """γ·z with z standardised, where γ is computed."""
+    if is_constant(scale):
+        return None
+    axis = int(attributes.get("axis", -1)) % rank_of(x)
+    return op.Mul(op.RMSNormalization(x, _ones(x, sizes_of(x, axis)), **attributes), scale)
+
+
+@rewrites("InstanceNormalization")
+def instance_normalization(op: Any, x: ir.Value, scale: ir.Value, bias: ir.Value, **attributes: Any) -> Any:
+    """γ·z + β with z standardised, where γ or β is computed."""
+    if is_constant(scale) and is_constant(bias):
+        return None
+    ones = _ones(x, [length_of(x, 1)])
+    z = op.InstanceNormalization(x, ones, 0 * ones, **attributes)
+    spatial = list(range(1, rank_of(x) - 1))
+    return op.Add(op.Mul(z, op.Unsqueeze(scale, spatial)), op.Unsqueeze(bias, spatial))
+
+
+@rewrites("BatchNormalization")
+def batch_normalization(
+    op: Any,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value,
+    mean: ir.Value,
+    variance: ir.Value,
+    *,
+    epsilon: float = 1e-5,
+    training_mode: int = 0,
+    momentum: float = 0.9,
+    **_: Any,
+) -> Any:
+    """γ·(x − mean)/√(variance + ε) + β, where one of them is computed; in training too."""
+    parts = (scale, bias, mean, variance)
+    if training_mode:
+        fixed = x.shape is not None and isinstance(x.shape[0], int)
+        return _trained(op, x, parts, epsilon, momentum) if fixed else None
+    if all(is_constant(v) for v in parts):
+        return None
+    if rank_of(x) > 2:
+        scale, bias, mean, variance = (op.Unsqueeze(v, list(range(1, rank_of(x) - 1))) for v in parts)
+    standardised = op.Div(op.Sub(x, mean), op.Sqrt(op.Add(variance, epsilon)))
+    return op.Add(op.Mul(standardised, scale), bias)
+
+
+def _trained(op: Any, x: ir.Value, parts: Sequence[ir.Value], epsilon: float, momentum: float) -> Any:
+    """Return the values of a BatchNormalization in training: y, running mean and running variance."""
+    scale, bias, mean, variance = parts
+    axes, spatial = [0, *range(2, rank_of(x))], list(range(1, rank_of(x) - 1))
+
+    def spread(v: Any) -> Any:
+        return op.Unsqueeze(v, spatial) if spatial else v
+
+    def running(old: ir.Value, new: Any) -> Any:
+        return op.Add(op.Mul(old, float(momentum)), op.Mul(new, 1 - float(momentum)))
+
+    own_mean = op.ReduceMean(x, axes, keepdims=0)
+    deviation = op.Sub(x, spread(own_mean))
+    own_variance = op.ReduceMean(op.Mul(deviation, deviation), axes, keepdims=0)
+    standardised = op.Div(deviation, op.Sqrt(op.Add(spread(own_variance), epsilon)))
+    y = op.Add(op.Mul(standardised, spread(scale)), spread(bias))
+    return y, running(mean, own_mean), running(variance, own_variance)

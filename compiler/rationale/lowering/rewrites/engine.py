@@ -1,0 +1,394 @@
+"""Operators that are defined by others: one function each, in terms of operators that have rules.
+
+The lowering defines the method: Softmax with and without its max shift are both complete, yet their
+attributions differ. What stands here is what the documentation of each method refers to.
+"""
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.nodes import Nodes, stand_for
+from rationale.lowering.bodies import let_go
+from rationale.lowering.inference import note_shapes
+
+Rewrite = Callable[..., Any]
+_REWRITES: dict[tuple[str, str], Rewrite] = {}
+_IDIOMS: dict[tuple[str, str], list[Rewrite]] = {}
+DEEPEST = 8  # rewrites of what a rewrite emits
+
+
+class Rewriting(Nodes):
+    """Nodes in the place of the one that is rewritten; numbers among the operands have its result's type."""
+
+    def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
+        self.result = next((v for v in before.outputs if v.name), before.outputs[0])
+        own = str(before.name)  # of a node that another rewrite emitted, unlike the result's, which it took
+        super().__init__(
+            graph, own if own.startswith(f"{self.result.name}/") else str(self.result.name), before
+        )
+        self.emitted: set[ir.Node | None] = set()
+        self.constants: list[ir.Value] = []
+
+    def insert(self, nodes: Sequence[ir.Node]) -> None:
+        super().insert(nodes)
+        self.emitted.update(nodes)
+
+    def split(self, x: ir.Value, sizes: list[int] | None, *, axis: int) -> list[ir.Value]:
+        """`x` in parts of these sizes; in two halves where there are none."""
+        if sizes is not None and len(sizes) == 1:
+            return [x]
+        operands, attributes = ([x], {"num_outputs": 2}) if sizes is None else ([x, self.constant(sizes)], {})
+        name = self.fresh("Split")
+        parts = 2 if sizes is None else len(sizes)
+        node = ir.node("Split", operands, {"axis": axis, **attributes}, name=name, num_outputs=parts)
+        for i, value in enumerate(node.outputs):
+            value.name = f"{name}.{i}"
+        self.insert([node])
+        return list(node.outputs)
+
+    def concat(self, parts: list[ir.Value], *, axis: int) -> ir.Value:
+        """Concatenate the parts; return a single one as it is."""
+        return parts[0] if len(parts) == 1 else self._emit("Concat", *parts, axis=axis)
+
+    def plus(self, x: ir.Value, y: ir.Value | None) -> ir.Value:
+        """Return x + y, where None is nothing."""
+        return x if y is None else self._emit("Add", x, y)
+
+    def transpose(self, x: ir.Value, perm: list[int]) -> ir.Value:
+        """`x` transposed; what has been transposed the other way just before is taken as it was."""
+        before = x.producer()
+        if before is not None and before.op_type == "Transpose" and "perm" in before.attributes:
+            old = before.attributes["perm"].as_ints()
+            if [old[p] for p in perm] == sorted(perm):
+                (original,) = before.inputs
+                assert original is not None
+                return original
+        return x if perm == sorted(perm) else self._emit("Transpose", x, perm=perm)
+
+    @property
+    def dtype(self) -> ir.DataType:
+        """Of the node's result; of the graph's first input of floats where that is not known."""
+        return self.result.dtype or _usual_dtype(self.graph)
+
+    def constant(self, operand: Any) -> ir.Value:
+        whole = isinstance(operand, list | np.ndarray)
+        self.constants.append(super().constant(operand if whole else np.asarray(operand, self.dtype.numpy())))
+        return self.constants[-1]
+
+    def withdraw(self) -> None:
+        """Take what was inserted out of the graph."""
+        for node in filter(None, self.emitted):
+            let_go(node)
+        self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
+        for value in self.constants:
+            self.graph.initializers.pop(str(value.name))
+
+
+def _usual_dtype(graph: ir.Graph) -> ir.DataType:
+    """Of the first input that holds floats."""
+    kinds = (v.dtype for v in graph.inputs)
+    return next((k for k in kinds if k is not None and k.is_floating_point()), ir.DataType.FLOAT)
+
+
+def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
+    """Declare the definition of an operator by others."""
+
+    def declare(function: Rewrite) -> Rewrite:
+        _REWRITES[domain, op_type] = function
+        return function
+
+    return declare
+
+
+def idiom(op_type: str) -> Callable[[Rewrite], Rewrite]:
+    """Declare what several nodes, of which the last is an `op_type`, stand for in exporters' graphs."""
+
+    def declare(function: Rewrite) -> Rewrite:
+        _IDIOMS.setdefault(("", op_type), []).append(function)
+        return function
+
+    return declare
+
+
+def rewritten_operators() -> dict[tuple[str, str], Rewrite]:
+    """By domain and operator."""
+    return dict(sorted(_REWRITES.items()))
+
+
+def is_rewritten(op_type: str, domain: str) -> bool:
+    return (domain, op_type) in _REWRITES
+
+
+def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
+    """Replace, in place, every node of an operator that stands here; names of outputs are kept.
+
+    A function that returns None leaves its node as it is; one that returns a tuple stands for as many
+    outputs, None for those that nobody may read. What a rewrite emits is rewritten in its turn. One that
+    misses a size waits until what is before it has been rewritten: ONNX infers no shape of some operators.
+    """
+    nodes = [n for n in model.graph if only is None or n.op_type in only]
+    for _ in range(DEEPEST if nodes else 0):
+        note_shapes(model)
+        before = set(model.graph)
+        late = [node for node in nodes if not _rewrite(model.graph, node)]
+        made = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
+        if late and before == set(model.graph):
+            _rewrite(model.graph, late[0], last=True)
+        nodes = [*late, *made]
+        if not nodes:
+            return
+    for node in nodes:
+        _rewrite(model.graph, node, last=True)
+
+
+def rewrite_domain(model: ir.Model, domain: str) -> None:
+    """Replace, in place, every node of a domain whose operators ONNX does not know, however many in a row.
+
+    Raises:
+        UnsupportedModelError: what stands in the way of one.
+    """
+    nodes = [n for n in model.graph if n.domain == domain and is_rewritten(n.op_type, domain)]
+    while nodes:
+        note_shapes(model)
+        late = [node for node in nodes if not _rewrite(model.graph, node)]
+        if len(late) == len(nodes):
+            _rewrite(model.graph, late[0], last=True)
+        nodes = late
+
+
+def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
+    """Rewrite a node; return False where something is not known that may be later, or raise it if `last`."""
+    key = node.domain, node.op_type
+    return replace_node(graph, node, [_REWRITES[key]] if key in _REWRITES else _IDIOMS.get(key, []), last)
+
+
+def replace_node(
+    graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite], must_be_known: bool = False
+) -> bool:
+    """Put what the first of the functions that applies emits in a node's place.
+
+    Returns:
+        False where a size or type is not known, which leaves the graph as it was.
+
+    Raises:
+        UnsupportedModelError: that, where all `must_be_known`.
+    """
+    op, attributes = Rewriting(graph, node), {a.name: a.value for a in node.attributes.values()}
+    found = (function(op, *node.inputs, **attributes) for function in functions)
+    try:
+        result = next((r for r in found if r is not None), None)
+    except UnsupportedModelError:
+        if must_be_known:
+            raise
+        op.withdraw()
+        return False
+    if result is None:
+        return True
+    results = result if isinstance(result, tuple) else (result,)
+    for old, new in zip(node.outputs, results, strict=False):
+        if new is not None and old.name:
+            stand_for(old, new if new.producer() in op.emitted else op.Identity(new))
+            old.name = f"{new.name}/unread"
+    if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+        graph.remove(node, safe=True)
+    return True
+
+
+# -- what a rewrite asks of its operands ------------------------------------------------------------------
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    return value is None or value.const_value is not None
+
+
+def dtype_of(x: ir.Value) -> ir.DataType:
+    return x.dtype or ir.DataType.FLOAT
+
+
+def rank_of(x: ir.Value) -> int:
+    """Return the rank; raise UnsupportedModelError where it is not known."""
+    if x.shape is None:
+        raise UnsupportedModelError(f"the rank of {x.name!r} is not known before the model runs")
+    return x.shape.rank()
+
+
+def length_of(x: ir.Value, axis: int) -> int:
+    """Return the length of an axis; raise UnsupportedModelError where it is not known."""
+    length = None if x.shape is None else x.shape[axis]
+    if not isinstance(length, int):
+        raise UnsupportedModelError(f"axis {axis} of {x.name!r} has no fixed size before the model runs")
+    return length
+
+
+def sizes_of(x: ir.Value, first: int = 0) -> list[int]:
+    """Of its axes from one on; raises UnsupportedModelError where one is not known."""
+    return [length_of(x, axis) for axis in range(first, rank_of(x))]
+
+
+# -- activations, norms and extremes ----------------------------------------------------------------------
+
+
+@rewrites("LogSoftmax")
+def log_softmax(op: Any, x: ir.Value, *, axis: int = -1) -> Any:
+    """Compute z − LSE(z)."""
+    return op.Sub(x, op.ReduceLogSumExp(x, [axis], keepdims=1))
+
+
+@rewrites("HardSwish")
+def hard_swish(op: Any, x: ir.Value) -> Any:
+    """Compute x · max(0, min(1, x/6 + 1/2))."""
+    return op.Mul(x, op.Clip(op.Add(op.Mul(x, 1 / 6), 0.5), 0.0, 1.0))
+
+
+@rewrites("Swish")
+def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
+    """Compute x · σ(αx)."""
+    return op.Mul(x, op.Sigmoid(op.Mul(x, float(alpha)) if alpha != 1.0 else x))
+
+
+@rewrites("Gelu")
+def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
+    """x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
+    if approximate == "tanh":
+        inner = op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
+        return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
+    return op.Mul(op.Mul(x, 0.5), op.Add(op.Erf(op.Mul(x, float(np.sqrt(0.5)))), 1.0))
+
+
+@rewrites("GlobalMaxPool")
+def global_max_pool(op: Any, x: ir.Value) -> Any:
+    """Return the maximum over all spatial axes."""
+    return op.ReduceMax(x, list(range(2, rank_of(x))), keepdims=1)
+
+
+@rewrites("GroupNormalization")
+def group_normalization(
+    op: Any,
+    x: ir.Value,
+    scale: ir.Value,
+    bias: ir.Value,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    **_: Any,
+) -> Any:
+    """Compute γ·(x − mean x)/√(var x + ε) + β per group of channels, by an InstanceNormalization."""
+    ones = np.ones(num_groups, (x.dtype or scale.dtype or ir.DataType.FLOAT).numpy())
+    groups = op.InstanceNormalization(op.Reshape(x, [0, num_groups, -1]), ones, 0 * ones, epsilon=epsilon)
+    scale, bias = (op.Unsqueeze(v, [1]) for v in (scale, bias))
+    channels = op.Reshape(groups, op.Concat([0], op.Shape(scale, end=1), [-1], axis=0))
+    return op.Reshape(op.Add(op.Mul(channels, scale), bias), op.Shape(x))
+
+
+@rewrites("Mean")
+def mean(op: Any, *xs: ir.Value) -> Any:
+    """Σ x / n."""
+    return op.Mul(op.Sum(*xs), 1.0 / len(xs))
+
+
+@rewrites("Max")
+def maximum(op: Any, *xs: ir.Value) -> Any:
+    """Pairwise, from the left."""
+    return None if len(xs) == 2 else functools.reduce(op.Max, xs)
+
+
+@rewrites("Min")
+def minimum(op: Any, *xs: ir.Value) -> Any:
+    """−max(−x)."""
+    return xs[0] if len(xs) == 1 else op.Neg(functools.reduce(op.Max, [op.Neg(x) for x in xs]))
+
+
+@rewrites("ReduceMin")
+def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> Any:
+    """−max(−x) over the axes."""
+    return op.Neg(op.ReduceMax(op.Neg(x), axes, **attributes))
+
+
+@rewrites("Celu")
+def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
+    """α · elu(x/α)."""
+    return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))
+
+
+@idiom("Where")
+def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
+    """Where(βx > 20, x, softplus(βx)/β) is softplus(βx)/β: PyTorch guards an overflow that ONNX has not."""
+    guard, soft, beta = _operands(condition, "Greater"), b, None
+    if _operands(b, "Div"):
+        soft, beta = _operands(b, "Div")
+    argument = _operands(soft, "Softplus")
+    if not guard or not argument or guard[0] is not argument[0]:
+        return None
+    reads_x = argument[0] is a if beta is None else set(_operands(argument[0], "Mul")) == {a, beta}
+    limit = guard[1].const_value
+    return b if reads_x and limit is not None and limit.numpy().min() >= 20 else None
+
+
+@idiom("Transpose")
+def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = None) -> Any:
+    """Transpose(GatherND(Transpose(x), indices)): indices of a plane, with the batch on axis 0 throughout.
+
+    torch.export writes an adaptive pool so, where its windows are not all of one size.
+    """
+    gather = gathered.producer()
+    if (
+        perm is None
+        or gather is None
+        or gather.op_type != "GatherND"
+        or gather.attributes.get_int("batch_dims")
+    ):
+        return None
+    moved, indices = gather.inputs
+    before = moved.producer() if moved is not None else None
+    constant = indices.const_value if indices is not None else None
+    if before is None or before.op_type != "Transpose" or "perm" not in before.attributes or constant is None:
+        return None
+    x, order = before.inputs[0], list(before.attributes["perm"].as_ints())
+    index = constant.numpy()
+    count, depth = index.ndim - 1, index.shape[-1]
+    if x is None or x.shape is None:
+        return None
+    sizes = [n for n in (x.shape[a] for a in order[:depth]) if isinstance(n, int)]
+    if len(sizes) < depth:
+        return None
+    flat = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), sizes, mode="wrap")
+    rest = order[depth:]
+    plane = op.Reshape(_transposed(op, x, [*rest, *order[:depth]]), [0] * len(rest) + [-1])
+    picked = op.Gather(plane, flat.astype(np.int64), axis=len(rest))
+    return _transposed(op, picked, [len(rest) + a if a < count else a - count for a in perm])
+
+
+def _transposed(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
+    return x if perm == sorted(perm) else op.Transpose(x, perm=perm)
+
+
+def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
+    """Return the inputs of the node that computes `value`, if it is an `op_type`; else none."""
+    node = value.producer()
+    if node is None or node.op_type != op_type:
+        return []
+    return [v for v in node.inputs if v is not None]
+
+
+def share_prefixes(model: ir.Model) -> None:
+    """Concat(a, b, c) becomes Concat(Concat(a, b), c) where Concat(a, b) is there already.
+
+    Dense blocks concatenate everything before each layer. Nested, what comes back to the parts is added
+    up once for each layer, and not once for each layer and part.
+    """
+    known: dict[tuple[Any, ...], ir.Value] = {}
+    for node in [n for n in model.graph if n.op_type == "Concat"]:
+        axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
+        lengths = range(len(inputs) - 1, 1, -1)
+        prefix = next((n for n in lengths if (axis, *inputs[:n]) in known), None)
+        known.setdefault((axis, *inputs), node.outputs[0])
+        if prefix is not None:
+            nested = [known[axis, *inputs[:prefix]], *inputs[prefix:]]
+            node.resize_inputs(len(nested))
+            for i, value in enumerate(nested):
+                node.replace_input_with(i, value)

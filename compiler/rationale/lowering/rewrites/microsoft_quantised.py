@@ -1,0 +1,206 @@
+"""Quantised layers of domain com.microsoft: by ONNX's own operators, or on the weights that they hold."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.lowering.rewrites.discrete import centred, dynamic_quantize_linear, requantised
+from rationale.lowering.rewrites.engine import Rewriting, is_constant, rank_of
+from rationale.lowering.rewrites.microsoft import fused, refused
+
+
+@fused("QuantizeLinear")
+def quantize_linear(op: Rewriting, x: ir.Value, *parameters: ir.Value | None, **attributes: Any) -> Any:
+    """ONNX's, which has taken 16 bits since opset 21."""
+    return op.QuantizeLinear(x, *parameters, **attributes)
+
+
+@fused("DequantizeLinear")
+def dequantize_linear(op: Rewriting, x: ir.Value, *parameters: ir.Value | None, **attributes: Any) -> Any:
+    """ONNX's, which has taken 16 bits since opset 21."""
+    return op.DequantizeLinear(x, *parameters, **attributes)
+
+
+@fused("QGemm")
+def qgemm(
+    op: Rewriting,
+    a: ir.Value,
+    a_scale: ir.Value,
+    a_zero: ir.Value,
+    b: ir.Value,
+    b_scale: ir.Value,
+    b_zero: ir.Value | None,
+    bias: ir.Value | None = None,
+    y_scale: ir.Value | None = None,
+    y_zero: ir.Value | None = None,
+    *,
+    alpha: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Any:
+    """Gemm(a − zero of a, b − zero of b, bias) in α·scale of a·scale of b: as floats, or requantised."""
+    whole = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
+    left, right = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
+    steps = op.Gemm(left, right, whole, transA=transA, transB=transB)
+    scale = op.Mul(op.Mul(a_scale, np.asarray(alpha, np.float32)), b_scale)
+    if y_scale is None or y_zero is None:
+        return op.Mul(steps, scale)
+    return requantised(op, steps, op.Div(scale, y_scale), y_zero)
+
+
+@fused("QLinearAdd")
+def qlinear_add(op: Rewriting, *operands: ir.Value | None) -> Any:
+    """Compute A + B of dequantised numbers, quantised."""
+    (a, b), y = _dequantised(op, operands[:6]), operands[6:]
+    return op.QuantizeLinear(op.Add(a, b), *y)
+
+
+@fused("QLinearMul")
+def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
+    """Compute A · B of dequantised numbers, quantised."""
+    (a, b), y = _dequantised(op, operands[:6]), operands[6:]
+    return op.QuantizeLinear(op.Mul(a, b), *y)
+
+
+@fused("QLinearConcat")
+def qlinear_concat(op: Rewriting, *operands: ir.Value | None, axis: int) -> Any:
+    """Concat of dequantised numbers, quantised; the scale of the result stands in front."""
+    return op.QuantizeLinear(op.Concat(*_dequantised(op, operands[2:]), axis=axis), *operands[:2])
+
+
+@fused("QLinearSigmoid")
+def qlinear_sigmoid(op: Rewriting, *operands: ir.Value | None) -> Any:
+    """σ of dequantised numbers, quantised."""
+    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    return op.QuantizeLinear(op.Sigmoid(x), *y)
+
+
+@fused("QLinearLeakyRelu")
+def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float = 0.01) -> Any:
+    """LeakyRelu of dequantised numbers, quantised."""
+    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    return op.QuantizeLinear(op.LeakyRelu(x, alpha=alpha), *y)
+
+
+@fused("QLinearSoftmax")
+def qlinear_softmax(
+    op: Rewriting, x: ir.Value, *operands: ir.Value | None, opset: int, axis: int = -1
+) -> Any:
+    """Softmax of dequantised numbers, quantised: of one axis, before opset 13 of all axes from one on."""
+    rank = rank_of(x)
+    if opset < 13 and axis % rank != rank - 1:
+        raise refused(
+            op, "Softmax of several axes at once cannot be explained", "Export with opset 13 or later."
+        )
+    return op.QuantizeLinear(op.Softmax(op.DequantizeLinear(x, *operands[:2]), axis=axis), *operands[2:])
+
+
+@fused("QLinearAveragePool")
+def qlinear_average_pool(
+    op: Rewriting, *operands: ir.Value | None, channels_last: int = 0, **attributes: Any
+) -> Any:
+    """AveragePool of dequantised numbers, quantised."""
+    _check_channels(op, channels_last)
+    (x,), y = _dequantised(op, operands[:3]), operands[3:]
+    return op.QuantizeLinear(op.AveragePool(x, **attributes), *y)
+
+
+@fused("QLinearGlobalAveragePool")
+def qlinear_global_average_pool(
+    op: Rewriting,
+    x: ir.Value,
+    x_scale: ir.Value,
+    x_zero: ir.Value,
+    y_scale: ir.Value,
+    y_zero: ir.Value,
+    *,
+    channels_last: int = 0,
+) -> Any:
+    """GlobalAveragePool(x − zero of x), requantised: the scale of x over that of y."""
+    _check_channels(op, channels_last)
+    steps = op.GlobalAveragePool(centred(op, x, x_zero, None))
+    return requantised(op, steps, op.Div(x_scale, y_scale), y_zero)
+
+
+def _check_channels(op: Rewriting, channels_last: int) -> None:
+    if channels_last:
+        raise refused(op, "channels on the last axis cannot be explained", "Export it with channels_last=0.")
+
+
+def _dequantised(op: Rewriting, operands: Sequence[ir.Value | None]) -> list[Any]:
+    """Floats of each three: whole numbers, their scale and their zero point."""
+    return [op.DequantizeLinear(*operands[i : i + 3]) for i in range(0, len(operands), 3)]
+
+
+@fused("MatMulIntegerToFloat")
+def matmul_integer_to_float(
+    op: Rewriting,
+    a: ir.Value,
+    b: ir.Value,
+    a_scale: ir.Value,
+    b_scale: ir.Value,
+    a_zero: ir.Value | None = None,
+    b_zero: ir.Value | None = None,
+    bias: ir.Value | None = None,
+) -> Any:
+    """Compute (a − zero of a)·(b − zero of b)·(scale of a·scale of b) + bias."""
+    steps = op.MatMul(centred(op, a, a_zero, None), centred(op, b, b_zero, rank_of(b) - 1))
+    return op.plus(op.Mul(steps, op.Mul(a_scale, b_scale)), bias)
+
+
+@fused("DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(
+    op: Rewriting,
+    a: ir.Value,
+    b: ir.Value,
+    b_scale: ir.Value,
+    b_zero: ir.Value | None = None,
+    bias: ir.Value | None = None,
+) -> Any:
+    """MatMulIntegerToFloat of DynamicQuantizeLinear(a)."""
+    whole, scale, zero = dynamic_quantize_linear(op, a)
+    return matmul_integer_to_float(op, whole, b, scale, b_scale, zero, b_zero, bias)
+
+
+@fused("MatMulNBits")
+def matmul_nbits(
+    op: Rewriting,
+    a: ir.Value,
+    b: ir.Value,
+    scales: ir.Value,
+    zero_points: ir.Value | None = None,
+    group_index: ir.Value | None = None,
+    bias: ir.Value | None = None,
+    *,
+    K: int,
+    N: int,
+    block_size: int,
+    bits: int = 4,
+    weight_prepacked: int = 0,
+    **_: Any,
+) -> Any:
+    """MatMul with (packed weights − zero point)·scale, block by block along K, + bias."""
+    if not all(map(is_constant, (b, scales, zero_points))) or group_index is not None or weight_prepacked:
+        raise refused(op, "weights that are computed, ordered by g_idx or prepacked", "Export it without.")
+    blocks, kind = -(-K // block_size), _array(scales).dtype
+    steps = _unpacked(_array(b).reshape(N, blocks, -1), bits)[:, :, :block_size]
+    zeros: Any = 2 ** (bits - 1)
+    if zero_points is not None:
+        given = _array(zero_points)
+        whole = _unpacked(given.reshape(N, -1), bits)[:, :blocks] if given.dtype == np.uint8 else given
+        zeros = whole.reshape(N, blocks, 1).astype(np.float32)
+    weights = (steps - zeros) * _array(scales).reshape(N, blocks, 1).astype(np.float32)
+    return op.plus(op.MatMul(a, weights.reshape(N, -1)[:, :K].T.astype(kind)), bias)
+
+
+def _array(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Bytes as floats of so many bits each, the lowest first: [..., bytes] to [..., bytes·8/bits]."""
+    parts = packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8(2**bits - 1)
+    return parts.reshape(*packed.shape[:-1], -1).astype(np.float32)

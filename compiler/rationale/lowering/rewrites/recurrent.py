@@ -1,0 +1,363 @@
+"""RNN, GRU and LSTM, unrolled over the steps of a sequence into operators that have rules.
+
+The length of a sequence is an axis of X, so it is known at compile time. The gates of x are computed for all
+steps in one product; each step adds the product of its state. Rows come first in here: X is taken as
+[N, S, I], a state as [N, 1, H].
+
+Formulas as in the operators' documentation; where that is silent, as ONNX Runtime computes: `clip` bounds
+what enters an activation of a gate, not the cell, and a row of length 0 ends in states of 0.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, cast
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import UnsupportedModelError
+from rationale.lowering.rewrites.engine import Rewriting, rewrites
+
+State = ir.Value | None  # None: zeros, as at a start that the model does not give
+Activation = Callable[[ir.Value], ir.Value]
+LONGEST = 2_000  # steps; a step is some 12 nodes, and some 40 in a graph with an explanation
+_MOVES = frozenset("Expand Slice Transpose Reshape Unsqueeze Squeeze Identity Cast Gather".split())
+# ONNX Runtime's defaults: ONNX gives Affine and ScaledTanh none, and a ThresholdedRelu of its own has 1
+_ACTIVATIONS: dict[str, dict[str, float]] = {
+    "Affine": {"alpha": 0.0, "beta": 0.0},
+    "Elu": {"alpha": 1.0},
+    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
+    "LeakyRelu": {"alpha": 0.01},
+    "ScaledTanh": {"alpha": 0.0, "beta": 0.0},
+    "ThresholdedRelu": {"alpha": 0.0},
+    **{name: {} for name in ("Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")},
+}
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One direction's parameters: w [I, G·H], r [H, G·H], their biases [G·H], peepholes [3·H]."""
+
+    op: Rewriting
+    size: int
+    w: ir.Value
+    r: ir.Value
+    w_bias: ir.Value | None
+    r_bias: ir.Value | None
+    peepholes: ir.Value | None
+    activations: tuple[Activation, ...]
+    clip: float | None
+    variant: bool  # linear_before_reset, input_forget
+
+    @cached_property
+    def r_parts(self) -> list[ir.Value]:
+        """A GRU's r in two: [H, 2·H] of its gates and [H, H] of h̃."""
+        return self.op.split(self.r, [2 * self.size, self.size], axis=1)
+
+    @cached_property
+    def new_bias(self) -> ir.Value | None:
+        """A GRU's state bias of h̃ [H]."""
+        if self.r_bias is None:
+            return None
+        return self.op.split(self.r_bias, [2 * self.size, self.size], axis=0)[1]
+
+    @cached_property
+    def peephole_parts(self) -> list[ir.Value]:
+        """Those of i, o and f, [H] each."""
+        assert self.peepholes is not None
+        return self.op.split(self.peepholes, [self.size] * 3, axis=0)
+
+    def clipped(self, z: ir.Value) -> ir.Value:
+        return z if self.clip is None else self.op.Clip(z, -self.clip, self.clip)
+
+    def gates(self, z: ir.Value, *counts: int) -> list[ir.Value]:
+        """Split z [N, 1, Σ counts·H] into parts of so many gates each."""
+        return self.op.split(z, [n * self.size for n in counts], axis=-1)
+
+    def from_state(self, z: ir.Value, h: State) -> ir.Value:
+        return z if h is None else self.op.Add(z, self.op.MatMul(h, self.r))
+
+
+Step = Callable[[_Cell, ir.Value, tuple[State, ...]], tuple[ir.Value, ...]]
+
+
+@rewrites("RNN")
+def rnn(
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+) -> Any:
+    """Compute h = f(x·Wᵀ + h·Rᵀ + b), unrolled over the steps."""
+    bias, lengths, h = _padded(rest, 3)
+    return _unroll(op, x, (w, r, bias, None), lengths, (h,), rnn_step, ("Tanh",), attributes)
+
+
+def rnn_step(cell: _Cell, z: ir.Value, states: tuple[State, ...]) -> tuple[ir.Value, ...]:
+    """Compute h = f(z_x + h·Rᵀ)."""
+    return (cell.activations[0](cell.clipped(cell.from_state(z, states[0]))),)
+
+
+@rewrites("GRU")
+def gru(
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+) -> Any:
+    """z, r = σ(…), h̃ = tanh(x·Wᵀ + (r⊙h)·Rᵀ + b), h = (1 − z)⊙h̃ + z⊙h, unrolled over the steps."""
+    bias, lengths, h = _padded(rest, 3)
+    names = ("Sigmoid", "Tanh")
+    return _unroll(op, x, (w, r, bias, None), lengths, (h,), gru_step, names, attributes)
+
+
+def gru_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.Value, ...]:
+    """Gates z, r, h̃ in this order; with linear_before_reset, r scales h·Rᵀ + b in place of h."""
+    op, (f, g), (h,) = cell.op, cell.activations, states
+    zx_gates, zx_new = cell.gates(zx, 2, 1)
+    if cell.variant:
+        zr, update = _linear_before_reset(cell, zx_gates, h)
+    else:
+        gates = zx_gates if h is None else op.Add(zx_gates, op.MatMul(h, cell.r_parts[0]))
+        zr = cell.gates(f(cell.clipped(gates)), 1, 1)
+        update = cell.new_bias
+        if h is not None:
+            update = op.plus(op.MatMul(op.Mul(zr[1], h), cell.r_parts[1]), update)
+    new = g(cell.clipped(op.plus(zx_new, update)))
+    kept = op.Mul(op.Sub(1.0, zr[0]), new)
+    return (kept if h is None else op.Add(kept, op.Mul(zr[0], h)),)
+
+
+def _linear_before_reset(cell: _Cell, zx_gates: ir.Value, h: State) -> tuple[list[ir.Value], ir.Value | None]:
+    """Return the gates z and r, and r⊙(h·Rᵀ + b)."""
+    op, f = cell.op, cell.activations[0]
+    inner = cell.new_bias
+    if h is not None:
+        gates, new = cell.gates(op.MatMul(h, cell.r), 2, 1)
+        zx_gates, inner = op.Add(zx_gates, gates), op.plus(new, inner)
+    zr = cell.gates(f(cell.clipped(zx_gates)), 1, 1)
+    return zr, None if inner is None else op.Mul(zr[1], inner)
+
+
+@rewrites("LSTM")
+def lstm(
+    op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
+) -> Any:
+    """i, o, f = σ(…), c = f⊙c + i⊙tanh(…), h = o⊙tanh(c), unrolled over the steps."""
+    bias, lengths, h, c, peepholes = _padded(rest, 5)
+    names = ("Sigmoid", "Tanh", "Tanh")
+    return _unroll(op, x, (w, r, bias, peepholes), lengths, (h, c), lstm_step, names, attributes)
+
+
+def lstm_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.Value, ...]:
+    """Gates i, o, f, c̃ in this order; the peepholes of i and f see the old cell, that of o the new one."""
+    op, (f, g, h_of), (h, c) = cell.op, cell.activations, states
+    z = cell.from_state(zx, h)
+    if cell.peepholes is None:
+        gates, new = cell.gates(cell.clipped(z), 3, 1)
+        i, o, forget = cell.gates(f(gates), 1, 1, 1)
+    else:
+        p_i, p_o, p_f = cell.peephole_parts
+        z_i, z_o, z_f, new = cell.gates(z, 1, 1, 1, 1)
+        i, forget = (
+            f(cell.clipped(v if c is None else op.Add(v, op.Mul(c, p)))) for v, p in ((z_i, p_i), (z_f, p_f))
+        )
+        new = cell.clipped(new)
+    if cell.variant:
+        forget = op.Sub(1.0, i)
+    written = op.Mul(i, g(new))
+    c = written if c is None else op.Add(op.Mul(forget, c), written)
+    if cell.peepholes is not None:
+        o = f(cell.clipped(op.Add(z_o, op.Mul(c, p_o))))
+    return op.Mul(o, h_of(c)), c
+
+
+def _padded(rest: Sequence[ir.Value | None], count: int) -> list[ir.Value | None]:
+    return [*rest, *[None] * (count - len(rest))]
+
+
+def _unroll(
+    op: Rewriting,
+    x: ir.Value,
+    parameters: tuple[ir.Value, ir.Value, ir.Value | None, ir.Value | None],
+    lengths: ir.Value | None,
+    initial: tuple[ir.Value | None, ...],
+    step: Step,
+    names: tuple[str, ...],
+    attributes: dict[str, Any],
+) -> tuple[ir.Value, ...]:
+    """Y [S, D, N, H] and the last states [D, N, H]."""
+    rows, count = op.transpose(x, [1, 0, 2]), _length(x)
+    directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+    backwards = directions[attributes.get("direction", "forward")]
+    cells = _cells(op, parameters, names, len(backwards), attributes)
+    starts = [_starts(op, value, len(backwards)) for value in initial]
+    masks = _masks(op, lengths, count)
+    ran = [
+        _run(step, cell, rows, count, tuple(start[d] for start in starts), masks, back)
+        for d, (cell, back) in enumerate(zip(cells, backwards, strict=True))
+    ]
+    stacked = op.concat([op.Unsqueeze(states, [2]) for states, _ in ran], axis=2)  # [N, S, D, H]
+    last = [op.concat([ends[i] for _, ends in ran], axis=1) for i in range(len(initial))]  # [N, D, H]
+    return op.Transpose(stacked, perm=[1, 2, 0, 3]), *(op.Transpose(v, perm=[1, 0, 2]) for v in last)
+
+
+def _length(x: ir.Value) -> int:
+    """Return the length of a sequence.
+
+    Raises:
+        UnsupportedModelError: it is not known, or too long to be unrolled.
+    """
+    count = None if x.shape is None else x.shape[0]
+    if not isinstance(count, int):
+        raise UnsupportedModelError(
+            f"the length of the sequence {x.name!r} is not known before the model runs. Export with a fixed "
+            "length (pad the sequences; their lengths may stay an input)."
+        )
+    if not 1 <= count <= LONGEST:
+        raise UnsupportedModelError(
+            f"the sequence {x.name!r} has {count} steps; 1 to {LONGEST} can be unrolled. "
+            "Explain shorter sequences."
+        )
+    return count
+
+
+def _cells(
+    op: Rewriting,
+    parameters: tuple[ir.Value, ir.Value, ir.Value | None, ir.Value | None],
+    names: tuple[str, ...],
+    count: int,
+    attributes: dict[str, Any],
+) -> Iterator[_Cell]:
+    """One for each direction.
+
+    Raises:
+        UnsupportedModelError: an activation that ONNX does not know, or no size.
+    """
+    w, r, bias, peepholes = parameters
+    size = attributes.get("hidden_size") or (r.shape[-1] if r.shape is not None else None)
+    if not isinstance(size, int):
+        raise UnsupportedModelError(f"the size of its state is not known: the shape of {r.name!r} is not")
+    wanted = [str(name) for name in attributes.get("activations") or names * count]
+    activations = _activations(
+        op, wanted, attributes.get("activation_alpha"), attributes.get("activation_beta")
+    )
+    for d in range(count):
+        w_bias, r_bias = (None, None) if bias is None else op.split(_of_direction(op, bias, d), None, axis=0)
+        yield _Cell(
+            op,
+            size,
+            op.Transpose(_of_direction(op, w, d), perm=[1, 0]),
+            op.Transpose(_of_direction(op, r, d), perm=[1, 0]),
+            w_bias,
+            r_bias,
+            None if peepholes is None else _of_direction(op, peepholes, d),
+            tuple(activations[d * len(names) : (d + 1) * len(names)]),
+            attributes.get("clip"),
+            bool(attributes.get("linear_before_reset") or attributes.get("input_forget")),
+        )
+
+
+def _of_direction(op: Rewriting, parameter: ir.Value, d: int) -> ir.Value:
+    """Return a parameter of direction d."""
+    return op.Gather(parameter, np.asarray(d), axis=0)
+
+
+def _run(
+    step: Step,
+    cell: _Cell,
+    rows: ir.Value,
+    count: int,
+    states: tuple[State, ...],
+    masks: tuple[ir.Value, list[ir.Value], ir.Value] | None,
+    backwards: bool,
+) -> tuple[ir.Value, tuple[ir.Value, ...]]:
+    """Every h of one direction [N, S, H], and its last states [N, 1, H]."""
+    op = cell.op
+    bias = cell.w_bias
+    if bias is not None:
+        bias = op.Add(bias, _outer_bias(cell, step))
+    steps = op.split(op.plus(op.MatMul(rows, cell.w), bias), [1] * count, axis=1)
+    hidden: list[ir.Value] = []
+    for t in reversed(range(count)) if backwards else range(count):
+        new = step(cell, steps[t], states)
+        if masks is not None:
+            new = tuple(
+                op.Where(masks[1][t], v, 0.0 if old is None else old)
+                for v, old in zip(new, states, strict=True)
+            )
+        states = new
+        hidden.append(new[0])
+    sequence = op.concat(hidden[::-1] if backwards else hidden, axis=1)
+    if masks is None:
+        return sequence, tuple(v for v in states if v is not None)
+    return op.Where(masks[0], sequence, 0.0), tuple(op.Where(masks[2], v, 0.0) for v in states)
+
+
+def _outer_bias(cell: _Cell, step: Step) -> ir.Value:
+    """Return what of the state's bias can be added for all steps at once: a GRU adds that of h̃ later."""
+    assert cell.r_bias is not None
+    if step is not gru_step:
+        return cell.r_bias
+    mask = np.repeat([1, 1, 0], cell.size)
+    return cell.op.Mul(cell.r_bias, mask.astype(cell.op.dtype.numpy()))
+
+
+def _starts(op: Rewriting, value: ir.Value | None, count: int) -> Sequence[State]:
+    """Return the initial state of each direction [N, 1, H]."""
+    if value is None or _is_zero(value):
+        return [None] * count
+    return op.split(op.transpose(value, [1, 0, 2]), [1] * count, axis=1)
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Tell whether a value holds zeros whatever its shape is: PyTorch writes initial states so."""
+    if value is None:
+        return False
+    if value.const_value is not None:
+        return not value.const_value.numpy().any()
+    node = value.producer()
+    if node is None or node.domain:
+        return False
+    if node.op_type == "ConstantOfShape":
+        filled = node.attributes.get("value")
+        return filled is None or not filled.as_tensor().numpy().any()
+    if node.op_type == "Concat":
+        return all(_is_zero(v) for v in node.inputs)
+    return node.op_type in _MOVES and _is_zero(node.inputs[0])
+
+
+def _masks(
+    op: Rewriting, lengths: ir.Value | None, count: int
+) -> tuple[ir.Value, list[ir.Value], ir.Value] | None:
+    """Return which steps of each row are within its length.
+
+    They are [N, S, 1], with each step's [N, 1, 1], and whether any is.
+    """
+    if lengths is None:
+        return None
+    if lengths.const_value is not None and lengths.const_value.numpy().min(initial=count) >= count:
+        return None
+    own = op.Unsqueeze(lengths, [1, 2])
+    inside = op.Less(np.arange(count, dtype=np.int32).reshape(1, -1, 1), own)
+    return inside, op.split(inside, [1] * count, axis=1), op.Less(np.zeros(1, np.int32), own)
+
+
+def _activations(
+    op: Rewriting, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
+) -> list[Activation]:
+    """Each takes its alpha and beta from the lists in turn, if it has one, and its default then."""
+    left = {"alpha": list(alphas or ()), "beta": list(betas or ())}
+    functions: list[Activation] = []
+    for name in names:
+        known = next((n for n in _ACTIVATIONS if n.lower() == name.lower()), None)
+        if known is None:
+            raise UnsupportedModelError(
+                f"its activation {name!r} is not one of ONNX's {sorted(_ACTIVATIONS)}"
+            )
+        given = {key: left[key].pop(0) if left[key] else own for key, own in _ACTIVATIONS[known].items()}
+        functions.append(partial(_activated, op, known, given))
+    return functions
+
+
+def _activated(op: Rewriting, name: str, given: dict[str, float], z: ir.Value) -> ir.Value:
+    if name == "Affine":
+        return op.Add(op.Mul(z, given["alpha"]), given["beta"])
+    if name == "ScaledTanh":
+        return op.Mul(op.Tanh(op.Mul(z, given["beta"])), given["alpha"])
+    return cast("ir.Value", getattr(op, name)(z, **given))

@@ -1,0 +1,293 @@
+"""Sizes: what exporters compute from them is folded, and what a small file may ask for is limited.
+
+A model of a few bytes can name terabytes (an input, a ConstantOfShape, a Pad) or millions of nodes (functions
+that call each other twice): found by counting, before anything of that size is made. What is computed from
+sizes of tensors (Shape, Gather, Concat …) is constant, but for the batch.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.graph.nodes import (
+    Nodes,
+    constant_nodes,
+    fold_constants,
+    new_constant,
+    replace_by_constant,
+    stand_for,
+)
+from rationale.graph.shapes import Spec
+from rationale.lowering.bodies import inner_protos
+from rationale.lowering.inference import infer, infer_each, known_specs
+from rationale.machine import in_words
+from rationale.runtime.session import model_bytes
+
+MOST_NODES = 50_000  # of a graph with its functions inlined: five times those of large language models
+MOST_AXES = 32  # of a value; numpy holds 64, and those of rows, targets, references and points come on top
+LARGEST = 2 << 30  # bytes of one value for one row: more than protobuf, and many kernels, can hold
+UNPACKING = 8  # what weights may grow to where a graph computes them from others: from 4 bits to float32
+
+
+def check_nodes(proto: onnx.ModelProto, name: str) -> None:
+    """Raise InvalidModelError where there are too many nodes once functions are inlined."""
+    bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
+    counts: dict[tuple[str, str, str], int] = {}
+
+    def count(nodes: Iterable[onnx.NodeProto]) -> int:
+        return sum(1 + size(node) + sum(count(g.node) for g in inner_protos(node)) for node in nodes)
+
+    def size(node: onnx.NodeProto) -> int:
+        key = node.domain, node.op_type, node.overload
+        if key in bodies and key not in counts:
+            counts[key] = 0  # of one that calls itself, which the checker refuses
+            counts[key] = count(bodies[key])
+        return counts.get(key, 0)
+
+    try:
+        nodes = count(proto.graph.node)
+    except RecursionError:
+        nodes = 0  # the checker refuses functions that call each other so deep
+    if nodes > MOST_NODES:
+        raise InvalidModelError(
+            f"{name}: it has {nodes} nodes once its functions are inlined; {MOST_NODES} are the most that "
+            "can be explained. Export a part of the model, or without functions that repeat."
+        )
+
+
+def check_inputs(proto: onnx.ModelProto, name: str) -> None:
+    """Raise InvalidModelError for sizes that no input can have, or none that can be explained."""
+    for value in proto.graph.input:
+        kind = value.type.tensor_type
+        dims = [d.dim_value for d in kind.shape.dim if d.HasField("dim_value")]
+        if any(d.dim_value < 0 for d in kind.shape.dim[1:]):
+            raise InvalidModelError(
+                f"{name}: input {value.name!r} has an axis of negative length {dims}. Export it again."
+            )
+        axes = len(kind.shape.dim)
+        if axes > MOST_AXES or math.prod(dims) > LARGEST:
+            raise InvalidModelError(
+                f"{name}: input {value.name!r} has {axes} axes and {math.prod(dims)} elements; at most "
+                f"{MOST_AXES} and {LARGEST} can be explained. Look for a size that was meant otherwise."
+            )
+
+
+def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
+    """Raise UnsupportedModelError where a value is too large for one row; name its node."""
+    for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
+        if value.name not in specs:
+            continue
+        shape, dtype = specs[str(value.name)]
+        size = math.prod(shape) * _bits(dtype) // 8
+        if size <= LARGEST and len(shape) <= MOST_AXES and min(shape, default=0) >= 0:
+            continue
+        node = value.producer()
+        where = "input" if node is None else f"{node.op_type} node {node.name or value.name!r}:"
+        if min(shape, default=0) < 0:
+            raise InvalidModelError(f"{where} {value.name!r} has an axis of negative length {list(shape)}.")
+        fault = f"takes {in_words(size)}" if size > LARGEST else f"has {len(shape)} axes"
+        limit = in_words(LARGEST) if size > LARGEST else MOST_AXES
+        raise UnsupportedModelError(
+            f"{where} {value.name!r} {fault} for one row, and {limit} is the limit. Look for a size that was "
+            "meant otherwise, or explain an output before it (--output)."
+        )
+
+
+def fold_weights(model: ir.Model) -> None:
+    """`fold_constants` for a graph from outside: refuses what would compute more than weights unpack to.
+
+    What is made in sizes that are computed themselves comes in a round of its own, when those are known.
+
+    Raises:
+        UnsupportedModelError: names the node with the largest of it.
+    """
+    while nodes := constant_nodes(model.graph):
+        _bounds_as_scalars(model.graph)
+        sizes = _sizes(model)
+        ready = _known(nodes, sizes)
+        made = {node: sum(sizes[str(v.name)] for v in node.outputs) for node in ready}
+        if sum(made.values()) > LARGEST + UNPACKING * model_bytes(model):
+            node = max(ready, key=made.__getitem__)
+            raise UnsupportedModelError(
+                f"{node.op_type} node {node.name or node.outputs[0].name!r} computes a constant of "
+                f"{in_words(made[node])}, and all of them take {in_words(sum(made.values()))}. Look for a "
+                "size that was meant otherwise."
+            )
+        fold_constants(model, ready or nodes, given=True)
+
+
+def _bounds_as_scalars(graph: ir.Graph) -> None:
+    """Range is written with bounds [1], too: ONNX Runtime takes them, but not as constants."""
+    for node in graph:
+        for i, value in enumerate(node.inputs if node.op_type == "Range" and not node.domain else ()):
+            array = None if value is None or value.const_value is None else value.const_value.numpy()
+            if value is None or array is None or not array.ndim or array.size != 1:
+                continue
+            name = f"{node.outputs[0].name}/bound_{i}"
+            node.replace_input_with(i, new_constant(graph, name, array.reshape(())))
+
+
+def _known(nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> list[ir.Node]:
+    """Those whose results have known sizes, as do all before them."""
+    ready: list[ir.Node] = []
+    late: set[ir.Value | None] = set()
+    for node in nodes:
+        if late.isdisjoint(node.inputs) and all(str(v.name) in sizes for v in node.outputs):
+            ready.append(node)
+        else:
+            late.update(node.outputs)
+    return ready
+
+
+def _sizes(model: ir.Model) -> dict[str, int]:
+    """Bytes of each value whose shape is known; no sizes are computed on the way, which may take as much."""
+    specs = known_specs(model)
+    return {name: math.prod(shape) * _bits(dtype) // 8 for name, (shape, dtype) in specs.items()}
+
+
+def _bits(dtype: ir.DataType) -> int:
+    """Of one element; a pointer for a string."""
+    return 64 if dtype == ir.DataType.STRING else int(dtype.bitwidth)
+
+
+Arrays = Mapping[str, np.ndarray]
+
+_SIZE_READERS = frozenset({"Shape", "Size"})
+_BATCHES = (2, 97)  # what is the same for both does not depend on N; 97 // 4 differs from 2 // 4
+
+
+def fold_sizes(model: ir.Model) -> bool:
+    """Compute, in place, what depends on sizes other than the batch's; return True where anything did.
+
+    One round: shapes behind what is folded are known only then. Requires: the batch is named N.
+    """
+    if not any(_reads_size(node) for node in model.graph):
+        return False
+    few, many = (_folded(model, specs) for specs in infer_each(model, _BATCHES))
+    values = {str(v.name): v for node in model.graph for v in node.outputs}
+    same = [
+        name
+        for name, array in few.items()
+        if name in values and name in many and np.array_equal(array, many[name])
+    ]
+    strided = [node for node in model.graph if _strides_over_rows(node, few, many)]
+    for node in strided:
+        _read_row_by_row(model, node, few[str(_value(node, 1).name)])
+    targets = _free_targets(model, few, many)
+    for name, target in {**{n: few[n] for n in same}, **targets}.items():
+        replace_by_constant(model.graph, values[name], target)
+    passes.RemoveUnusedNodesPass()(model)
+    return bool(same or strided or targets)
+
+
+def _free_targets(model: ir.Model, few: Arrays, many: Arrays) -> dict[str, np.ndarray]:
+    """Targets of Reshapes of which one size depends on N: −1 stands for it, by name."""
+    found = {}
+    for node in model.graph:
+        name = str(node.inputs[1].name) if node.op_type == "Reshape" and node.inputs[1] is not None else ""
+        if name not in few or name not in many or few[name].shape != many[name].shape:
+            continue
+        differs = few[name] != many[name]
+        others = {(use.node.op_type, use.idx) for use in _value(node, 1).uses()} - {("Reshape", 1)}
+        if differs.sum() == 1 and few[name].min() > 0 and not others:
+            found[name] = np.where(differs, -1, few[name])
+    return found
+
+
+def _strides_over_rows(node: ir.Node, few: Arrays, many: Arrays) -> bool:
+    """Tell whether a Gather reads the same indices of every row of a flat operand: PyTorch's as_strided."""
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 0
+    if node.op_type != "Gather" or node.domain or axis:
+        return False
+    flat = _value(node, 0).producer()
+    if flat is None or flat.op_type != "Reshape" or _value(node, 1).name not in many:
+        return False
+    index, more = few[str(_value(node, 1).name)], many[str(_value(node, 1).name)]
+    if index.ndim < 2 or (len(index), len(more)) != _BATCHES or index.shape[1:] != more.shape[1:]:
+        return False
+    stride = index[1] - index[0]
+    steps = np.arange(len(more)).reshape(-1, *(1 for _ in index.shape[1:]))
+    return (
+        np.array_equal(more, index[0] + steps * stride)
+        and stride.min() == stride.max() > index[0].max()
+        and index.min() >= 0
+        and _row_size(node) == stride.min()
+    )
+
+
+def _row_size(node: ir.Node) -> int | None:
+    """Return how many values a row of a flat [N·size] operand has, if all of a value with N on axis 0."""
+    flat = _value(node, 0).producer()
+    x = flat.inputs[0] if flat is not None else None
+    target = flat.inputs[1].const_value if flat is not None and flat.inputs[1] is not None else None
+    if x is None or x.shape is None or target is None or target.numpy().tolist() != [-1]:
+        return None
+    row = [d for d in x.shape[1:] if isinstance(d, int)]
+    return math.prod(row) if len(row) == x.shape.rank() - 1 else None
+
+
+def _read_row_by_row(model: ir.Model, node: ir.Node, index: np.ndarray) -> None:
+    """Gather(x as [N·size], indices) becomes x as [N, size] at the indices of one row."""
+    size, indices = int(index[1].flat[0] - index[0].flat[0]), index[0].reshape(-1)
+    op = Nodes(model.graph, str(node.outputs[0].name), before=node)
+    x = op.Reshape(node.inputs[0], [-1, size])
+    if not np.array_equal(indices, np.arange(size)):
+        x = op.Gather(x, indices, axis=1)
+    stand_for(node.outputs[0], op.Reshape(x, [-1, *index.shape[1:]]))
+    model.graph.remove(node, safe=True)
+
+
+def _value(node: ir.Node, position: int) -> ir.Value:
+    value = node.inputs[position]
+    assert value is not None
+    return value
+
+
+def at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
+    """Return what a batch fixes of every value: its shape and dtype, and its value if sizes decide it."""
+    specs = infer(model, rows)
+    constants: dict[str, np.ndarray] = {}
+    if not any(_reads_size(node) for node in model.graph):
+        return specs, constants
+    probe = model.clone()
+    while found := _folded(probe, specs):
+        constants.update(found)
+        for value in [v for node in probe.graph for v in node.outputs if v.name in found]:
+            replace_by_constant(probe.graph, value, found[str(value.name)])
+        passes.RemoveUnusedNodesPass()(probe)
+        specs = {**specs, **infer(probe, rows)}
+    return specs, constants
+
+
+def _reads_size(node: ir.Node) -> bool:
+    return node.op_type in _SIZE_READERS and not node.domain
+
+
+def _folded(model: ir.Model, specs: dict[str, Spec]) -> dict[str, np.ndarray]:
+    """Return the values that are constant at the shapes `specs`, as far as others read them, by name."""
+    probe = model.clone()
+    for node in list(probe.graph):
+        x = node.inputs[0] if _reads_size(node) else None
+        if x is None or x.name not in specs:
+            continue
+        shape = np.asarray(specs[x.name][0], np.int64)
+        if node.op_type == "Size":
+            size = np.asarray(shape.prod())
+        else:
+            start, end = (
+                node.attributes.get_int(name, default) for name, default in (("start", 0), ("end", None))
+            )
+            size = shape[start:end]
+        replace_by_constant(probe.graph, node.outputs[0], size)
+        probe.graph.remove(node, safe=True)
+    fold_weights(probe)
+    return {
+        name: v.const_value.numpy()
+        for name, v in probe.graph.initializers.items()
+        if v.const_value is not None and name not in model.graph.initializers
+    }

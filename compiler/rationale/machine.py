@@ -1,0 +1,119 @@
+"""The machine: what this process may use of it, and for which one a graph is made.
+
+A `Deployment` decides a graph's speed and memory, and nothing of what it answers.
+"""
+
+import functools
+import os
+import platform
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from rationale.errors import InvalidOptionError
+
+# ONNX Runtime's option to cut a node's work into blocks that begin with a large one for each core, which so
+# goes on with what it has computed itself. Equal blocks, its default, go to whoever is next: where cores
+# share no cache, half of what a core reads lies in another's (ADR 0023).
+LARGE_BLOCKS = ("session.dynamic_block_base", "4")
+
+Provider = Literal["cpu", "cuda"]
+Storage = Literal["float32", "float16"]
+Runtime = Literal["onnxruntime", "openvino", "tensorrt", "any"]
+
+DEFAULT_BUDGET = 4 << 30
+MAX_BATCH = 64  # rows of one request, whatever fits
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """Where the combined graph will run, and what it may use there.
+
+    Args:
+        provider: of ONNX Runtime; operators are emitted in the variants that are fastest there.
+        threads: that one run may use; None for as many as this process has cores.
+        memory_budget: bytes for precomputed references and working memory together, at one row. Above it the
+            references are walked in chunks, and recomputed where they do not fit.
+        storage: how precomputed reference activations are kept; float16 halves them, at an error that the
+            check measures.
+        one_shot: one entry, in which a BOOL input `explain` decides whether the explanation is computed.
+        runtime: that will load the graph; of others than ONNX Runtime it avoids what they get wrong or lack,
+            and "any" avoids all of that (docs/runtimes.md).
+
+    Raises:
+        InvalidOptionError: a value that is none of these.
+    """
+
+    provider: Provider = "cpu"
+    threads: int | None = None
+    memory_budget: int = DEFAULT_BUDGET
+    storage: Storage = "float32"
+    one_shot: bool = False
+    runtime: Runtime = "onnxruntime"
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("provider", self.provider, get_args(Provider)),
+            ("storage", self.storage, get_args(Storage)),
+            ("runtime", self.runtime, get_args(Runtime)),
+        ):
+            if value not in known:
+                raise InvalidOptionError(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+        for name, number in (("threads", self.threads), ("memory_budget", self.memory_budget)):
+            if number is not None and (isinstance(number, bool) or number != int(number) or number < 1):
+                raise InvalidOptionError(f"{name} must be a whole number, 1 or more, not {number!r}.")
+
+    @property
+    def is_portable(self) -> bool:
+        """Whether other runtimes than ONNX Runtime may load the graph."""
+        return self.runtime != "onnxruntime"
+
+    @property
+    def cores(self) -> int:
+        """Threads of one run."""
+        return self.threads or available_cores()
+
+
+HERE = Deployment()  # this machine, its defaults
+
+
+def parse_bytes(text: str) -> int:
+    """Parse "2GB", "512 MiB" or "1500000" to bytes; K, M, G and T are powers of 1024.
+
+    Raises:
+        InvalidOptionError: anything else.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    size = int(float(match[1]) * (1 << _UNITS[match[2].upper()])) if match else 0
+    if size < 1:
+        raise InvalidOptionError(
+            f"{text!r} is not an amount of memory: write 2GB, 512MB or a number of bytes."
+        )
+    return size
+
+
+def in_words(size: float) -> str:
+    """Write bytes as "1.4 GB", as `parse_bytes` reads it."""
+    for unit in ("bytes", "KB", "MB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GB"
+
+
+def available_cores() -> int:
+    """Return how many cores this process may run on: fewer than the machine has where it is confined."""
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+@functools.cache
+def processor() -> str:
+    """Return the processor's name and the machine's architecture."""
+    try:
+        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:  # not Linux
+        found = None
+    return f"{found[1] if found else platform.processor()} ({platform.machine()})"

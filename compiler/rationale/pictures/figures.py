@@ -1,0 +1,346 @@
+"""Panels as HTML and SVG: a row for each bar, whose name and number are text, so that they wrap and are read.
+
+A length is a share of the width, so that pictures fit a telephone and paper; lines and words have the colour
+of the text around them, light or dark.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from rationale.manifest import EmbeddedProfile
+from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
+from rationale.pictures.markup import SHADES, element
+from rationale.pictures.overview import Overview
+from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
+from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
+
+_BAR, _SWARM = 22, 46  # pixels: the height of a row
+_THICK, _DOT = 12, 4.8
+_GREY = "#808080"
+_MARGIN = 2  # percent of the width, left and right
+_COLUMNS, _LEVELS = 80, 10  # of dots: columns, and colours from low to high
+_MOST_WORDS = 4_000
+_LISTED = 20  # tokens whose numbers are listed
+_NEGLIGIBLE = 1e-3  # a gap of less, of the width, is a number beneath the bars
+
+
+def figures(drawn: Iterable[Panel | Overview]) -> list[Element]:
+    """Return the pictures."""
+    return [figure for panel in drawn for figure in _DRAW[type(panel)](panel)]
+
+
+@dataclass(frozen=True)
+class _Scale:
+    """From numbers to percent of the width."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, *values: np.ndarray | float | None) -> "_Scale":
+        """Return a scale that holds all finite values."""
+        every = np.concatenate([np.ravel(v) for v in values if v is not None]).astype(np.float64)
+        every = every[np.isfinite(every)]
+        low, high = (float(every.min()), float(every.max())) if len(every) else (0.0, 0.0)
+        return cls(low, high) if high > low else cls(low - 0.5, high + 0.5)
+
+    def at(self, value: float) -> float:
+        """Return a place; of what is no number, the left edge."""
+        if not np.isfinite(value):
+            return float(_MARGIN)
+        share = (np.clip(value, self.low, self.high) - self.low) / (self.high - self.low)
+        return round(float(_MARGIN + (100 - 2 * _MARGIN) * share), 2)
+
+
+def _figure(title: str, about: str, *content: Element) -> Element:
+    return element("figure", element("figcaption", f"{title} ", element("small", about)), *content)
+
+
+def _row(
+    name: str, number: str, drawn: Sequence[Element], *, end: bool = False, height: int = _BAR
+) -> Element:
+    """Return a row: its picture repeats what the number says, so that screen readers leave it out."""
+    return element(
+        "li",
+        element("span", name, class_="name", dir="auto"),
+        element("span", number, class_="number"),
+        element("svg", *drawn, width="100%", height=height, aria_hidden="true", focusable="false"),
+        **({"class_": "end"} if end else {}),
+    )
+
+
+def _bar(scale: _Scale, start: float, stop: float, colour: str) -> Element:
+    left, right = sorted((scale.at(start), scale.at(stop)))
+    top = (_BAR - _THICK) / 2
+    width = f"{max(round(right - left, 2), 0.3)}%"
+    return element("rect", x=f"{left}%", y=top, width=width, height=_THICK, rx=1.5, fill=colour)
+
+
+def _line(x: float, top: float, bottom: float, **more: object) -> Element:
+    return element(
+        "line", x1=f"{x}%", x2=f"{x}%", y1=top, y2=bottom, stroke="currentColor", stroke_opacity=0.5, **more
+    )
+
+
+# -- bars ----------------------------------------------------------------------------------------------
+
+
+def _bars(panel: Bars) -> list[Element]:
+    rows = _waterfall(panel) if panel.base is not None and panel.score is not None else _from_zero(panel)
+    shapley = "; diamonds: Shapley values" * (panel.shapley is not None)
+    errors = "; lines: one standard error" * (panel.errors is not None)
+    return [_figure(panel.title, f"red raises, blue lowers{errors}{shapley}", element("ul", *rows))]
+
+
+def _waterfall(panel: Bars) -> list[Element]:
+    """Draw each bar where the one before ends, from the base value down to the score."""
+    base, score = float(panel.base or 0), float(panel.score or 0)
+    ends = base + np.cumsum(np.nan_to_num(panel.values.astype(np.float64)))
+    starts = np.append(base, ends[:-1])
+    spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
+    scale = _Scale.over(starts, ends + spread, ends - spread, score)
+    rows = [
+        _row(
+            "base value", f"{base:.4g}", [_line(scale.at(base), _BAR / 2, _BAR), _dot(scale, base)], end=True
+        )
+    ]
+    for i, (label, value) in enumerate(zip(panel.labels, panel.values, strict=True)):
+        drawn = [
+            _line(scale.at(starts[i]), 0, _BAR / 2),
+            _line(scale.at(ends[i]), _BAR / 2, _BAR),
+            _bar(scale, starts[i], ends[i], RAISES if value >= 0 else LOWERS),
+            *_extras(panel, scale, i, starts[i], ends[i]),
+        ]
+        rows.append(_row(label, _signed(panel, i), drawn))
+    last = float(ends[-1]) if len(ends) else base
+    gap = score - last
+    if abs(gap) > _NEGLIGIBLE * (scale.high - scale.low):
+        drawn = [_line(scale.at(last), 0, _BAR / 2), _line(scale.at(score), _BAR / 2, _BAR)]
+        rows.append(
+            _row(
+                "not explained (completeness gap)",
+                f"{gap:+.4g}",
+                [*drawn, _bar(scale, last, score, _GREY)],
+            )
+        )
+    rows.append(
+        _row("score", f"{score:.4g}", [_line(scale.at(score), 0, _BAR / 2), _dot(scale, score)], end=True)
+    )
+    return rows
+
+
+def _from_zero(panel: Bars) -> list[Element]:
+    spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
+    due = None if panel.shapley is None else panel.shapley.values
+    scale = _Scale.over(0.0, panel.values + spread, panel.values - spread, due)
+    return [
+        _row(
+            label,
+            _signed(panel, i),
+            [
+                _line(scale.at(0), 0, _BAR),
+                _bar(scale, 0, value, RAISES if value >= 0 else LOWERS),
+                *_extras(panel, scale, i, 0, value),
+            ],
+        )
+        for i, (label, value) in enumerate(zip(panel.labels, panel.values, strict=True))
+    ]
+
+
+def _signed(panel: Bars, i: int) -> str:
+    error = None if panel.errors is None or np.isnan(panel.errors[i]) else panel.errors[i]
+    return f"{panel.values[i]:+.4g}" + ("" if error is None else f" ± {error:.1g}")
+
+
+def _extras(panel: Bars, scale: _Scale, i: int, start: float, end: float) -> list[Element]:
+    """Draw the standard error at a bar's end, and the Shapley value."""
+    found = []
+    if panel.errors is not None and np.isfinite(panel.errors[i]):
+        x1, x2 = (f"{scale.at(end + side * panel.errors[i])}%" for side in (-1, 1))
+        found.append(
+            element("line", x1=x1, x2=x2, y1=_BAR / 2, y2=_BAR / 2, stroke="currentColor", stroke_width=1.5)
+        )
+    if panel.shapley is not None and np.isfinite(panel.shapley.values[i]):
+        found.append(_dot(scale, start + float(panel.shapley.values[i])))
+    return found
+
+
+def _dot(scale: _Scale, value: float) -> Element:
+    return element("circle", cx=f"{scale.at(value)}%", cy=_BAR / 2, r=4, fill="currentColor")
+
+
+def _flow(panel: Flow) -> list[Element]:
+    """Draw what raises to the right, what lowers to the left, and a dot at the sum."""
+    scale = _Scale.over(0.0, panel.raising, panel.lowering, panel.due)
+    rows = []
+    for label, raising, lowering in zip(panel.labels, panel.raising, panel.lowering, strict=True):
+        drawn = [
+            _bar(scale, 0, raising, RAISES),
+            _bar(scale, lowering, 0, LOWERS),
+            _line(scale.at(0), 0, _BAR),
+            _line(scale.at(panel.due), 0, _BAR, stroke_dasharray="2 3"),
+            _dot(scale, raising + lowering),
+        ]
+        rows.append(_row(label, f"{raising:+.3g} {lowering:+.3g}", drawn))
+    about = "red raises, blue lowers; dot: their sum; dotted: explained less base value"
+    return [_figure(panel.title, about, element("ul", *rows))]
+
+
+def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:
+    """Draw numbers that neither raise nor lower anything, as grey bars."""
+    scale = _Scale.over(0.0, np.asarray([number for _, number in numbers]))
+    rows = (
+        _row(label, f"{number:.4g}", [_line(scale.at(0), 0, _BAR), _bar(scale, 0, number, _GREY)])
+        for label, number in numbers
+    )
+    return _figure(title, about, element("ul", *rows))
+
+
+def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
+    """Draw for which scores an entry approves and declines or a person decides, and the base value."""
+    profile, (least, most) = embedded.profile, embedded.output_range
+    scale = _Scale.over(least, most, profile.threshold, base)
+    low, high = profile.refer or (profile.threshold, profile.threshold)
+    below, above = (least, low), (high, most)
+    approve, decline = (below, above) if profile.adverse == "above" else (above, below)
+    spans = {
+        "approve": approve,
+        "a person decides": (low, high) if profile.refer else None,
+        "decline": decline,
+    }
+    rows = [
+        _row(name, f"{span[0]:g} … {span[1]:g}", [_bar(scale, *span, _GREY)])
+        for name, span in spans.items()
+        if span is not None
+    ]
+    if base is not None:
+        rows.append(_row("base value", f"{base:.4g}", [_dot(scale, base)], end=True))
+    return _figure(
+        f"{profile.output}: what is decided", f"threshold {profile.threshold:g}", element("ul", *rows)
+    )
+
+
+# -- many rows -----------------------------------------------------------------------------------------
+
+
+def _overview(panel: Overview) -> list[Element]:
+    labels = [*panel.labels, *[f"{panel.others} others together"] * bool(panel.others)]
+    rows = f"{panel.rows:,} rows" if panel.rows != 1 else "1 row"
+    means = list(zip(labels, panel.means, strict=True))
+    found = [levels(f"{panel.title}: mean |attribution|", f"over {rows}", means)]
+    shown = panel.attributions.shape[1]
+    if shown > 1:
+        which = f"{shown} of {rows}, evenly spaced" if shown < panel.rows else rows
+        about = f"a dot for each of {which}; violet: low values of the feature, orange: high, grey: no number"
+        found.append(_figure(f"{panel.title}: attributions", about, element("ul", *_swarm(panel))))
+    return found
+
+
+def _swarm(panel: Overview) -> list[Element]:
+    scale = _Scale.over(0.0, panel.attributions)
+    rows = []
+    for label, attributions, values in zip(panel.labels, panel.attributions, panel.values, strict=True):
+        range_ = f"{np.min(attributions):+.2g} … {np.max(attributions):+.2g}"
+        dots = _dots(scale, attributions, values)
+        rows.append(_row(label, range_, [_line(scale.at(0), 0, _SWARM), dots], height=_SWARM))
+    return rows
+
+
+def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> Element:
+    """Place dots of one column above and below each other, closer where they are many.
+
+    They are the round ends of lines without a length: a few bytes each, and round at every width.
+    """
+    positions = np.asarray([scale.at(a) for a in attributions])
+    columns = np.round(positions * _COLUMNS / 100)
+    order = np.lexsort((values, columns))
+    paths: dict[str, list[str]] = {}
+    for column in np.unique(columns):
+        here = order[columns[order] == column]
+        step = min(_DOT, (_SWARM - _DOT - 2) / max(len(here) - 1, 1))
+        first = _SWARM / 2 - step * (len(here) - 1) / 2
+        for i, k in enumerate(here):
+            level = round(float(values[k]) * _LEVELS) / _LEVELS if np.isfinite(values[k]) else None
+            colour = _GREY if level is None else blend(LOW, HIGH, level)
+            paths.setdefault(colour, []).append(f"M{10 * positions[k]:.0f} {first + i * step:.1f}h0")
+    drawn = (
+        element("path", d="".join(dots), stroke=colour, vector_effect="non-scaling-stroke")
+        for colour, dots in paths.items()
+    )
+    return element(
+        "svg",
+        element("g", *drawn, stroke_width=_DOT, stroke_linecap="round", stroke_opacity=0.9, fill="none"),
+        viewBox=f"0 0 1000 {_SWARM}",
+        preserveAspectRatio="none",
+        width="100%",
+        height=_SWARM,
+    )
+
+
+# -- images and tokens ---------------------------------------------------------------------------------
+
+
+def _heat(panel: Heat) -> list[Element]:
+    limit = full_colour(panel.values)
+    about = f"red raises, blue lowers; full colour {limit:.2g}"
+    rows, columns = panel.values.shape
+    most = np.unravel_index(int(np.nanargmax(np.abs(np.nan_to_num(panel.values)))), panel.values.shape)
+    alt = (
+        f"{panel.title}: attributions of {rows} × {columns} pixels, largest "
+        f"{panel.values[most]:+.3g} at row {most[0]}, column {most[1]}"
+    )
+    shown = [] if panel.picture is None else [_image(grey(panel.picture), "the picture that is explained")]
+    return [
+        _figure(panel.title, about, element("div", *shown, _image(heat_map(panel), alt), class_="images"))
+    ]
+
+
+def _image(pixels: np.ndarray, alt: str) -> Element:
+    drawn = sized(pixels)
+    return element("img", src=data_uri(drawn), alt=alt, width=drawn.shape[1], height=drawn.shape[0])
+
+
+def _words(panel: Words) -> list[Element]:
+    largest = float(np.abs(np.nan_to_num(panel.values)).max(initial=0))
+    shades = np.ceil(np.abs(np.nan_to_num(panel.values)) / (largest or 1.0) * SHADES - 1e-9).astype(int)
+    words: list[str | Element] = []
+    for word, value, shade in list(zip(panel.words, panel.values, shades, strict=True))[:_MOST_WORDS]:
+        class_ = f"{'r' if value >= 0 else 'l'}{shade}"
+        words += [] if word.joined else [" "]
+        words.append(element("span", word.text, class_=class_, title=f"{value:+.4g}", dir="auto"))
+    left = len(panel.words) - _MOST_WORDS
+    if left > 0:
+        words.append(f" … {left:,} more tokens")
+    about = f"red raises, blue lowers; full colour {largest:.2g}"
+    return [_figure(panel.title, about, element("p", *words, class_="tokens"), _listed(panel))]
+
+
+def _listed(panel: Words) -> Element:
+    """Return the tokens with the largest attributions, by their numbers."""
+    order = np.argsort(-np.abs(np.nan_to_num(panel.values)), kind="stable")[:_LISTED]
+    rows = [
+        element(
+            "tr",
+            element("td", str(k)),
+            element("td", panel.words[k].text, dir="auto"),
+            element("td", f"{panel.values[k]:+.4g}"),
+        )
+        for k in order
+    ]
+    head = element("tr", *(element("th", name, scope="col") for name in ("position", "token", "attribution")))
+    few = f"the largest {len(order)} of " * (len(order) < len(panel.words))
+    summary = element("summary", f"{few}{len(panel.words)} tokens by their numbers")
+    return element("details", summary, element("table", element("thead", head), element("tbody", *rows)))
+
+
+_DRAW: dict[type, Callable[[Any], list[Element]]] = {
+    Bars: _bars,
+    Flow: _flow,
+    Heat: _heat,
+    Overview: _overview,
+    Words: _words,
+}

@@ -1,0 +1,124 @@
+"""HTML elements whose content is always escaped, the style of all pictures, and pages that load nothing."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from xml.etree.ElementTree import Element, tostring
+
+from rationale.pictures.colours import LOWERS, RAISES
+
+SHADES = 10  # steps of a token's colour
+_DEEPEST = 0.65  # of the last one, so that words can be read on it, on white and on black
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what no page may hold
+
+Content = str | Element
+
+
+def element(tag: str, /, *content: Content, **attributes: object) -> Element:
+    """Make an element; `class_` is the attribute class, and `stroke_width` stroke-width."""
+    made = Element(tag, {_attribute(name): _clean(str(value)) for name, value in attributes.items()})
+    for item in content:
+        if isinstance(item, Element):
+            made.append(item)
+        elif len(made):
+            made[-1].tail = (made[-1].tail or "") + _clean(item)
+        else:
+            made.text = (made.text or "") + _clean(item)
+    return made
+
+
+def _attribute(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+def _clean(text: str) -> str:
+    """Return text that every page can hold: without control characters and halves of characters."""
+    return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace").decode()
+
+
+def table(lines: Iterable[tuple[str, str]]) -> Element:
+    """Make a table of lines with a name each."""
+    rows = (
+        element("tr", element("th", name, scope="row"), element("td", text, dir="auto"))
+        for name, text in lines
+    )
+    return element("table", element("tbody", *rows))
+
+
+def fragment(content: Iterable[Element]) -> str:
+    """Return what a notebook shows: the style, and the content, which needs no script."""
+    return tostring(
+        element("div", element("style", STYLE), *content, class_="rationale"), "unicode", method="html"
+    )
+
+
+def page(title: str, content: Iterable[Element]) -> bytes:
+    """Return a page that loads nothing and runs nothing: its policy allows its own style and images in it."""
+    style = _PAGE_STYLE + STYLE
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("style", style),
+    )
+    body = element("body", element("main", element("h1", title), *content, class_="rationale"))
+    markup: str = tostring(element("html", head, body, lang="en"), "unicode", method="html")
+    return f"<!doctype html>\n{markup}\n".encode()
+
+
+def _shades() -> str:
+    """Return the classes of tokens: r1 to r10 raise, l1 to l10 lower."""
+    return "\n".join(
+        f".rationale .{name}{step} {{ background: {colour}{round(255 * _DEEPEST * step / SHADES):02x} }}"
+        for name, colour in (("r", RAISES), ("l", LOWERS))
+        for step in range(1, SHADES + 1)
+    )
+
+
+_RULES = f"""
+.rationale {{ font: 14px/1.45 system-ui, sans-serif; max-width: 54em; overflow-wrap: anywhere }}
+.rationale figure {{ margin: 1.2em 0; padding: 0; container-type: inline-size; break-inside: avoid }}
+.rationale figcaption, .rationale h3 {{ font-size: 1em; font-weight: 600; margin: 0 0 .3em;
+text-align: left }}
+.rationale small, .rationale .note {{ font-size: .9em; font-weight: 400; opacity: .8 }}
+.rationale ul {{ list-style: none; margin: 0; padding: 0 }}
+.rationale ul li {{ display: grid; grid-template-columns: minmax(0, 1fr) auto; column-gap: .8em; margin: 0 }}
+.rationale ul li > svg {{ grid-column: 1 / -1; overflow: visible }}
+.rationale ul li.end {{ font-weight: 600 }}
+.rationale .number {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }}
+@container (min-width: 32em) {{
+.rationale ul {{ display: grid; grid-template-columns: minmax(0, 36%) auto minmax(0, 1fr); column-gap: .8em }}
+.rationale ul li {{ grid-column: 1 / -1; grid-template-columns: subgrid; align-items: center }}
+.rationale ul li > svg {{ grid-column: 3 }}
+}}
+.rationale tr {{ background: none }}
+.rationale table {{ border-collapse: collapse; margin: .3em 0 1em; border: 0 }}
+.rationale th, .rationale td {{ text-align: left; vertical-align: top; padding: .15em 1em .15em 0; border: 0;
+background: none; font-size: 1em; white-space: normal }}
+.rationale th {{ font-weight: 400; opacity: .8; white-space: nowrap }}
+.rationale .tokens {{ line-height: 2.1; margin: 0 }}
+.rationale .tokens span {{ padding: .15em .25em; border-radius: .2em; print-color-adjust: exact;
+-webkit-print-color-adjust: exact }}
+.rationale .images {{ display: flex; flex-wrap: wrap; gap: .8em }}
+.rationale img {{ max-width: 100%; height: auto; margin: 0; image-rendering: pixelated }}
+.rationale summary {{ cursor: pointer }}
+{_shades()}
+"""
+STYLE = _RULES.replace(".rationale ", ".rationale:not(#_) ")  # an id, to outweigh a front end's own rules
+_PAGE_STYLE = """
+:root { color-scheme: light dark }
+body { margin: 0; padding: 1.2em; background: Canvas; color: CanvasText }
+main { margin: 0 auto }
+.rationale { font-size: 15px }
+h1 { font-size: 1.5em; margin: 0 0 .5em }
+h2 { font-size: 1.2em; margin: 2em 0 0; border-top: 1px solid #88888866; padding-top: .8em }
+@media print { :root { color-scheme: light } body { padding: 0 } h2 { break-after: avoid } }
+"""

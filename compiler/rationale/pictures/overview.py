@@ -1,0 +1,141 @@
+"""Attributions over many rows: the mean of their size, and how they spread."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rationale.manifest import Attributed, Manifest
+from rationale.pictures.panels import Answer, element_name, is_table, short
+
+DOTS = 300  # rows that have a dot for each feature; fewer, where features are so many
+_MOST_NUMBERS = 4_000_000  # that are kept for dots
+_TARGETS = 3
+_ENDS = (5, 95)  # percentiles of a feature's values that have the full colours
+
+
+@dataclass(frozen=True)
+class Overview:
+    """Features by the mean |attribution| over all rows, largest first.
+
+    Attributes:
+        rows: that the means are of.
+        means: [F], and of the `others` together one more.
+        attributions: [F, n] of some rows, evenly spaced.
+        values: of the features [F, n], from 0, low, to 1, high; NaN where they are no numbers.
+    """
+
+    title: str
+    rows: int
+    labels: tuple[str, ...]
+    means: np.ndarray
+    others: int
+    attributions: np.ndarray
+    values: np.ndarray
+
+
+def overviews(answers: Iterable[Answer], count: int, top: int) -> list[Overview]:
+    """Return an overview of each of the first targets; none where nothing is explained that is a table.
+
+    Args:
+        answers: one after the other, `count` rows together.
+        top: features that are shown.
+    """
+    kept, dots, values = np.empty(0, int), list[np.ndarray](), list[np.ndarray]()
+    first, sums = 0, np.zeros(())
+    titles, labels = list[str](), list[str]()
+    for answer in answers:
+        tables = tables_of(answer.manifest)
+        if not tables:
+            return []
+        attributions = _side_by_side([answer[e.attributions] for e in tables])
+        rows, *each = attributions.shape
+        if not first:
+            most = max(2, min(count, DOTS, _MOST_NUMBERS // math.prod(each)))
+            kept = np.unique(np.linspace(0, count - 1, most).round().astype(int))
+            titles, labels = _titles(answer), _labels(answer, tables)
+        sums = sums + np.abs(attributions).sum(axis=0)
+        here = kept[(kept >= first) & (kept < first + rows)] - first
+        dots.append(attributions[here])
+        values.append(_values(answer, tables, here))
+        first += rows
+    if not first:
+        return []
+    all_dots, all_values = np.concatenate(dots), np.concatenate(values)
+    means = sums / first
+    return [
+        _overview(title, first, labels, means[j], all_dots[:, j], all_values, top)
+        for j, title in enumerate(titles)
+    ]
+
+
+def tables_of(manifest: Manifest) -> list[Attributed]:
+    """Return what has attributions that are drawn as bars."""
+    return [e for e in manifest.attributed if is_table(e, len(e.tensor.shape))]
+
+
+def _side_by_side(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return attributions of the first targets of all tables, [N, T, F]."""
+    each = [a[:, :_TARGETS] for a in arrays]
+    return np.concatenate([a.reshape(*a.shape[:2], -1).astype(np.float64) for a in each], axis=2)
+
+
+def _values(answer: Answer, tables: Sequence[Attributed], rows: np.ndarray) -> np.ndarray:
+    """Return the features of some rows [n, F]; NaN where they are no numbers."""
+    found = []
+    for e in tables:
+        attributions = answer[e.attributions]
+        width = attributions[0, 0].size
+        known = None if e.of_players else answer.inputs.get(e.tensor.name)
+        if known is None or known.dtype.kind not in "fiub" or known[0].size != width:
+            found.append(np.full((len(rows), width), np.nan))
+        else:
+            found.append(known[rows].reshape(len(rows), width).astype(np.float64))
+    return np.concatenate(found, axis=1)
+
+
+def _titles(answer: Answer) -> list[str]:
+    manifest = answer.manifest
+    targets = ["predicted"] if manifest.targets == "predicted" else manifest.targets[:_TARGETS]
+    return [element_name(manifest, target) for target in targets]
+
+
+def _labels(answer: Answer, tables: Sequence[Attributed]) -> list[str]:
+    return [short(name) for e in tables for name in e.names(answer[e.attributions][0, 0].size)]
+
+
+def _overview(
+    title: str,
+    rows: int,
+    labels: Sequence[str],
+    means: np.ndarray,
+    dots: np.ndarray,
+    values: np.ndarray,
+    top: int,
+) -> Overview:
+    order = np.argsort(-means, kind="stable")
+    shown = order if len(order) <= top + 1 else order[:top]
+    rest = order[len(shown) :]
+    return Overview(
+        title,
+        rows,
+        tuple(labels[k] for k in shown),
+        np.append(means[shown], [means[rest].sum()] * bool(len(rest))),
+        len(rest),
+        dots[:, shown].T,
+        np.stack([_from_low_to_high(values[:, k]) for k in shown]),
+    )
+
+
+def _from_low_to_high(values: np.ndarray) -> np.ndarray:
+    """Return values from 0 to 1; all the same, they are in the middle."""
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return np.full(len(values), np.nan)
+    low, high = np.percentile(finite, _ENDS)
+    if low == high:
+        low, high = finite.min(), finite.max()
+    if low == high:
+        return np.where(np.isfinite(values), 0.5, np.nan)
+    return np.asarray(np.clip((values - low) / (high - low), 0, 1))

@@ -1,0 +1,336 @@
+"""What is drawn of an explanation: bars for tables, a heatmap for images, shaded words for tokens.
+
+There is a panel for each row, target and explained input; the features of all tables of a row share one, and
+so do all layers.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from rationale.manifest import Attributed, ExplainedConcepts, Manifest
+from rationale.pictures.words import NUMBERS, Vocabulary, Word
+
+_CHANNELS = (1, 3, 4)  # of an image
+_LONGEST_NAME = 34
+_CUT = 12  # characters of a name's end that are kept
+
+
+class Answer(Protocol):
+    """What `Compiled.explain` returns: outputs by name, with the rows and what the graph is."""
+
+    manifest: Manifest
+    inputs: dict[str, np.ndarray]
+
+    def __getitem__(self, name: str, /) -> np.ndarray: ...
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Values [F] and their standard errors."""
+
+    values: np.ndarray
+    errors: np.ndarray
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Features by size [F], their standard errors, and Shapley values with theirs where there are any.
+
+    `order` are the places of all features, those of the first bars first. From `base`, the bars add up to
+    `score`, but for the completeness gap; both are None where they add up to nothing.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    values: np.ndarray
+    errors: np.ndarray | None = None
+    shapley: Estimate | None = None
+    order: tuple[int, ...] = ()
+    base: float | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Attributions [H, W] over a picture [H, W], grey from 0 to 1; None where there is nothing to see."""
+
+    title: str
+    values: np.ndarray
+    picture: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class Words:
+    """Tokens, each with its attribution [L]."""
+
+    title: str
+    words: tuple[Word, ...]
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class Flow:
+    """How attributions flow: of the inputs and each layer [L], what raises and what lowers, summed.
+
+    `due` is explained − base value: what a layer that every way leads through adds up to.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    raising: np.ndarray
+    lowering: np.ndarray
+    due: float
+
+
+Panel = Bars | Heat | Words | Flow
+
+
+@dataclass(frozen=True)
+class Part:
+    """An explained input of one row, or all players: attributions; values and standard errors where known."""
+
+    explained: Attributed
+    attributions: np.ndarray
+    values: np.ndarray | None
+    errors: np.ndarray | None
+
+
+def targets_of(answer: Answer) -> np.ndarray:
+    """Return [N, T] indices into the explained output's row; "predicted" where that is no answer."""
+    manifest = answer.manifest
+    n, t = answer[manifest.explained_value].shape
+    if manifest.targets != "predicted":
+        return np.broadcast_to(np.asarray(manifest.targets), (n, t))
+    if manifest.explained_output not in answer:
+        return np.full((n, t), "predicted")
+    return np.asarray(answer[manifest.explained_output].reshape(n, -1).argmax(axis=1)[:, None])
+
+
+def largest_targets(answer: Answer, i: int, most: int) -> Sequence[int]:
+    """Return the positions of row i's targets; of more than `most` those of the largest value."""
+    explained = answer[answer.manifest.explained_value][i]
+    if len(explained) <= most:
+        return range(len(explained))
+    return [int(j) for j in np.argsort(-explained, kind="stable")[:most]]
+
+
+def panels_of(
+    answer: Answer, i: int, row: int, top: int, vocabulary: Vocabulary, most: int | None = None
+) -> Iterator[Panel]:
+    """Yield the panels of row i of an answer, target by target.
+
+    Args:
+        row: what the row is called.
+        top: features of a row that have a bar each; the others share one.
+        most: targets, those of the largest value; None for all.
+    """
+    manifest, elements = answer.manifest, targets_of(answer)[i]
+    for j in largest_targets(answer, i, len(elements) if most is None else most):
+        parts = [_part(answer, e, (i, j)) for e in manifest.attributed]
+        base = "" if manifest.base_value is None else f", base value {answer[manifest.base_value][i, j]:.4g}"
+        heading = f"{element_name(manifest, elements[j])}: {answer[manifest.explained_value][i, j]:.4g}{base}"
+        whole = manifest.completeness_gap is not None and all(map(_is_table, parts))
+        for panel in panels(f"row {row}, {heading}", parts, top, vocabulary):
+            yield _adding_up(panel, answer, i, j) if isinstance(panel, Bars) and whole else panel
+        if manifest.layers:
+            yield flow(f"row {row}, {heading}: layer by layer", answer, i, j)
+        if manifest.concepts is not None:
+            yield from _concepts(f"row {row}, {heading}", manifest.concepts, answer, i, j, top, vocabulary)
+
+
+def _adding_up(panel: Bars, answer: Answer, i: int, j: int) -> Bars:
+    """Return bars with what they start from, 0 of a method without references, and what they add up to."""
+    manifest = answer.manifest
+    base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
+    return replace(panel, base=base, score=float(answer[manifest.explained_value][i, j]))
+
+
+def _concepts(
+    title: str,
+    concepts: ExplainedConcepts,
+    answer: Answer,
+    i: int,
+    j: int,
+    top: int,
+    vocabulary: Vocabulary,
+) -> Iterator[Panel]:
+    """Yield what the inputs contribute to each of the most relevant channels."""
+    for c, channel in enumerate(answer[concepts.channels][i, j]):
+        share = answer[concepts.attributions][i, j, channel]
+        heading = f"{title}: channel {channel} of {short(concepts.tensor.name)}, {share:+.4g}"
+        inputs = (e.by(concepts.heatmaps[e.tensor.name]) for e in answer.manifest.explained)
+        each = [_part(answer, e, (i, j, c)) for e in inputs]
+        yield from panels(heading, each, top, vocabulary)
+
+
+def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
+    """Return how row i's attributions of target j flow through the layers that the entry answers."""
+    manifest = answer.manifest
+    inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.attributed]
+    layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
+    each = [a.astype(np.float64) for a in (np.concatenate(inputs), *layers)]
+    base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
+    names = [short(e.tensor.name) for e in manifest.explained]
+    return Flow(
+        title,
+        (", ".join(names), *(short(layer.tensor.name) for layer in manifest.layers)),
+        np.asarray([a[a > 0].sum() for a in each]),
+        np.asarray([a[a < 0].sum() for a in each]),
+        float(answer[manifest.explained_value][i, j]) - base,
+    )
+
+
+def element_name(manifest: Manifest, element: object) -> str:
+    """Name the explained output, and which element of it where there are several."""
+    output = short(manifest.explained_output)
+    if math.prod(manifest.explained_shape) == 1:
+        return output
+    which = "" if element == "predicted" else f"[{element}]"
+    return output + which + " (predicted)" * (manifest.targets == "predicted")
+
+
+def panels(
+    title: str,
+    parts: Sequence[Part],
+    top: int,
+    vocabulary: Vocabulary = NUMBERS,
+    shapley: Estimate | None = None,
+    order: Sequence[int] = (),
+) -> Iterator[Panel]:
+    """Yield the panels of one row and target.
+
+    Shapley values are drawn where all parts are tables. `order`: see `bars`.
+    """
+    tables = [part for part in parts if _is_table(part)]
+    if tables:
+        yield bars(title, tables, top, shapley if len(tables) == len(parts) else None, order)
+    for part in parts:
+        several = f"{title}: {part.explained.tensor.name}" if len(parts) > 1 else title
+        if part.explained.at and part.values is not None and part.values.ndim == 1:
+            yield _words(several, part, part.values, vocabulary)
+        elif not _is_table(part):
+            yield _heat(several, part)
+
+
+def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -> list[Part]:
+    """Return the parts: attributions of all that has some, and values [F] of all explained inputs."""
+    tensors = [e.tensor for e in manifest.explained]
+    ends = np.cumsum([math.prod(t.shape) for t in tensors])[:-1]
+    each = zip(tensors, np.split(values, ends), strict=True)
+    known = {t.name: v.reshape(t.shape) for t, v in each}
+    ends = np.cumsum([math.prod(e.tensor.shape) for e in manifest.attributed])[:-1]
+    return [
+        Part(e, a.reshape(e.tensor.shape), None if e.of_players else known[e.tensor.name], None)
+        for e, a in zip(manifest.attributed, np.split(attributions, ends), strict=True)
+    ]
+
+
+def _part(answer: Answer, e: Attributed, at: tuple[int, ...]) -> Part:
+    """Return the part of a row and a target, and a channel where it is a concept's."""
+    values = None if e.of_players else answer.inputs.get(e.tensor.name)
+    errors = answer[e.standard_error][at] if e.standard_error else None
+    return Part(e, answer[e.attributions][at], None if values is None else values[at[0]], errors)
+
+
+def _is_table(part: Part) -> bool:
+    """Tell whether its features are drawn as bars: rows of numbers, and what has too many axes to picture."""
+    return is_table(part.explained, part.attributions.ndim)
+
+
+def is_table(explained: Attributed, axes: int) -> bool:
+    """Tell whether attributions with so many axes of a row are drawn as bars."""
+    return not (explained.at and axes == 1) and axes not in (2, 3)
+
+
+# -- tables --------------------------------------------------------------------------------------------
+
+
+def bars(
+    title: str,
+    parts: Sequence[Part],
+    top: int,
+    shapley: Estimate | None = None,
+    order: Sequence[int] = (),
+) -> Bars:
+    """Return the largest features first, the others together in the last bar.
+
+    Args:
+        order: of the same features where they are drawn already; by default by size.
+    """
+    values = np.concatenate([part.attributions.reshape(-1) for part in parts]).astype(np.float64)
+    labels = [label for part in parts for label in _labels(part)]
+    errors = [part.errors.reshape(-1) for part in parts if part.errors is not None]
+    indices = np.asarray(order, np.intp)
+    if len(indices) != len(values):
+        indices = np.argsort(-np.abs(values), kind="stable")
+    first, rest = (indices, indices[:0]) if len(indices) <= top + 1 else (indices[:top], indices[top:])
+    names = [labels[i] for i in first] + [f"{len(rest)} others"] * bool(len(rest))
+
+    def together(array: np.ndarray) -> np.ndarray:
+        return np.append(array[first], [array[rest].sum()] * bool(len(rest)))
+
+    def spread(array: np.ndarray) -> np.ndarray:
+        return np.append(array[first], [np.nan] * bool(len(rest)))  # that of a sum is not known
+
+    return Bars(
+        title,
+        tuple(names),
+        together(values),
+        spread(np.concatenate(errors)) if errors else None,
+        Estimate(together(shapley.values), spread(shapley.errors)) if shapley else None,
+        tuple(map(int, indices)),
+    )
+
+
+def _labels(part: Part) -> list[str]:
+    """Return "name = value" of each feature."""
+    names = part.explained.names(part.attributions.size)
+    if part.values is None or part.values.size != len(names):
+        return [short(name) for name in names]
+    return [f"{short(n)} = {shown(v)}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
+
+
+def shown(value: str | float) -> str:
+    if isinstance(value, str):
+        return short(value)
+    return "missing" if math.isnan(value) else f"{value:,.6g}"
+
+
+def short(name: str) -> str:
+    """Return a long name without its middle."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - _CUT - 1]}…{name[-_CUT:]}"
+
+
+# -- images and tokens ---------------------------------------------------------------------------------
+
+
+def _heat(title: str, part: Part) -> Heat:
+    """Return a heat map: channels are added up; the picture is their mean."""
+    values = part.attributions.astype(np.float64)
+    picture = None if part.values is None else part.values.astype(np.float64)
+    if values.ndim == 3:
+        axis = 2 if values.shape[2] in _CHANNELS and values.shape[0] not in _CHANNELS else 0
+        if picture is not None and values.shape[axis] not in _CHANNELS:
+            picture = None
+        values = values.sum(axis=axis)
+        picture = None if picture is None else picture.mean(axis=axis)
+    return Heat(title, values, None if picture is None else _grey(picture))
+
+
+def _grey(picture: np.ndarray) -> np.ndarray:
+    span = np.ptp(picture)
+    return (picture - picture.min()) / span if span else np.full(picture.shape, 0.5)
+
+
+def _words(title: str, part: Part, ids: np.ndarray, vocabulary: Vocabulary) -> Words:
+    """Return words without the padding at the end: equal ids that have no attribution."""
+    values = part.attributions.astype(np.float64)
+    last = np.flatnonzero((ids != ids[-1]) | (values != 0))
+    length = int(last[-1]) + 1 if len(last) and last[-1] < len(ids) - 2 else len(ids)
+    return Words(title, tuple(vocabulary.words(ids[:length].tolist())), values[:length])

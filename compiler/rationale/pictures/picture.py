@@ -1,0 +1,169 @@
+"""Pictures that a notebook shows by itself, of an answer and of a combined graph."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from rationale.errors import InvalidOptionError
+from rationale.manifest import Manifest
+from rationale.pictures.drawings import PICTURES, fitting, picture
+from rationale.pictures.figures import figures, levels, thresholds
+from rationale.pictures.markup import element, fragment, page, table
+from rationale.pictures.overview import Overview, overviews
+from rationale.pictures.panels import Answer, Panel, element_name, panels_of
+from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary, vocabulary_of
+
+ROWS, TARGETS, TOP = 3, 3, 10  # that are shown: rows of an answer, targets of a row, features of a target
+_NAMES, _BASES = 40, 12  # that are listed: features of an input, base values
+
+Tokens = Sequence[str] | str | Path | None
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What `answer.plot()` returns: a notebook shows it, and `save` writes it.
+
+    Attributes:
+        title: of the page.
+        drawn: panels of rows, and overviews of many.
+        note: what is left out.
+    """
+
+    title: str
+    drawn: tuple[Panel | Overview, ...]
+    note: str = ""
+
+    def _repr_html_(self) -> str:
+        return fragment(self.content())
+
+    def save(self, path: str | Path) -> None:
+        """Write a page (.html), or by matplotlib a picture (.png, .svg, .pdf) of the rows.
+
+        Raises:
+            InvalidOptionError: another ending, matplotlib is needed and not installed, or the file cannot be
+                written.
+        """
+        kind = Path(path).suffix.lower()
+        if kind == ".html":
+            content = page(self.title, self.content())
+        elif kind in PICTURES:
+            rows = [panel for panel in self.drawn if not isinstance(panel, Overview)]
+            if not rows:
+                raise InvalidOptionError(f"{path}: no row is shown: give rows=…, or save it as .html.")
+            if len(kept := fitting(rows, len(rows))) < len(rows):
+                raise InvalidOptionError(
+                    f"{path}: a picture holds {len(kept)} of these {len(rows)} panels: give fewer rows, or "
+                    "save them as .html."
+                )
+            content = picture(kept, kind.removeprefix("."))
+        else:
+            raise InvalidOptionError(f"{path}: its name must end in .html, {', '.join(PICTURES)}.")
+        try:
+            Path(path).write_bytes(content)
+        except OSError as error:
+            raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
+
+    def content(self) -> Iterator[Element]:
+        """Yield its elements."""
+        yield from figures(self.drawn)
+        if self.note:
+            yield element("p", self.note, class_="note")
+
+
+def answer_picture(
+    answer: Answer, rows: int | Iterable[int] | None, targets: int, top: int, tokens: Tokens
+) -> Picture:
+    """Make what `Explanation.plot` returns."""
+    for name, number in (("top", top), ("targets", targets)):
+        if number < 1:
+            raise InvalidOptionError(f"plot({name}={number}): give 1 or more.")
+    count = len(answer[answer.manifest.explained_value])
+    chosen = _chosen(rows, count)
+    vocabulary = _vocabulary(tokens)
+    drawn: list[Panel | Overview] = []
+    if rows is None and count > 1:
+        drawn += overviews([answer], count, top)
+    for i in chosen:
+        drawn += panels_of(answer, i, i, top, vocabulary, targets)
+    title = f"{answer.manifest.explained_output} explained by {answer.manifest.method.name}"
+    return Picture(title, tuple(drawn), _left_out(answer, len(chosen), targets) if rows is None else "")
+
+
+def _chosen(rows: int | Iterable[int] | None, count: int) -> list[int]:
+    if rows is None:
+        return list(range(min(ROWS, count)))
+    chosen = [rows] if isinstance(rows, int | np.integer) else list(rows)
+    if not chosen or not all(isinstance(i, int | np.integer) and 0 <= i < count for i in chosen):
+        raise InvalidOptionError(f"plot(rows={rows!r}): give rows of the answer, 0 to {count - 1}.")
+    return [int(i) for i in chosen]
+
+
+def _vocabulary(tokens: Tokens) -> Vocabulary:
+    if tokens is None:
+        return NUMBERS
+    return (
+        read_vocabulary(Path(tokens), "tokens") if isinstance(tokens, str | Path) else vocabulary_of(tokens)
+    )
+
+
+def _left_out(answer: Answer, shown: int, targets: int) -> str:
+    count, every = answer[answer.manifest.explained_value].shape
+    parts = []
+    if shown < count:
+        parts.append(f"rows 0 to {shown - 1} of {count:,} are shown one by one: plot(rows=[…]) shows others")
+    if targets < every:
+        parts.append(f"of {every:,} targets those {targets} of the largest value: see plot(targets=…)")
+    return "; ".join(parts)
+
+
+def answer_html(answer: Answer) -> str:
+    """Return an answer's rich form: what was asked, an overview of all rows, and the first ones."""
+    manifest = answer.manifest
+    count, targets = answer[manifest.explained_value].shape
+    lines = [
+        ("explained", f"{manifest.explained_output} by {manifest.method.name}"),
+        ("rows", f"{count:,}" + f", {targets:,} targets each" * (targets > 1)),
+        ("arrays", ", ".join(f"{name} {list(array.shape)}" for name, array in _arrays(answer))),
+    ]
+    made = answer_picture(answer, None, TARGETS, TOP, None)
+    return fragment([table(lines), *made.content()])
+
+
+def _arrays(answer: Answer) -> Iterator[tuple[str, np.ndarray]]:
+    assert isinstance(answer, dict)
+    yield from answer.items()
+
+
+def compiled_html(manifest: Manifest, conversion: str | None) -> str:
+    """Return a combined graph's rich form: what it explains and was measured at, and where it starts from."""
+    from rationale.terminal import facts  # with what prints tables, which the others do without
+
+    lines = [*facts(manifest), ("explainer", manifest.digests.explanation[:12])]
+    if conversion:
+        lines.insert(0, ("converted", conversion))
+    content = [table(lines), *_inputs(manifest), *_starts(manifest)]
+    content += [element("p", f"warning: {warning}", class_="note") for warning in manifest.warnings]
+    return fragment(content)
+
+
+def _starts(manifest: Manifest) -> Iterator[Element]:
+    """Draw where explanations start from, and by a decision profile where decisions turn."""
+    bases = manifest.references.base_value if manifest.references else None
+    if manifest.decision is not None:
+        alike = manifest.explained_output == manifest.decision.profile.output
+        yield thresholds(manifest.decision, bases[0] if bases and alike else None)
+    elif bases and len(bases) > 1 and manifest.targets != "predicted":
+        named = [(element_name(manifest, t), b) for t, b in zip(manifest.targets, bases, strict=True)]
+        few = f", the first {_BASES} of {len(bases):,}" * (len(bases) > _BASES)
+        yield levels("base values", f"the mean outputs over the references{few}", named[:_BASES])
+
+
+def _inputs(manifest: Manifest) -> Iterator[Element]:
+    """Yield the names of features, where somebody gave them."""
+    for name, given in (manifest.given_names or {}).items():
+        more = f" and {len(given) - _NAMES:,} more" * (len(given) > _NAMES)
+        summary = element("summary", f"{len(given):,} features of {name}")
+        yield element("details", summary, element("p", ", ".join(given[:_NAMES]) + more, dir="auto"))

@@ -1,0 +1,383 @@
+"""`decision.yaml`: by what rules a model's output becomes a decision, and an explanation its reasons.
+
+A lender writes it, `rationale compile --decision` holds it against the model and embeds it in the manifest,
+and the service decides by it. docs/adr/0038-decisions.md says why it stands in the compiled entry.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationError
+from pydantic_core import ErrorDetails, PydanticSerializationError
+
+from rationale.errors import InvalidProfileError
+
+_OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
+_FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
+_LARGEST = 1 << 20  # bytes of a file
+_MOST, _LONGEST = 20, 80  # faults that are told, characters of a value in one
+POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
+# The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
+NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
+
+Number = Annotated[float, Strict()]  # not the text "0.2", nor yes
+Flag = Annotated[bool, Strict()]
+Text = Annotated[str, StringConstraints(pattern=r"\S")]  # not blank
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class ExplainedRule(_Strict):
+    """What is said of a feature, or of a group, and by which reason."""
+
+    title: Text | None = Field(None, description="for people; by default the feature's name")
+    unit: Text | None = None
+    type: Literal["number", "category", "flag"] | None = None
+    reason: Text | None = Field(None, description="code of its reason")
+
+
+class FeatureRule(ExplainedRule):
+    """And what values it takes; one that is missing is taken everywhere."""
+
+    least: Number | None = None
+    most: Number | None = None
+    categories: dict[str, Text] = Field({}, description="its values, and what they are called")
+    open: Flag = Field(False, description="values beside the categories are taken")
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there are values that it does not take."""
+        closed = bool(self.categories) and not self.open
+        return closed or self.least is not None or self.most is not None
+
+
+class GroupRule(ExplainedRule):
+    """Features that are explained as one: a category's one-hot columns, or what tells the same."""
+
+    members: tuple[Text, ...] = Field(min_length=1)
+
+
+class Condition(_Strict):
+    """On a value: above, below, between both (the ends are not in it), or equal."""
+
+    above: Number | None = None
+    below: Number | None = None
+    equals: Number | Flag | str | None = None
+
+
+class Wording(Condition):
+    """A text that is used only for some values of the feature."""
+
+    text: Text
+
+
+class ReasonText(_Strict):
+    """A reason as an applicant reads it."""
+
+    text: Text
+    missing: Text | None = Field(None, description="instead, where the value is missing")
+    when: tuple[Wording, ...] = Field((), description="instead, where the first of these fits")
+    inquiry: Flag = Field(
+        False, description="on inquiries: it may stand as one more than the greatest number, FCRA 609(f)(9)"
+    )
+
+
+class KnockOut(Condition):
+    """A factor that declines by itself, one of the model's features or not; its reason is the only one."""
+
+    feature: Text
+    reason: Text
+
+
+class ReferencePolicy(_Strict):
+    """With whom an applicant is compared."""
+
+    policy: Literal["near_threshold", "all_applicants", "approved", "custom"] = "custom"
+
+
+def _as_reason(given: Any) -> Any:
+    return {"text": given} if isinstance(given, str) else given
+
+
+class DecisionProfile(_Strict):
+    """The rules of one decision. Features and groups are named by the model's own names.
+
+    Attributes:
+        output: the score, a tensor or an element of its flattened row, TENSOR[index]. The index may be left
+            out of one element, and of two, which are classes: the score is the second one.
+        adverse: on which side of the threshold a score is adverse; at the threshold it passes.
+        refer: scores from low to high, both included, that a person decides.
+        space: what attributions add up to: the score, or the margin of which the score is the Sigmoid.
+        outside: what becomes of an applicant with a value that its feature does not take: no decision, or one
+            with a warning.
+        least_share: of all adverse attributions together, below which none but the largest is a reason.
+        never_disclose: features and groups that no notice may name. It is an error if one is a principal
+            reason: to leave it out would be to give other reasons than the true ones.
+        protected: attributes that the model must not have as inputs, but for those in `allow_protected`.
+        output_range: least and largest score, where neither a closing Sigmoid or Softmax nor the references
+            show them.
+        tolerance: completeness gap above which there are no reasons, in units of what is explained; by
+            default 1e-4 of the output's range.
+    """
+
+    output: Text
+    threshold: Number
+    refer: tuple[Number, Number] | None = None
+    adverse: Literal["above", "below"]
+    space: Literal["output", "margin"] = "output"
+    references: ReferencePolicy = ReferencePolicy()
+    max_reasons: Annotated[int, Strict()] = Field(4, ge=1)
+    least_share: Number = Field(0.01, ge=0, le=1)
+    features: dict[str, FeatureRule] = {}
+    groups: dict[str, GroupRule] = {}
+    reasons: dict[str, Annotated[ReasonText, BeforeValidator(_as_reason)]] = {}
+    knock_outs: tuple[KnockOut, ...] = ()
+    outside: Literal["refuse", "warn"] = "refuse"
+    never_disclose: tuple[Text, ...] = ()
+    protected: tuple[Text, ...] = ()
+    allow_protected: tuple[Text, ...] = ()
+    output_range: tuple[Number, Number] | None = None
+    tolerance: Number | None = Field(None, gt=0)
+
+    @cached_property
+    def tensor(self) -> str:
+        """The output without an index."""
+        return self._output()[0]
+
+    @cached_property
+    def index(self) -> int | None:
+        """Of the flattened row, where one is given."""
+        return self._output()[1]
+
+    def _output(self) -> tuple[str, int | None]:
+        found = _OUTPUT.fullmatch(self.output)
+        if found is None:
+            return self.output, None
+        return found["tensor"], None if found["index"] is None else int(found["index"])
+
+    def rule(self, key: str) -> ExplainedRule:
+        """Return what is said of a feature or group; of one that is not in the profile, nothing."""
+        return self.groups.get(key) or self.features.get(key) or ExplainedRule()
+
+    def title(self, key: str) -> str:
+        """Return the title of a feature or group, for people."""
+        return self.rule(key).title or key
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of what it says, as JSON, in its own order: of reasons that tie, the first comes first."""
+        return sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
+
+
+def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
+    """Return the profile of its members, or of its file of YAML, or a profile itself.
+
+    Whether it makes sense is seen when a model is compiled.
+
+    Raises:
+        InvalidProfileError: what cannot be read; all unknown or missing keys, and values of another kind.
+    """
+    if isinstance(given, DecisionProfile):
+        return given
+    where, members, faults = "decision", given, list[str]()
+    if isinstance(given, str | Path):
+        where = str(given)
+        members, faults = _read(Path(given))
+    if not isinstance(members, Mapping):
+        fault = f"a profile is a mapping of keys such as output and threshold, not {_as_written(members)}"
+        raise faulty(where, [fault])
+    try:
+        profile = DecisionProfile.model_validate(dict(members))
+        _ = profile.digest
+    except PydanticSerializationError:
+        faults.append(
+            "a name or value is no text of Unicode: it holds half of a character (\\ud800 to \\udfff)"
+        )
+    except ValidationError as error:
+        faults += _messages(error)
+    if faults:
+        raise faulty(where, faults)
+    return profile
+
+
+def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
+    """Return one error for all."""
+    numbered = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
+    first = f", of which the first {_MOST}" * (len(faults) > _MOST)
+    text = f"{faults[0]}." if len(faults) == 1 else f"{len(faults)} problems{first}: {numbered}"
+    return InvalidProfileError(f"{where}: {text.encode(errors='backslashreplace').decode()}")
+
+
+def near(word: str, known: Sequence[str]) -> str:
+    """Return a question that follows a name which is not among the known ones."""
+    found = get_close_matches(word, known, 1)
+    return f" (do you mean '{found[0]}'?)" if found else ""
+
+
+# -- a file ----------------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without aliases, whose copies of copies may fill any memory; keys that come twice are noted.
+
+    As in YAML 1.2, flags are true and false alone, so that NO stays a text; 1e-4 is a number, 10:30 and 007
+    are none.
+    """
+
+    yaml_implicit_resolvers = {  # noqa: RUF012  # of the class there too
+        first: [(tag, form) for tag, form in known if tag not in (_FLAG, _WHOLE, _NUMBER)]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.doubled: list[str] = []
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError(f"line {self.line + 1}: aliases (*name) are not taken: write it out")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set[str]()
+        for key, _ in node.value:
+            name = f"{key.value}"
+            if isinstance(key, yaml.ScalarNode) and name in seen:
+                self.doubled.append(f"line {key.start_mark.line + 1}: '{name[:_LONGEST]}' is given twice")
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(_FLAG, re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), [*"tTfF"])
+_Loader.add_implicit_resolver(_WHOLE, re.compile(r"[-+]?(0|[1-9]\d*)\Z"), [*"-+0123456789"])
+_Loader.add_implicit_resolver(
+    _NUMBER,
+    re.compile(
+        r"([-+]?(\.\d+|\d+\.\d*)([eE][-+]?\d+)?|[-+]?\d+[eE][-+]?\d+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN))\Z"
+    ),
+    [*"-+.0123456789"],
+)
+
+
+def _read(path: Path) -> tuple[Any, list[str]]:
+    """Return what is in a file, and the keys that it gives twice; raise InvalidProfileError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:  # ValueError: a name that holds a NUL
+        raise InvalidProfileError(f"{path}: cannot be read: {error}.") from error
+    if len(content) > _LARGEST:
+        raise InvalidProfileError(f"{path}: is larger than {_LARGEST >> 20} MiB: is it a decision profile?")
+    try:
+        loader = _Loader(content.decode("utf-8-sig"))
+        return loader.get_single_data(), loader.doubled
+    except UnicodeDecodeError as error:
+        raise InvalidProfileError(f"{path}: is not UTF-8: {error.reason} at byte {error.start}.") from error
+    except RecursionError as error:
+        raise InvalidProfileError(f"{path}: is nested too deep for a decision profile.") from error
+    except (
+        yaml.YAMLError,
+        ValueError,
+        LookupError,
+        AttributeError,
+    ) as error:  # dates and flags that are none
+        raise InvalidProfileError(f"{path}: is not YAML: {' '.join(str(error).split())}.") from error
+
+
+# -- what pydantic finds, in a lender's words ------------------------------------------------------------
+
+_MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by the first part of a place, and how many it has
+    ("", 0): DecisionProfile,
+    ("references", 1): ReferencePolicy,
+    ("features", 2): FeatureRule,
+    ("groups", 2): GroupRule,
+    ("reasons", 2): ReasonText,
+    ("reasons", 4): Wording,
+    ("knock_outs", 2): KnockOut,
+}
+_DUE = {
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "bool_type": "true or false",
+    "tuple_type": "a list",
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "string_type": "a text",
+    "string_unicode": "a text of Unicode",
+    "invalid_key": "a text",
+    "string_pattern_mismatch": "a text that is not blank",
+    "literal_error": "{expected}",
+    "greater_than": "greater than {gt:g}",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:g} or less",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length}",
+}
+
+
+def _messages(error: ValidationError) -> Iterator[str]:
+    """Yield a sentence for each place at which something is wrong."""
+    messages = dict[str, str]()
+    for detail in error.errors(include_url=False):
+        loc = list(detail["loc"])
+        if loc[-1] == "[key]" and detail["type"] != "extra_forbidden":  # False would stand as 0 before it
+            loc[-2:] = [str(detail["input"])]
+        if _is_condition(loc[:-1]):  # of one of the kinds that it may be held against
+            loc.pop()
+        messages.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
+    yield from (f"{where} {fault}" for where, fault in messages.items())
+
+
+def _is_condition(loc: Sequence[str | int]) -> bool:
+    """Tell whether it is the place of an `equals`."""
+    return (loc[:1], loc[2:]) == (["knock_outs"], ["equals"]) or (
+        (loc[:1], loc[2:3], loc[4:]) == (["reasons"], ["when"], ["equals"])
+    )
+
+
+def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
+    kind, given = detail["type"], detail["input"]
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        first = str(loc[0]) if len(loc) > 1 else ""
+        keys = list(_MODELS[first, len(loc) - 1].model_fields)
+        return f"is no key of a profile{near(str(loc[-1]), keys)}: there are {', '.join(keys)}"
+    due = _DUE.get(kind, detail["msg"]).format(**detail.get("ctx", {}))
+    if _is_condition(loc):
+        due = "a number, a flag or a text"
+    if kind == "model_type" and loc[0] == "reasons" and len(loc) == 2:
+        due = "a text, or a mapping with the key text"
+    quote = ": put it in quotes" * ("a text" in due and not isinstance(given, str | Mapping | list | None))
+    return f"must be {due}, not {_as_written(given)}{quote}"
+
+
+def _as_written(given: Any) -> str:
+    """Write a value as a reader of YAML meets it."""
+    if given is None:
+        return "empty"
+    if isinstance(given, Mapping):
+        return "a mapping"
+    if isinstance(given, list | tuple):
+        return f"a list of {len(given)}"
+    kinds = {bool: "the flag ", int: "the number ", float: "the number ", str: "the text "}
+    shown = str(given).lower() if isinstance(given, bool) else _shortened(given)
+    return kinds.get(type(given), f"the {type(given).__name__} ") + shown
+
+
+def _shortened(given: Any) -> str:
+    if isinstance(given, str):
+        return f"'{given[:_LONGEST]}'"
+    try:
+        return str(given)[:_LONGEST]
+    except ValueError:  # a whole number of too many digits
+        return "too long to be shown"

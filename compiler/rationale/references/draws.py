@@ -1,0 +1,76 @@
+"""Reference sets drawn anew from one: what another sample of the same people would have been."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rationale.errors import InvalidOptionError
+from rationale.references.frames import columns_of
+from rationale.references.reference_set import Baseline, OpenReferences
+
+
+@dataclass(frozen=True)
+class DrawnTable:
+    """Some rows of a table, one of them perhaps several times: a table itself."""
+
+    table: Any
+    index: np.ndarray
+
+    def __getitem__(self, label: Any) -> np.ndarray:
+        return np.asarray(np.asarray(self.table[label])[self.index])
+
+    @property
+    def columns(self) -> list[Any]:
+        return list(columns_of(self.table) or ())
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.index), len(self.columns)
+
+
+def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
+    """Draw bootstrap samples: as many rows as there are, with replacement, by their weights.
+
+    Equal rows are merged by whoever reads them, so that a draw costs less than the set.
+
+    Args:
+        references: [K, …], a table, or one of these for each input.
+
+    Returns:
+        `count` of them, of equal weights. Each is in the order of the given rows: two of the same rows are
+        equal.
+
+    Raises:
+        InvalidOptionError: a count below 0, no rows that could be drawn from, or a single one.
+    """
+    if count < 0 or seed < 0:
+        raise InvalidOptionError(f"draws {count}, seed {seed}: give numbers of 0 or more.")
+    if count == 0:
+        return []
+    if references is None or isinstance(references, Baseline | OpenReferences):
+        raise InvalidOptionError(
+            "draws of references need references that are kept in the graph: give --references FILE."
+        )
+    rows = _rows(references)
+    if rows < 2:
+        raise InvalidOptionError("draws of references need two references or more; every draw of one is it.")
+    shares = None if weights is None else np.asarray(weights, np.float64) / np.sum(weights)
+    random = np.random.default_rng(seed)
+    return [_taken(references, np.sort(random.choice(rows, rows, p=shares))) for _ in range(count)]
+
+
+def _rows(references: Any) -> int:
+    if isinstance(references, Mapping):
+        return min((_rows(part) for part in references.values()), default=0)
+    return int(references.shape[0]) if columns_of(references) is not None else len(references)
+
+
+def _taken(references: Any, index: np.ndarray) -> Any:
+    if isinstance(references, Mapping):
+        return {name: _taken(part, index) for name, part in references.items()}
+    if columns_of(references) is not None:
+        return DrawnTable(references, index)
+    return np.asarray(references)[index]

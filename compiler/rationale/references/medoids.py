@@ -1,0 +1,85 @@
+"""k-medoids: real rows that stand for the rows nearest to them, weighted by how many these are.
+
+FasterPAM (Schubert and Rousseeuw, 2021) by the library kmedoids. Distances are Gower's (1971) with standard
+deviations in place of ranges, so that columns of words have a place beside numbers. A medoid, other than a
+centroid, is somebody's row.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+import numpy as np
+
+from rationale.errors import InvalidOptionError
+
+MOST = 4000  # rows between which distances are held at once: 64 MB; of more a sample finds the medoids
+_BLOCK = 4096
+
+
+def medoids(
+    arrays: Mapping[str, np.ndarray], rows: np.ndarray, k: int, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Choose at most `k` of the rows: their indices, and the share [k] of all rows that each stands for.
+
+    Args:
+        arrays: [rows of the table, …] by input: numbers, NaN where one is missing, or texts.
+        rows: indices of those that are to be stood for, `k` or more.
+
+    Raises:
+        InvalidOptionError: the library is not installed.
+    """
+    try:
+        import kmedoids
+    except ModuleNotFoundError as error:
+        raise InvalidOptionError(
+            "medoids need the library kmedoids: pip install 'rationale[medoids]', or draw rows --by "
+            "stratified."
+        ) from error
+    table = _scaled(arrays, rows)
+    among = np.arange(len(rows))
+    if len(rows) > MOST:
+        among = np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False))
+    apart = _distances(table, among, among)
+    found = np.sort(kmedoids.fasterpam(apart, k, random_state=seed, n_cpu=1).medoids.astype(int))
+    chosen = among[found]
+    starts = [*range(0, len(rows), _BLOCK), len(rows)]
+    nearest = [_distances(table, np.arange(a, b), chosen).argmin(axis=1) for a, b in pairwise(starts)]
+    counts = np.bincount(np.concatenate(nearest), minlength=len(chosen))
+    kept = counts > 0  # an equal row before it stands for its own
+    return rows[chosen[kept]], counts[kept] / len(rows)
+
+
+Column = tuple[np.ndarray, bool]  # values [rows], and whether they are categories
+
+
+def _scaled(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> list[Column]:
+    """Return numbers in standard deviations; for texts the index of each among all of them."""
+    found = list[Column]()
+    for array in arrays.values():
+        for column in array[rows].reshape(len(rows), -1).T:
+            if column.dtype.kind in "OU":
+                found.append((np.unique(column.astype(str), return_inverse=True)[1], True))
+                continue
+            numbers = column.astype(np.float64)
+            known = numbers[~np.isnan(numbers)]
+            spread = known.std() if len(known) else 0.0
+            found.append(((numbers / (spread or 1)).astype(np.float32), False))
+    return found
+
+
+def _distances(table: list[Column], some: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Return [some, others]: Σ over columns of |Δ| in standard deviations, or 1 where categories differ.
+
+    A missing number is as far from any other as two categories are.
+    """
+    total = np.zeros((len(some), len(others)), np.float32)
+    for values, is_category in table:
+        a, b = values[some, None], values[None, others]
+        if is_category:
+            total += a != b
+            continue
+        apart = np.abs(a - b)
+        if np.isnan(apart).any():
+            apart = np.where(np.isnan(apart), np.isnan(a) != np.isnan(b), apart)
+        total += apart
+    return total

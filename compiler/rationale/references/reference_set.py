@@ -1,0 +1,332 @@
+"""Reference sets: checked against the model, equal rows merged with weights."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.manifest import Category, Spread, is_float
+from rationale.request import whole_number
+
+_SHOWN = 60  # characters of a value in a message
+_STEPS = np.linspace(0, 1, 21)  # 0, 5 … 100%
+_MOST_CATEGORIES = 100
+_LONGEST = 200  # characters of a category: longer texts are nobody's category
+_DIGITS = 7  # of a float32: what follows is rounding
+_MOST_FEATURES = 512  # beyond, nobody fills in a form, and the manifest would be large
+MAX_OPEN = 10_000  # references that a graph takes as an input: beyond, nobody would send them with a request
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One reference row that holds the same number everywhere."""
+
+    value: float
+
+
+@dataclass(frozen=True, eq=False)
+class OpenReferences:
+    """References that come with each request: the graph takes K of them as an input and holds none.
+
+    Args:
+        count: K, the rows that the graph takes for each row to explain. Fewer are filled up with rows of
+            weight 0.
+        examples: rows such as will come, near which the graph is checked; none of them is kept.
+    """
+
+    count: int
+    examples: npt.ArrayLike | Mapping[str, npt.ArrayLike] | None = None
+
+    def __post_init__(self) -> None:
+        whole_number("open references: K", self.count, 1, MAX_OPEN)
+
+
+@dataclass(frozen=True)
+class ReferenceSet:
+    """K reference rows for each tensor at which the walk ends: mostly the explained inputs.
+
+    Attributes:
+        arrays: [K, *shape of the tensor], by its name.
+        weights: K weights that sum to 1; None where all are equal.
+        given: how many rows there were before equal ones were merged.
+        effective: 1/Σ w² over the given rows: how many of equal weight they are worth.
+        is_open: whether the graph takes such rows as inputs: these are examples then, and not in it.
+    """
+
+    arrays: dict[str, np.ndarray]
+    weights: np.ndarray | None
+    given: int
+    effective: float
+    digest: str
+    is_open: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.is_open or self.count > 1 or self.given == 1:
+            return ()
+        return (
+            f"all {self.given} references are equal: rows are compared with that one. Was the file meant to "
+            "hold different ones?",
+        )
+
+
+def prepare(
+    given: npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences,
+    weights: npt.ArrayLike | None,
+    inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+    *,
+    missing: bool = False,
+) -> ReferenceSet:
+    """Check references against the explained inputs (row shape [1, …] and dtype by name).
+
+    They are rounded to the model's dtype and kept in float32 where that is narrower, as it is explained.
+
+    Args:
+        missing: whether the model takes NaN, as a missing value.
+
+    Raises:
+        InvalidReferencesError: names, shape, dtype, NaN or infinity, no rows, or weights that do not fit.
+    """
+    if isinstance(given, OpenReferences):
+        return _examples(given, weights, inputs)
+    if isinstance(given, Baseline):
+        given = {name: np.broadcast_to(given.value, (1, *row[1:])) for name, (row, _) in inputs.items()}
+    arrays = _by_name(given, list(inputs))
+    checked = {name: _check(name, arrays[name], *inputs[name], missing) for name in inputs}
+    w = _check_weights(weights, check_count(checked))
+    digest = hashlib.sha256()
+    for name, array in checked.items():
+        digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
+    digest.update(b"" if w is None else w.tobytes())
+    merged, merged_weights, given_count = _merge(checked, w)
+    effective = float(given_count if w is None else 1 / (w**2).sum())
+    return ReferenceSet(merged, merged_weights, given_count, effective, digest.hexdigest())
+
+
+def check_count(arrays: Mapping[str, np.ndarray]) -> int:
+    """Return K, the same for each input; raise InvalidReferencesError where it differs."""
+    counts = {len(a) for a in arrays.values()}
+    if len(counts) > 1:
+        sizes = ", ".join(f"{name}: {len(a)}" for name, a in arrays.items())
+        raise InvalidReferencesError(f"every input needs the same number of references ({sizes}).")
+    return counts.pop()
+
+
+def _examples(
+    given: OpenReferences,
+    weights: npt.ArrayLike | None,
+    inputs: Mapping[str, tuple[tuple[int, ...], np.dtype]],
+) -> ReferenceSet:
+    """Return K rows such as may come: the examples over and over, or normal draws without any."""
+    if weights is not None:
+        raise InvalidOptionError("open references: weights come with the references, in each request.")
+    k, random = int(given.count), np.random.default_rng(0)
+    if given.examples is None:
+        drawn = {name: random.standard_normal((k, *row[1:])) for name, (row, _) in inputs.items()}
+        known = prepare(drawn, None, inputs)
+    else:
+        known = prepare(given.examples, None, inputs)
+    arrays = {name: a[np.arange(k) % len(a)] for name, a in known.arrays.items()}
+    return ReferenceSet(arrays, None, k, float(k), "", is_open=True)
+
+
+def _by_name(
+    given: npt.ArrayLike | Mapping[str, npt.ArrayLike], names: list[str]
+) -> dict[str, npt.ArrayLike]:
+    if not isinstance(given, Mapping):
+        if len(names) != 1:
+            raise unnamed(names)
+        return {names[0]: given}
+    if set(given) != set(names):
+        raise InvalidReferencesError(
+            f"references are given for {sorted(map(str, given))}, but the explained "
+            f"inputs are {sorted(names)}."
+        )
+    return dict(given)
+
+
+def unnamed(names: Sequence[str]) -> InvalidReferencesError:
+    """Return an error for one array, where several inputs are explained."""
+    return InvalidReferencesError(
+        f"{len(names)} inputs are explained ({', '.join(names)}): give a mapping from name to array, a .npz "
+        "file with an array for each, or a table whose columns --features INPUT=A,B,C names for each."
+    )
+
+
+def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dtype) -> None:
+    """Raise InvalidReferencesError for what is no numbers, no rows of that shape [1, …], or none at all.
+
+    Args:
+        dtype: of the input; objects where it holds text.
+    """
+    if dtype.kind == "O":
+        _check_text(name, array)
+    elif array.dtype.kind not in "iub" and not is_float(array.dtype):
+        raise InvalidReferencesError(
+            f"references of {name!r} hold {array.dtype}, not numbers. The model takes {dtype}."
+        )
+    if array.ndim != len(row) or array.shape[1:] != tuple(row[1:]):
+        want = "[K" + "".join(f", {n}" for n in row[1:]) + "]"
+        surplus = array.ndim == len(row) == 2 and array.shape[1] > row[1]
+        raise InvalidReferencesError(
+            f"references of {name!r} have shape {list(array.shape)}; the model needs {want}."
+            + " Choose the model's features among the columns (--features)." * surplus
+        )
+    if len(array) == 0:
+        raise InvalidReferencesError(f"references of {name!r} are empty: at least one row is needed.")
+
+
+def _check_text(name: str, array: np.ndarray) -> None:
+    odd = [i for i, value in np.ndenumerate(array) if not isinstance(value, str)]
+    if odd:
+        value, position = array[odd[0]], [int(i) for i in odd[0]]
+        raise InvalidReferencesError(
+            f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, where texts are due. Write "
+            "numbers as for training, and a missing value as the text that the model knows for it, or drop "
+            "such rows."
+        )
+
+
+def _check(
+    name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype, missing: bool
+) -> np.ndarray:
+    array = as_array(name, given)
+    check_rows(name, array, row, dtype)
+    if dtype.kind == "O":  # of one length each, so that equal ones are of equal bytes
+        return np.ascontiguousarray(array, np.str_)
+    if dtype.kind in "iub" and not (np.isfinite(array).all() and np.array_equal(array.astype(dtype), array)):
+        raise whole_numbers(name, dtype)
+    with np.errstate(over="ignore"):
+        cast = np.ascontiguousarray(array, dtype)
+    taken = np.isfinite(cast) | (missing & np.isnan(array))
+    if not taken.all():
+        position = [int(i) for i in np.argwhere(~taken)[0]]
+        value = array[tuple(position)]
+        fault = "which is not a finite number. Impute"
+        if np.isfinite(value):
+            fault = f"which is too large for {dtype}. Scale"
+        elif np.isnan(value):
+            fault = "a missing value (an empty cell of a table), which this model does not take. Impute"
+        raise InvalidReferencesError(
+            f"references of {name!r} hold {value} at {position}, {fault} or drop such rows."
+        )
+    return cast.astype(np.float32) if is_float(cast.dtype) and cast.dtype.itemsize < 4 else cast
+
+
+def whole_numbers(name: str, dtype: np.dtype) -> InvalidReferencesError:
+    return InvalidReferencesError(f"references of {name!r} must be whole numbers that {dtype} holds.")
+
+
+def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
+    """Return an array; raise InvalidReferencesError for what is none, or one with gaps."""
+    if np.ma.is_masked(given):
+        raise InvalidReferencesError(
+            f"references of {name!r} are masked in places. Impute or drop such rows."
+        )
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise InvalidReferencesError(
+            f"references of {name!r} are not an array: rows differ in length ({error})."
+        ) from error
+
+
+def _check_weights(weights: npt.ArrayLike | None, count: int) -> np.ndarray | None:
+    if weights is None:
+        return None
+    try:
+        w = np.asarray(weights, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidReferencesError(f"weights must be {count} numbers: {error}.") from error
+    if w.shape != (count,):
+        raise InvalidReferencesError(
+            f"weights have shape {list(w.shape)}; {count} references need [{count}]."
+        )
+    if not np.isfinite(w).all() or (w < 0).any() or not w.any():
+        raise InvalidReferencesError("weights must be finite, not negative, and not all zero.")
+    w = w / w.max()  # first, since their sum may overflow
+    return np.asarray(w / w.sum())
+
+
+def _merge(
+    arrays: dict[str, np.ndarray], weights: np.ndarray | None
+) -> tuple[dict[str, np.ndarray], np.ndarray | None, int]:
+    """Merge equal references into one with their weights added: exact, and cheaper."""
+    count = len(next(iter(arrays.values())))
+    rows = np.concatenate(
+        [np.ascontiguousarray(a).reshape(count, -1).view(np.uint8) for a in arrays.values()], 1
+    )
+    first: dict[bytes, int] = {}
+    kept = [first.setdefault(row.tobytes(), i) for i, row in enumerate(rows)]
+    if len(first) == count:
+        return arrays, weights, count
+    order = list(first.values())
+    total = np.bincount(kept, np.full(count, 1 / count) if weights is None else weights)[order]
+    merged = {name: a[order] for name, a in arrays.items()}
+    return merged, None if np.allclose(total, total[0], rtol=1e-12, atol=0) else total, count
+
+
+# --- how values are spread: what a form or a slider needs to know ------------------------------------------
+
+
+def spreads(
+    arrays: Mapping[str, np.ndarray],
+    names: Mapping[str, tuple[str, ...] | None],
+    weights: np.ndarray | None,
+) -> tuple[Spread, ...]:
+    """Return the spread of each named feature, in their order.
+
+    Args:
+        arrays: [K, …] of each input.
+        names: of the flattened features of a row; an input without them (an image) has no spreads.
+        weights: of the K rows, which sum to 1; None for equal ones.
+    """
+    found: list[Spread] = []
+    if sum(len(labels or ()) for labels in names.values()) > _MOST_FEATURES:
+        return ()
+    for tensor, array in arrays.items():
+        columns = array.reshape(len(array), -1)
+        labels = names.get(tensor) or ()
+        if len(labels) != columns.shape[1]:
+            continue
+        w = np.full(len(array), 1 / len(array)) if weights is None else weights
+        describe = _words if array.dtype.kind in "US" else _numbers
+        found += [Spread(feature=label, **describe(columns[:, i], w)) for i, label in enumerate(labels)]
+    return tuple(found)
+
+
+def _numbers(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    values = values.astype(np.float64)
+    there = np.isfinite(values)
+    missing = float(weights[~there].sum())
+    values, weights = values[there], weights[there]
+    if not len(values):
+        return {"missing": missing}
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    positions = np.searchsorted(reached, _STEPS * reached[-1] * (1 - 1e-9))
+    quantiles = values[order][np.minimum(positions, len(values) - 1)]
+    quantiles[0], quantiles[-1] = values[order[0]], values[order[-1]]
+    whole = bool((values == np.round(values)).all())
+    return {
+        "quantiles": tuple(float(v) if whole else float(f"{v:.{_DIGITS}g}") for v in quantiles),
+        "whole": whole,
+        "missing": missing,
+    }
+
+
+def _words(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
+    kinds, owners = np.unique(values, return_inverse=True)
+    shares = np.bincount(owners.ravel(), weights)
+    order = np.argsort(-shares, kind="stable")[:_MOST_CATEGORIES]
+    known = ((str(kinds[i]), float(shares[i])) for i in order)
+    categories = tuple(Category(value=value, share=share) for value, share in known if len(value) <= _LONGEST)
+    return {"categories": categories}

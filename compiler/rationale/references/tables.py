@@ -1,0 +1,373 @@
+"""Files of rows: .npz, .npy, .csv and .parquet, read with distrust."""
+
+import csv
+import io
+import itertools
+import math
+import tokenize
+import zipfile
+import zlib
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from rationale.errors import InvalidReferencesError, LargeReferencesError, reason_of
+from rationale.references.archives import read_npy, read_npz
+from rationale.references.represented import StandsFor
+
+Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
+WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
+STANDS_FOR = "stands_for"  # another: JSON
+_LONGEST_LINE = 1 << 20
+_SHOWN = 80  # characters of a name, and names of a list
+
+_DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kinds
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    SyntaxError,
+    OverflowError,
+    RecursionError,
+    NotImplementedError,
+    csv.Error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows read from a file.
+
+    One array per input (None: the only one), names of its columns, weights [K], and what they stand for where
+    the file says it.
+    """
+
+    arrays: dict[str | None, np.ndarray]
+    columns: tuple[str, ...] | None = None
+    weights: np.ndarray | None = None
+    stands_for: StandsFor | None = None
+
+    @property
+    def given(self) -> np.ndarray | dict[str, np.ndarray]:
+        """The only input's rows, or arrays by name."""
+        return self.arrays[None] if None in self.arrays else {str(k): a for k, a in self.arrays.items()}
+
+    @property
+    def count(self) -> int:
+        """Rows, of the first input."""
+        return len(next(iter(self.arrays.values())))
+
+    @property
+    def unequal_weights(self) -> np.ndarray | None:
+        """[K]; None where there are none, or all are equal."""
+        return None if self.weights is None or np.ptp(self.weights) == 0 else self.weights
+
+
+@dataclass(frozen=True)
+class Source:
+    """An open file, what errors call it, and what is wanted of it; see `read_stream`.
+
+    Attributes:
+        texts: names of the columns that are read as they are, as texts.
+    """
+
+    file: BinaryIO
+    name: str
+    columns: Sequence[str] | None
+    most_bytes: int | None
+    texts: Collection[str] = ()
+
+    def check_bytes(self, size: int) -> None:
+        """Raise LargeReferencesError where arrays of `size` bytes are too much."""
+        if self.most_bytes is not None and size > self.most_bytes:
+            raise LargeReferencesError(f"{self.name}: more than {self.most_bytes} bytes of numbers.")
+
+
+def read_rows(path: Path, columns: Columns = None, texts: Collection[str] = ()) -> Table:
+    """Read .npz, .npy, .csv or .parquet: references, or rows to explain.
+
+    Args:
+        columns: which columns of a table to take, in that order, or which each input takes; None takes all.
+            A file without column names is taken as it stands.
+        texts: names of the columns of a table that hold text.
+
+    Raises:
+        InvalidReferencesError: the file cannot be read, or holds something that is no number.
+    """
+    kind = path.suffix.lower()
+    if kind not in _READERS:
+        raise InvalidReferencesError(f"{path}: unknown kind of file; use {', '.join(_READERS)}.")
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        with path.open("rb") as file:
+            return read_stream(file, kind, str(path), columns, texts=texts)
+    except OSError as error:
+        raise InvalidReferencesError(f"{path}: cannot be read: {error.strerror or error}.") from error
+
+
+def read_stream(
+    file: BinaryIO,
+    kind: str,
+    name: str,
+    columns: Columns = None,
+    most_bytes: int | None = None,
+    texts: Collection[str] = (),
+) -> Table:
+    """Read the same from an open file.
+
+    Args:
+        kind: ".npz", ".npy", ".csv" or ".parquet".
+        name: what errors call the file.
+        most_bytes: what the arrays may take; it is known before anything of that size is made.
+
+    Raises:
+        InvalidReferencesError: it holds more, or something that is no number.
+    """
+    wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
+    try:
+        table = _READERS[kind](Source(file, name, wanted, most_bytes, texts))
+    except MemoryError as error:
+        raise InvalidReferencesError(
+            f"{name}: needs more memory than there is: give fewer rows, or the file in parts."
+        ) from error
+    except (*_DAMAGE, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # of the disk; pyarrow's own are of what it reads
+        raise InvalidReferencesError(
+            f"{name}: damaged, or not what its name says: {reason_of(error)}. Write or copy it again."
+        ) from error
+    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
+
+
+def _divided(file: str, table: Table, columns: Mapping[str, Sequence[str]], texts: Collection[str]) -> Table:
+    """Return a table's columns as the rows of several inputs; arrays that have names stay as they are."""
+    rows = table.arrays.get(None)
+    if rows is None:
+        return table
+    if len(columns) == 1:
+        return replace(table, arrays={next(iter(columns)): rows})
+    if table.columns is None:
+        raise InvalidReferencesError(
+            f"{file}: its columns have no names by which inputs {shown(list(columns))} could share them. "
+            "Give a table with a header, or a .npz with an array for each."
+        )
+    index = {name: _find(file, table.columns, chosen) for name, chosen in columns.items()}
+    arrays: dict[str | None, np.ndarray] = {}
+    for name, positions in index.items():
+        words = any(table.columns[i] in texts for i in positions)
+        arrays[name] = rows[:, positions] if words else rows[:, positions].astype(np.float64)
+    return replace(table, arrays=arrays, columns=None)
+
+
+def _read_npz(source: Source) -> Table:
+    arrays = read_npz(source.file, source.most_bytes)
+    weights, names, represented = (arrays.pop(name, None) for name in (WEIGHTS, FEATURE_NAMES, STANDS_FOR))
+    columns = None if names is None else tuple(str(name) for name in names.reshape(-1))
+    if weights is not None and (weights.ndim != 1 or weights.dtype.kind not in "fiu" or not len(weights)):
+        raise ValueError(f"{WEIGHTS} that are not a list of numbers")
+    stands_for = None if represented is None else StandsFor.model_validate_json(str(represented))
+    if not arrays:
+        raise ValueError("an archive without arrays")
+    only = list(arrays) == ["arr_0"]  # what numpy.savez(file, array) makes of an array without a name
+    named = {None if only else str(name): array for name, array in arrays.items()}
+    return Table(named, columns, weights, stands_for)
+
+
+def _read_npy(source: Source) -> Table:
+    return Table({None: read_npy(source.file, source.most_bytes)})
+
+
+def _read_csv(source: Source) -> Table:
+    text = io.TextIOWrapper(source.file, "utf-8-sig", newline="")
+    try:
+        return _read_lines(source, _lines(source, text))
+    finally:
+        text.detach()  # else it would close the file
+
+
+def _read_lines(source: Source, lines: Iterator[str]) -> Table:
+    reader = csv.reader(lines)
+    first = next((row for row in reader if row), None)
+    if first is None:
+        raise InvalidReferencesError(f"{source.name}: empty: at least one row is needed.")
+    header = None if _are_numbers(first) else tuple(cell.strip() for cell in first)
+    index = _choose(source.name, header, source.columns)
+    names = header or tuple(str(i) for i in range(len(first)))
+    positions = index or range(len(first))
+    numbers, words = array("d"), {j: list[str]() for j, i in enumerate(positions) if names[i] in source.texts}
+    for row in itertools.chain([first] if header is None else [], filter(None, reader)):
+        line = reader.line_num
+        if len(row) != len(first):
+            raise InvalidReferencesError(
+                f"{source.name}: line {line} has {len(row)} cells where {len(first)} are due. Repair it, or "
+                "write the file again."
+            )
+        for j, i in enumerate(positions):
+            if j in words:
+                words[j].append(row[i])
+            numbers.append(math.nan if j in words else _number(source.name, line, names[i], row[i]))
+        source.check_bytes(len(numbers) * numbers.itemsize)
+    if not numbers:
+        raise InvalidReferencesError(f"{source.name}: a header and no rows: at least one is needed.")
+    rows = np.frombuffer(numbers, np.float64).reshape(-1, len(positions))
+    if words:
+        rows = rows.astype(object)
+    for j, column in words.items():
+        rows[:, j] = column
+    columns = source.columns
+    return Table({None: rows}, tuple(columns) if index and columns is not None else header)
+
+
+def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
+    """Yield a text's lines, as far as none is too long."""
+    longest = -1 if source.most_bytes is None else _LONGEST_LINE
+    while line := text.readline(longest):
+        if len(line) == longest:
+            raise LargeReferencesError(f"{source.name}: a line has more than {_LONGEST_LINE} characters.")
+        yield line
+
+
+def _are_numbers(cells: Sequence[str]) -> bool:
+    """Tell whether a row is no header: cells may be empty, but not all of them."""
+    given = [cell for cell in cells if cell.strip()]
+    try:
+        return bool(given) and all(isinstance(float(cell), float) for cell in given)
+    except ValueError:
+        return False
+
+
+def _number(path: str, line: int, column: str, cell: str) -> float:
+    """Return a number; NaN for an empty cell.
+
+    NaN is refused where the rows are checked, unless the model takes it.
+    """
+    if not cell.strip():
+        return np.nan
+    try:
+        return float(cell)
+    except ValueError:
+        _check_commas(path, f"line {line}", cell)
+        raise InvalidReferencesError(
+            f"{path}: line {line}, column {column[:_SHOWN]!r}: {cell[:_SHOWN]!r} is not a number. Encode or "
+            "drop it, or choose other columns when compiling (--features)."
+        ) from None
+
+
+def _check_commas(path: str, where: str, cell: str) -> None:
+    """Raise InvalidReferencesError for a cell that holds a whole line, divided by something else."""
+    split = next((s for s in (";", "\t", "|") if s in cell), None)
+    if split is not None:
+        raise InvalidReferencesError(
+            f"{path}: {where} is divided by {split!r}: write the file with commas (and decimal points)."
+        ) from None
+
+
+def _choose(path: str, header: tuple[str, ...] | None, columns: Sequence[str] | None) -> list[int] | None:
+    """Return the wanted columns' indices; None for all, which is also what a file without names gives."""
+    if header is None or columns is None:
+        return None
+    found = _find(path, header, columns)
+    twice = [c for c in columns if header.count(c) > 1]
+    if twice:
+        raise InvalidReferencesError(f"{path}: more than one column is named {shown(twice)}: rename them.")
+    return found
+
+
+def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[int]:
+    missing = [c for c in columns if c not in header]
+    if missing:
+        _check_commas(path, "the header", header[0] if len(header) == 1 else "")
+        raise InvalidReferencesError(f"{path}: no column {shown(missing)}; it has {shown(header)}.")
+    return [header.index(c) for c in columns]
+
+
+def shown(names: Sequence[str]) -> str:
+    """Write names that somebody made up, kept short."""
+    return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
+
+
+def _read_parquet(source: Source) -> Table:
+    try:
+        from pyarrow import parquet
+    except ModuleNotFoundError as error:
+        raise InvalidReferencesError(
+            "parquet files need pyarrow: pip install 'rationale[parquet]', or use .csv or .npz."
+        ) from error
+    file = parquet.ParquetFile(source.file)
+    header = tuple(file.schema_arrow.names)
+    index = _choose(source.name, header, source.columns)
+    chosen = list(index or range(len(header)))
+    _check_types(source, file.schema_arrow, chosen)
+    source.check_bytes(file.metadata.num_rows * len(chosen) * np.dtype(np.float64).itemsize)
+    table = file.read(None if index is None else [header[i] for i in index])
+    if table.num_columns != len(chosen):
+        raise ValueError("columns whose names have points in them")
+    return _columns_of(source, table)
+
+
+def rows_of_arrow(batch: Any, columns: Columns, texts: Collection[str]) -> Table:
+    """Return the rows of an Arrow record batch or table, as `read_rows` does those of a file."""
+    wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
+    header, name = tuple(batch.schema.names), "the batch"
+    source = Source(io.BytesIO(), name, wanted, None, texts)
+    index = _choose(name, header, wanted)
+    chosen = list(index or range(len(header)))
+    _check_types(source, batch.schema, chosen)
+    table = _columns_of(source, batch.select(chosen))
+    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
+
+
+def _columns_of(source: Source, table: Any) -> Table:
+    """Return a batch's or a table's columns as rows."""
+    names = tuple(table.schema.names)
+    read = [_column(source, name, table.column(i)) for i, name in enumerate(names)]
+    rows = np.stack(read, axis=1) if read else np.zeros((table.num_rows, 0))
+    return Table({None: rows}, names)
+
+
+def _check_types(source: Source, schema: Any, chosen: Sequence[int]) -> None:
+    for i in chosen:
+        if schema.names[i] not in source.texts:
+            _check_type(source.name, schema.field(i))
+
+
+def _check_type(path: str, field: Any) -> None:
+    """Raise InvalidReferencesError for lists, maps and structures: they are no column of numbers."""
+    if field.type.num_fields:
+        raise _no_numbers(path, field.name, field.type)
+
+
+def _column(source: Source, name: str, column: Any) -> np.ndarray:
+    """Return a column as float64, or of texts as objects; nulls are NaN, and refused at the rows' check."""
+    if name in source.texts:
+        return np.asarray(column.to_pylist(), object)
+    path, array = source.name, column.to_numpy(zero_copy_only=False)
+    if array.dtype.kind in "fiub":
+        with np.errstate(invalid="ignore"):  # a NaN that signals becomes one that does not
+            return np.asarray(array, np.float64)
+    if column.null_count and all(v is None or isinstance(v, bool | int | float) for v in array):
+        return np.asarray([np.nan if v is None else v for v in array], np.float64)
+    raise _no_numbers(path, name, column.type)
+
+
+def _no_numbers(path: str, name: str, kind: Any) -> InvalidReferencesError:
+    return InvalidReferencesError(
+        f"{path}: column {name!r} holds {str(kind)[:_SHOWN]}, not numbers. Encode or drop it, or choose "
+        "other columns when compiling (--features)."
+    )
+
+
+_READERS: dict[str, Callable[[Source], Table]] = {
+    ".npz": _read_npz,
+    ".npy": _read_npy,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,212 @@
+"""Products of matrices, sums of products over chosen indices, and determinants."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.rules.rule import Evaluation, Kind, Trait, Weights, local, rule
+
+
+@rule("MatMul", kind=Kind.BILINEAR, traits=[Trait.PRODUCT])
+def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
+    """Compute y = a·b over the last two axes; of vectors too."""
+    left, right = _matrix(op, a, (1, *a.shape)), _matrix(op, b, (*b.shape, 1))
+    vector = a.rank == 1 or b.rank == 1
+    y = op.MatMul(left, right)
+
+    def matmul_pullback_a(m: Tensor) -> Tensor:
+        m = op.reshape(m, y.shape) if vector else m
+        return _vector(op, op.MatMul(m, transposed(op, right)), a)
+
+    def matmul_pullback_b(m: Tensor) -> Tensor:
+        m = op.reshape(m, y.shape) if vector else m
+        return _vector(op, op.MatMul(transposed(op, left), m), b)
+
+    drop = [axis for axis, x in ((-2, a), (-1, b)) if x.rank == 1]
+    kept = [n for i, n in enumerate(y.shape) if i - y.rank not in drop]
+    return op.reshape(y, kept), (matmul_pullback_a, matmul_pullback_b)
+
+
+def _matrix(op: Ops, x: Tensor, shape: Sequence[int]) -> Tensor:
+    return op.reshape(x, shape) if x.rank == 1 else x
+
+
+def _vector(op: Ops, m: Tensor, x: Tensor) -> Tensor:
+    """Reduce the multiplier of the matrices as which a vector was multiplied to that of the vector."""
+    if x.rank > 1:
+        return m
+    if m.rank > 2:
+        m = op.ReduceSum(m, list(range(m.rank - 2)), keepdims=0)
+    return op.reshape(m, x.shape)
+
+
+@matmul.layer
+def matmul_layer(op: Ops, w: Tensor, bias: Tensor | None) -> Weights:
+    """W [K, M]."""
+    return Weights(w, bias, axis=-1, inputs=(-1, 1), outputs=(1, -1))
+
+
+def transposed(op: Ops, x: Tensor) -> Tensor:
+    """Exchange the last two axes."""
+    order = list(range(x.rank))
+    order[-2:] = order[-1], order[-2]
+    return op.Transpose(x, perm=order)
+
+
+@rule("Gemm", kind=Kind.BILINEAR)
+def gemm(
+    op: Ops,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,
+    transB: int = 0,
+) -> Evaluation:
+    """Compute y = α·a·b + β·c."""
+    wide = c is not None and (c.rows or (c.rank == 2 and c.shape[0] != 1))
+    if transA or b.rows or wide:
+        return _gemm_of_rows(op, a, b, c, alpha, beta, (transA, transB))
+
+    def gemm_pullback_a(m: Tensor) -> Tensor:
+        if alpha == 1.0 and (transB or op.is_one_hot(m)):
+            # as Gemm, but it takes the references' own axis as it is
+            return op.MatMul(m, b if transB else transposed(op, b))
+        return op.Gemm(m, b, alpha=alpha, transB=1 - transB)
+
+    def gemm_pullback_c(m: Tensor) -> Tensor:
+        return op.Mul(m, beta) if beta != 1.0 else m
+
+    y = op.Gemm(a, b, c, alpha=alpha, beta=beta, transB=transB)
+    return y, (gemm_pullback_a, None, gemm_pullback_c)
+
+
+def _gemm_of_rows(
+    op: Ops, a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, turned: tuple[int, int]
+) -> Evaluation:
+    """By MatMul, which takes what Gemm has no batch axis for."""
+    left, right = (transposed(op, x) if turn else x for x, turn in zip((a, b), turned, strict=True))
+
+    def scaled(x: Tensor, factor: float) -> Tensor:
+        return x if factor == 1.0 else op.Mul(x, factor)
+
+    def gemm_pullback_a(m: Tensor) -> Tensor:
+        back = op.MatMul(scaled(m, alpha), transposed(op, right))
+        return transposed(op, back) if turned[0] else back
+
+    def gemm_pullback_b(m: Tensor) -> Tensor:
+        back = op.MatMul(transposed(op, left), scaled(m, alpha))
+        return transposed(op, back) if turned[1] else back
+
+    def gemm_pullback_c(m: Tensor) -> Tensor:
+        return scaled(m, beta)
+
+    y = scaled(op.MatMul(left, right), alpha)
+    y = y if c is None else op.Add(y, scaled(c, beta))
+    return y, (gemm_pullback_a, gemm_pullback_b, gemm_pullback_c)
+
+
+@gemm.layer
+def gemm_layer(
+    op: Ops, w: Tensor, c: Tensor | None, *, alpha: float = 1.0, beta: float = 1.0, transB: int = 0, **_: int
+) -> Weights:
+    """α·W [K, M], or [M, K] with transB."""
+    weight = w if alpha == 1.0 else op.Mul(w, alpha)
+    bias = c if c is None or beta == 1.0 else op.Mul(c, beta)
+    inputs, outputs = ((1, -1), (-1, 1)) if transB else ((-1, 1), (1, -1))
+    return Weights(weight, bias, -1, inputs, outputs, attributes={"alpha": 1.0})
+
+
+@dataclass(frozen=True)
+class Equation:
+    """An Einsum's labels, one letter for each axis; an ellipsis has letters of its own."""
+
+    inputs: tuple[str, ...]
+    output: str
+
+
+def parse_equation(equation: str, ranks: Sequence[int]) -> Equation:
+    """Write out what an equation leaves to its reader: the ellipsis and the output."""
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    terms = left.split(",")
+    free = [c for c in string.ascii_letters if c not in equation]
+    widths = [n - len(t.replace("...", "")) for n, t in zip(ranks, terms, strict=True)]
+    dots = "".join(free[: max((w for w, t in zip(widths, terms, strict=True) if "..." in t), default=0)])
+    if not arrow:
+        once = sorted(c for c in set(left) - set(",.") if left.count(c) == 1)
+        right = ("..." if "..." in left else "") + "".join(once)
+    written = [t.replace("...", dots[len(dots) - w :]) for t, w in zip(terms, widths, strict=True)]
+    return Equation(tuple(written), right.replace("...", dots))
+
+
+@rule("Einsum", kind=Kind.BILINEAR, traits=[Trait.PRODUCT])
+def einsum(op: Ops, *xs: Tensor, equation: str) -> Evaluation:
+    """Compute y = Σ Π x over the indices that the output lacks; linear in each operand."""
+    parsed = parse_equation(equation, [x.rank for x in xs])
+    written = f"{','.join(parsed.inputs)}->{parsed.output}"
+    y = op.Einsum(*xs, equation=written)
+    return y, tuple(_adjoint(op, xs, parsed, i) for i in range(len(xs)))
+
+
+def _adjoint(op: Ops, xs: Sequence[Tensor], equation: Equation, i: int) -> object:
+    def einsum_pullback(m: Tensor) -> Tensor:
+        x, others = xs[i], [j for j in range(len(xs)) if j != i]
+        terms, tensors = (
+            [equation.output, *(equation.inputs[j] for j in others)],
+            [m, *(xs[j] for j in others)],
+        )
+        target, diagonals = _without_repetition(equation.inputs[i], equation)
+        for first, second in diagonals:  # x_ii takes what arrives at i where both indices agree
+            terms.append(first + second)
+            tensors.append(op.constant(np.eye(x.shape[target.index(second)], dtype=x.dtype.numpy())))
+        for axis, label in enumerate(target):  # an index of x alone was summed over
+            if not any(label in term for term in terms):
+                terms.append(label)
+                tensors.append(op.constant(np.ones(x.shape[axis], x.dtype.numpy())))
+        return op.Einsum(*tensors, equation=f"{','.join(terms)}->{target}")
+
+    return einsum_pullback
+
+
+def _without_repetition(term: str, equation: Equation) -> tuple[str, list[tuple[str, str]]]:
+    """Return the term with a new letter for each index that comes again, and pairs of old and new."""
+    used = set(equation.output).union(*equation.inputs)
+    free = iter(c for c in string.ascii_letters if c not in used)
+    written, pairs = "", []
+    for label in term:
+        if label in written:
+            fresh = next(free)
+            pairs.append((label, fresh))
+            label = fresh
+        written += label
+    return written, pairs
+
+
+@local("Det")
+def determinant(op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
+    """Compute y = det x over the last two axes;  dy/dx = the cofactors.
+
+    Linear in each row: row k changes with those before it at r and those behind at x, or vice versa.
+    """
+    slope = _cofactors(op, r, x)
+    if r is not x:
+        slope = op.Mul(op.Add(slope, _cofactors(op, x, r)), 0.5)
+    return op.Mul(op.reshape(m, [*x.shape[:-2], 1, 1]), slope)
+
+
+def _cofactors(op: Ops, above: Tensor, below: Tensor) -> Tensor:
+    """For row k and column j: the determinant of `above` before row k, a one at j, and `below` behind."""
+    n, dtype = above.shape[-1], above.dtype.numpy()
+    row, k = np.indices((n, n))[1], np.indices((n, n))[0]
+    masks = [(row < k), (row > k)]  # [k, row]
+    before, behind = (op.constant(mask.astype(dtype).reshape(n, 1, n, 1)) for mask in masks)
+    ones = op.constant(np.eye(n, dtype=dtype)[:, None, :, None] * np.eye(n, dtype=dtype)[None, :, None, :])
+    lifted = [op.reshape(v, [*v.shape[:-2], 1, 1, n, n]) for v in (above, below)]
+    mixed = op.Add(op.Mul(lifted[0], before), op.Mul(lifted[1], behind))
+    return op.Det(op.Add(mixed, ones))

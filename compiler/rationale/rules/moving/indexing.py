@@ -1,0 +1,69 @@
+"""Taking values from known indices, and its adjoint: adding values up at the indices they were taken from."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+
+NOWHERE = -1  # a place from which 0 is taken
+_MOST_GATHERS = 4  # as many elements, at most, as adding up by Gather may read for each one that is there
+
+
+def is_run(index: Sequence[int]) -> bool:
+    """Tell whether an index counts up by 1."""
+    return len(index) > 0 and list(index) == list(range(index[0], index[0] + len(index)))
+
+
+def take(op: Ops, x: Tensor, index: Sequence[int], axis: int) -> Tensor:
+    """Return the slices of `x` at `index` of an axis; 0 where that is `NOWHERE`."""
+    if NOWHERE in index:
+        x, index = _with_zero(op, x, axis), [x.shape[axis] if i == NOWHERE else i for i in index]
+    if is_run(index):
+        return op.Slice(x, [index[0]], [index[0] + len(index)], [axis])
+    return op.Gather(x, list(index), axis=axis)
+
+
+def put_back(op: Ops, m: Tensor, index: Sequence[int], axis: int, size: int) -> Tensor:
+    """Compute the adjoint of `take`: add the slices of `m` at `index` of an axis of `size` zeros."""
+    if is_run(index):
+        before, after = index[0], size - index[0] - len(index)
+        return op.Pad(m, [before, after], None, [axis]) if before or after else m
+    indices = np.asarray(index, np.int64)
+    counts = np.bincount(indices[indices != NOWHERE], minlength=size)
+    if counts.max(initial=0) * size <= _MOST_GATHERS * len(index):
+        return _gathered(op, m, indices, axis, counts)
+    return _scattered(op, m, indices, axis, size)
+
+
+def _with_zero(op: Ops, x: Tensor, axis: int) -> Tensor:
+    return op.Pad(x, [0, 1], None, [axis])
+
+
+def _gathered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, counts: np.ndarray) -> Tensor:
+    """Each place gathers what was taken from it: so many slices, or a zero in place of them."""
+    used = np.flatnonzero(indices != NOWHERE)
+    order = used[np.argsort(indices[used], kind="stable")]
+    most = int(counts.max(initial=1))
+    table = np.full((len(counts), most), len(indices), np.int64)
+    table[np.arange(most) < counts[:, None]] = order
+    source = _with_zero(op, m, axis) if (counts < most).any() else m
+    if most == 1:
+        return op.Gather(source, table[:, 0], axis=axis)
+    return op.ReduceSum(op.Gather(source, table, axis=axis), [axis + 1], keepdims=0)
+
+
+def _scattered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, size: int) -> Tensor:
+    used = np.flatnonzero(indices != NOWHERE)
+    if len(used) < len(indices):
+        m, indices = op.Gather(m, used, axis=axis), indices[used]
+    shape = [*m.shape[:axis], size, *m.shape[axis + 1 :]]
+    to = indices.reshape([-1, *(1 for _ in m.shape[axis + 1 :])])
+    index = op.row_constant(np.broadcast_to(to, m.shape).copy())
+    return op.ScatterElements(zeros(op, shape, m), index, m, axis=axis, reduction="add")
+
+
+def zeros(op: Ops, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Rows of zeros."""
+    return op.row_constant(np.zeros(shape, like.dtype.numpy()))

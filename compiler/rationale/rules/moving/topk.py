@@ -1,0 +1,70 @@
+"""Operators that ask for the order of values."""
+
+import numpy as np
+
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.rules.pointwise.unary import nothing
+from rationale.rules.rule import Evaluation, Kind, Trait, rule
+from rationale.rules.secants import tiny
+
+
+@rule("TopK", kind=Kind.LOCAL, traits=[Trait.CONSERVING, Trait.EXPANDED])
+def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evaluation:
+    """Compute y = P·x, the k largest (smallest) along an axis; what chooses them, P, is constant around x."""
+    y, index = op.emit("TopK", (x, k), {"axis": axis, **how}, outputs=2)
+
+    def top_k_pullback(m: Tensor) -> Tensor:
+        return _sent_back(op, m, index, x, axis)
+
+    return y, (top_k_pullback, None)
+
+
+def _sent_back(op: Ops, m: Tensor, index: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Pᵀ·m."""
+    zeros = op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
+    return op.ScatterElements(zeros, index, op.expand(m, index.shape), axis=axis % x.rank)
+
+
+@top_k.deeplift
+def top_k_multiplier(
+    op: Ops,
+    m: Tensor,
+    xs: list[Tensor],
+    rs: list[Tensor],
+    y: Tensor,
+    y_r: Tensor,
+    *,
+    axis: int = -1,
+    **how: int,
+) -> tuple[Tensor, None]:
+    """½(P_x + P_r)ᵀ·m, and what is then missing of m·Δy spread evenly over |Δ|: exact and bounded."""
+    along, (x, r) = [axis % xs[0].rank], (xs[0], rs[0])
+    at_x, at_r = (op.emit("TopK", (v, xs[1]), {"axis": axis, **how}, outputs=2)[1] for v in (x, r))
+    half = op.Mul(op.Add(_sent_back(op, m, at_x, x, axis), _sent_back(op, m, at_r, x, axis)), 0.5)
+    d = op.Sub(x, r)
+    due = op.ReduceSum(op.Mul(m, op.Sub(y, y_r)), along, keepdims=1)
+    missing = op.Sub(due, op.ReduceSum(op.Mul(half, d), along, keepdims=1))
+    size = op.Max(op.ReduceSum(op.Abs(d), along, keepdims=1), tiny(x))
+    return op.Add(half, op.Mul(op.Sign(d), op.Div(missing, size))), None
+
+
+@rule("Hardmax", kind=Kind.LOCAL)
+def hardmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
+    """Compute y = 1 at the first of the largest along an axis, else 0: a step."""
+    return op.Hardmax(x, axis=axis), nothing(op, x)
+
+
+@hardmax.deeplift
+def hardmax_multiplier(
+    op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, *, axis: int = -1
+) -> tuple[Tensor]:
+    """Compute the secant of a step of what x's winner is ahead of r's.
+
+    It is Δy·(Σ m·Δy)/(Σ Δy·Δx); 0 where one wins at both.
+    """
+    along, change = [axis % xs[0].rank], op.Sub(y, y_r)
+    due = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
+    moved = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
+    decided = op.Greater(moved, 0.0)
+    return (op.Mul(change, op.Where(decided, op.Div(due, op.Where(decided, moved, 1.0)), 0.0)),)

@@ -1,0 +1,50 @@
+"""Functions of one value that are declared by their slopes alone."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.rules.rule import Evaluation, Kind, Trait, rule
+
+
+def unary(
+    op_type: str,
+    formula: str,
+    derivative: Callable[[Ops, Tensor], Tensor] | None,
+    secant: Callable[..., Tensor] | None = None,
+    traits: Iterable[Trait] = (),
+) -> None:
+    """Declare y = f(x), a node of ONNX's own.
+
+    Args:
+        derivative: f'(x); None for a step.
+        secant: see `Rule.secant`.
+    """
+
+    def forward(op: Ops, x: Tensor) -> Evaluation:
+        y = op.emit(op_type, (x,), {})[0]
+        if derivative is None:
+            return y, nothing(op, x)
+
+        def pullback(m: Tensor) -> Tensor:
+            return op.Mul(m, derivative(op, x))
+
+        pullback.__name__ = f"{op_type.lower()}_pullback"
+        return y, pullback
+
+    forward.__doc__ = formula
+    declared = rule(op_type, kind=Kind.POINTWISE, traits=traits)(forward)
+    if secant is not None:
+        declared.secant(secant)
+
+
+def nothing(op: Ops, x: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the pullback of a step: a gradient of 0."""
+    dtype = x.dtype if x.dtype.is_floating_point() else op.dtype
+
+    def step_pullback(_: Tensor) -> Tensor:
+        return op.row_constant(np.zeros((1,) * x.rank, dtype.numpy()))
+
+    return step_pullback

@@ -1,0 +1,286 @@
+"""An operator is declared once: its value, its pullback, its kind.
+
+    @rule("Sigmoid", kind=Kind.POINTWISE)
+    def sigmoid(op, x):
+        y = op.Sigmoid(x)
+        def sigmoid_pullback(m):
+            return op.Mul(m, op.Mul(y, op.Sub(1.0, y)))
+        return y, sigmoid_pullback
+
+A rule is called with the operator's inputs as tensors and its attributes as keywords; defaults stand in
+its signature. It returns `y, pullback`; an operator of several inputs returns a tuple of pullbacks, one
+for each input, None for those that carry no attribution (axes, shapes, weights whose adjoint would mix
+rows). An operator of several outputs returns a tuple for y, and its pullbacks take a tuple.
+The value may differ from the operator's own node where the pullback needs more of it (MaxPool's winners).
+
+What a method may ask of a rule: its kind, its traits, and the forms that it may have beside its pullbacks
+(`deeplift`, which `secant` makes for a function of one value; `relevance`; `layer`). A method chooses where a
+rule is called. It does not ask which operator it is: names stand in messages and in LRP's selectors alone.
+An operator that ONNX does not know says the shape of its value too (`shape`), unless it is elementwise.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+from rationale.extensions import RULES, Installed, installed
+from rationale.graph.batching import elementwise
+from rationale.graph.ops import Ops
+from rationale.graph.shapes import ShapeForm, broadcast_shape, declare_shape, is_own
+from rationale.graph.tensor import Tensor
+from rationale.manifest import Extension
+
+Pullback = Callable[[Any], Tensor]
+Evaluation = tuple[Any, Any]
+
+
+class Kind(StrEnum):
+    """How an operator's output depends on its inputs: what a method does with it by default."""
+
+    BILINEAR = "bilinear"  # linear in each input; jointly linear ones (Add, Concat) included
+    POINTWISE = "pointwise"  # one varying input, element by element
+    SELECTION = "selection"  # each output is one of the inputs: its pullback is a `Selection`
+    LOCAL = "local"  # anything else; DeepLIFT needs a rule of its own (`@rule.deeplift`)
+
+
+class Trait(StrEnum):
+    """What else is known of an operator: where a method treats some of a kind differently, or faster."""
+
+    MOVING = "moving"  # bilinear: each element of y is a copy of one of x, at a place that no value decides
+    ELEMENTWISE = "elementwise"  # each element of y depends on one element of each input; all pointwise ones
+    PRODUCT = "product"  # y is a product or quotient of two inputs, or sums of such
+    AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
+    LENGTH = "length"  # local: y is a norm of x, with f(t·x) = |t|·f(x)
+    NORMALISING = "normalising"  # bilinear: an affine map per channel that is part of the layer beside it
+    HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
+    CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
+    EXPANDED = "expanded"  # local: its relevance form is its first-order expansion at x, so its pullback
+    NONNEGATIVE = "nonnegative"  # y ≥ 0 whatever x is
+    RISING = "rising"  # pointwise: where x rises, y does not fall
+    SMOOTH = "smooth"  # pointwise: without kinks, steps or poles, on a scale of about 1
+    LINEAR_IN_FIRST = "linear in first"  # local, but linear where its first input varies alone
+    SHARING = "sharing"  # local: y are shares of 1, the weights of the average that follows
+    SPATIAL_MEAN = "spatial mean"  # bilinear: a mean over places, the same for every channel
+    DISCRETE = "discrete"  # takes or gives conditions or whole numbers, and has a rule for them
+    CHOOSING = "choosing"  # its first input is a condition that only chooses among the others
+    MASKED = "masked"  # selection: may choose among values that are −inf at x and at r
+    CENTRING = "centring"  # local: takes a mean off, may add an offset; linear at a constant deviation
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of a layer y = linear(x, weight) + bias, as `Rule.layer` declares them.
+
+    Attributes:
+        bias: broadcasts against y; None where there is none.
+        axis: of x and of y on which the channels lie.
+        inputs, outputs: the shapes in which a vector with one number for each channel of x, or of y, is a
+            factor of the weight; None where there is no such shape.
+        attributes: in place of the node's own where the linear call is made.
+        placewise: whether each place (beyond the channel axis) is treated alone, all alike.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    axis: int
+    inputs: tuple[int, ...] | None
+    outputs: tuple[int, ...] | None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    placewise: bool = False
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a selecting operator picked: `scatter(v, winners)` sends v back to where it came from."""
+
+    winners: Tensor
+    scatter: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, m: Tensor) -> Tensor:
+        return self.scatter(m, self.winners)
+
+
+class Rule:
+    """One operator's entry in the table: see the module."""
+
+    def __init__(
+        self,
+        op_type: str,
+        domain: str,
+        kind: Kind,
+        forward: Callable[..., Evaluation],
+        traits: frozenset[Trait] = frozenset(),
+    ) -> None:
+        self.op_type = op_type
+        self.domain = domain
+        self.kind = kind
+        self.forward = forward
+        self.traits = traits | {Trait.ELEMENTWISE} if kind is Kind.POINTWISE else traits
+        self.deeplift_form: Callable[..., Any] | None = None
+        self.layer_form: Callable[..., Weights | None] | None = None
+        self.relevance_form: Callable[..., Any] | None = None
+
+    def __call__(self, op: Ops, *inputs: Tensor | None, **attributes: Any) -> Evaluation:
+        return self.forward(op, *inputs, **attributes)
+
+    @property
+    def has_relevance(self) -> bool:
+        """Whether it has a rule of its own of layer-wise relevance propagation."""
+        return self.relevance_form is not None or Trait.EXPANDED in self.traits
+
+    def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the operator's own complete DeepLIFT rule, in place of that of its kind; a decorator.
+
+        Called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; returns the
+        multiplier of each input. Inputs behind the last of these may not vary. Of several outputs, m has all
+        and y the first.
+        """
+        self.deeplift_form = form
+        return form
+
+    def secant(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Declare the DeepLIFT rule of one value by (f(x) − f(r))/(x − r) in a form that does not cancel.
+
+        A decorator. Called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
+        """
+
+        def multiplier(
+            op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **attributes: Any
+        ) -> tuple[Tensor]:
+            return (op.Mul(m, form(op, xs[0], rs[0], y, y_r, *xs[1:], **attributes)),)
+
+        self.deeplift_form = multiplier
+        return form
+
+    def shape(self, form: ShapeForm) -> ShapeForm:
+        """Declare the shape of the value, where ONNX does not know the operator; a decorator.
+
+        Called as `form(*shapes, **attributes)`, with a tuple of whole numbers for each input and None for one
+        that is left out, and with the attributes that it names as keywords. Returns a tuple, or a list of
+        tuples for several outputs. Their type is that of the first input of floats. Elementwise operators
+        need none: their inputs broadcast.
+        """
+        declare_shape(self.op_type, self.domain, form)
+        return form
+
+    def layer(self, form: Callable[..., Weights | None]) -> Callable[..., Weights | None]:
+        """Declare that the inputs are x, weight and bias, and `call(x, weight, None)` is linear; a decorator.
+
+        Called as `form(op, weight, bias, **attributes)`; None where the node is used in another way.
+        """
+        self.layer_form = form
+        return form
+
+    def relevance(self, form: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare the operator's own rule of layer-wise relevance propagation, as a multiplier; a decorator.
+
+        Called as `form(op, m, xs, y, **attributes)`; returns the multiplier of each input.
+        """
+        self.relevance_form = form
+        return form
+
+
+_RULES: dict[tuple[str, str], Rule] = {}
+
+
+def rule(
+    op_type: str, *, kind: Kind | str, domain: str = "", traits: Iterable[Trait | str] = ()
+) -> Callable[[Callable[..., Evaluation]], Rule]:
+    """Declare the rule of an operator, or of a model's function of that name. The newest declaration wins.
+
+    Args:
+        op_type: as the node has it, in `domain`.
+        kind: how the output depends on the inputs: what a method does by default.
+        traits: what else is known of the operator.
+
+    Returns:
+        A decorator that makes a `Rule` of a function `forward(op, *inputs, **attributes)`, which returns the
+        value and its pullback. Its methods declare further forms: `secant`, `deeplift`, `layer`,
+        `relevance`, `shape`.
+
+    Raises:
+        ValueError: a kind or trait that does not exist.
+    """
+    kind, known = Kind(kind), frozenset(map(Trait, traits))
+
+    def declare(forward: Callable[..., Evaluation]) -> Rule:
+        declared = Rule(op_type, domain, kind, forward, known)
+        _RULES[domain, op_type] = declared
+        if Trait.ELEMENTWISE in declared.traits:
+            elementwise(op_type, domain=domain)
+            if is_own(domain):
+                declare_shape(op_type, domain, broadcast_shape)
+        return declared
+
+    return declare
+
+
+def local(
+    op_type: str, *, domain: str = "", traits: Iterable[Trait] = ()
+) -> Callable[[Callable[..., Tensor]], Rule]:
+    """Declare a LOCAL operator of one varying input by its multiplier between x and r.
+
+    Called as `form(op, m, x, r, y, y_r, *parameters, **attributes)`. The value is the operator's own node;
+    the pullback is the multiplier at r = x, where a form may take a shorter way.
+    """
+
+    def declare(form: Callable[..., Tensor]) -> Rule:
+        def forward(op: Ops, x: Tensor, *parameters: Tensor | None, **attributes: Any) -> Evaluation:
+            y = op.emit(op_type, (x, *parameters), attributes, domain=domain)[0]
+
+            def pullback(m: Tensor) -> Tensor:
+                return form(op, m, x, x, y, y, *parameters, **attributes)
+
+            pullback.__name__ = f"{op_type.lower()}_pullback"
+            return y, pullback
+
+        def deeplift(
+            op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **attributes: Any
+        ) -> tuple[Tensor]:
+            return (form(op, m, xs[0], rs[0], y, y_r, *xs[1:], **attributes),)
+
+        forward.__doc__, forward.__module__ = form.__doc__, form.__module__
+        declared = rule(op_type, kind=Kind.LOCAL, domain=domain, traits=traits)(forward)
+        declared.deeplift(deeplift)
+        return declared
+
+    return declare
+
+
+def find_rule(op_type: str, domain: str = "") -> Rule | None:
+    return _RULES.get((domain, op_type))
+
+
+def all_rules() -> Iterator[Rule]:
+    yield from (_RULES[key] for key in sorted(_RULES))
+
+
+@cache
+def rule_packages() -> tuple[Installed, ...]:
+    """Return the entry points that name modules with rules, in the order of their packages."""
+    return tuple(sorted(installed(RULES), key=lambda one: (one.recorded.package or "", one.point.module)))
+
+
+def import_packages() -> None:
+    """Import the modules, so that their rules are declared.
+
+    Raises:
+        ExtensionError: a module that cannot be imported; its package is named.
+    """
+    for one in rule_packages():
+        one.load()
+
+
+def package_of(rule: Rule) -> Extension | None:
+    """Return the extension with a rule; None for Rationale's own, and for those of scripts."""
+    parts = rule.forward.__module__.split(".")
+    shared = {one: _shared(one.point.module.split("."), parts) for one in rule_packages()}
+    nearest = max(shared, key=lambda one: shared[one], default=None)
+    return nearest.recorded if nearest is not None and shared[nearest] else None
+
+
+def _shared(a: list[str], b: list[str]) -> int:
+    """Return how many names two modules' paths begin with in common."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

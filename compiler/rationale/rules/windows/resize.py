@@ -1,0 +1,183 @@
+"""Resampling on a grid that is known: linear in x, and axis by axis the product with a matrix."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.rules.moving.shape import ints
+from rationale.rules.rule import Evaluation, Kind, rule
+
+CROP = "tf_crop_and_resize"
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """What a Resize does along its axes: to sizes, or by scales.
+
+    Attributes:
+        roi: the part of each axis that is resampled, from 0 to 1; of use with `CROP` alone.
+        aspect: whether all axes have one scale, which then depends on all of their sizes.
+    """
+
+    axes: tuple[int, ...]
+    sizes: tuple[int, ...] | None
+    scales: tuple[float, ...] | None
+    roi: tuple[tuple[float, float], ...]
+    aspect: bool
+
+    def of(self, chosen: Sequence[int]) -> "Resampling":
+        """Along some of its axes alone."""
+        return Resampling(
+            axes=tuple(self.axes[i] for i in chosen),
+            sizes=None if self.sizes is None else tuple(self.sizes[i] for i in chosen),
+            scales=None if self.scales is None else tuple(self.scales[i] for i in chosen),
+            roi=tuple(self.roi[i] for i in chosen),
+            aspect=False,
+        )
+
+
+@rule("Resize", kind=Kind.BILINEAR)
+def resize(
+    op: Ops,
+    x: Tensor,
+    roi: Tensor | None = None,
+    scales: Tensor | None = None,
+    sizes: Tensor | None = None,
+    *,
+    axes: Sequence[int] | None = None,
+    coordinate_transformation_mode: str = "half_pixel",
+    keep_aspect_ratio_policy: str = "stretch",
+    **how: Any,
+) -> Evaluation:
+    """Compute y = x resampled, in any mode: along each axis a product with a matrix that is known."""
+    how |= {"coordinate_transformation_mode": coordinate_transformation_mode}
+    if keep_aspect_ratio_policy != "stretch":
+        how["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
+    chosen = [a % x.rank for a in axes] if axes is not None else list(range(x.rank))
+    what = _resampling(x, roi, scales, sizes, chosen, "keep_aspect_ratio_policy" in how)
+    if not what.aspect:
+        what = _changing(x, what, coordinate_transformation_mode)
+    y = _resampled(op, x, what, how) if what.axes else op.Identity(x)
+
+    def resize_pullback(m: Tensor) -> Tensor:
+        for i, axis in enumerate(what.axes):
+            m = _along(op, m, axis, _matrix(op, x, what, i, how))
+        return m
+
+    return y, (resize_pullback, None, None, None)
+
+
+def _resampling(
+    x: Tensor,
+    roi: Tensor | None,
+    scales: Tensor | None,
+    sizes: Tensor | None,
+    axes: Sequence[int],
+    aspect: bool,
+) -> Resampling:
+    by_scale = scales is not None and math.prod(scales.shape) > 0
+    if by_scale and (scales is None or scales.constant is None):
+        raise UnsupportedModelError("Resize by scales that are computed")
+    n = len(axes)
+    parts = tuple((0.0, 1.0) for _ in axes)
+    if roi is not None and roi.constant is not None and roi.constant.size:
+        ends = [float(v) for v in roi.constant.reshape(-1)]
+        parts = tuple(zip(ends[:n], ends[n:], strict=True))
+    return Resampling(
+        axes=tuple(axes),
+        sizes=None if by_scale else tuple(ints(sizes, "Resize sizes")),
+        scales=tuple(float(s) for s in scales.constant.reshape(-1)) if by_scale else None,  # type: ignore[union-attr]
+        roi=parts,
+        aspect=aspect and not by_scale,
+    )
+
+
+def _changing(x: Tensor, what: Resampling, mode: str) -> Resampling:
+    """Without the axes that stay as they are, such as the batch's."""
+    same = [s == x.shape[a] for a, s in zip(what.axes, what.sizes or (), strict=False)]
+    same = [s == 1.0 for s in what.scales] if what.scales is not None else same
+    kept = [i for i, s in enumerate(same) if not s or (mode == CROP and what.roi[i] != (0.0, 1.0))]
+    return what.of(kept)
+
+
+def _resampled(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
+    """By scales of every axis: ONNX Runtime moves a Transpose past a Resize as if it had no `axes`.
+
+    Where no scales do what the sizes do, by the matrices.
+    """
+    scales = _scales(x, what)
+    if scales is not None:
+        parts = dict(zip(what.axes, what.roi, strict=True))
+        roi = tuple(parts.get(a, (0.0, 1.0)) for a in range(x.rank))
+        return _resized(op, x, Resampling(tuple(range(x.rank)), None, scales, roi, aspect=False), how)
+    y = x
+    for i, axis in enumerate(what.axes):
+        y = _along(op, y, axis, op.Transpose(_matrix(op, x, what, i, how), perm=[1, 0]))
+    if how["coordinate_transformation_mode"] != CROP:
+        return y
+    zeros = op.constant(np.zeros(x.shape, x.dtype.numpy()))  # what is outside of the crop is a constant
+    return op.Add(y, _resized(op, zeros, what, how))
+
+
+def _scales(x: Tensor, what: Resampling) -> tuple[float, ...] | None:
+    """Of every axis; None where they round to other sizes, or to other places, or follow from all sizes.
+
+    ONNX's scales are float32: places in float64 are right with those alone that it holds exactly.
+    """
+    if what.aspect:
+        return None
+    lengths = np.asarray([x.shape[a] for a in what.axes], np.promote_types(x.dtype.numpy(), np.float32))
+    if what.sizes is None:
+        chosen = np.asarray(what.scales, np.float32)
+    else:
+        exact = np.asarray(what.sizes, lengths.dtype) / lengths
+        chosen = exact.astype(np.float32)
+        if (chosen != exact).any() or tuple((chosen * lengths).astype(int)) != what.sizes:
+            return None
+    scales = np.ones(x.rank, np.float32)
+    scales[list(what.axes)] = chosen
+    return tuple(float(s) for s in scales)
+
+
+def _resized(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
+    cropped = how["coordinate_transformation_mode"] == CROP
+    ends = [begin for begin, _ in what.roi] + [end for _, end in what.roi]
+    roi = op.constant(np.asarray(ends, np.float32)) if cropped else None
+    scales = None if what.scales is None else op.constant(np.asarray(what.scales, np.float32))
+    sizes = None if what.sizes is None else list(what.sizes)
+    axes = list(what.axes) if len(what.axes) < x.rank else None
+    return op.Resize(x, roi, scales, sizes, axes=axes, **how)
+
+
+def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]) -> Tensor:
+    """Return what becomes of each unit vector of the i-th axis, [size, resampled size]: constant."""
+    axis = what.axes[i]
+    n = x.shape[axis]
+    eye = np.eye(n, dtype=x.dtype.numpy())
+    if not what.aspect:
+        basis = op.constant(eye.reshape(n, 1, n, 1))
+        moved = _resized(op, basis, replace(what.of([i]), axes=(2,)), {**how, "extrapolation_value": 0.0})
+        return op.reshape(moved, (n, moved.shape[2]))
+    shape = [n, *(n if a == axis else x.shape[a] if a in what.axes else 1 for a in range(x.rank))]
+    unit = eye.reshape(n, *(n if a == axis else 1 for a in range(x.rank)))
+    basis = op.constant(np.broadcast_to(unit, shape).copy())
+    shifted = Resampling(tuple(a + 1 for a in what.axes), what.sizes, None, what.roi, aspect=True)
+    moved = _resized(op, basis, shifted, how)
+    others = [a + 1 for a in range(x.rank) if a != axis]
+    first = op.Slice(moved, [0] * len(others), [1] * len(others), others)  # the same all along the others
+    return op.reshape(first, (n, first.shape[axis + 1]))
+
+
+def _along(op: Ops, m: Tensor, axis: int, matrix: Tensor) -> Tensor:
+    """Multiply each line of `m` along an axis by the transpose of a matrix [size, m's size]."""
+    before, after = m.shape[:axis], m.shape[axis + 1 :]
+    if not after:
+        return op.MatMul(m, op.Transpose(matrix, perm=[1, 0]))
+    planes = op.reshape(m, (math.prod(before), m.shape[axis], math.prod(after)))
+    return op.reshape(op.MatMul(matrix, planes), (*before, matrix.shape[0], *after))

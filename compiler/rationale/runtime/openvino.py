@@ -1,0 +1,58 @@
+"""Running a graph in OpenVINO, where that is installed; the compiler itself never needs it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rationale.errors import CheckFailedError, InvalidOptionError
+
+_MESSAGE_END = 300  # of what OpenVINO says of a graph: the end names the node
+
+
+class OpenVinoRunner:
+    """A graph as OpenVINO loads it on this CPU, in float32: `runner(inputs)` returns its outputs by name.
+
+    Args:
+        model: a file, with weights beside it or in it, or a model in memory.
+
+    Raises:
+        InvalidOptionError: openvino is not installed.
+        CheckFailedError: it does not load the graph, or run it.
+    """
+
+    def __init__(self, model: Path | onnx.ModelProto) -> None:
+        try:
+            import openvino
+        except ImportError as error:
+            raise InvalidOptionError(
+                "--runtime openvino: openvino is not installed: pip install 'rationale[openvino]'."
+            ) from error
+        self._version = openvino.get_version().partition("-")[0]
+        core = openvino.Core()
+        try:
+            read = core.read_model(model if isinstance(model, Path) else model.SerializeToString())
+            self._run: Any = core.compile_model(read, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        except RuntimeError as error:
+            raise self._fault("load", error) from error
+        proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
+        self.outputs = [output.name for output in proto.graph.output]  # of one value with several names, all
+
+    def __call__(
+        self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
+        try:
+            answer = self._run(dict(inputs))
+        except RuntimeError as error:
+            raise self._fault("run", error) from error
+        requested = self.outputs if outputs is None else outputs
+        return {name: np.array(answer[i]) for i, name in enumerate(self.outputs) if name in requested}
+
+    def _fault(self, doing: str, error: Exception) -> CheckFailedError:
+        message = " ".join(str(error).split())[-_MESSAGE_END:]
+        return CheckFailedError(
+            f"OpenVINO {self._version} does not {doing} the graph: … {message}. Compile it with --runtime "
+            "openvino, or see docs/runtimes.md for what OpenVINO lacks."
+        )

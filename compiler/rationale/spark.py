@@ -1,0 +1,34 @@
+"""Explanations of a Spark DataFrame: `explain_batches` on each executor.
+
+from rationale.spark import explain
+
+reasons = explain(spark.read.parquet("s3://loans"), "/models/credit", keep=["id"])
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rationale.explanations.arrow import batches_schema, explain_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
+    """Return the explanation of each row, as `rationale.explain_batches` does.
+
+    Args:
+        entry: the folder of an entry, at the same path on every worker.
+        keep: columns of `rows` that are kept, by which its answer is found: there is no `row`.
+        threads: cores that a task takes; as many as `spark.task.cpus`.
+
+    Raises:
+        InvalidOptionError, RepositoryError: of what is known before a row is read.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    schema = from_arrow_schema(batches_schema(entry, to_arrow_schema(rows.schema), keep, numbered=False))
+    work = partial(explain_batches, entry, keep=tuple(keep), threads=threads, numbered=False)
+    return rows.mapInArrow(work, schema)

@@ -1,0 +1,209 @@
+"""What the commands print: progress, tables, and this project's errors as one line."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rationale.errors import RationaleError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rationale.manifest import Manifest, Memory, References, Variants
+
+_SHOWN = 3  # base values of a line
+_ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
+
+
+def _folder(given: str | Path) -> Path:
+    if "://" in str(given):
+        raise typer.BadParameter(
+            f"'{given}' is a URL, and entries are written to a folder: write them there, then copy it to the "
+            "storage with a tool of that (aws s3 sync …)"
+        )
+    return Path(given)
+
+
+Repository = Annotated[
+    Path, typer.Option(help="The model repository to write to.", metavar="FOLDER", parser=_folder)
+]
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """Turn this project's errors, and a lack of memory, into a line on stderr and exit status 2."""
+    try:
+        yield
+    except RationaleError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    except MemoryError as error:
+        why = f" ({error})" if str(error) else ""
+        print(f"error: out of memory{why}: give fewer rows at a time.", file=sys.stderr)
+        raise typer.Exit(2) from error
+
+
+@contextmanager
+def progress_bar() -> "Iterator[Callable[[str, int, int], None]]":
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<30}"), BarColumn(bar_width=30), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    ) as bar:
+        task = bar.add_task("", total=1)
+        yield lambda stage, done, total: bar.update(task, description=stage, completed=done, total=total)
+
+
+def console(stderr: bool = False) -> "Console":
+    """Return a console that is wide enough for every line where nobody looks at it in a terminal.
+
+    Names are printed as they are.
+    """
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else 400
+    return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False)
+
+
+def _references_line(references: "References") -> str:
+    """Say how many there are, and the mean output from which explanations start."""
+    merged = references.given - references.count
+    line = f"{references.count}" + f" ({merged} equal ones merged)" * bool(merged)
+    if references.base_value is None:
+        return line
+    shown = ", ".join(f"{value:.6g}" for value in references.base_value[:_SHOWN])
+    return f"{line}; base value {shown}" + ", …" * (len(references.base_value) > _SHOWN)
+
+
+def _variants_line(variants: "Variants") -> str:
+    """Return what stands in the graph how often, and for what machine."""
+    taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
+    runtime = f", for {variants.runtime}" * (variants.runtime != "onnxruntime")
+    return f"{taken} ({variants.provider}, {variants.threads} threads{runtime})"
+
+
+def report(manifest: "Manifest") -> None:
+    """Print what was measured, in a few lines."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for row in facts(manifest):
+        table.add_row(*row)
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(table)
+    for line in captured.get().splitlines():  # a table fills each line to its own width
+        print(line.rstrip())
+    for warning in manifest.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+
+
+def facts(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+    """Yield what a combined graph is, and what was measured, in lines with a name each."""
+    yield from _explained(manifest)
+    yield from _decision(manifest)
+    yield from _measured(manifest)
+
+
+def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+    inputs = [e.tensor.name for e in manifest.explained]
+    names = ", ".join(inputs[:_SHOWN]) + f" and {len(inputs) - _SHOWN} more" * (len(inputs) > _SHOWN)
+    yield (
+        "explains",
+        f"{manifest.explained_output} ({_targets(manifest)}) by {names}, {manifest.method.name}",
+    )
+    if manifest.players:
+        yield "players", _players_line(manifest)
+    if manifest.layers:
+        first, last = manifest.layers[0].tensor.name, manifest.layers[-1].tensor.name
+        yield "layers", f"{len(manifest.layers)}, from {first} to {last}"
+    if manifest.concepts:
+        yield "concepts", f"{manifest.concepts.count} channels of {manifest.concepts.tensor.name}"
+    if manifest.method.name in _ABOUT:
+        yield "method", _ABOUT[manifest.method.name]
+    if manifest.extensions:
+        yield "extensions", ", ".join(map(str, manifest.extensions))
+    if manifest.references:
+        yield "references", _references_line(manifest.references)
+    if manifest.open_references:
+        yield "references", f"come with a request, {manifest.open_references.count} at most"
+
+
+def _decision(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+    """Yield what a decision profile decides by, and what it needs of a caller, where there is one."""
+    if manifest.decision is None:
+        return
+    embedded = manifest.decision
+    profile, (least, most) = embedded.profile, embedded.output_range
+    band = f", a person from {profile.refer[0]:g} to {profile.refer[1]:g}" if profile.refer else ""
+    yield (
+        "decision",
+        f"declines {profile.output} {profile.adverse} {profile.threshold:g}{band}; "
+        f"it is {least:g} to {most:g}",
+    )
+    features = {name for item in manifest.explained for name in item.feature_names or ()}
+    further = dict.fromkeys(rule.feature for rule in profile.knock_outs if rule.feature not in features)
+    needs = f"; instances need {', '.join(further)} too" if further else ""
+    yield (
+        "reasons",
+        f"{profile.max_reasons} at most, {len(profile.reasons)} texts, against {profile.references.policy} "
+        f"references; profile {embedded.digest[:12]}{needs}",
+    )
+
+
+def _players_line(manifest: "Manifest") -> str:
+    """List groups with their sizes, and how many further features are in none."""
+    groups, kind = manifest.groups, manifest.players[0].kind
+    sizes = ", ".join(f"{name} ({len(own)})" for name, own in list(groups.items())[:_SHOWN])
+    more = f", {len(groups) - _SHOWN} more groups" if len(groups) > _SHOWN else ""
+    alone = len(manifest.players) - len(groups)
+    line = sizes + more + (f" and {alone} features" if alone else "")
+    return line + ("; each one player" if kind == "player" else "; each the sum of its features")
+
+
+def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:
+    m = manifest.measured
+    yield "original outputs", f"unchanged to {m.outputs_error:.1e} of the largest"
+    if m.completeness_gap is not None:
+        yield (
+            "completeness gap",
+            f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
+            + (f"; {m.gap_in_standard_errors:.1f} standard errors" if m.gap_in_standard_errors else ""),
+        )
+    elif manifest.completeness_gap is not None:
+        yield "completeness gap", "not measured: the output does not move on the probe rows"
+    if m.rows_error is not None:
+        yield "batch or row by row", f"equal to {m.rows_error:.1e}"
+    if m.runtime_error is not None:
+        yield "beside ONNX Runtime", f"equal to {m.runtime_error:.1e} of the largest"
+    yield "graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here"
+    yield "memory", memory_line(manifest.memory)
+    if manifest.variants.taken:
+        yield "variants", _variants_line(manifest.variants)
+
+
+def _targets(manifest: "Manifest") -> str:
+    if isinstance(manifest.targets, str):
+        return f"targets: {manifest.targets}"
+    words = ", ".join(map(str, manifest.targets))
+    one_of_two = len(manifest.targets) == 1 and words.isdecimal() and manifest.explained_shape == (2,)
+    return f"targets: {words}" + f", class {words} of two" * one_of_two
+
+
+def memory_line(memory: "Memory") -> str:
+    """Return what was chosen, and what it costs."""
+    from rationale.machine import in_words
+
+    line = f"about {in_words(memory.needed)} for one row, of a budget of {in_words(memory.budget)}"
+    if memory.chunk is not None:
+        line += f"; {memory.chunks} chunks of {memory.chunk}"
+        line += f", {memory.recomputed:.0%} of their forward pass recomputed" * bool(memory.recomputed)
+    if memory.storage_error is not None:
+        line += f"; stored in {memory.storage}, an error of {memory.storage_error:.1e} of the largest"
+    return line

@@ -1,0 +1,226 @@
+"""Leaves on too many features for a table: Shapley values from the references' patterns, at run time.
+
+A leaf of value 1 is the product of k conditions. Of those on which a row and a reference differ, let the row
+satisfy p and the reference n; where both fail one, the product is 0 for every coalition. Else each of the p
+players has (p − 1)! n! / (p + n)!, and each of the n has −p! (n − 1)! / (p + n)!: a unanimity game's share
+(Shapley, "A Value for n-Person Games", 1953), here over the references by their pattern.
+
+As none fails both, p is k less the conditions that the reference satisfies, n is k less those of the row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import lgamma
+
+import numpy as np
+
+from rationale.errors import UnsupportedModelError
+from rationale.machine import in_words
+from rationale.trees.groups import MOST_STATES, Leaf, Tree
+from rationale.trees.tables import (
+    FLOAT,
+    MOST_BYTES,
+    Bit,
+    Counting,
+    Counts,
+    Units,
+    bits_of,
+    columns_of,
+)
+
+_PAIR_S = 6e-9  # of a leaf and a pattern, in an answer: measured on one core
+_FACTORS = 4  # lengths are multiples of it
+_AT_ONCE = 1 << 18  # pairs of a block: a row needs some numbers of each at once
+_WASTE = 1 << 14  # pairs that a block may be filled up with
+_WORD = 40  # conditions in a number, beside which the number of a pattern has room
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Leaves on about as many conditions and patterns; filled up with conditions that hold, for all.
+
+    Attributes:
+        conditions: [L, k] which conditions a leaf's players have; the last always holds.
+        patterns: [L, U, k] 0 or 1, whether the references satisfy them.
+        shares: [L, U] of the references; 0 behind the last pattern.
+        rows: [L] of the ensemble's weights.
+        players: [L, k] of each condition; −1 behind the last.
+    """
+
+    conditions: np.ndarray
+    patterns: np.ndarray
+    shares: np.ndarray
+    rows: np.ndarray
+    players: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Leaves:
+    """The attributions [targets, players] of a row as sums over leaves.
+
+    Attributes:
+        values: [leaves of the ensemble, targets].
+        conditions: above 0 where a row satisfies one.
+    """
+
+    values: np.ndarray
+    players: int
+    conditions: Counts
+    blocks: tuple[Block, ...]
+
+    @property
+    def pairs(self) -> int:
+        return sum(block.shares.size for block in self.blocks)
+
+
+def apart(trees: Sequence[Tree], values: np.ndarray, player_of: np.ndarray) -> tuple[list[Tree], list[Tree]]:
+    """Return the groups kept as tables, and those whose tables would be too large: the largest first."""
+    units = Units(player_of, pairs=False)
+    sizes = {
+        id(group): group.rows * len(columns_of(group, values, units)) * FLOAT
+        for tree in trees
+        for group in tree.groups
+    }
+    groups = sorted((g for tree in trees for g in tree.groups), key=lambda g: sizes[id(g)])
+    total = np.cumsum([sizes[id(g)] for g in groups], dtype=float)
+    kept = {
+        id(group)
+        for group, so_far in zip(groups, total, strict=True)
+        if group.rows <= MOST_STATES and so_far <= MOST_BYTES
+    }
+
+    def only(tree: Tree, tables: bool) -> Tree:
+        return replace(tree, groups=tuple(g for g in tree.groups if (id(g) in kept) is tables))
+
+    return [only(tree, True) for tree in trees], [only(tree, False) for tree in trees]
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone:
+    """A leaf: numbers and players of its k conditions, the references' patterns [U, k] and their shares."""
+
+    row: int
+    numbers: list[int]
+    players: list[int]
+    patterns: np.ndarray
+    shares: np.ndarray
+
+
+def build_leaves(
+    trees: Sequence[Tree],
+    values: np.ndarray,
+    references: np.ndarray,
+    weights: np.ndarray | None,
+    player_of: np.ndarray,
+) -> Leaves:
+    """Their conditions and the patterns of the references; arguments as of `build_tables`.
+
+    Raises:
+        UnsupportedModelError: more pairs of leaf and pattern than a graph keeps; says how many.
+    """
+    units = Units(player_of, pairs=False)
+    share = np.full(len(references), 1 / len(references)) if weights is None else weights
+    conditions, found, size = _Conditions(), list[_Alone](), 0
+    for tree in trees:
+        pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
+        for leaf in (leaf for group in tree.groups for leaf in group.leaves):
+            players = units.players(leaf.satisfied)
+            satisfied = np.stack(
+                [np.all([leaf.satisfied[f][pieces[f]] for f in own], axis=0) for own in players.values()]
+            )
+            patterns, shares = _patterns(satisfied, share)
+            numbers = [conditions.number(tree, leaf, own) for own in players.values()]
+            found.append(_Alone(leaf.row, numbers, list(players), patterns, shares))
+            size += patterns.size * FLOAT
+            if size > MOST_BYTES:
+                raise _too_large(trees, found)
+    always = conditions.counting.add((), 1)
+    blocks = tuple(_blocks(found, always))
+    return Leaves(values, int(player_of.max()) + 1, conditions.counting.finished(), blocks)
+
+
+class _Conditions:
+    """Those of all leaves, each once."""
+
+    def __init__(self) -> None:
+        self.counting = Counting()
+        self._numbers: dict[tuple[tuple[tuple[Bit, int], ...], int], int] = {}
+
+    def number(self, tree: Tree, leaf: Leaf, features: Sequence[int]) -> int:
+        """Of the condition that all features are where a leaf is reached."""
+        slots, start = list[tuple[Bit, int]](), 1 - len(features)
+        for feature in features:
+            satisfied = leaf.satisfied[feature]
+            sign = -1 if satisfied[0] else 1
+            states = (satisfied != satisfied[0]).astype(np.int64)
+            slots += [(bit, sign * step) for bit, step in bits_of(feature, states, tree.bounds[feature])]
+            start += int(satisfied[0])
+        key = tuple(slots), start
+        if key not in self._numbers:
+            self._numbers[key] = self.counting.add(slots, start)
+        return self._numbers[key]
+
+
+def _too_large(trees: Sequence[Tree], found: Sequence[_Alone]) -> UnsupportedModelError:
+    """Where some of the leaves alone are too many."""
+    leaves = [leaf for tree in trees for group in tree.groups for leaf in group.leaves]
+    share = len(leaves) / len(found)
+    size = share * sum(leaf.patterns.size for leaf in found) * FLOAT
+    seconds = share * sum(len(leaf.shares) for leaf in found) * _PAIR_S
+    most = max(len(leaf.satisfied) for leaf in leaves)
+    return UnsupportedModelError(
+        f"{len(leaves)} leaves depend on up to {most} features each, too many for tables; the patterns of "
+        f"the references on them would take about {in_words(int(size))}, and an answer about {seconds:.1g} s "
+        f"for each row: at most {in_words(MOST_BYTES)} are kept in a graph. Give fewer references, train "
+        "with a max_depth (6 to 8) or fewer trees, or take shap.TreeExplainer."
+    )
+
+
+def _patterns(satisfied: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the different columns of `satisfied` [k, K] as rows, and how much of the references has each."""
+    code = np.zeros(satisfied.shape[1], np.int64)
+    for i in range(0, len(satisfied), _WORD):
+        for row in satisfied[i : i + _WORD]:
+            code = 2 * code + row
+        _, first, code = np.unique(code, return_index=True, return_inverse=True)
+    return satisfied[:, first].T, np.bincount(code, share)
+
+
+def _blocks(leaves: Sequence[_Alone], always: int) -> Iterator[Block]:
+    """Leaves of about one length together, and of those the ones with about as many patterns."""
+
+    def length(leaf: _Alone) -> int:
+        return -(-(len(leaf.numbers) + 1) // _FACTORS) * _FACTORS
+
+    pending: list[_Alone] = []
+    pairs = 0
+    for leaf in sorted(leaves, key=lambda leaf: (length(leaf), -len(leaf.shares))):
+        if pending:
+            filled = (len(pending) + 1) * len(pending[0].shares)
+            waste = filled - pairs - len(leaf.shares)
+            other = length(leaf) != length(pending[0])
+            if other or filled > _AT_ONCE or waste > max(pairs // 4, _WASTE):
+                yield _block(pending, length(pending[0]), always)
+                pending, pairs = [], 0
+        pending.append(leaf)
+        pairs += len(leaf.shares)
+    if pending:
+        yield _block(pending, length(pending[0]), always)
+
+
+def _block(leaves: Sequence[_Alone], k: int, always: int) -> Block:
+    count, most = len(leaves), len(leaves[0].shares)
+    conditions, players = np.full((count, k), always), np.full((count, k), -1)
+    patterns, shares = np.ones((count, most, k), bool), np.zeros((count, most))
+    for i, leaf in enumerate(leaves):
+        u, own = leaf.patterns.shape
+        conditions[i, :own], players[i, :own] = leaf.numbers, leaf.players
+        patterns[i, :u, :own], shares[i, :u] = leaf.patterns, leaf.shares
+    return Block(conditions, patterns, shares, np.array([leaf.row for leaf in leaves]), players)
+
+
+def coalition_shares(k: int) -> np.ndarray:
+    """[k + 1, k + 1]: p! n! / (p + n)!, flat, by p and n; and a 0 behind them."""
+    logs = np.array([lgamma(i + 1) for i in range(2 * k + 1)])
+    p, n = np.ogrid[: k + 1, : k + 1]
+    return np.append(np.exp(logs[p] + logs[n] - logs[p + n]), 0)

@@ -1,0 +1,72 @@
+"""Covers: how many rows reach each node of a tree, and so the share of a split's rows that passes it."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from rationale.errors import InvalidReferencesError
+from rationale.trees.ensemble import Ensemble
+
+_ADDS_UP = 1e-2  # covers of both sides against the split's own, relative: else they are no covers
+
+
+def share_of(cover: np.ndarray, yes: np.ndarray, no: np.ndarray, split: np.ndarray) -> np.ndarray | None:
+    """[nodes] the share of each split's cover that passes it, NaN of none; None where these are no covers.
+
+    Converters that know none write the same number everywhere.
+    """
+    if not (np.isfinite(cover) & (cover >= 0)).all():
+        return None
+    both = cover[yes] + cover[no]
+    adds_up = np.abs(both - cover) <= _ADDS_UP * both
+    reached = split & (both > 0)
+    if not adds_up[split].all() or not reached.any():
+        return None
+    return np.where(reached, cover[yes] / np.where(reached, both, 1), np.nan)
+
+
+def counted(ensemble: Ensemble, rows: np.ndarray, weights: np.ndarray | None) -> Ensemble:
+    """Return the ensemble with covers as these rows have them; NaN at a split that none of them reaches.
+
+    Args:
+        rows: [R, features], NaN for a missing value.
+        weights: [R]; None where all are equal.
+    """
+    given = np.ones(len(rows)) if weights is None else weights
+    reached, passed = np.zeros((2, len(ensemble.feature)))
+    pending = [(int(root), np.arange(len(rows))) for root in ensemble.roots]
+    while pending:
+        node, own = pending.pop()
+        feature = int(ensemble.feature[node])
+        if feature < 0 or not len(own):
+            continue
+        outcome = ensemble.outcome(node, rows[own, feature])
+        reached[node] += given[own].sum()
+        passed[node] += given[own[outcome]].sum()
+        pending += [(int(ensemble.yes[node]), own[outcome]), (int(ensemble.no[node]), own[~outcome])]
+    share = np.divide(passed, reached, out=np.full(len(passed), np.nan), where=reached > 0)
+    return replace(ensemble, share=share)
+
+
+def expected_scores(ensemble: Ensemble) -> np.ndarray:
+    """[columns] float64: the mean of the leaves by their covers, summed over the trees.
+
+    Raises:
+        InvalidReferencesError: nothing says what the covers are.
+    """
+    if ensemble.share is None:
+        raise InvalidReferencesError(
+            "without references, attributions depend on how many rows reach each node of the trees, which "
+            "the model does not say (nodes_hitrates): give rows by which these are counted, best those of "
+            "the training (--covers FILE, covers=), or references (--references FILE)."
+        )
+    mass = np.bincount(ensemble.roots, minlength=len(ensemble.feature)).astype(np.float64)
+    total = np.zeros(ensemble.columns)
+    for node in reversed(ensemble.upwards()):
+        if ensemble.feature[node] < 0:
+            total += mass[node] * ensemble.weights[ensemble.leaf[node]]
+        elif mass[node]:
+            passing = mass[node] * ensemble.share[node]
+            mass[ensemble.yes[node]] += passing
+            mass[ensemble.no[node]] += mass[node] - passing
+    return total

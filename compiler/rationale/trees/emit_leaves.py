@@ -1,0 +1,66 @@
+"""The graph that holds a row against the references' patterns, leaf by leaf: see `by_leaf`."""
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.trees.by_leaf import Block, Leaves, coalition_shares
+from rationale.trees.emit import counted
+from rationale.trees.picking import Picking, chunked, joined
+
+
+def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tensor:
+    """Emit the attributions, row shape [1, targets · players].
+
+    Args:
+        x: row shape [1, features].
+        dtype: in which they are summed.
+    """
+    pick = Picking(op)
+    counts, at = counted(op, pick, leaves.conditions, x)
+    fulfilled = op.Cast(op.Greater(counts, 0), to=int(dtype))
+    found = joined(op, [_of_block(op, pick, block, fulfilled, at, dtype) for block in leaves.blocks])
+    players = np.concatenate([block.players.reshape(-1) for block in leaves.blocks])
+    rows = np.concatenate([np.repeat(block.rows, block.players.shape[1]) for block in leaves.blocks])
+    worth = leaves.values[rows] * (players >= 0)[:, None]
+    entry, target = np.nonzero(worth)
+    columns = leaves.values.shape[1] * leaves.players
+    index, column_of = chunked(target * leaves.players + players[entry], columns)
+    factors = np.where(index < 0, 0, worth[entry, target][index])
+    picked = op.reshape(pick(found, entry[index].reshape(-1)), (1, *index.shape))
+    worths = op.Mul(picked, op.row_constant(factors[None].astype(dtype.numpy())))
+    return pick.sums(op.ReduceSum(worths, [2], keepdims=0), column_of, columns)
+
+
+def _of_block(
+    op: Ops, pick: Picking, block: Block, fulfilled: Tensor, at: np.ndarray, dtype: ir.DataType
+) -> Tensor:
+    """Shapley values of leaves of value 1: [1, L · k].
+
+    a: what the row satisfies; B: what a pattern does; s⁺ is Σ_u of what a player of the p has.
+    """
+    numbers, (count, most, k) = dtype.numpy(), block.patterns.shape
+    a = op.reshape(pick(fulfilled, at[block.conditions].reshape(-1)), (1, count, k))
+    patterns = op.constant(block.patterns.astype(numbers))
+    satisfied = block.patterns.sum(axis=2)
+    both = op.reshape(op.MatMul(patterns, op.reshape(a, (1, count, k, 1))), (1, count, most))
+    sums = op.ReduceSum(a, [2], keepdims=1)
+    # no condition fails both: k = a + B − both; never so behind the last pattern
+    of_row = np.where(block.shares > 0, satisfied - k, 1)[None].astype(numbers)
+    meets = op.Equal(op.Sub(both, sums), op.row_constant(of_row))
+    p = k - satisfied
+    n = op.Sub(op.row_constant(np.full((1, 1, 1), k, numbers)), sums)
+    index = op.Add(
+        op.row_constant((p * (k + 1))[None].astype(np.int32)), op.Cast(n, to=int(ir.DataType.INT32))
+    )
+    index = op.Where(meets, index, op.row_constant(np.full((1, 1, 1), (k + 1) ** 2, np.int32)))
+    share = op.take(op.constant(coalition_shares(k).astype(numbers)), index)
+    each = np.stack([block.shares / np.maximum(p, 1) * (p > 0), block.shares], axis=1)
+    weighed = op.Mul(op.reshape(share, (1, count, 1, most)), op.row_constant(each[None].astype(numbers)))
+    gained, lost = op.emit("Split", [op.MatMul(weighed, patterns), [1, 1]], {"axis": 2}, outputs=2)
+    gained, lost = (op.reshape(t, (1, count, k)) for t in (gained, lost))
+    whole = op.Slice(gained, [k - 1], [k], [2])  # every pattern satisfies the last condition
+    plus = op.Sub(whole, gained)
+    minus = op.Div(lost, op.Neg(op.Max(n, op.row_constant(np.ones((1, 1, 1), numbers)))))
+    return op.reshape(op.Where(op.Greater(a, 0.5), plus, minus), (1, count * k))

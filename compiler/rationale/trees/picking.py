@@ -1,0 +1,77 @@
+"""Numbers of a row picked by place, and added up.
+
+Everything runs along axis 1, one row of the batch after the other: GatherElements there is ten times faster
+than Gather or GatherND in ONNX Runtime, and sums are taken in the same order whatever the batch. A ScatterND
+that adds would be neither.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+
+_CHUNK = 32  # numbers that are added at once
+_EVEN = 8  # numbers: where a row of them starts decides in which order ONNX Runtime adds what is no multiple
+
+
+class Picking:
+    """`pick(x, indices)`: [1, indices] of x [1, n]; the same indices of every row."""
+
+    def __init__(self, op: Ops) -> None:
+        self.op = op
+        self._zero: Tensor | None = None
+
+    def __call__(self, x: Tensor, indices: np.ndarray) -> Tensor:
+        index = self.op.row_constant(indices[None].astype(np.int32))
+        if "N" not in x.batch_axes:
+            return self.op.GatherElements(x, index, axis=1)
+        if self._zero is None:  # added to an index, one node repeats it for every row
+            zero = self.op.vary(self.op.row_constant(np.zeros((1, 1), np.int32)), frozenset("N"))
+            self._zero = self.op.flat(zero)
+        return self.op.GatherElements(x, self.op.Add(self._zero, index), axis=1)
+
+    def sums(self, x: Tensor, column_of: np.ndarray, columns: int) -> Tensor:
+        """[1, columns]: the sum of the numbers that belong to each, by chunks.
+
+        Args:
+            column_of: the column of each number of `x`; −1 for one that is 0.
+        """
+        while not np.array_equal(column_of, np.arange(columns)):
+            index, following = chunked(column_of, columns)
+            nothing = np.append(np.flatnonzero(column_of < 0), len(column_of))[0]
+            if nothing == len(column_of):
+                x = joined(self.op, [x, self.op.row_constant(np.zeros((1, 1), x.dtype.numpy()))])
+            picked = self(x, np.where(index < 0, nothing, index).reshape(-1))
+            x = self.op.ReduceSum(self.op.reshape(picked, (1, *index.shape)), [2], keepdims=0)
+            column_of = following
+        return x
+
+
+def chunked(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """[chunks, width] which numbers are added at once, −1 for none; and whose each sum is.
+
+    A column of many has many chunks, so that it does not make all others as long. Where one is enough for
+    each column, the sums are these; else one without an owner stands behind them.
+
+    Args:
+        column_of: the column of each number; −1 for none.
+    """
+    order = np.argsort(column_of, kind="stable")
+    order = order[column_of[order] >= 0]
+    counts = np.bincount(column_of[order], minlength=columns)
+    last = counts.max(initial=0) <= _CHUNK
+    chunks = np.ones(columns, np.int64) if last else -(-counts // _CHUNK)
+    width = -(-int(max(counts.max(initial=1), 1)) // _EVEN) * _EVEN if last else _CHUNK
+    starts = np.cumsum(chunks) - chunks
+    within = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    index = np.full((int(chunks.sum()) + (not last), width), -1)
+    index[starts[column_of[order]] + within // width, within % width] = order
+    following = np.repeat(np.arange(columns), chunks)
+    return index, following if last else np.append(following, -1)
+
+
+def joined(op: Ops, parts: Sequence[Tensor]) -> Tensor:
+    """Along axis 1."""
+    return parts[0] if len(parts) == 1 else op.emit("Concat", parts, {"axis": 1})[0]

@@ -1,0 +1,387 @@
+"""Reading the tree operators of ai.onnx.ml: TreeEnsembleRegressor, TreeEnsembleClassifier, TreeEnsemble.
+
+What ONNX leaves open is read as ONNX Runtime does: a tree begins with its first node in the list, and weights
+at splits count for nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import onnx
+
+from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.trees.covers import share_of
+from rationale.trees.ensemble import Ensemble
+
+OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
+MOST_DEPTH = 2000  # of a tree: ONNX Runtime goes down by recursion, and its stack ends before 20,000
+MOST_SCORES = 1 << 24  # leaves times columns
+
+_LEAF = "LEAF"
+_MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")  # by their numbers in TreeEnsemble
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+_BELOW = frozenset({"LEQ", "LT", "NEQ"})  # passed by numbers under every bound
+_STRICT = {"LEQ": (True,), "LT": (False,), "GTE": (False,), "GT": (True,)}
+_BETWEEN = (False, True)  # what equals a number is past it, and not past it strictly
+
+
+def is_ensemble(op_type: str, domain: str) -> bool:
+    return domain == "ai.onnx.ml" and op_type in OPERATORS
+
+
+def read_ensemble(
+    node: onnx.NodeProto, features: int | None = None, dtype: np.dtype | None = None
+) -> Ensemble:
+    """Read the trees of a node.
+
+    Args:
+        features: of one row; None where that is not known.
+        dtype: of the input, in which thresholds are compared.
+
+    Raises:
+        InvalidModelError: trees that are none: attributes that do not fit each other, nodes that do not exist
+            or follow themselves, thresholds or weights that are no numbers.
+        UnsupportedModelError: leaves that are not added up (MIN, MAX), or too many of them.
+    """
+    reader = _Ensemble if node.op_type == "TreeEnsemble" else _Attributed
+    return reader(node, features, np.dtype(np.float32) if dtype is None else dtype).read()
+
+
+class _Reader:
+    """The attributes of a node, checked as they are read."""
+
+    def __init__(self, node: onnx.NodeProto, features: int | None, dtype: np.dtype) -> None:
+        self.name = f"{node.op_type} node {node.name or ', '.join(node.output)!r}"
+        self.op_type, self.features, self.dtype = node.op_type, features, dtype
+        self.given: Mapping[str, Any] = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+    def fault(self, text: str) -> NoReturn:
+        raise InvalidModelError(f"{self.name}: {text}. Export the model again.")
+
+    def ints(self, name: str, count: int | None = None, *, default: int | None = None) -> np.ndarray:
+        """[count] int64; all `default` where the attribute is not there."""
+        return self._array(name, self.given.get(name, ()), np.dtype(np.int64), count, default)
+
+    def floats(self, name: str, count: int | None = None) -> np.ndarray:
+        """[count] float64, from a list or a tensor."""
+        tensor = self.given.get(f"{name}_as_tensor", self.given.get(name, ()))
+        values = onnx.numpy_helper.to_array(tensor) if isinstance(tensor, onnx.TensorProto) else tensor
+        return self._array(name, values, np.dtype(np.float64), count, None)
+
+    def _array(
+        self, name: str, values: Any, dtype: np.dtype, count: int | None, default: int | None
+    ) -> np.ndarray:
+        array = np.asarray(values, dtype).reshape(-1)
+        if not len(array) and default is not None and count is not None:
+            return np.full(count, default, dtype)
+        if count is not None and len(array) != count:
+            self.fault(f"{name} has {len(array)} entries where {count} are due")
+        return array
+
+    def word(self, name: str, words: tuple[str, ...], default: str) -> str:
+        """Return an attribute that is one of these words, or its number among them."""
+        value = self.given.get(name, default)
+        text = value.decode(errors="replace") if isinstance(value, bytes) else value
+        if isinstance(text, int) and 0 <= text < len(words):
+            return words[text]
+        if text not in words:
+            self.fault(f"{name} is {text!r}")
+        return str(text)
+
+    def check_features(self, feature: np.ndarray) -> None:
+        wrong = feature[(feature < 0) | (feature >= (self.features or np.inf))]
+        if len(wrong):
+            known = "" if self.features is None else f", and a row has {self.features}"
+            self.fault(f"it splits by feature {wrong[0]}{known}")
+
+    def check_numbers(self, what: str, values: np.ndarray, *, finite: bool) -> np.ndarray:
+        wrong = values[~np.isfinite(values)] if finite else values[np.isnan(values)]
+        if len(wrong):
+            self.fault(f"a {what} is {wrong[0]}")
+        return values
+
+    def added(self, trees: int) -> float:
+        """Return the factor of each leaf."""
+        aggregate = self.word("aggregate_function", _AGGREGATES, "SUM")
+        if aggregate in ("MIN", "MAX"):
+            raise UnsupportedModelError(
+                f"{self.name}: it takes the {aggregate} of its trees, and sums and averages alone are "
+                "explained. Export the model with SUM or AVERAGE."
+            )
+        return 1 / trees if aggregate == "AVERAGE" else 1.0
+
+    def scores(self, leaves: int, columns: int, rows: np.ndarray, to: np.ndarray, weights: np.ndarray) -> Any:
+        """[leaves, columns] from entries of which some may meet."""
+        if leaves * columns > MOST_SCORES:
+            raise UnsupportedModelError(
+                f"{self.name}: {leaves} leaves for {columns} scores, and {MOST_SCORES} weights are the most "
+                "that can be explained."
+            )
+        self.check_numbers("weight", weights, finite=True)
+        if ((to < 0) | (to >= columns)).any():
+            self.fault(f"a leaf adds to score {to[(to < 0) | (to >= columns)][0]} of {columns}")
+        flat = np.bincount(rows * columns + to, weights, minlength=leaves * columns)
+        return flat.reshape(leaves, columns)
+
+    def bounds(
+        self, modes: np.ndarray, values: np.ndarray, members: list[np.ndarray]
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """`below`, `first`, `bounds` and `strict` of nodes by their modes.
+
+        Args:
+            members: of each node with the mode MEMBER, in their order.
+        """
+        with np.errstate(over="ignore"):
+            values = values.astype(self.dtype)
+        sets = iter(members)
+        numbers: list[np.ndarray] = []
+        strict: list[np.ndarray] = []
+        for mode, value in zip(modes, values, strict=True):
+            if mode == _LEAF:
+                numbers.append(values[:0])
+                strict.append(np.zeros(0, bool))
+            elif mode in _STRICT:
+                numbers.append(value[None])
+                strict.append(np.asarray(_STRICT[mode]))
+            else:
+                equal = np.unique(next(sets).astype(self.dtype)) if mode == "MEMBER" else value[None]
+                numbers.append(np.repeat(equal, 2))
+                strict.append(np.tile(_BETWEEN, len(equal)))
+        first = np.concatenate([[0], np.cumsum([len(n) for n in numbers], dtype=np.int64)])
+        below = np.isin(modes, list(_BELOW))
+        return below, first, np.concatenate(numbers), np.concatenate(strict)
+
+    def finished(self, ensemble: Ensemble) -> Ensemble:
+        try:
+            depth = ensemble.depth()
+        except ValueError as error:
+            self.fault(f"node {error.args[0]} (counted from 0) follows itself: that is no tree")
+        if depth > MOST_DEPTH:
+            self.fault(f"a tree has {depth} splits on one way, and ONNX Runtime takes {MOST_DEPTH} at most")
+        return ensemble
+
+
+class _Attributed(_Reader):
+    """TreeEnsembleRegressor and TreeEnsembleClassifier: nodes by tree and number, leaves among them."""
+
+    def read(self) -> Ensemble:
+        tree = self.ints("nodes_treeids")
+        count = len(tree)
+        if not count:
+            self.fault("it has no nodes")
+        number, feature = self.ints("nodes_nodeids", count), self.ints("nodes_featureids", count)
+        modes = self._modes(count)
+        split = modes != _LEAF
+        values = np.where(split, self.floats("nodes_values", count), 0)
+        self.check_numbers("threshold", values, finite=False)
+        self.check_features(feature[split])
+        find = _Nodes(self, tree, number)
+        following = [
+            np.where(split, find(tree, self.ints(name, count), name, split), 0)
+            for name in ("nodes_truenodeids", "nodes_falsenodeids")
+        ]
+        missing = self.ints("nodes_missing_value_tracks_true", count, default=0) != 0
+        roots = self._roots(tree)
+        leaf = np.where(split, -1, np.cumsum(~split) - 1)
+        weights = self._weights(find, leaf) * self.added(len(roots))
+        modes, members = self._sets(modes, values, feature, following[0], following[1], missing)
+        below, first, bounds, strict = self.bounds(modes, values, members)
+        return self.finished(
+            Ensemble(
+                roots=roots,
+                feature=np.where(split, feature, -1),
+                yes=following[0],
+                no=following[1],
+                below=below,
+                missing=missing | (modes == "NEQ"),
+                first=first,
+                bounds=bounds,
+                strict=strict,
+                leaf=leaf,
+                weights=weights,
+                post_transform=self.word("post_transform", _TRANSFORMS, "NONE"),
+                share=self._share(following[0], following[1], split),
+            )
+        )
+
+    def _sets(
+        self,
+        modes: np.ndarray,
+        values: np.ndarray,
+        feature: np.ndarray,
+        yes: np.ndarray,
+        no: np.ndarray,
+        missing: np.ndarray,
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Chains of equals with one way out become one split, whose members come back beside the modes.
+
+        Where the first leads to, NaN too, is put right in place. A cover that tells of each equal keeps them.
+        """
+        alike = (modes == "EQ") & (modes[no] == "EQ") & (feature[no] == feature) & (yes[no] == yes)
+        if self.given.get("nodes_hitrates"):
+            alike[:] = False
+        heads = alike & ~np.isin(np.arange(len(modes)), no[alike])
+        members = list[np.ndarray]()
+        for node in np.flatnonzero(heads):
+            chain = [int(node)]
+            while alike[chain[-1]] and no[chain[-1]] not in chain:
+                chain.append(int(no[chain[-1]]))
+            members.append(values[chain])
+            no[node], missing[node] = no[chain[-1]], missing[chain].any()
+        return np.where(heads, "MEMBER", modes), members
+
+    def _share(self, yes: np.ndarray, no: np.ndarray, split: np.ndarray) -> np.ndarray | None:
+        rates = self.floats("nodes_hitrates")
+        if not len(rates):
+            return None
+        return share_of(self.floats("nodes_hitrates", len(split)), yes, no, split)
+
+    def _modes(self, count: int) -> np.ndarray:
+        given = [
+            m.decode(errors="replace").removeprefix("BRANCH_") for m in self.given.get("nodes_modes", ())
+        ]
+        if len(given) != count:
+            self.fault(f"nodes_modes has {len(given)} entries where {count} are due")
+        unknown = sorted(set(given) - {_LEAF, *_MODES[:-1]})
+        if unknown:
+            self.fault(f"nodes_modes holds {unknown}")
+        return np.asarray(given)
+
+    def _roots(self, tree: np.ndarray) -> np.ndarray:
+        roots = np.flatnonzero(np.concatenate([[True], tree[1:] != tree[:-1]]))
+        if len(np.unique(tree)) < len(roots):
+            self.fault("the nodes of a tree do not stand together in nodes_treeids")
+        return roots
+
+    def _weights(self, find: "_Nodes", leaf: np.ndarray) -> np.ndarray:
+        """[leaves, columns] as the operator puts out scores."""
+        prefix = "class" if self.op_type == "TreeEnsembleClassifier" else "target"
+        tree = self.ints(f"{prefix}_treeids")
+        count = len(tree)
+        number, to = self.ints(f"{prefix}_nodeids", count), self.ints(f"{prefix}_ids", count)
+        weights = self.floats(f"{prefix}_weights", count)
+        rows = leaf[find(tree, number, f"{prefix}_nodeids", np.ones(count, bool))]
+        used, leaves = rows >= 0, int(leaf.max()) + 1
+        columns = self._labels() if prefix == "class" else int(self.given.get("n_targets", 0))
+        if not columns:
+            self.fault("nothing says how many scores it has")
+        alone = columns == 2 and prefix == "class" and count > 0 and not to.any()  # one score, of two classes
+        scores = self.scores(leaves, 1 if alone else columns, rows[used], to[used], weights[used])
+        return np.concatenate([-scores, scores], axis=1) if alone else np.asarray(scores)
+
+    def _labels(self) -> int:
+        return max(len(self.given.get(f"classlabels_{kind}", ())) for kind in ("int64s", "strings"))
+
+
+class _Nodes:
+    """Where a node stands in the lists, by its tree and number."""
+
+    def __init__(self, reader: _Reader, tree: np.ndarray, number: np.ndarray) -> None:
+        self.reader = reader
+        self.trees, self.numbers = np.unique(tree), np.unique(number)
+        keys = self._keys(tree, number)
+        self.order = np.argsort(keys, kind="stable")
+        self.keys = keys[self.order]
+        same = np.flatnonzero(self.keys[1:] == self.keys[:-1])
+        if len(same):
+            at = self.order[same[0]]
+            reader.fault(f"node {number[at]} of tree {tree[at]} is there twice")
+
+    def _keys(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
+        """−1 for what is not among the nodes."""
+        pairs = (self.trees, tree), (self.numbers, number)
+        positions = [np.searchsorted(known, ids) for known, ids in pairs]
+        within = [
+            known[np.minimum(at, len(known) - 1)] == ids
+            for known, at, ids in ((self.trees, positions[0], tree), (self.numbers, positions[1], number))
+        ]
+        return np.where(within[0] & within[1], positions[0] * len(self.numbers) + positions[1], -1)
+
+    def __call__(self, tree: np.ndarray, number: np.ndarray, name: str, needed: np.ndarray) -> np.ndarray:
+        keys = self._keys(tree, number)
+        at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+        dangling = np.flatnonzero(needed & (self.keys[at] != keys))
+        if len(dangling):
+            i = dangling[0]
+            self.reader.fault(f"{name} names node {number[i]} of tree {tree[i]}, which is not there")
+        return np.asarray(self.order[at])
+
+
+class _Ensemble(_Reader):
+    """TreeEnsemble: splits and leaves in lists of their own, by place."""
+
+    def read(self) -> Ensemble:
+        feature = self.ints("nodes_featureids")
+        splits = len(feature)
+        target = self.ints("leaf_targetids")
+        leaves, columns = len(target), int(self.given.get("n_targets", 0))
+        if not splits or not leaves or columns < 1:
+            self.fault(f"it has {splits} splits, {leaves} leaves and {columns} scores")
+        modes = self._modes(splits)
+        values = self.check_numbers("threshold", self._tensor("nodes_splits", splits), finite=False)
+        self.check_features(feature)
+        following = [self._following(way, splits, leaves) for way in ("true", "false")]
+        roots = self.ints("tree_roots")
+        if not len(roots) or ((roots < 0) | (roots >= splits)).any():
+            self.fault(f"tree_roots {roots[:4].tolist()} are no places among {splits} splits")
+        weights = self._tensor("leaf_weights", leaves)
+        scores = self.scores(leaves, columns, np.arange(leaves), target, weights) * self.added(len(roots))
+        modes = np.concatenate([modes, np.full(leaves, _LEAF)])
+        values = np.concatenate([values, np.zeros(leaves)])
+        below, first, bounds, strict = self.bounds(
+            modes, values, self._members(int((modes == "MEMBER").sum()))
+        )
+        missing = self.ints("nodes_missing_value_tracks_true", splits, default=0) != 0
+        ends = np.full(leaves, -1)
+        return self.finished(
+            Ensemble(
+                roots=roots,
+                feature=np.concatenate([feature, ends]),
+                yes=np.concatenate([following[0], ends * 0]),
+                no=np.concatenate([following[1], ends * 0]),
+                below=below,
+                missing=np.concatenate([missing, ends > 0]) | (modes == "NEQ"),
+                first=first,
+                bounds=bounds,
+                strict=strict,
+                leaf=np.concatenate([np.full(splits, -1), np.arange(leaves)]),
+                weights=scores,
+                post_transform=self.word("post_transform", _TRANSFORMS, "NONE"),
+            )
+        )
+
+    def _tensor(self, name: str, count: int) -> np.ndarray:
+        tensor = self.given.get(name)
+        if not isinstance(tensor, onnx.TensorProto):
+            self.fault(f"it has no {name}")
+        array = np.asarray(onnx.numpy_helper.to_array(tensor), np.float64).reshape(-1)
+        return self._array(name, array, np.dtype(np.float64), count, None)
+
+    def _modes(self, splits: int) -> np.ndarray:
+        numbers = self._tensor("nodes_modes", splits)
+        if not np.isin(numbers, range(len(_MODES))).all():
+            self.fault(f"nodes_modes holds {sorted(set(numbers) - set(range(len(_MODES))))}")
+        return np.asarray(np.asarray(_MODES)[numbers.astype(int)])
+
+    def _following(self, way: str, splits: int, leaves: int) -> np.ndarray:
+        """Places where the leaves stand behind the splits."""
+        to = self.ints(f"nodes_{way}nodeids", splits)
+        is_leaf = self.ints(f"nodes_{way}leafs", splits) != 0
+        wrong = to[(to < 0) | (to >= np.where(is_leaf, leaves, splits))]
+        if len(wrong):
+            self.fault(
+                f"nodes_{way}nodeids names {wrong[0]}, and there are {splits} splits and {leaves} leaves"
+            )
+        return np.asarray(np.where(is_leaf, to + splits, to))
+
+    def _members(self, count: int) -> list[np.ndarray]:
+        """Return the numbers of each set: NaN ends one."""
+        members = self.given.get("membership_values")
+        array = np.zeros(0) if members is None else np.asarray(onnx.numpy_helper.to_array(members))
+        values = array.reshape(-1)
+        ends = np.flatnonzero(np.isnan(values))
+        if len(ends) != count or (len(values) and not np.isnan(values[-1])):
+            self.fault(f"membership_values hold {len(ends)} sets where {count} are due")
+        return [part[~np.isnan(part)] for part in np.split(values, ends)[:count]]

@@ -1,0 +1,356 @@
+"""Shapley values of a tree ensemble, as tables that hold them for every row.
+
+Two games (Lundberg et al., "From local explanations to global understanding with explainable AI for trees",
+2020). Interventional: a coalition's features come from the row, all others from a reference, and its worth is
+the mean of the ensemble's scores over these. Path-dependent: at a split by a feature outside the coalition a
+row goes both ways, by the shares of the cover ("Consistent individualized feature attribution for tree
+ensembles", 2018, algorithm 1). Both are a sum over leaves, each a function of the conditions that a row
+satisfies.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import reduce
+from itertools import combinations
+from math import prod
+
+import numpy as np
+
+from rationale.errors import UnsupportedModelError
+from rationale.machine import in_words
+from rationale.trees.ensemble import Ensemble
+from rationale.trees.groups import MOST_STATES, Bounds, Group, Leaf, Tree, grouped
+from rationale.trees.leaves import leaf_interactions, leaf_values
+
+MOST_LEAVES = 1 << 16  # of all trees
+MOST_LEAVES_OF_TREE = 1 << 12
+MOST_BYTES = 256 << 20  # of all tables
+_AT_ONCE = 1 << 22  # numbers of a batch of leaves
+FLOAT = 4  # bytes
+Players = dict[int, list[int]]  # with the features of each
+Unit = tuple[int, ...]  # a player, or two
+_Patterns = Callable[[Leaf, Players], np.ndarray]  # [W, 2^k]: how often each pattern of conditions is met
+
+
+class Test(StrEnum):
+    """What a bit says of a number."""
+
+    REACHED = "reached"  # x ≥ bound
+    REACHED_OR_MISSING = "reached or missing"
+    PASSED = "passed"  # x > bound
+    PASSED_OR_MISSING = "passed or missing"
+    MISSING = "missing"
+
+
+Bit = tuple[int, Test, float]  # a feature, and how its number is compared with a bound
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """Whole numbers, each from a start on by what the bits that it reads add.
+
+    Attributes:
+        reads, steps: [counts, slots] indices in `bits`, and what each of these adds where it is 1.
+        starts: [counts].
+    """
+
+    bits: tuple[Bit, ...]
+    reads: np.ndarray
+    steps: np.ndarray
+    starts: np.ndarray
+
+
+class Counting:
+    """Counts as they are made."""
+
+    def __init__(self) -> None:
+        self.bits: dict[Bit, int] = {}
+        self.slots: list[Sequence[tuple[Bit, int]]] = []
+        self.starts: list[int] = []
+
+    def add(self, slots: Sequence[tuple[Bit, int]], start: int) -> int:
+        """Add a count; return its index."""
+        for bit, _ in slots:
+            self.bits.setdefault(bit, len(self.bits))
+        self.slots.append(slots)
+        self.starts.append(start)
+        return len(self.slots) - 1
+
+    def finished(self) -> Counts:
+        shape = len(self.slots), max(map(len, self.slots), default=0)
+        reads, steps = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        for i, own in enumerate(self.slots):
+            reads[i, : len(own)] = [self.bits[bit] for bit, _ in own]
+            steps[i, : len(own)] = [step for _, step in own]
+        return Counts(tuple(self.bits), reads, steps, np.array(self.starts))
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """The attributions [targets, units] of a row as sums of numbers, a few of each group of leaves.
+
+    Those of a group stand one behind the other.
+
+    Attributes:
+        units: each player by itself, or the pairs of players that meet on the way to a leaf.
+        first: the index of each group's first number.
+        numbers: float64; the last is 0, and is all there is of the last group.
+        group, within, column: [Σ numbers of each group] whose a number is, how far behind the first of its
+            group it stands, and to which of the attributions it is added.
+    """
+
+    targets: int
+    units: tuple[tuple[int, ...], ...]
+    first: Counts
+    numbers: np.ndarray
+    group: np.ndarray
+    within: np.ndarray
+    column: np.ndarray
+
+
+def build_tables(
+    ensemble: Ensemble,
+    values: np.ndarray,
+    references: np.ndarray | None,
+    weights: np.ndarray | None,
+    player_of: np.ndarray,
+    *,
+    pairs: bool = False,
+    trees: Sequence[Tree] | None = None,
+) -> Tables:
+    """Build the tables of an ensemble.
+
+    Args:
+        values: [leaves, targets], what a leaf adds to each target.
+        references: [K, features], NaN for a missing value; None for the path-dependent game, by the covers
+            of the ensemble.
+        weights: [K], their sum 1, or [targets, K] where each target has its own; None where all are equal.
+        player_of: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
+            from a reference, all together.
+        pairs: the interactions of two players, half of each, instead of the players' Shapley values.
+        trees: of the ensemble, where not all of their groups are wanted.
+
+    Raises:
+        UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
+        InvalidReferencesError: covers that leave out a split.
+    """
+    if references is not None:
+        ensemble = replace(ensemble, share=None)
+    trees = trees_of(ensemble, values) if trees is None else trees
+    units = Units(player_of, pairs)
+    _check_sizes(trees, values, units)
+    layout = _Layout(trees, values, units)
+    for tree in trees:
+        patterns = _expected if references is None else _Counted(tree, references, weights)
+        groups = {id(leaf): group for group in tree.groups for leaf in group.leaves}
+        leaves = [leaf for g in tree.groups for leaf in g.leaves]
+        for leaf, own in _leaf_tables(leaves, patterns, units):
+            layout.add(groups[id(leaf)], leaf, own)
+    return layout.finished()
+
+
+def trees_of(ensemble: Ensemble, values: np.ndarray) -> list[Tree]:
+    """Its trees with their groups. Raises UnsupportedModelError where there are too many leaves."""
+    _check_leaves(ensemble)
+    return list(grouped(ensemble, (values != 0).any(axis=1)))
+
+
+def _check_leaves(ensemble: Ensemble) -> None:
+    each = ensemble.leaves_below()[ensemble.roots]
+    for count, most, what in (
+        (int(each.sum()), MOST_LEAVES, f"{len(each)} trees have"),
+        (int(each.max()), MOST_LEAVES_OF_TREE, "the largest tree has"),
+    ):
+        if count > most:
+            raise UnsupportedModelError(
+                f"{what} {count} leaves, and Shapley values as tables are made for {most} at most. Train "
+                "with fewer or smaller trees (max_depth, num_leaves), or take shap.TreeExplainer."
+            )
+
+
+def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> None:
+    groups = [group for tree in trees for group in tree.groups]
+    deep = [group for group in groups if group.rows > MOST_STATES]
+    size = sum(group.rows * len(columns_of(group, values, units)) for group in groups) * FLOAT
+    if not deep and size <= MOST_BYTES:
+        return
+    leaves = sum(len(group.leaves) for group in groups)
+    message = f"{leaves} leaves in {len(trees)} trees make {len(groups)} tables of {in_words(size)} together"
+    if deep:
+        widest = max(len(group.states) for group in deep)
+        message += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
+    raise UnsupportedModelError(
+        f"{message}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
+        "features), are kept in a graph. Train with a max_depth (6 to 8), or with fewer trees, or take "
+        "shap.TreeExplainer."
+    )
+
+
+class Units:
+    """What has a column: the players of features, or each two of them."""
+
+    def __init__(self, player_of: np.ndarray, pairs: bool) -> None:
+        self.player_of, self.pairs = player_of, pairs
+
+    def players(self, features: Iterable[int]) -> Players:
+        """In the order in which features meet them."""
+        found: Players = {}
+        for feature in features:
+            found.setdefault(int(self.player_of[feature]), []).append(feature)
+        return found
+
+    def of(self, players: Iterable[int]) -> list[Unit]:
+        """As `leaf_values` and `leaf_interactions` have them."""
+        if self.pairs:
+            return [(min(two), max(two)) for two in combinations(players, 2)]
+        return [(player,) for player in players]
+
+    def of_group(self, group: Group) -> list[Unit]:
+        if not self.pairs:
+            return self.of(self.players(group.states))
+        leaves = (self.of(self.players(leaf.satisfied)) for leaf in group.leaves)
+        return sorted({unit for units in leaves for unit in units})
+
+    def every(self, trees: Sequence[Tree]) -> tuple[Unit, ...]:
+        if not self.pairs:
+            return tuple((player,) for player in range(int(self.player_of.max()) + 1))
+        groups = [group for tree in trees for group in tree.groups]
+        return tuple(sorted({unit for group in groups for unit in self.of_group(group)}))
+
+
+def columns_of(group: Group, values: np.ndarray, units: Units) -> list[tuple[int, Unit]]:
+    """Target and unit of each column of a group's table."""
+    targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
+    return [(t, unit) for t in targets for unit in units.of_group(group)]
+
+
+def _leaf_tables(
+    leaves: Sequence[Leaf], patterns: _Patterns, units: Units
+) -> Iterator[tuple[Leaf, np.ndarray]]:
+    """Each leaf with the values [W, 2^k, units] of its units, for a leaf of value 1 whose path has k players.
+
+    W: one for all targets, or one for each.
+    """
+    transform = leaf_interactions if units.pairs else leaf_values
+    by_count: dict[int, list[tuple[Leaf, Players]]] = {}
+    for leaf in leaves:
+        players = units.players(leaf.satisfied)
+        by_count.setdefault(len(players), []).append((leaf, players))
+    for k, own in sorted(by_count.items()):
+        step = max(1, _AT_ONCE // (k ** (1 + units.pairs) << k))
+        for i in range(0, len(own), step):
+            some = own[i : i + step]
+            counts = np.stack([patterns(leaf, players) for leaf, players in some])
+            found = transform(counts.reshape(-1, 1 << k))
+            yield from zip([leaf for leaf, _ in some], found.reshape(*counts.shape, -1), strict=True)
+
+
+class _Counted:
+    """The share of the references for each pattern of players whose conditions they satisfy."""
+
+    def __init__(self, tree: Tree, references: np.ndarray, weights: np.ndarray | None) -> None:
+        self.pieces = {f: bounds.pieces(references[:, f]) for f, bounds in tree.bounds.items()}
+        count = len(references)
+        self.share = np.atleast_2d(np.full(count, 1 / count) if weights is None else weights)
+
+    def __call__(self, leaf: Leaf, players: Players) -> np.ndarray:
+        code = np.zeros(self.share.shape[1], np.int64)
+        for features in players.values():
+            each = [leaf.satisfied[f][self.pieces[f]] for f in features]
+            code = 2 * code + reduce(np.logical_and, each)
+        return np.stack([np.bincount(code, share, minlength=1 << len(players)) for share in self.share])
+
+
+def _expected(leaf: Leaf, players: Players) -> np.ndarray:
+    """Return the share of each pattern by the covers: each player goes the leaf's way by itself."""
+    shares = (prod(leaf.shares[f] for f in features) for features in players.values())
+    return reduce(np.kron, [np.array([1 - share, share]) for share in shares])[None]
+
+
+class _Layout:
+    """Where the table of each group lies."""
+
+    def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: Units) -> None:
+        self.values, self.units, self.targets = values, units, values.shape[1]
+        self.every = units.every(trees)
+        self.position = {unit: i for i, unit in enumerate(self.every)}
+        members = [(tree, group) for tree in trees for group in tree.groups]
+        self.columns = {id(g): {c: i for i, c in enumerate(columns_of(g, values, units))} for _, g in members}
+        sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
+        starts = np.cumsum([0, *sizes]).tolist()
+        self.numbers = np.zeros(starts[-1] + 1)
+        self.tables = {
+            id(group): self.numbers[start : start + size].reshape(group.rows, -1)
+            for (_, group), start, size in zip(members, starts, sizes, strict=False)
+        }
+        self.counting = Counting()
+        for (tree, group), start in zip(members, starts, strict=False):
+            self.counting.add(list(self._slots(tree, group)), start)
+        self.counting.add((), starts[-1])
+
+    def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[Bit, int]]:
+        """Yield the bits of which a row of the table is made, and by how many numbers each goes on."""
+        stride = group.rows * len(self.columns[id(group)])
+        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
+            stride //= size
+            for bit, step in bits_of(feature, states, tree.bounds[feature]):
+                yield bit, step * stride
+
+    def add(self, group: Group, leaf: Leaf, own: np.ndarray) -> None:
+        """Add the values [W, 2^k, units] of a leaf's units to its group's table."""
+        table, columns = self.tables[id(group)], self.columns[id(group)]
+        code = np.zeros(1, np.int64)
+        shift = {feature: i for i, feature in enumerate(leaf.satisfied)}
+        for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
+            bits = np.zeros(size, np.int64)
+            if feature in shift:
+                bits[states] = leaf.satisfied[feature].astype(np.int64) << shift[feature]
+            code = (code[:, None] + bits).reshape(-1)
+        players, pattern = self.units.players(leaf.satisfied), np.zeros_like(code)
+        for features in players.values():
+            all_of = sum(1 << shift[f] for f in features)
+            pattern = 2 * pattern + (code & all_of == all_of)
+        for target in np.flatnonzero(self.values[leaf.row]):
+            found = own[target % len(own), pattern]
+            to = [columns[int(target), unit] for unit in self.units.of(players)]
+            table[:, to] += self.values[leaf.row, target] * found
+
+    def finished(self) -> Tables:
+        columns = [column for own in self.columns.values() for column in own]
+        widths = [len(own) for own in self.columns.values()]
+        return Tables(
+            self.targets,
+            self.every,
+            self.counting.finished(),
+            self.numbers,
+            group=np.repeat(np.arange(len(widths)), widths),
+            within=np.concatenate([np.arange(width) for width in [0, *widths]]),
+            column=np.array([t * len(self.every) + self.position[unit] for t, unit in columns], np.int64),
+        )
+
+
+def bits_of(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[Bit, int]]:
+    """Yield the tests of a feature's number that lead to its state, with what each adds to it.
+
+    NaN goes on from state 0 past as many bounds as lead to its own; or is a bit of its own.
+    """
+    pieces, missing = states[:-1], int(states[-1])
+    alike = np.flatnonzero(pieces == missing)
+    passed = int(alike[0]) if len(alike) else 0
+    for i in np.flatnonzero(np.diff(pieces)).tolist():
+        strict, with_missing = bool(bounds.strict[i]), i < passed
+        yield (
+            (feature, _TESTS[strict, with_missing], float(bounds.numbers[i])),
+            int(pieces[i + 1] - pieces[i]),
+        )
+    if not len(alike):
+        yield (feature, Test.MISSING, 0.0), missing
+
+
+_TESTS = {
+    (False, False): Test.REACHED,
+    (False, True): Test.REACHED_OR_MISSING,
+    (True, False): Test.PASSED,
+    (True, True): Test.PASSED_OR_MISSING,
+}

@@ -1,0 +1,214 @@
+"""`rationale audit`: looks after the audit trail of decisions."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rationale.errors import InvalidOptionError
+from rationale.terminal import progress_bar, reporting_errors
+
+if TYPE_CHECKING:
+    from rationale_service.decisions.audit.ledger import Ledger
+    from rationale_service.settings import Settings
+
+app = typer.Typer(
+    name="audit",
+    help="Look after the audit trail of decisions and acts: verify, heads, export, acts, prune, erase.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+Repository = Annotated[
+    str | None,
+    typer.Option(
+        help="That of the gateway, whose state the trail is in where RATIONALE_AUDIT names no database. "
+        "Default: model_repository.",
+        metavar="FOLDER|URL",
+        show_default=False,
+    ),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(help="The gateway's file of settings.", metavar="FILE", show_default=False),
+]
+Since = Annotated[
+    str | None,
+    typer.Option(help="From this time on, such as 2026-11 or 2026-11-23T12:00.", show_default=False),
+]
+Until = Annotated[str | None, typer.Option(help="Before this time.", show_default=False)]
+_SHOWN = 100
+
+
+@contextmanager
+def opened(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
+    """Open the trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
+    with reporting_errors():
+        from rationale_service.configuration import load_settings
+        from rationale_service.decisions.audit.ledger import open_ledger
+
+        settings = load_settings({"repository": repository}, config)
+        ledger = open_ledger(settings)
+        try:
+            yield ledger, settings
+        finally:
+            ledger.close()
+
+
+@app.command()
+def verify(
+    heads: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Signed heads, as `rationale audit heads` wrote them; give it once for each file.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    public_key: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="The key that heads and erasures were signed by (PEM); give it once for each key.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Show every row that was removed, altered, inserted or moved, or lost its key.
+
+    Exit status 1 where there is one.
+    """
+    with opened(repository, config) as (ledger, settings), progress_bar() as progress:
+        from rationale_service.decisions.audit.acts import verify_acts
+        from rationale_service.decisions.audit.heads import heads as ends
+        from rationale_service.decisions.audit.heads import read_signed
+        from rationale_service.decisions.audit.retention import months_ago
+        from rationale_service.decisions.audit.signatures import PublicKey
+        from rationale_service.decisions.audit.verify import Fault
+        from rationale_service.decisions.audit.verify import verify as found
+
+        if heads and not public_key:
+            raise InvalidOptionError("--heads needs --public-key: the key that they were signed by")
+        keys = [PublicKey(file) for file in public_key or ()]
+        signed = [head for file in heads or () for head in read_signed(file, keys)]
+        months = settings.audit_retention_months
+        faults: list[Fault] = []
+        rows = 0
+        for each in found(ledger.store, signed, months_ago(months) if months else None, keys):
+            if isinstance(each, int):
+                rows = each
+                progress(_counted(rows, "decision"), 0, 1)
+            else:
+                faults.append(each)
+        *of_acts, acts = verify_acts(ledger.store)
+        faults += [each for each in of_acts if not isinstance(each, int)]
+    for fault in faults[:_SHOWN]:
+        print(fault)
+    if faults:
+        print(
+            f"{_counted(len(faults), 'fault')} in {_counted(rows, 'decision')}"
+            + f"; the first {_SHOWN} are shown" * (len(faults) > _SHOWN)
+        )
+        raise typer.Exit(1)
+    now = ends(ledger.store)
+    pruned, erased = sum(head.first - 1 for head in now), sum(len(head.erased) for head in now)
+    older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
+    by_whom = "" if keys else ", by records whose signatures --public-key would check"
+    gone = f"; inputs of {erased} erased{by_whom}" if erased else ""
+    administered = f"; {_counted(acts, 'act')} of administrators" if acts and isinstance(acts, int) else ""
+    print(f"{_counted(rows, 'decision')}, none removed or altered{older}{gone}{administered}")
+
+
+@app.command(name="heads")
+def write_heads(
+    key: Annotated[Path, typer.Option(help="Ed25519 private key (PEM) that signs them.", metavar="FILE")],
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Print both ends of all chains, signed: kept elsewhere, they show a trail that was cut."""
+    with opened(repository, config) as (ledger, _):
+        from rationale_service.decisions.audit.heads import heads, signed
+        from rationale_service.decisions.audit.signatures import PrivateKey
+
+        private = PrivateKey(key)
+        print(signed(heads(ledger.store), private), end="")
+
+
+@app.command()
+def export(
+    file: Annotated[Path, typer.Argument(help="Parquet file to write.", metavar="FILE")],
+    since: Since = None,
+    until: Until = None,
+    model: Annotated[str | None, typer.Option(help="Of this model alone.", show_default=False)] = None,
+    inputs: Annotated[
+        bool,
+        typer.Option(
+            "--inputs",
+            help="Also what callers sent, and values of reasons, as far as they can be shown.",
+        ),
+    ] = False,
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Write decisions as a table."""
+    with opened(repository, config) as (ledger, _):
+        from rationale_service.decisions.audit.export import export as write
+
+        written = write(ledger, file, since, until, model, with_inputs=inputs)
+        print(f"{file}: {_counted(written, 'decision')}")
+
+
+@app.command()
+def acts(
+    since: Since = None, until: Until = None, repository: Repository = None, config: Config = None
+) -> None:
+    """Print what administrators did over the API, a line of JSON for each act, oldest first."""
+    with opened(repository, config) as (ledger, _):
+        for row in ledger.store.acts(since, until):
+            shown = {**row, "detail": json.loads(row["detail"])}
+            print(json.dumps(shown, ensure_ascii=False))
+
+
+@app.command()
+def prune(repository: Repository = None, config: Config = None) -> None:
+    """Delete decisions that are older than RATIONALE_AUDIT_RETENTION_MONTHS, as the gateway does daily."""
+    with opened(repository, config) as (ledger, settings):
+        from rationale_service.decisions.audit.retention import months_ago
+
+        months, count = settings.audit_retention_months, 0
+        while months and (pruned := ledger.store.prune(months_ago(months))):
+            count += pruned
+    print(f"{_counted(count, 'decision')} deleted")
+
+
+@app.command()
+def erase(
+    decision: Annotated[list[str], typer.Argument(help="Ids of decisions.", metavar="ID…")],
+    key: Annotated[
+        Path,
+        typer.Option(help="Ed25519 private key (PEM) that signs the record of it.", metavar="FILE"),
+    ],
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Delete the keys of sealed inputs, on the record.
+
+    Nobody reads these again, and the chain still verifies.
+    """
+    with opened(repository, config) as (ledger, _):
+        from rationale_service.decisions.audit.retention import erase as delete
+        from rationale_service.decisions.audit.signatures import PrivateKey
+
+        private = PrivateKey(key)
+        for each in decision:
+            delete(ledger.store, each, private)
+            print(f"the inputs of decision {each} are erased")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

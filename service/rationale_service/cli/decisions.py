@@ -1,0 +1,321 @@
+"""`rationale decide`, and `replay`, `receipt` and `notice` of decisions in the audit trail."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rationale.errors import InvalidOptionError
+from rationale.terminal import progress_bar, reporting_errors
+from rationale_service.cli.audit import Config, Repository, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rationale_service.decisions.replay import Replayed, Replayer
+    from rationale_service.decisions.trail import RecordedDecision
+
+app = typer.Typer()
+
+Entries = Annotated[
+    Path | None,
+    typer.Option(
+        help="Folder that has the entry that decided, where the gateway's repository has it no more.",
+        metavar="FOLDER",
+        show_default=False,
+    ),
+]
+Instance = Annotated[
+    Path | None,
+    typer.Option(
+        help="JSON file with the instance that was decided on, where only its digest was kept; its digest is "
+        "compared.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+Decision = Annotated[str, typer.Argument(help="The decision's id.", metavar="ID")]
+
+
+@app.command()
+def decide(
+    name: Annotated[str, typer.Argument(help="The model, compiled with --decision.", metavar="NAME")],
+    input_: Annotated[
+        str,
+        typer.Option(
+            "--input",
+            help="Rows to decide: .csv, .parquet, .npz or .npy, with the columns of the model and of "
+            "knock-outs. An empty cell is a missing value. Of a portfolio a folder, a pattern "
+            "('loans/*.parquet') or a URL (s3://…).",
+            metavar="FILE",
+        ),
+    ],
+    save: Annotated[
+        str,
+        typer.Option(
+            help="File to write: .csv or .parquet, a line for each row and its reasons in columns, or "
+            ".jsonl, the answers of :decide as they are. Of a portfolio the folder or URL for a .parquet of "
+            "each file.",
+            metavar="FILE",
+        ),
+    ],
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a portfolio: columns that are written as they are, such as an id; by commas.",
+            metavar="NAME,…",
+            show_default=False,
+        ),
+    ] = None,
+    audit: Annotated[
+        bool,
+        typer.Option("--audit", help="Record each decision in the gateway's audit trail before it is saved."),
+    ] = False,
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Decide every row of a file, or of many, as :decide does, without a server.
+
+    Each row is run by itself, so that its numbers are those that the gateway answers. A row that cannot be
+    decided (a value outside of what the profile allows, no reason that could be given) is saved with why, and
+    the exit status is 1. Interrupted, the same command goes on where it stopped, of many files with the first
+    that is not there; with --audit no decision is recorded twice.
+
+    Example: rationale decide credit --input portfolio.csv --save decisions.csv --audit
+
+    Of a portfolio: rationale decide credit --input 's3://loans/*.parquet' --save s3://decisions --keep id
+    """
+    with reporting_errors(), progress_bar() as progress:
+        from rationale.explanations.answered_files import is_portfolio
+        from rationale_service.configuration import load_settings
+        from rationale_service.decisions import portfolio
+
+        many = is_portfolio(input_)
+        if keep is not None and not many:
+            raise InvalidOptionError("--keep: only where --input is many files.")
+        settings = load_settings({"repository": repository}, config)
+        trail = portfolio.trail_for(settings, audited=audit)
+        if many:
+            kept = [] if keep is None else [column.strip() for column in keep.split(",")]
+            files, counts = portfolio.decide_files(settings, name, input_, save, trail, kept, progress)
+            done = str(files)
+        else:
+            read = portfolio.read_portfolio(settings, name, Path(input_))
+            counts = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
+            done = save
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+    print(f"{done}: {sum(counts.values())} rows: {outcomes}")
+    raise typer.Exit(1 if counts[portfolio.WITHOUT] else 0)
+
+
+@app.command()
+def replay(
+    decision: Annotated[
+        str | None, typer.Argument(help="The decision's id.", metavar="ID", show_default=False)
+    ] = None,
+    entries: Entries = None,
+    repository: Repository = None,
+    config: Config = None,
+    instance: Instance = None,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of ID: all decisions from this time on, such as 2026-11-22.",
+            metavar="TIME",
+            show_default=False,
+        ),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(help="Of --since: all before this time.", metavar="TIME", show_default=False),
+    ] = None,
+) -> None:
+    """Compute an old decision again from the files that made it, and compare.
+
+    Looks for the entry with the recorded digests in the repository, whatever its name is now. On the runtime
+    that decided (ONNX Runtime's version, threads, processor) every number must be equal bit for bit;
+    elsewhere within 1e-4 of the largest. Says which, and exits with 1 where something differs.
+
+    Example: rationale replay 5f0c… --entries archive/2026-05
+    """
+    with opened(repository, config) as (ledger, settings):
+        if (decision is None) == (since is None):
+            raise InvalidOptionError("give the ID of a decision, or --since TIME for all since then")
+        if until is not None and since is None:
+            raise InvalidOptionError("--until: only with --since TIME")
+        if instance is not None and decision is None:
+            raise InvalidOptionError("--instance: only with the ID of its decision")
+        from rationale_service.decisions.replay import Replayer
+
+        replayer = Replayer(settings, entries)
+        if decision is not None:
+            is_same = _replay_one(replayer.replay(ledger.read(decision, _read(instance))))
+        else:
+            is_same = _replay_all(replayer, ledger.in_order(since, until))
+    raise typer.Exit(0 if is_same else 1)
+
+
+@app.command()
+def receipt(
+    decision: Decision,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder to make. Default: receipt-ID, here.", metavar="FOLDER", show_default=False),
+    ] = None,
+    entries: Entries = None,
+    repository: Repository = None,
+    config: Config = None,
+    instance: Instance = None,
+) -> None:
+    """Write a folder by which anybody checks a decision, without Rationale and without the lender.
+
+    It has the request, the answer, the graph that decided, the decision profile, and check.py, which needs
+    onnxruntime and numpy alone: it computes score, attributions and reasons again and compares.
+
+    The graph holds the references: rows that applicants are compared with, which may be people's. Where
+    receipts leave the house, compile with references that are nobody's, such as centroids.
+
+    Example: rationale receipt 5f0c… --out receipt && python receipt/check.py
+    """
+    with opened(repository, config) as (ledger, settings):
+        from rationale_service.decisions.receipt import write_receipt
+        from rationale_service.decisions.replay import Replayer
+
+        found = ledger.read(decision, _read(instance))
+        folder = out or Path(f"receipt-{found.id}")
+        write_receipt(found, Replayer(settings, entries).entry(found), folder)
+        print(f"{folder}: python {folder / 'check.py'} computes the decision again")
+
+
+@app.command()
+def notice(
+    decision: Decision,
+    template: Annotated[
+        str,
+        typer.Option(
+            help="adverse-action (Regulation B, FCRA 615(a)), eu-consumer-credit (directive 2023/2225), or a "
+            "Jinja template of your own.",
+            metavar="NAME|FILE",
+        ),
+    ] = "adverse-action",
+    variables: Annotated[
+        Path | None,
+        typer.Option(
+            help="YAML or JSON file with what the template names: creditor, applicant, agency …",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="One variable, such as applicant.name='Jo Doe'. Give it once for each; it comes before the "
+            "file's.",
+            metavar="NAME=VALUE",
+            show_default=False,
+        ),
+    ] = None,
+    person_declined: Annotated[
+        bool,
+        typer.Option(
+            "--person-declined",
+            help="The application was referred, and a person has declined it; variable judgment has the "
+            "person's reasons.",
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write. Default: print.", metavar="FILE", show_default=False),
+    ] = None,
+    instance: Instance = None,
+    repository: Repository = None,
+    config: Config = None,
+) -> None:
+    """Write the statement of a decline's principal reasons for its applicant.
+
+    A template that comes with Rationale is a draft for your counsel, and no legal advice: docs/notices.md
+    says what in it is law.
+
+    Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
+    """
+    with opened(repository, config) as (ledger, _):
+        from rationale.artefact.folder import whole
+        from rationale.decisions.notice import notice as rendered
+        from rationale.decisions.notice import read_variables
+
+        given = read_variables(variables, set_ or ())
+        found = ledger.read(decision, _read(instance))
+        made = rendered(found.answer, given, template, person_declined=person_declined)
+        for warning in made.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+        if out is None:
+            print(made.text, end="")
+            return
+        with whole(out) as file:
+            file.write_text(made.text, encoding="utf-8")
+
+
+def _read(file: Path | None) -> dict[str, Any] | None:
+    """Read an instance, alone or as the one of a request. Raises InvalidOptionError."""
+    if file is None:
+        return None
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InvalidOptionError(f"--instance {file}: cannot be read as JSON: {error}") from error
+    if isinstance(found, dict) and isinstance(found.get("instances"), list) and len(found["instances"]) == 1:
+        found = found["instances"][0]
+    if not isinstance(found, dict):
+        raise InvalidOptionError(f'--instance {file}: must be an object such as {{"income": 58000}}')
+    return found
+
+
+def _replay_one(replayed: "Replayed") -> bool:
+    decision, answer = replayed.decision, replayed.decision.answer
+    print(f"decision {decision.id} of {decision.model}, {decision.time}")
+    print(f"answered: {answer['decision']}, score {answer['score']}, {len(answer['reasons'])} reasons")
+    print(f"entry:    {replayed.entry.model_path.parent.parent}")
+    for each in replayed.elsewhere:
+        print(f"runtime:  {each}")
+    if replayed.passed_over:
+        print(f"not computed again: {', '.join(replayed.passed_over)}")
+    for each in replayed.differences:
+        print(f"DIFFERS   {each}")
+    if not replayed.differences:
+        print(_likeness(replayed))
+    return not replayed.differences
+
+
+def _likeness(replayed: "Replayed") -> str:
+    from rationale_service.decisions.replay import TOLERANCE
+
+    if replayed.elsewhere:
+        return f"the same decision on another runtime: equal within {TOLERANCE:g} of the largest number"
+    return "the same decision on the same runtime: equal bit for bit"
+
+
+def _replay_all(replayer: "Replayer", decisions: "Iterable[RecordedDecision]") -> bool:
+    """Print a line for each that differs or cannot be replayed, and how many there are of each kind."""
+    from collections import Counter
+
+    from rationale.errors import RationaleError
+
+    counts: Counter[str] = Counter()
+    for decision in decisions:
+        if decision.instance is None:
+            counts["without inputs"] += 1
+            continue
+        try:
+            replayed = replayer.replay(decision)
+        except RationaleError as error:
+            counts["not replayed"] += 1
+            print(f"{decision.id}: not replayed: {error}")
+            continue
+        for each in replayed.differences:
+            print(f"{decision.id}: DIFFERS: {each}")
+        kind = "equal within tolerance, on another runtime" if replayed.elsewhere else "equal bit for bit"
+        counts["different" if replayed.differences else kind] += 1
+    print("; ".join(f"{count} {kind}" for kind, count in sorted(counts.items())) or "no decisions")
+    return not counts["different"] and not counts["not replayed"]

@@ -1,0 +1,89 @@
+"""`rationale keys new`: makes a key for callers of the gateway."""
+
+import datetime
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rationale.errors import InvalidOptionError
+from rationale.terminal import reporting_errors
+
+app = typer.Typer(
+    name="keys",
+    help="Make keys that callers of the gateway must send: new.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback()
+def _keys() -> None:
+    """Keys of the gateway."""  # a group even while it holds one command
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Whose key it is: what logs show.", metavar="NAME")],
+    scope: Annotated[
+        list[str],
+        typer.Option(help="What it may do: infer, explain, decide, audit, admin. Give it once for each."),
+    ],
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Key file to add it to (RATIONALE_KEYS_FILE); made if it is missing. "
+            "Default: print what belongs into one.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
+    expires: Annotated[
+        datetime.datetime | None,
+        typer.Option(
+            help="First day on which it is no longer taken.", formats=["%Y-%m-%d"], show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Make a key and print it, once: the gateway keeps its SHA-256 alone.
+
+    A running gateway reads the file again within seconds.
+    """
+    # Not above: pydantic would be a third of the time in which every command starts.
+    from rationale_service.security.keys import Scope, new_key
+
+    with reporting_errors():
+        unknown = [each for each in scope if each not in list(Scope)]
+        if unknown:
+            raise InvalidOptionError(f"--scope {unknown[0]}: choose {', '.join(Scope)}")
+        token, table = new_key(name, map(Scope, scope), expires.date() if expires else None)
+        if file is None:
+            print(table)
+        else:
+            _add(file, name, table)
+    print(token)
+
+
+def _add(file: Path, name: str, table: str) -> None:
+    from rationale_service.security.keys import read_keyring
+
+    if not file.exists():
+        _replace(file, table)
+        return
+    known = read_keyring(file, None, admin_is_local=True).keys.values()
+    if name in [caller.name for caller, _ in known]:
+        raise InvalidOptionError(f"{file} has a key '{name}' already: take another name, or remove it first")
+    _replace(file, f"{file.read_text().rstrip()}\n\n{table}")
+
+
+def _replace(file: Path, text: str) -> None:
+    """Replace the file at once, so that a gateway never reads half of it; only its owner may read it."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:
+            opened.write(text)
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise InvalidOptionError(f"cannot write {file}: {error.strerror}") from error

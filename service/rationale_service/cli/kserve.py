@@ -1,0 +1,90 @@
+"""`rationale kserve`: the gateway in an InferenceService, with the arguments that KServe passes."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rationale.errors import InvalidOptionError
+from rationale.terminal import reporting_errors
+from rationale_service.cli.running import run_gateway
+
+app = typer.Typer()
+
+_MOUNT = Path("/mnt/models")  # where KServe puts what STORAGE_URI names
+_STATE = "RATIONALE_STATE"
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def kserve(
+    context: typer.Context,
+    model_name: Annotated[
+        str, typer.Option("--model_name", help="The InferenceService: an entry of the repository.")
+    ],
+    model_dir: Annotated[
+        Path, typer.Option("--model_dir", help="The repository, as KServe mounts it.", metavar="FOLDER")
+    ] = _MOUNT,
+    predictor_host: Annotated[
+        str | None,
+        typer.Option(
+            "--predictor_host",
+            help="Given to explainers. Nothing is asked of it: the explaining graph predicts, too.",
+            show_default=False,
+        ),
+    ] = None,
+    http_port: Annotated[int, typer.Option("--http_port", help="Port for HTTP.")] = 8080,
+    grpc_port: Annotated[int, typer.Option("--grpc_port", help="Port for gRPC.")] = 8081,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            "--workers",
+            help="KServe's containerConcurrency, which Knative keeps to. RATIONALE_WORKERS says how many "
+            "processes serve.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Serve a model in KServe: as the predictor of an InferenceService, or as its explainer.
+
+    KServe sends :explain alone to an explainer and all else to the predictor. So the gateway is best the
+    predictor, which answers :predict, :explain and :decide (deploy/kserve has both). Every setting of
+    docs/settings.md can be an environment variable of the container.
+    """
+    with reporting_errors():
+        _check(model_dir, model_name)
+    for argument in context.args:
+        print(f"warning: {argument} is not known here, and is ignored", file=sys.stderr)
+    if predictor_host is not None:
+        print(f"explains by the graph of its own: the predictor {predictor_host} is not asked", flush=True)
+    if workers is not None:
+        print(
+            f"containerConcurrency is {workers}; RATIONALE_WORKERS says how many processes serve", flush=True
+        )
+    if not os.environ.get(_STATE):
+        os.environ[_STATE] = str(Path(tempfile.gettempdir()) / "rationale.state")
+        print(
+            f"warning: explainers made over the API and the audit trail go with this pod: set {_STATE} to a "
+            "folder of a volume, or to a database",
+            file=sys.stderr,
+        )
+    everywhere = "0.0.0.0"  # noqa: S104  # of the pod, whose address KServe calls
+    run_gateway({"repository": model_dir, "host": everywhere, "port": http_port, "grpc_port": grpc_port})
+
+
+def _check(repository: Path, name: str) -> None:
+    """Raise InvalidOptionError where what is mounted does not hold the model that KServe will ask for."""
+    if (repository / name / "config.pbtxt").is_file():
+        return
+    if (repository / "config.pbtxt").is_file():
+        raise InvalidOptionError(
+            f"{repository} holds one entry: let STORAGE_URI name the folder above it, the repository"
+        )
+    entries = sorted(path.parent.name for path in repository.glob("*/config.pbtxt"))
+    there = f"it holds {', '.join(entries)}" if entries else "it holds no entry of `rationale compile`"
+    raise InvalidOptionError(
+        f"{repository} has no model '{name}', which KServe will ask for by the InferenceService's name: "
+        f"{there}. Compile with --name {name}, or name the InferenceService after the model"
+    )

@@ -1,0 +1,138 @@
+"""The command line `rationale`: the compiler's commands, and the service's."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from rationale.cli.compile import app as app
+from rationale_service.cli.audit import app as audit_app
+from rationale_service.cli.backup import app as backup_app
+from rationale_service.cli.decisions import app as decisions_app
+from rationale_service.cli.keys import app as keys_app
+from rationale_service.cli.kserve import app as kserve_app
+from rationale_service.cli.running import run_gateway
+from rationale_service.cli.triton import app as triton_app
+
+app.add_typer(triton_app, name="triton")
+app.add_typer(keys_app, name="keys")
+app.add_typer(audit_app, name="audit")
+app.add_typer(decisions_app)
+app.add_typer(backup_app)
+app.add_typer(kserve_app)
+
+Command = Callable[..., None]
+# Settings that have a flag: its value in help texts, and the text. The settings themselves check the values.
+FLAGS = {
+    "repository": (
+        "FOLDER|URL",
+        "Folder with the compiled models, or a URL (s3://…), of which a copy is kept with the state. "
+        "Default: model_repository.",
+    ),
+    "strict": (None, "Do not start where an entry is broken. Default: serve the others, and tell of it."),
+    "watch_s": (
+        "SECONDS",
+        "Look so often whether entries of the repository are new, changed or gone, and take that up. "
+        "Default: only on SIGHUP, or when asked through the admin API.",
+    ),
+    "device": (
+        "auto|cpu|cuda",
+        "Where models run: cpu, cuda, or auto: as the instance_group of each says. Default: auto.",
+    ),
+    "host": ("ADDRESS", "Address to listen on. Default: 127.0.0.1, this machine only."),
+    "port": ("PORT", "Port to listen on; 0 takes a free one. Default: 8080."),
+    "grpc_port": (
+        "PORT|off",
+        "Port of the gRPC end; 0 takes a free one, off switches it off. "
+        "Default: 8081, or a free one with --port 0.",
+    ),
+    "workers": (
+        "N",
+        "Processes that serve on the same ports; each has the models in its memory. One process has one core "
+        "for all that is not the models' computation. Default: 1.",
+    ),
+    "triton": (
+        "HOST:PORT",
+        "Run the models in the Triton server at this gRPC address, such as localhost:8001, which serves the "
+        "same repository. Default: run them in this process.",
+    ),
+    "keys_file": (
+        "FILE",
+        "Keys that callers need; `rationale keys new` makes one. Default: none, everybody may ask.",
+    ),
+    "admin_port": (
+        "PORT",
+        "Port of its own for the admin API and /metrics, on this machine only unless RATIONALE_ADMIN_HOST "
+        "says otherwise; 0 takes a free one. Default: they are on --port.",
+    ),
+    "tls_cert": ("FILE", "Certificate chain (PEM): HTTP and gRPC over TLS alone."),
+    "tls_key": ("FILE", "Its private key."),
+    "tls_client_ca": ("FILE", "Mutual TLS: callers need a certificate of this authority."),
+}
+Config = Annotated[
+    Path | None,
+    typer.Option(
+        help="TOML file with settings, such as `port = 9000`. Flags and environment variables come first.",
+        metavar="FILE",
+        show_default=False,
+    ),
+]
+
+
+def _with_flags(command: Command) -> Command:
+    """Give a command FLAGS as its options, as typer reads them off its signature."""
+
+    def parameter(setting: str, metavar: str | None, text: str) -> Parameter:
+        flag = f"--{setting.removesuffix('_s').replace('_', '-')}"
+        option = typer.Option(None, flag, help=text, metavar=metavar, show_default=False)
+        kind = bool | None if metavar is None else str | None
+        return Parameter(setting, Parameter.KEYWORD_ONLY, default=option, annotation=kind)
+
+    config = Parameter("config", Parameter.KEYWORD_ONLY, default=None, annotation=Config)
+    flags = [parameter(setting, *of_setting) for setting, of_setting in FLAGS.items()]
+    vars(command)["__signature__"] = Signature([*flags, config])
+    return command
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rationale {version('rationale')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Take what every command shares, which its own options say."""
+
+
+@app.command()
+@_with_flags
+def serve(config: Path | None, **flags: Any) -> None:
+    """Serve predictions and explanations over HTTP and gRPC.
+
+    Speaks the Open Inference Protocol under /v2 (with the verb explain added) and KServe's v1 with named
+    features under /v1; /docs describes both. Speaks the Open Inference Protocol over gRPC as well, where
+    MODEL_explain is what explains MODEL. Prints its addresses when every model is loaded and warmed up.
+    SIGTERM and Ctrl-C finish the running requests, then exit; SIGHUP reads the repository, keys and
+    certificates again.
+
+    Each flag can also be an environment variable, RATIONALE_REPOSITORY, RATIONALE_PORT …, or a line of the
+    --config file; some settings have no flag. docs/settings.md lists them.
+    """
+    run_gateway(flags, config)
+
+
+@app.command()
+def demo() -> None:
+    """Show the whole path: compile a small credit model, serve it, ask over HTTP, explain its decisions."""
+    from rationale_service.cli.demo import run_demo
+
+    raise typer.Exit(run_demo())

@@ -1,0 +1,41 @@
+"""Runs the gateway for the commands that do."""
+
+import gc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from rationale.terminal import reporting_errors
+
+
+def run_gateway(flags: Mapping[str, Any], config: Path | None = None) -> None:
+    """Serve until a signal, in one process or by several.
+
+    Args:
+        flags: settings by name; one that was not given is None.
+        config: the file of settings.
+    """
+    # Before gRPC is loaded: else it tells on stderr of every compile worker that is started.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    with reporting_errors():
+        from rationale_service.configuration import load_settings
+        from rationale_service.process.signals import ignore_hangup
+
+        ignore_hangup()
+        settings = load_settings(flags, config)
+        if settings.workers > 1:
+            from rationale_service.workers import run_workers
+
+            raise typer.Exit(run_workers(settings, announce))
+        gc.disable()  # until all is loaded: what it would look through stays
+        from rationale_service.server import run_server
+
+        run_server(settings, announce)
+
+
+def announce(line: str) -> None:
+    """Print a line for whoever started the gateway."""
+    print(line, flush=True)

@@ -1,0 +1,82 @@
+"""Where settings come from: flags over environment variables over a TOML file over defaults."""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from rationale.errors import InvalidOptionError
+from rationale_service.settings import PREFIX, Settings
+
+CONFIG = "RATIONALE_CONFIG"
+
+
+def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Settings:
+    """Return the settings of a gateway.
+
+    Args:
+        flags: by name; one that was not given is None.
+        config: the file; without it, the environment's RATIONALE_CONFIG names one, or there is none.
+
+    Raises:
+        InvalidOptionError: the file cannot be read, a key of it is no setting, or a value makes no sense.
+    """
+    if config is None and os.environ.get(CONFIG):
+        config = Path(os.environ[CONFIG])
+    in_file = {} if config is None else _read(config)
+    in_environment = {name.lower().removeprefix(PREFIX.lower()) for name in _variables() if os.environ[name]}
+    chosen = {name: value for name, value in in_file.items() if name not in in_environment}
+    chosen |= {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**chosen)
+    except ValidationError as error:
+        raise InvalidOptionError(_told(error, flags)) from error
+
+
+def unknown_variables() -> list[str]:
+    """Return a sentence for each variable RATIONALE_… that is no setting: probably misspelt."""
+    known = [CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)]
+    return [
+        f"{name} is not a setting{_nearest(name.upper(), known)}"
+        for name in _variables()
+        if name.upper() not in known
+    ]
+
+
+def _variables() -> list[str]:
+    return [name for name in os.environ if name.upper().startswith(PREFIX)]
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(config.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOptionError(f"cannot read the settings file {config}: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOptionError(f"{config}: not valid TOML: {error}") from error
+    for name in found:
+        if name not in Settings.model_fields:
+            raise InvalidOptionError(
+                f"{config}: {name} is not a setting{_nearest(name, Settings.model_fields)}"
+            )
+    return found
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    return f": did you mean {near[0]}?" if near else "; docs/settings.md lists them"
+
+
+def _told(error: ValidationError, flags: Mapping[str, Any]) -> str:
+    first = error.errors(include_input=False)[0]
+    fault = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # of several settings together
+        return f"settings: {fault}"
+    name = str(first["loc"][0])
+    flag, value = name.removesuffix("_s").replace("_", "-"), flags.get(name)
+    given = "" if value is None or repr(value) in fault else f" (--{flag} {value})"
+    return f"setting {name} ({PREFIX}{name.upper()}): {fault}{given}"

@@ -1,0 +1,169 @@
+"""Decisions that stand in the audit trail, as callers look at them: read, written as a notice, replayed."""
+
+import asyncio
+import logging
+import re
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from rationale.decisions.notice import TEMPLATES, Notice, notice
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale_service.decisions.audit.rows import WrongInstanceError
+from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.errors import (
+    ConflictError,
+    DeadlineError,
+    InvalidInputError,
+    QueueFullError,
+    StateUnavailableError,
+    UnknownResourceError,
+)
+from rationale_service.settings import Settings
+
+if TYPE_CHECKING:
+    from rationale_service.decisions.audit.ledger import Ledger
+    from rationale_service.decisions.replay import Replayed
+
+log = logging.getLogger(__name__)
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_READERS = 2
+_REPLAYS_WAITING = 8  # each loads a model of its own
+Instance = Mapping[str, Any]
+
+
+class Archive:
+    """Reads the trail that the settings name. Nothing of it is written."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take the settings; the trail is opened by the first read."""
+        self._settings = settings
+        self._ledger: Ledger | None = None
+        self._opening = threading.Lock()
+        self._readers = ThreadPoolExecutor(_READERS, "archive-reader")
+        self._replays = ThreadPoolExecutor(1, "archive-replay")  # one at a time holds a second model
+        self._waiting = threading.BoundedSemaphore(_REPLAYS_WAITING)
+
+    async def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
+        """Return a decision as it was answered.
+
+        Args:
+            instance: what it was on, where the trail keeps only a digest.
+
+        Raises:
+            UnknownResourceError: there is no such decision, or no trail.
+            InvalidInputError: it was on another instance.
+            StateUnavailableError: the trail cannot be read.
+        """
+        return await asyncio.wrap_future(self._readers.submit(self._read, decision, instance))
+
+    async def replay(self, decision: RecordedDecision, deadline_s: float) -> "Replayed":
+        """Compute a decision again from the files that made it: see `Replayer`.
+
+        Raises:
+            InvalidInputError: its inputs were kept hashed, and nobody gave them.
+            ConflictError: its inputs were erased.
+            UnknownResourceError: the repository has no longer what decided.
+            QueueFullError: too many wait already.
+            DeadlineError: it takes longer.
+        """
+        if decision.instance is None:
+            raise _unknown_inputs(decision)
+        if not self._waiting.acquire(blocking=False):
+            raise QueueFullError("too many replays wait already")
+        future = self._replays.submit(self._replayed, decision)
+        future.add_done_callback(lambda _: self._waiting.release())
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await asyncio.wrap_future(future)
+        except TimeoutError as error:
+            raise DeadlineError(
+                "the replay did not end in time: `rationale replay` computes it without a deadline"
+            ) from error
+
+    async def stop(self) -> None:
+        """Close the trail; what still reads ends by itself."""
+        for pool in (self._readers, self._replays):
+            pool.shutdown(wait=False, cancel_futures=True)
+        if self._ledger is not None:
+            await asyncio.to_thread(self._ledger.close)
+
+    def _read(self, decision: str, instance: Instance | None) -> RecordedDecision:
+        if not _ID.fullmatch(decision):
+            raise UnknownResourceError("a decision's id has 32 digits and letters from a to f")
+        try:
+            return self._opened().read(decision, instance)
+        except WrongInstanceError as error:
+            raise InvalidInputError(str(error)) from error
+        except (InvalidOptionError, StateUnavailableError) as error:
+            log.error("a decision cannot be read: %s", error)  # it may name machines
+            raise StateUnavailableError(
+                "the audit trail cannot be read, or not by the gateway's key: the server's log says why",
+                5,
+            ) from error
+
+    def _opened(self) -> "Ledger":
+        with self._opening:
+            if self._ledger is None:
+                self._ledger = _ledger(self._settings)
+            return self._ledger
+
+    def _replayed(self, decision: RecordedDecision) -> "Replayed":
+        from rationale_service.decisions.replay import Replayer
+
+        try:
+            return Replayer(self._settings).replay(decision)
+        except RepositoryError as error:
+            log.warning("decision %s is not replayed: %s", decision.id, error)
+            raise UnknownResourceError(
+                f"what decided is not in the repository: put the folder of '{decision.model}' back that was "
+                "served then, or replay it where that folder is (`rationale replay ID --entries FOLDER`)"
+            ) from error
+
+
+def noticed(
+    decision: RecordedDecision, template: str, variables: Mapping[str, Any], *, person_declined: bool
+) -> Notice:
+    """Return the notice of a decision, by a template that comes with Rationale.
+
+    Raises:
+        InvalidInputError: there is no such template, or no such notice, or variables are missing.
+    """
+    if template not in TEMPLATES:  # a file of this machine is for the command line
+        raise InvalidInputError(f"template: must be {' or '.join(TEMPLATES)}")
+    try:
+        return notice(decision.answer, variables, template, person_declined=person_declined)
+    except InvalidOptionError as error:
+        raise InvalidInputError(_by_http(str(error))) from error
+
+
+# What the command line calls them.
+_FLAGS = (
+    (
+        "Give each in the file of --variables, or by --set NAME=VALUE; false",
+        "Give each in `variables`; false",
+    ),
+    ("--person-declined", "`person_declined`"),
+)
+
+
+def _by_http(message: str) -> str:
+    for flag, member in _FLAGS:
+        message = message.replace(flag, member)
+    return message
+
+
+def _unknown_inputs(decision: RecordedDecision) -> InvalidInputError | ConflictError:
+    if decision.kept == "erased":
+        return ConflictError(f"the inputs of decision {decision.id} were erased: nobody can compute it again")
+    return InvalidInputError(
+        f"of decision {decision.id}'s inputs only a digest was kept: send what was decided on as `instance`"
+    )
+
+
+def _ledger(settings: Settings) -> "Ledger":
+    from rationale_service.decisions.audit.ledger import open_ledger
+
+    return open_ledger(settings, is_made=True)

@@ -1,0 +1,126 @@
+"""What administrators did: who, what, from where and when, each act chained to the one before.
+
+All processes of a trail add to one chain. An act's digest is the SHA-256 of a JSON array, without spaces, in
+UTF-8, of its columns but `hash`.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from rationale_service.decisions.audit.rows import GENESIS, Row, text_digest
+from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.decisions.audit.verify import Fault
+from rationale_service.errors import StateUnavailableError
+
+log = logging.getLogger(__name__)
+
+CHAIN = "acts"
+COLUMNS = (
+    *("number", "previous", "time", "caller", "address", "act", "target", "status", "request_id", "detail"),
+)
+
+
+@dataclass(frozen=True)
+class Act:
+    """One call of the admin API, however it ended.
+
+    Attributes:
+        caller: the name of the key or token; empty where none is needed.
+        address: where the call came from, as the gateway saw it.
+        act: HTTP's method; `target` is the path and query.
+        status: of the answer.
+        detail: what the call said that its path does not.
+        time: RFC 3339 in UTC, with microseconds.
+    """
+
+    caller: str
+    address: str
+    act: str
+    target: str
+    status: int
+    request_id: str
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    time: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="microseconds"))
+
+
+class ActLog:
+    """The acts of a trail; the gateway's own log has them where there is none."""
+
+    def __init__(self, make: Callable[[], AuditStore] | None) -> None:
+        """Take what opens the store; None where the trail is off."""
+        self._make = make
+        self._store: AuditStore | None = None
+
+    async def check(self) -> None:
+        """Raise StateUnavailableError where an act could not be recorded, so that it must not be done."""
+        make = self._make
+        if make is None:
+            return
+        try:
+            await asyncio.to_thread(lambda: self._opened(make).probe())
+        except StateUnavailableError as error:
+            log.error("an act cannot be recorded, and is refused: %s", error)  # it may name machines
+            raise StateUnavailableError(
+                "the audit trail is not available, and what it should record is not done: try again later", 5
+            ) from error
+
+    async def note(self, act: Act) -> None:
+        """Record what was done; an act that cannot be recorded any more is in the gateway's own log."""
+        make = self._make
+        if make is None:
+            log.info("act: %s", asdict(act))
+            return
+        try:
+            await asyncio.to_thread(lambda: record(self._opened(make), act))
+        except StateUnavailableError as error:
+            log.error("an act is not recorded: %s: %s", error, asdict(act))
+
+    async def stop(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            await asyncio.to_thread(self._store.close)
+
+    def _opened(self, make: Callable[[], AuditStore]) -> AuditStore:
+        if self._store is None:
+            self._store = make()
+        return self._store
+
+
+def record(store: AuditStore, act: Act) -> None:
+    """Add an act to the chain. Raises StateUnavailableError."""
+
+    def chained(last: Row | None) -> Row:
+        number, previous = (1, GENESIS) if last is None else (last["number"] + 1, last["hash"])
+        detail = json.dumps(act.detail, ensure_ascii=False, sort_keys=True)
+        row = {**asdict(act), "detail": detail, "number": number, "previous": previous}
+        return {**row, "hash": digest(row)}
+
+    store.add_act(chained)
+
+
+def digest(row: Row) -> str:
+    """Return the digest of all but the row's own `hash`."""
+    columns = [row[name] for name in COLUMNS]
+    return text_digest(json.dumps(columns, ensure_ascii=False, separators=(",", ":")))
+
+
+def verify_acts(store: AuditStore) -> Iterator[Fault | int]:
+    """Yield where the chain is not as it was written and, at the end, how many acts it has.
+
+    Acts that are gone from the end do not show. Raises StateUnavailableError.
+    """
+    number, previous = 0, GENESIS
+    for row in store.acts():
+        if row["number"] != number + 1:
+            yield Fault(CHAIN, row["number"], f"{row['number'] - number - 1} before it are missing")
+        elif row["previous"] != previous:
+            yield Fault(CHAIN, row["number"], "it does not follow the one before")
+        if digest(row) != row["hash"]:
+            yield Fault(CHAIN, row["number"], "it was altered")
+        number, previous = row["number"], row["hash"]
+    yield number

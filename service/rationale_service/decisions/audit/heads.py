@@ -1,0 +1,75 @@
+"""Signed heads: both ends of chains, to be kept elsewhere. A trail that was cut does not reach them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rationale.errors import InvalidOptionError
+from rationale_service.decisions.audit.rows import GENESIS
+from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey, signed_by_one
+from rationale_service.decisions.audit.store import AuditStore, ChainEnds
+
+
+@dataclass(frozen=True)
+class SignedHead:
+    """What a chain was at one moment. Its last digest stands for all rows and their keys.
+
+    Attributes:
+        first: number of its first row that is not pruned; after the last one where all are.
+        before: digest of the row before the first: of what the checkpoint keeps.
+        sequence, hash, time: of its last row, or of the checkpoint where all are pruned.
+        erased: numbers of rows whose keys were erased.
+    """
+
+    chain: str
+    first: int
+    before: str
+    sequence: int
+    hash: str
+    time: str
+    erased: tuple[int, ...] = ()
+
+
+def heads(store: AuditStore) -> list[SignedHead]:
+    """Return those of every chain, also where all rows are pruned. Raise StateUnavailableError."""
+    return [_head(ends) for ends in store.ends()]
+
+
+def _head(ends: ChainEnds) -> SignedHead:
+    pruned, last = ends.checkpoint, ends.last or ends.checkpoint
+    assert last is not None  # noqa: S101 (a chain without rows has a checkpoint)
+    first, before = (1, GENESIS) if pruned is None else (pruned["sequence"] + 1, pruned["hash"])
+    return SignedHead(ends.name, first, before, last["sequence"], last["hash"], last["time"], ends.erased)
+
+
+def signed(found: Sequence[SignedHead], key: PrivateKey) -> str:
+    """Return JSON with the heads and their signature."""
+    document: dict[str, Any] = {
+        "made": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "heads": [{**asdict(head), "erased": [*head.erased]} for head in found],
+        "public_key": key.public_pem,
+    }
+    document["signature"] = key.sign(document)
+    return json.dumps(document, indent=2) + "\n"
+
+
+def read_signed(file: Path, keys: Sequence[PublicKey]) -> list[SignedHead]:
+    """Return the heads of a file that was signed by one of the keys. Raise InvalidOptionError if not."""
+    try:
+        document = json.loads(file.read_bytes())
+        members = {name: value for name, value in document.items() if name != "signature"}
+        signature = str(document["signature"])
+        if not signed_by_one(keys, members, signature):
+            raise InvalidOptionError(f"{file} was not signed by the public key, or was altered since")
+        return TypeAdapter(list[SignedHead]).validate_python(document["heads"])
+    except ValidationError as error:
+        raise InvalidOptionError(
+            f"{file} holds no signed heads of this version: write them anew by `rationale audit heads`"
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidOptionError(f"{file} holds no signed heads: {error}") from error

@@ -1,0 +1,13 @@
+"""Run by Alembic: migrates over the connection that `database.py` has begun a transaction on."""
+
+from alembic import context
+
+from rationale_service.decisions.audit.tables import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table="audit_version",
+)
+with context.begin_transaction():
+    context.run_migrations()

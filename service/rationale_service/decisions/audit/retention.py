@@ -1,0 +1,58 @@
+"""How old a decision must be to be pruned, and the erasure of inputs, which leaves a signed record."""
+
+import calendar
+from datetime import UTC, datetime
+from typing import Any
+
+from rationale_service.decisions.audit.ledger import row_of
+from rationale_service.decisions.audit.rows import Row, text_digest
+from rationale_service.decisions.audit.signatures import PrivateKey
+from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.errors import ConflictError
+
+
+def months_ago(months: int, now: datetime | None = None) -> str:
+    """Return a time as `RecordedDecision.time`; the last day of a month that is too short."""
+    now = now or datetime.now(UTC)
+    years, month = divmod(now.month - 1 - months, 12)
+    year = max(now.year + years, datetime.min.year)
+    day = min(now.day, calendar.monthrange(year, month + 1)[1])
+    return now.replace(year=year, month=month + 1, day=day).isoformat(timespec="microseconds")
+
+
+def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
+    """Delete the key of a decision's sealed inputs; the row stays, and nobody can read them again.
+
+    Args:
+        key: signs the record of it.
+
+    Raises:
+        UnknownResourceError: there is no such decision.
+        ConflictError: its inputs are not sealed, or their key is gone already, or another's.
+        StateUnavailableError: the trail cannot be written.
+    """
+    row = row_of(store, decision)
+    if row["kept"] != "sealed":
+        raise ConflictError(
+            f"the inputs of decision {decision} are kept {row['kept']}: only sealed ones can be erased, and "
+            "the chain would show it if they were deleted"
+        )
+    if row["wrapped"] is not None and text_digest(row["wrapped"]) != row["key_digest"]:
+        raise ConflictError(
+            f"the key of decision {decision} is not its own, and to delete it would erase nothing: see "
+            "`rationale audit verify`"
+        )
+    time = datetime.now(UTC).isoformat(timespec="microseconds")
+    if store.erase(decision, time, key.sign(erasure_of(row, time))):
+        return
+    if row_of(store, decision)["erased"] is None:
+        raise ConflictError(
+            f"the key of decision {decision} is gone, and nobody recorded that it was erased: see `rationale "
+            "audit verify`"
+        )
+    raise ConflictError(f"the inputs of decision {decision} were erased before")
+
+
+def erasure_of(row: Row, time: str) -> dict[str, Any]:
+    """Return what is signed of an erasure: of this row alone."""
+    return {"erased": {name: row[name] for name in ("chain", "sequence", "hash", "id")}, "time": time}

@@ -1,0 +1,251 @@
+"""The rows of a trail: what they keep of a decision's inputs, and how they are chained.
+
+Inputs are kept as they are, as a keyed digest, or sealed with a key of each row's own. What an applicant told
+is in the instance and in the values that reasons name; both are kept the same way.
+
+Each row holds the digest of the one before, so that none can change or go unseen. It is the SHA-256 of a JSON
+array, without spaces, in UTF-8: of the row's place, its time, and the digest of all else. So a checkpoint can
+show when a row was made that is there no more, and no more of it. Whoever has the table can compute both
+without Rationale.
+"""
+
+import base64
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import repeat
+from pathlib import Path
+from typing import Any, Literal
+
+from rationale.errors import InvalidOptionError
+
+GENESIS = "0" * 64  # what the first row of a chain follows
+PLACED = ("chain", "sequence", "previous", "time", "content")
+CONTENT = (
+    *("id", "model", "version", "caller", "request_id", "latency_ms", "answer", "runtime", "kept", "inputs"),
+    *("key_digest", "idempotency_key", "place"),
+)
+
+# As it is written, the columns of `audit_decisions`. As it is read, also `wrapped`, the key of its sealed
+# inputs, and of their erasure `erased`, the time, and `signature`; None where there is none.
+Row = Mapping[str, Any]
+
+Kept = Literal["plain", "hashed", "sealed"]
+Instance = Mapping[str, Any]
+_LEAST_BYTES = 32
+_NONCE = 12
+_OF_VALUE = ("value", "category", "shown")  # of a reason, what tells the applicant's value
+
+
+class WrongInstanceError(InvalidOptionError):
+    """It is not the instance that was decided on."""
+
+
+class ErasedError(InvalidOptionError):
+    """The key of these inputs was deleted."""
+
+
+class Inputs:
+    """Keeps and shows inputs.
+
+    hashed: the HMAC-SHA256 of the instance. Values of reasons are encrypted by a key that follows from the
+        instance: whoever gives it again sees them again.
+    sealed: AES-256-GCM by a random key, which is itself encrypted by the key of the file.
+    """
+
+    def __init__(self, kept: Kept = "plain", key_file: Path | None = None) -> None:
+        """Read the key file, where there is one.
+
+        Raises InvalidOptionError: no key, one that is too short, or no library for it.
+        """
+        self.kept = kept
+        self._key = None if key_file is None else _read(key_file)
+        if kept != "plain":
+            _cipher(bytes(32))
+            self._derived("check")
+
+    def keep(self, decision: str, instance: Instance, values: list[Any]) -> tuple[str, str | None]:
+        """Return what goes into the row of a decision, and the key that goes next to it, if there is one."""
+        if self.kept == "plain":
+            return _json({"instance": instance, "values": values}), None
+        if self.kept == "hashed":
+            box = _seal(self._by_instance("values", instance), _json(values), decision)
+            return _json({"hmac": self._by_instance("hmac", instance).hex(), "values": box}), None
+        key = os.urandom(32)
+        box = _seal(key, _json({"instance": instance, "values": values}), decision)
+        return box, _seal(self._derived("wrap"), base64.b64encode(key).decode(), decision)
+
+    def show(
+        self, decision: str, kept: str, text: str, wrapped: str | None, instance: Instance | None = None
+    ) -> tuple[Instance | None, list[Any] | None]:
+        """Return the instance and the values; None where they were hashed and nobody gives the instance.
+
+        Args:
+            instance: what the caller says that it was.
+
+        Raises:
+            WrongInstanceError: it was not.
+            ErasedError: they were sealed, and their key was deleted.
+            InvalidOptionError: they need another key file than there is.
+        """
+        if kept == "hashed":
+            if instance is None:
+                return None, None
+            stored = json.loads(text)
+            if not hmac.compare_digest(self._by_instance("hmac", instance).hex(), stored["hmac"]):
+                raise WrongInstanceError(
+                    f"decision {decision} was on another instance, or hashed with another key"
+                )
+            return instance, json.loads(self._open("values", instance, stored["values"], decision))
+        if kept == "sealed":
+            if wrapped is None:
+                raise ErasedError(f"the inputs of decision {decision} were erased")
+            key = _unseal(self._derived("wrap"), wrapped, decision)
+            text = _unseal(base64.b64decode(key), text, decision)
+        stored = json.loads(text)
+        if instance is not None and canonical(instance) != canonical(stored["instance"]):
+            raise WrongInstanceError(f"decision {decision} was on another instance")
+        return stored["instance"], stored["values"]
+
+    def _open(self, label: str, instance: Instance, box: str, decision: str) -> str:
+        return _unseal(self._by_instance(label, instance), box, decision)
+
+    def _by_instance(self, label: str, instance: Instance) -> bytes:
+        return hmac.digest(self._derived(label), canonical(instance).encode(), "sha256")
+
+    def _derived(self, label: str) -> bytes:
+        """Derive a key for one use, so that none serves two."""
+        if self._key is None:
+            raise InvalidOptionError(
+                "these inputs need a key: name its file in audit_key_file (RATIONALE_AUDIT_KEY_FILE); "
+                "`openssl rand -base64 32` makes one"
+            )
+        return hmac.digest(self._key, b"rationale audit " + label.encode(), "sha256")
+
+
+def canonical(instance: Instance) -> str:
+    """Return one text for whatever order the members came in."""
+    return json.dumps(instance, sort_keys=True, separators=(",", ":"))
+
+
+def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
+    """Return the answer with None for what each reason says of the applicant.
+
+    What it says is added to `values`, in order.
+    """
+    reasons = answer.get("reasons", ())
+    values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
+    return {**answer, "reasons": [{**reason, **_of_value(reason, repeat(None))} for reason in reasons]}
+
+
+def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
+    """Put together what `without_values` took apart."""
+    return {**answer, "reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
+
+
+def _of_value(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
+    return {name: next(values) for name in _OF_VALUE if name in reason}
+
+
+def _json(content: Any) -> str:
+    return json.dumps(content, separators=(",", ":"))
+
+
+def _read(file: Path) -> bytes:
+    try:
+        key = file.read_bytes().strip()
+    except OSError as error:
+        raise InvalidOptionError(f"cannot read the audit trail's key, {file}: {error.strerror}") from error
+    if len(key) < _LEAST_BYTES:
+        raise InvalidOptionError(
+            f"the key of the audit trail, {file}, has {len(key)} bytes, and {_LEAST_BYTES} are the least: "
+            "`openssl rand -base64 32` makes one"
+        )
+    return key
+
+
+def _cipher(key: bytes) -> Any:
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ImportError as error:
+        raise InvalidOptionError(
+            "hashed and sealed inputs need the library cryptography: pip install 'rationale[audit]'"
+        ) from error
+    return AESGCM(key)
+
+
+def _seal(key: bytes, text: str, decision: str) -> str:
+    """Seal for this decision alone: under another id it does not open."""
+    nonce = os.urandom(_NONCE)
+    return base64.b64encode(nonce + _cipher(key).encrypt(nonce, text.encode(), decision.encode())).decode()
+
+
+def _unseal(key: bytes, box: str, decision: str) -> str:
+    """Open a sealed box. Raises InvalidOptionError."""
+    cipher = _cipher(key)
+    from cryptography.exceptions import InvalidTag
+
+    raw = base64.b64decode(box)
+    try:
+        text: bytes = cipher.decrypt(raw[:_NONCE], raw[_NONCE:], decision.encode())
+    except InvalidTag as error:
+        raise InvalidOptionError(
+            f"the inputs of decision {decision} do not open: they were sealed with another key than that of "
+            "audit_key_file, or altered"
+        ) from error
+    return text.decode()
+
+
+# --- chains ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Head:
+    """The end of a chain: the number and the digest of its last row."""
+
+    chain: str
+    sequence: int = 0
+    hash: str = GENESIS
+
+    def append(self, row: Row) -> tuple[dict[str, Any], "Head"]:
+        """Return the row with its place in the chain, and the chain's new end."""
+        linked = {**row, "chain": self.chain, "sequence": self.sequence + 1, "previous": self.hash}
+        linked["hash"] = digest(linked)
+        return linked, Head(self.chain, self.sequence + 1, linked["hash"])
+
+
+def new_chain() -> Head:
+    return Head(secrets.token_hex(16))
+
+
+def checkpoint_of(row: Row) -> dict[str, Any]:
+    """Return what shows that a row was there, and when it was made."""
+    kept = ("chain", "sequence", "hash", "previous", "time")
+    return {**{name: row[name] for name in kept}, "content": content_digest(row)}
+
+
+def digest(row: Row) -> str:
+    """Return the digest of all but the row's own `hash`."""
+    return placed_digest({**row, "content": content_digest(row)})
+
+
+def content_digest(row: Row) -> str:
+    """Return the digest of what a checkpoint does not keep."""
+    return _digest([row[name] for name in CONTENT])
+
+
+def placed_digest(checkpoint: Row) -> str:
+    """Return the digest of a row, from what a checkpoint keeps of it."""
+    return _digest([checkpoint[name] for name in PLACED])
+
+
+def text_digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _digest(columns: Sequence[Any]) -> str:
+    return text_digest(json.dumps(columns, ensure_ascii=False, separators=(",", ":")))

@@ -1,0 +1,185 @@
+"""A trail in SQLite or PostgreSQL: how it is opened, read and written, and what is reported when it fails."""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Select, delete, func, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from rationale_service.database import Database, Schema
+from rationale_service.decisions.audit.rows import Row, checkpoint_of
+from rationale_service.decisions.audit.store import Chain, ChainEnds, DuplicateError
+from rationale_service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
+from rationale_service.errors import StateUnavailableError
+
+_READ_AT_ONCE = 500  # rows
+_PRUNED_AT_ONCE = 2000  # rows of one transaction: decisions wait for it
+_SCHEMA = Schema(
+    name="audit trail",
+    setting="setting audit (RATIONALE_AUDIT) must be off, or",
+    migrations=Path(__file__).parent / "migrations",
+    versions="audit_version",
+    lock=0x7261_7469,
+)
+
+
+class SqlStore(Database):
+    """An `AuditStore` in SQLite or PostgreSQL. Connections are made when they are needed."""
+
+    def __init__(self, where: str | Path, *, is_made: bool = True) -> None:
+        """Name the database; connections are made later. Arguments and errors are those of `Database`."""
+        super().__init__(where, _SCHEMA, is_made=is_made)
+
+    def append(self, rows: Sequence[Row], keys: Mapping[str, str]) -> None:
+        try:
+            with self.writing() as connection:
+                connection.execute(insert(decisions), [dict(row) for row in rows])
+                if keys:
+                    wrapped = [{"id": decision, "wrapped": key} for decision, key in keys.items()]
+                    connection.execute(insert(input_keys), wrapped)
+        except IntegrityError as error:
+            raise DuplicateError(str(error.orig)) from error
+
+    def read(self, decision: str) -> Row | None:
+        with self.reading() as connection:
+            return next(_read(connection, _rows().where(decisions.c.id == decision)), None)
+
+    def find(self, model: str, caller: str, key: str) -> list[Row]:
+        table = decisions.c
+        query = _rows().where(table.model == model, table.caller == caller, table.idempotency_key == key)
+        with self.reading() as connection:
+            return list(_read(connection, query.order_by(table.place)))
+
+    def in_order(self, since: str | None, until: str | None, model: str | None) -> Iterator[Row]:
+        table = decisions.c
+        query = _rows().order_by(table.time, table.chain, table.sequence)
+        if since is not None:
+            query = query.where(table.time >= since)
+        if until is not None:
+            query = query.where(table.time < until)
+        if model is not None:
+            query = query.where(table.model == model)
+        with self.reading() as connection:
+            yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
+
+    def chains(self) -> Iterator[Chain]:
+        with self.reading() as connection:
+            pruned = _checkpoints(connection)
+            names = {*connection.execute(select(decisions.c.chain).distinct()).scalars(), *pruned}
+            connection = connection.execution_options(yield_per=_READ_AT_ONCE)
+            for name in sorted(names):
+                query = _rows().where(decisions.c.chain == name).order_by(decisions.c.sequence)
+                yield Chain(name, pruned.get(name), _read(connection, query))
+
+    def ends(self) -> list[ChainEnds]:
+        table = decisions.c
+        ends = select(table.chain, func.max(table.sequence).label("last")).group_by(table.chain).subquery()
+        is_end = (table.chain == ends.c.chain) & (table.sequence == ends.c.last)
+        erased: dict[str, list[int]] = {}
+        with self.reading() as connection:
+            pruned = _checkpoints(connection)
+            last = {row["chain"]: row for row in _read(connection, select(decisions).join(ends, is_end))}
+            query = select(table.chain, table.sequence).join(erasures, table.id == erasures.c.id)
+            for chain, sequence in connection.execute(query.order_by(table.sequence)):
+                erased.setdefault(chain, []).append(sequence)
+        return [
+            ChainEnds(name, pruned.get(name), last.get(name), tuple(erased.get(name, ())))
+            for name in sorted({*pruned, *last})
+        ]
+
+    def prune(self, before: str) -> int:
+        table = decisions.c
+        with self.administering() as connection:
+            old = connection.execute(select(table.chain).where(table.time < before).distinct())
+            for chain in old.scalars().all():
+                begins = select(table.sequence, table.time).where(table.chain == chain)
+                first = connection.execute(begins.order_by(table.sequence).limit(1)).one()
+                if first.time < before:
+                    return _prune(connection, chain, first.sequence, before)
+        return 0
+
+    def erase(self, decision: str, time: str, signature: str) -> bool:
+        with self.administering() as connection:  # the row is not pruned meanwhile
+            is_recorded = connection.execute(select(erasures.c.id).where(erasures.c.id == decision)).first()
+            deleted = connection.execute(delete(input_keys).where(input_keys.c.id == decision)).rowcount
+            if deleted and not is_recorded:
+                record = {"id": decision, "time": time, "signature": signature}
+                connection.execute(insert(erasures).values(record))
+        self.forget()
+        return bool(deleted)
+
+    def add_act(self, make: Callable[[Row | None], Row]) -> None:
+        with self.administering() as connection:
+            last = next(_read(connection, select(acts).order_by(acts.c.number.desc()).limit(1)), None)
+            connection.execute(insert(acts).values(dict(make(last))))
+
+    def acts(self, since: str | None = None, until: str | None = None) -> Iterator[Row]:
+        query = select(acts).order_by(acts.c.number)
+        if since is not None:
+            query = query.where(acts.c.time >= since)
+        if until is not None:
+            query = query.where(acts.c.time < until)
+        with self.reading() as connection:
+            yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
+
+    def probe(self) -> None:
+        with self.writing() as connection:
+            if self.is_sqlite:  # a row that is taken back would not reach the disk
+                connection.exec_driver_sql("PRAGMA user_version = 0")
+            else:
+                with connection.begin_nested() as taken_back:
+                    connection.execute(insert(input_keys), {"id": secrets.token_hex(16), "wrapped": ""})
+                    taken_back.rollback()
+
+    def forget(self) -> None:
+        """Overwrite what was deleted in SQLite's journal too; PostgreSQL does so at its next VACUUM.
+
+        Raises:
+            StateUnavailableError: somebody reads, so that the journal cannot be overwritten.
+        """
+        if not self.is_sqlite:
+            return
+        with self.reading() as connection:
+            driver: Any = connection.connection.driver_connection
+            is_busy, *_ = driver.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if is_busy:
+            raise StateUnavailableError(
+                "what was deleted is still in the journal, which somebody reads (an export, a backup?): ask "
+                "again when that is over"
+            )
+
+
+def _rows() -> Select[Any]:
+    """Return the query of rows as `AuditStore` gives them."""
+    joined = decisions.outerjoin(input_keys, decisions.c.id == input_keys.c.id)
+    joined = joined.outerjoin(erasures, decisions.c.id == erasures.c.id)
+    columns = (decisions, input_keys.c.wrapped, erasures.c.time.label("erased"), erasures.c.signature)
+    return select(*columns).select_from(joined)
+
+
+def _read(connection: Connection, query: Select[Any]) -> Iterator[Row]:
+    for row in connection.execute(query).mappings():
+        yield dict(row)
+
+
+def _checkpoints(connection: Connection) -> dict[str, Row]:
+    return {row["chain"]: row for row in _read(connection, select(checkpoints))}
+
+
+def _prune(connection: Connection, chain: str, first: int, before: str) -> int:
+    table = decisions.c
+    of_chain, end = table.chain == chain, first + _PRUNED_AT_ONCE
+    kept = select(func.min(table.sequence)).where(of_chain, table.sequence < end, table.time >= before)
+    last = (connection.execute(kept).scalar() or end) - 1
+    gone = of_chain & (table.sequence <= last)
+    end_of_gone = select(decisions).where(gone).order_by(table.sequence.desc()).limit(1)
+    connection.execute(delete(checkpoints).where(checkpoints.c.chain == chain))
+    (row,) = _read(connection, end_of_gone)
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    connection.execute(insert(checkpoints).values(**checkpoint_of(row), pruned=now))
+    for by_id in (input_keys, erasures):
+        connection.execute(delete(by_id).where(by_id.c.id.in_(select(table.id).where(gone))))
+    return connection.execute(delete(decisions).where(gone)).rowcount

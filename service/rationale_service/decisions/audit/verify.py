@@ -1,0 +1,171 @@
+"""Holds every row against its digest and the row before it, and chains against heads that were signed.
+
+What is gone is held against its evidence: rows against a checkpoint that shows how old they were, keys of
+inputs against a signed record of their erasure.
+"""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rationale_service.decisions.audit.heads import SignedHead
+from rationale_service.decisions.audit.retention import erasure_of
+from rationale_service.decisions.audit.rows import GENESIS, Head, Row, digest, placed_digest, text_digest
+from rationale_service.decisions.audit.signatures import PublicKey, signed_by_one
+from rationale_service.decisions.audit.store import AuditStore, Chain
+
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Where a chain is not as it was written."""
+
+    chain: str
+    sequence: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"chain {self.chain}, row {self.sequence}: {self.what}"
+
+
+def verify(
+    store: AuditStore,
+    signed: Sequence[SignedHead] = (),
+    kept_since: str | None = None,
+    keys: Sequence[PublicKey] = (),
+) -> Iterator[Fault | int]:
+    """Walk all chains as they are at one moment.
+
+    Args:
+        signed: heads that chains must still hold.
+        kept_since: the time before which rows may be pruned; None: none may be.
+        keys: by one of which each erasure must be signed; without any, signatures are not looked at.
+
+    Yields:
+        Faults, and in between how many rows were read.
+
+    Raises:
+        StateUnavailableError: the trail cannot be read.
+    """
+    heads: dict[str, list[SignedHead]] = {}
+    for head in signed:
+        heads.setdefault(head.chain, []).append(head)
+    read = 0
+    gone = (Chain(name, None, iter(())) for name in sorted(heads))
+    for chain in itertools.chain(store.chains(), gone):
+        for found in _walk(chain, heads.pop(chain.name, []), kept_since, keys):
+            if found is None:
+                read += 1
+                if read % _AT_ONCE == 0:
+                    yield read
+            else:
+                yield found
+    yield read
+
+
+def _walk(
+    chain: Chain, signed: Sequence[SignedHead], kept_since: str | None, keys: Sequence[PublicKey]
+) -> Iterator[Fault | None]:
+    """Yield faults, and None for each row."""
+    beginning, of_checkpoint = _beginning(chain, kept_since)
+    yield from of_checkpoint
+    last, hashes, erased = beginning, {head.sequence: "" for head in signed}, set[int]()
+    if beginning.sequence in hashes:
+        hashes[beginning.sequence] = beginning.hash
+    for row in chain.rows:
+        yield from _faults(row, last)
+        yield from _of_key(row, keys)
+        yield None
+        last = Head(chain.name, row["sequence"], row["hash"])
+        if last.sequence in hashes:
+            hashes[last.sequence] = last.hash
+        if row["signature"] is not None:
+            erased.add(last.sequence)
+    of_heads = [
+        fault
+        for head in signed
+        for fault in (
+            *_of_beginning(head, beginning, kept_since),
+            *_of_end(head, last, hashes[head.sequence]),
+            *_of_erasures(head, beginning, erased),
+        )
+    ]
+    yield from (fault for fault in dict.fromkeys(of_heads) if fault not in of_checkpoint)
+
+
+def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]:
+    """Return the row behind which a chain begins, and what is wrong with its checkpoint."""
+    found = chain.checkpoint
+    if found is None:
+        return Head(chain.name, 0, GENESIS), []
+    sequence, faults = found["sequence"], list[Fault]()
+    if placed_digest(found) != found["hash"]:
+        what = "has a checkpoint that was altered: it does not have its digest"
+        faults.append(Fault(chain.name, sequence, what))
+    if kept_since is None or found["time"] >= kept_since:
+        faults.append(_too_early(chain.name, sequence, found["time"]))
+    return Head(chain.name, sequence, found["hash"]), faults
+
+
+def _too_early(chain: str, sequence: int, time: str) -> Fault:
+    return Fault(chain, sequence, f"is of {time}, and was pruned before its time")
+
+
+def _of_beginning(head: SignedHead, beginning: Head, kept_since: str | None) -> Iterator[Fault]:
+    chain, begins = head.chain, beginning.sequence + 1
+    if begins < head.first:
+        yield Fault(chain, begins, f"was pruned, up to row {head.first - 1}, when the head was signed")
+    elif begins == head.first and beginning.hash != head.before:
+        yield Fault(chain, begins - 1, "has another checkpoint than when the head was signed")
+    if head.sequence < begins and (kept_since is None or head.time >= kept_since):
+        yield _too_early(chain, head.sequence, head.time)
+
+
+def _of_end(head: SignedHead, last: Head, hash_now: str) -> Iterator[Fault]:
+    """Find the faults of the trail's end.
+
+    Args:
+        hash_now: of the row that the head was made of, "" where it is not there.
+    """
+    if head.sequence > last.sequence:
+        what = f"is gone, and all up to row {head.sequence}, of which there is a signed head"
+        yield Fault(head.chain, last.sequence + 1, what)
+    elif hash_now not in ("", head.hash):
+        what = "is not the row of the signed head: the chain was written anew"
+        yield Fault(head.chain, head.sequence, what)
+
+
+def _of_erasures(head: SignedHead, beginning: Head, erased: set[int]) -> Iterator[Fault]:
+    for sequence in head.erased:
+        if sequence > beginning.sequence and sequence not in erased:
+            what = "was erased when the head was signed, and no record says so now"
+            yield Fault(head.chain, sequence, what)
+
+
+def _faults(row: Row, last: Head) -> Iterator[Fault]:
+    chain, sequence, expected = row["chain"], row["sequence"], last.sequence + 1
+    if sequence > expected:
+        gone = f"rows {expected} to {sequence - 1} are" if sequence > expected + 1 else f"row {expected} is"
+        yield Fault(chain, expected, f"{gone} removed")
+    elif sequence < expected:
+        yield Fault(chain, sequence, "stands before what was pruned: it was inserted")
+    elif row["previous"] != last.hash:
+        yield Fault(chain, sequence, "does not follow the row before it: one of them was replaced")
+    if digest(row) != row["hash"]:
+        yield Fault(chain, sequence, "was altered: it does not have its digest")
+
+
+def _of_key(row: Row, keys: Sequence[PublicKey]) -> Iterator[Fault]:
+    """Yield what is wrong with the key of a row's inputs, or with the record that it was erased."""
+    chain, sequence, wrapped, is_erased = row["chain"], row["sequence"], row["wrapped"], row["erased"]
+    if wrapped is None and row["key_digest"] is not None and is_erased is None:
+        yield Fault(chain, sequence, "has lost the key of its inputs, and no record says that it was erased")
+    if wrapped is not None and is_erased is not None:
+        yield Fault(chain, sequence, "was erased, and the key of its inputs is there again")
+    elif wrapped is not None and text_digest(wrapped) != row["key_digest"]:
+        yield Fault(chain, sequence, "has another key of its inputs than it was written with")
+    if is_erased is None or not keys:
+        return
+    if not signed_by_one(keys, erasure_of(row, is_erased), row["signature"]):
+        yield Fault(chain, sequence, "was erased by a record that the public key did not sign")

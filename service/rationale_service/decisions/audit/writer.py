@@ -1,0 +1,300 @@
+"""The trail as the gateway uses it: one thread that writes for all requests.
+
+What waits when the thread is free goes to the disk together: many requests share one wait for it. Where
+nothing comes, the thread looks from time to time whether it could write, so that the gateway knows before its
+callers do. The database's libraries are loaded by the thread, so that a gateway that decides nothing has none
+of them.
+"""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from rationale.errors import InvalidOptionError, RationaleError
+from rationale_service.decisions.audit.acts import ActLog
+from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
+from rationale_service.errors import QueueFullError, ServiceError, StateUnavailableError
+from rationale_service.observability.metrics import AuditMetrics, Metrics
+from rationale_service.settings import OFF, Settings
+
+if TYPE_CHECKING:
+    from rationale_service.decisions.audit.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+_DAY_S = 86_400
+_LOOK_S = 10.0  # after a write or a look that succeeded
+_LOOK_AGAIN_S = 2.0  # after one that did not
+_PRUNE_AGAIN_S = 600.0
+_LOG_S = 60.0  # between two lines on the same
+_OPENING_S = 5.0  # that a start waits for
+_NOT_OPEN = "the audit trail is not open yet"
+_READERS = 2
+_Answer = Sequence[RecordedDecision]
+_Job = tuple[_Answer, "Future[_Answer]"]
+
+
+class DatabaseTrail:
+    """An `AuditTrail` in a database."""
+
+    def __init__(
+        self, open_ledger: Callable[[], "Ledger"], settings: Settings, metrics: AuditMetrics
+    ) -> None:
+        """Prepare a writer; `start` begins its thread.
+
+        Args:
+            open_ledger: called by the thread; what it raises refuses decisions, until it does not.
+        """
+        self._metrics = metrics
+        self._outage = _Outage(metrics)
+        self._looked: Future[None] = Future()
+        self._open = open_ledger
+        self._months = settings.audit_retention_months
+        self._patience_s = settings.drain_timeout_s
+        self._jobs: queue.Queue[_Job | None] = queue.Queue(settings.max_queue_size)
+        self._searches = threading.BoundedSemaphore(settings.max_queue_size)
+        self._readers = ThreadPoolExecutor(_READERS, "audit-reader")
+        self._ledger: Ledger | None = None
+        self._opening = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Open the trail now, making it where it is missing, and not by its first use."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
+            self._thread.start()
+
+    async def opened(self) -> None:
+        if self._thread is not None:
+            await asyncio.wait([asyncio.wrap_future(self._looked)], timeout=_OPENING_S)
+
+    @property
+    def fault(self) -> str | None:
+        if self._thread is not None and not self._looked.done():
+            return _NOT_OPEN
+        return self._outage.reason
+
+    async def find(
+        self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
+    ) -> _Answer:
+        self.start()
+        if not self._searches.acquire(blocking=False):
+            raise _full()
+
+        def search() -> _Answer:
+            with self._refusing(1):
+                return self._opened().find(model, caller, key, instances)
+
+        search_ended = self._readers.submit(search)
+        search_ended.add_done_callback(lambda _: self._searches.release())
+        return await asyncio.wrap_future(search_ended)
+
+    async def record(self, decisions: _Answer) -> _Answer:
+        if not decisions:
+            return decisions
+        self.start()
+        written: Future[_Answer] = Future()
+        self._metrics.waiting(len(decisions))
+        written.add_done_callback(lambda _: self._metrics.waiting(-len(decisions)))
+        try:
+            self._jobs.put_nowait((decisions, written))
+        except queue.Full as error:
+            written.cancel()
+            raise _full() from error
+        return await asyncio.wrap_future(written)
+
+    async def stop(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            await asyncio.to_thread(self._stop, thread)
+        self._readers.shutdown(wait=False, cancel_futures=True)
+
+    def _stop(self, thread: threading.Thread) -> None:
+        end_s = time.monotonic() + self._patience_s
+        with contextlib.suppress(queue.Full):
+            self._jobs.put(None, timeout=self._patience_s)
+        thread.join(max(end_s - time.monotonic(), 0))
+        if self._ledger is not None and not thread.is_alive():
+            self._ledger.close()
+
+    def _opened(self) -> "Ledger":
+        with self._opening:
+            if self._ledger is None:
+                try:
+                    self._ledger = self._open()
+                except RationaleError:
+                    raise
+                except Exception as error:  # such as a library that cannot be read without a descriptor
+                    raise StateUnavailableError(
+                        f"the audit trail cannot be opened: {_line(error)}"
+                    ) from error
+            return self._ledger
+
+    def _run(self) -> None:
+        look_s = prune_s = time.monotonic()
+        while True:
+            jobs = self._taken(min(look_s, prune_s))
+            is_due = time.monotonic() >= look_s
+            if jobs:
+                self._write([job for job in jobs if job is not None])
+            elif is_due:
+                self._look()
+            if None in jobs:
+                return
+            if jobs or is_due:
+                look_s = time.monotonic() + (_LOOK_S if self._outage.reason is None else _LOOK_AGAIN_S)
+                if not self._looked.done():
+                    self._looked.set_result(None)
+            if time.monotonic() >= prune_s:
+                prune_s = time.monotonic() + self._prune()
+
+    def _taken(self, due_s: float) -> list[_Job | None]:
+        """Return all that waits; none where there is nothing until the next look at what is too old."""
+        jobs: list[_Job | None] = []
+        with contextlib.suppress(queue.Empty):
+            jobs.append(self._jobs.get(timeout=max(due_s - time.monotonic(), 0)))
+            while jobs[-1] is not None:
+                jobs.append(self._jobs.get_nowait())
+        return jobs
+
+    def _write(self, jobs: Sequence[_Job]) -> None:
+        waited_for = [job for job in jobs if job[1].set_running_or_notify_cancel()]
+        if not waited_for:
+            return
+        began_s = time.monotonic()
+        try:
+            with self._refusing(len(waited_for)):
+                answers = self._opened().append([decisions for decisions, _ in waited_for])
+        except BaseException as error:
+            self._metrics.write_failed()
+            for _, written in waited_for:
+                written.set_exception(error)
+            return
+        self._metrics.write_s(time.monotonic() - began_s)
+        self._outage.end()
+        for (_, written), answer in zip(waited_for, answers, strict=True):
+            if isinstance(answer, ServiceError):
+                written.set_exception(answer)
+            else:
+                written.set_result(answer)
+
+    def _look(self) -> None:
+        """Find out whether a decision could be written."""
+        try:
+            with self._refusing(0):
+                self._opened().store.probe()
+        except StateUnavailableError:
+            return
+        except Exception as error:  # the thread has decisions to write
+            self._outage.begin(_line(error), 0)
+            return
+        self._outage.end()
+
+    def _prune(self) -> float:
+        """Delete what is too old; returns when to do so again.
+
+        It is at most so much that decisions do not wait long.
+        """
+        if self._outage.reason is not None:
+            return _LOOK_AGAIN_S
+        if not self._months:
+            return _DAY_S
+        try:
+            from rationale_service.decisions.audit.retention import months_ago
+
+            return 0 if self._opened().store.prune(months_ago(self._months)) else _DAY_S
+        except Exception as error:  # the thread has decisions to write
+            log.error("the audit trail could not be pruned, which is tried again: %s", _line(error))
+            return _PRUNE_AGAIN_S
+
+    @contextlib.contextmanager
+    def _refusing(self, requests: int) -> Iterator[None]:
+        """Callers learn that the trail is not there, the log why: it may name machines."""
+        try:
+            yield
+        except (StateUnavailableError, InvalidOptionError) as error:
+            self._outage.begin(str(error), requests)
+            raise StateUnavailableError(
+                "the audit trail is not available, and no decision is answered without it: try again later", 5
+            ) from error
+
+
+class _Outage:
+    """Whether decisions are refused, and since when: in the log once, then once a minute with how many."""
+
+    def __init__(self, metrics: AuditMetrics) -> None:
+        self.reason: str | None = None
+        self._metrics = metrics
+        self._turn = threading.Lock()
+        self._refused = 0
+        self._logged_s: float | None = None
+        self._is_in_log = False
+
+    def begin(self, reason: str, refused: int) -> None:
+        """Or it goes on: `refused` requests more."""
+        with self._turn:
+            is_new = self.reason is None
+            self.reason = reason
+            self._refused += refused
+            self._metrics.unavailable(1)
+            now_s = time.monotonic()
+            was_long_ago = self._logged_s is None or now_s - self._logged_s >= _LOG_S
+            if was_long_ago and (is_new or refused):
+                self._is_in_log, self._logged_s = True, now_s
+                log.error("decisions are refused: %s%s", reason, self._counted())
+
+    def end(self) -> None:
+        if self.reason is None:
+            return
+        with self._turn:
+            self.reason = None
+            self._metrics.unavailable(0)
+            if self._is_in_log:
+                self._is_in_log = False
+                log.warning("the audit trail is back, and decisions are recorded again%s", self._counted())
+
+    def _counted(self) -> str:
+        """Return those that no line has reported yet."""
+        refused, self._refused = self._refused, 0
+        return f" ({refused} refused since the line before)" if refused else ""
+
+
+def _line(error: Exception) -> str:
+    """Describe what went wrong, without what it went wrong in."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _full() -> QueueFullError:
+    return QueueFullError("too many decisions wait for the audit trail")
+
+
+def trail_of(settings: Settings, metrics: AuditMetrics | None = None) -> AuditTrail:
+    """Return the audit trail that the settings name.
+
+    Raises InvalidOptionError: the URL or the key file makes no sense, or a library for them is missing.
+    """
+    if settings.audit is not None and settings.audit.get_secret_value() == OFF:
+        return NoTrail()
+    if settings.audit is not None or settings.audit_inputs != "plain" or settings.audit_key_file is not None:
+        _ledger(settings)  # faults are told before anything is served
+    return DatabaseTrail(lambda: _ledger(settings), settings, metrics or Metrics().audit)
+
+
+def act_log_of(settings: Settings) -> ActLog:
+    """Return the log of administrators' acts, in the trail that the settings name. Raises as `trail_of`."""
+    if settings.audit is not None and settings.audit.get_secret_value() == OFF:
+        return ActLog(None)
+    return ActLog(lambda: _ledger(settings).store)
+
+
+def _ledger(settings: Settings) -> "Ledger":
+    from rationale_service.decisions.audit.ledger import open_ledger
+
+    return open_ledger(settings, is_made=True)

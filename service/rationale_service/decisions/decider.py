@@ -1,0 +1,332 @@
+"""`:decide`: instances in, decisions with reasons out, each written before it is answered.
+
+How far the last decisions drift from the references is counted, as the population stability of a window.
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from rationale.decisions.decide import NoReasonsError, decide
+from rationale.decisions.domain import outside
+from rationale.decisions.drift import SCORE, stability
+from rationale.decisions.rows import explained_rows, profile_of, values_of
+from rationale.manifest import Classes, Manifest
+from rationale.profile import KnockOut
+from rationale_service.decisions.stability import demand_comparisons, with_survival
+from rationale_service.decisions.trail import AuditTrail, RecordedDecision
+from rationale_service.errors import (
+    DeadlineError,
+    MalformedError,
+    ServiceError,
+    StateUnavailableError,
+    UndecidedError,
+)
+from rationale_service.handlers import Call, Read, Verb, open_request
+from rationale_service.inference.checks import Faults
+from rationale_service.inference.dataplane import DataPlane
+from rationale_service.inference.features import form_of, to_tensors
+from rationale_service.inference.request import InferenceRequest
+from rationale_service.observability.context import current
+from rationale_service.observability.metrics import Metrics
+from rationale_service.repository.entry import Entry
+from rationale_service.repository.registry import ModelRegistry
+from rationale_service.security import keys
+from rationale_service.tensors import Tensors, json_type_name
+
+_AT_ONCE = 32  # rows that are decided before others get their turn
+WINDOW = 1000  # decisions
+LEAST = 200  # figures of fewer decisions are 0: chance alone would make 9/200
+REFRESH_S = 1.0  # counting a decision takes microseconds, the figures of 100 features a millisecond
+_KEY = re.compile(r"[!-~]{1,255}")
+Instance = Mapping[str, Any]
+
+
+class Drift:
+    """Windows of the last decisions of each model, in this process."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._windows: dict[str, _Window] = {}
+
+    def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Count members of `decisions`; where another entry decides, the model's window begins anew."""
+        decided, model = profile_of(manifest), manifest.model
+        made_by = (manifest.digests.explanation, decided.digest)
+        window = self._windows.get(model)
+        if window is None or window.made_by != made_by:
+            if window is not None:
+                self._metrics.drifted(model, 0, dict.fromkeys(window.classes, 0.0))
+            window = self._windows[model] = _Window(made_by, decided.classes)
+        if not window.classes:
+            return
+        for answer in answers:
+            window.add(answer["score"], answer["attributions"])
+        now = time.monotonic()
+        if now >= window.due_s:
+            window.due_s = now + REFRESH_S
+            self._metrics.drifted(model, len(window), window.figures())
+
+
+class _Window:
+    """The classes of the last decisions, and how many of them are in each."""
+
+    def __init__(self, made_by: tuple[str, str], classes: Mapping[str, Classes]) -> None:
+        self.made_by, self.classes, self.due_s = made_by, classes, 0.0
+        self._keys = tuple(classes)
+        most = max((len(one.bounds) for one in classes.values()), default=0)
+        self._bounds = np.full((len(classes), most), np.inf)
+        for row, one in zip(self._bounds, classes.values(), strict=True):
+            row[: len(one.bounds)] = one.bounds
+        self._counts = np.zeros((len(classes), most + 1), int)
+        self._indices = np.arange(len(classes))
+        self._last: deque[np.ndarray] = deque()
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def add(self, score: float, attributions: Mapping[str, float]) -> None:
+        values = np.array([score if key == SCORE else attributions[key] for key in self._keys])
+        classes = (values[:, None] > self._bounds).sum(axis=1)
+        self._counts[self._indices, classes] += 1
+        self._last.append(classes)
+        if len(self._last) > WINDOW:
+            self._counts[self._indices, self._last.popleft()] -= 1
+
+    def figures(self) -> dict[str, float]:
+        """Return them by the key of the classes; 0 as long as there are too few decisions."""
+        if len(self) < LEAST:
+            return dict.fromkeys(self.classes, 0.0)
+        counted = zip(self.classes.items(), self._counts, strict=True)
+        return {key: stability(one, row[: len(one.shares)]) for (key, one), row in counted}
+
+
+class Decider:
+    """Decides by the profiles that entries were compiled with."""
+
+    def __init__(self, plane: DataPlane, trail: AuditTrail, drift: Drift) -> None:
+        self._plane = plane
+        self._trail = trail
+        self._drift = drift
+
+    @property
+    def fault(self) -> str | None:
+        """As the trail's."""
+        return self._trail.fault
+
+    def obstacle(self, entry: Entry) -> ServiceError | None:
+        """Return why `entry` cannot decide now, where it is one that does."""
+        if self._trail.fault is None or not self._plane.repository.decides(entry):
+            return None
+        return StateUnavailableError(
+            "the audit trail is not available (the server's log says why), and no decision is answered "
+            "without it; predictions and explanations are",
+            5,
+        )
+
+    async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
+        """Return the decisions, in the order of the instances: all of them, or an error and none.
+
+        Of a dry run what would be decided, without ids.
+        Each row is run by itself: an answer in a batch may differ in its last bits by what else is in it.
+
+        Args:
+            key: an idempotency key: what was decided under it before is answered again.
+
+        Raises:
+            ServiceError: what `open_request`, `DataPlane` and `AuditTrail` raise.
+            MalformedError: the key is none, or comes with a dry run.
+            UndecidedError: rows have no reasons that can be given.
+        """
+        plane, began_s = self._plane, time.monotonic()
+        context = current()
+        if context is not None:
+            context.decides = True
+        _check_key(key)
+        admitted = await open_request(plane, call, read)
+        request, entry, inputs = admitted.request, admitted.entry, admitted.inputs
+        manifest, rows, deadline_s = _manifest_of(entry), _rows_of(request), admitted.deadline_s
+        caller = "" if context is None else context.caller.name
+        if request.stability:
+            demand_comparisons(manifest)
+        if request.dry_run and key is not None:
+            raise MalformedError(
+                "dry_run: nothing is recorded, so that there is nothing to repeat: leave the "
+                "Idempotency-Key out"
+            )
+        if key is not None:
+            async with _until(deadline_s):
+                found = await self._trail.find(manifest.model, caller, key, rows)
+            if found:
+                return [one.answer for one in found]
+        answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
+        decisions = await decisions_of(manifest, rows, inputs, answers)
+        if request.stability:
+            decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
+        if request.dry_run:
+            return [{**one, "id": None} for one in decisions]
+        latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
+        request_id = "" if context is None else context.request_id
+        facts = RequestFacts(caller, request_id, latency_ms, key)
+        made = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
+        async with _until(deadline_s):
+            recorded = await self._trail.record(made)
+        if recorded and recorded[0].id == made[0].id:  # else another request with the key was the first
+            self._drift.observe(manifest, [one.answer for one in recorded])
+        return [one.answer for one in recorded]
+
+
+@dataclass(frozen=True)
+class RequestFacts:
+    """What a record says of the request: see `RecordedDecision`."""
+
+    caller: str
+    request_id: str
+    latency_ms: float
+    key: str | None
+
+
+def as_recorded(
+    entry: Entry,
+    rows: Sequence[Instance],
+    decisions: Sequence[Mapping[str, Any]],
+    runtime: Mapping[str, Any],
+    facts: RequestFacts,
+) -> list[RecordedDecision]:
+    """Return the decisions on `rows` as the audit trail takes them.
+
+    Args:
+        runtime: what ran `entry`, as `Backend.runtime` says it.
+    """
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    ran = {"graph": entry.graph_digest, **runtime}
+    model = entry.name if entry.manifest is None else entry.manifest.model
+    return [
+        RecordedDecision(
+            decision["id"],
+            now,
+            model,
+            entry.version,
+            facts.caller,
+            facts.request_id,
+            facts.latency_ms,
+            row,
+            decision,
+            facts.key,
+            i,
+            runtime=ran,
+        )
+        for i, (row, decision) in enumerate(zip(rows, decisions, strict=True))
+    ]
+
+
+def _inputs(_: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
+    return inputs_of(entry, _manifest_of(entry), _rows_of(request), request.faults)
+
+
+DECIDE = Verb(ModelRegistry.decider, _inputs, scopes=keys.DECIDE, keeps_instances=True)
+
+
+def _manifest_of(entry: Entry) -> Manifest:
+    assert entry.manifest is not None  # noqa: S101 (an entry without one decides nothing)
+    return entry.manifest
+
+
+def _rows_of(request: InferenceRequest) -> list[Any]:
+    return [] if request.instances is None else request.instances.rows
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not _KEY.fullmatch(key):
+        raise MalformedError("Idempotency-Key must be 1 to 255 visible ASCII characters")
+
+
+@contextlib.asynccontextmanager
+async def _until(deadline_s: float) -> AsyncIterator[None]:
+    """Raise DeadlineError where what the trail is to do takes longer."""
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            yield
+    except TimeoutError as error:
+        raise DeadlineError(
+            "the audit trail did not answer in time: ask again with the same Idempotency-Key, under which a "
+            "decision that it still writes is answered and no other is made"
+        ) from error
+
+
+def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
+    """Return what the model takes of the instances; knock-outs may look at more.
+
+    Raises:
+        InvalidInputError: they do not fit the model, or have values that the profile does not take.
+    """
+    profile, form = profile_of(manifest).profile, form_of(entry, manifest)
+    knock_outs = [rule for rule in profile.knock_outs if rule.feature not in form.taken]
+    names = {rule.feature for rule in knock_outs}
+    own: list[Any] = []
+    for i, row in enumerate(rows):
+        if isinstance(row, dict):
+            for rule in knock_outs:
+                if (wrong := _fault_of(rule, row)) is not None:
+                    faults.note(f"instances[{i}]: feature '{rule.feature}' {wrong}")
+            row = {name: value for name, value in row.items() if name not in names}
+        own.append(row)
+    inputs = to_tensors(form, own, faults)
+    faults.report()
+    if profile.outside == "refuse" and any(rule.is_bounded for rule in profile.features.values()):
+        for i, values in enumerate(values_of(manifest, inputs, rows)):
+            for fault in outside(profile, values):
+                faults.note(f"instances[{i}]: {fault}")
+        faults.report()
+    return inputs
+
+
+def _fault_of(rule: KnockOut, row: Instance) -> str | None:
+    """Describe what is wrong with a feature that the model does not take and a knock-out looks at."""
+    if rule.feature not in row:
+        return "is missing, and a knock-out declines by it: send null where it is not known"
+    value = row[rule.feature]
+    if value is None:
+        return None
+    kinds: tuple[type, ...] = (bool, int, float)
+    expected = "a number"
+    if isinstance(rule.equals, str):
+        kinds, expected = (str,), "a string"
+    return None if type(value) in kinds else f"must be {expected} or null, not {json_type_name(value)[:80]}"
+
+
+async def decisions_of(
+    manifest: Manifest, instances: Sequence[Instance], inputs: Tensors, answers: Tensors
+) -> list[dict[str, Any]]:
+    """Return the members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""
+    decided, faults, found = profile_of(manifest), Faults(), []
+    digests = {
+        "model": manifest.digests.model,
+        "references": manifest.digests.references,
+        "explainer": manifest.digests.explanation,
+        "profile": decided.digest,
+    }
+    for start in range(0, len(instances), _AT_ONCE):
+        part = slice(start, start + _AT_ONCE)
+        answered, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
+        explained = explained_rows(manifest, answered)
+        values = values_of(manifest, given, instances[part])
+        for i, (row, row_values) in enumerate(zip(explained, values, strict=True), start):
+            try:
+                decision = decide(decided, row, row_values)
+            except NoReasonsError as error:
+                faults.add(UndecidedError(f"instances[{i}]: {error}"))
+            else:
+                found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests})
+        await asyncio.sleep(0)
+    faults.report()
+    return found

@@ -1,0 +1,239 @@
+"""`rationale decide`: the rows of a file, or of many, decided as `:decide` decides them, and saved."""
+
+import hashlib
+import importlib.util
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from rationale.artefact.folder import whole
+from rationale.errors import InvalidOptionError, RationaleError
+from rationale.evaluate.decisions.decided import applicants_of, read_applicants
+from rationale.explanations.answered_files import Answered, Source, answer_files
+from rationale.explanations.arrow import DIGEST, kept_columns
+from rationale.manifest import Manifest
+from rationale.request import Progress, silent
+from rationale_service.decisions.rows import Decide, Deciding, Instance, Line
+from rationale_service.decisions.tables import WRITERS, batch_of, schema_of
+from rationale_service.decisions.trail import AuditTrail, NoTrail
+from rationale_service.repository.remote import local_repository
+from rationale_service.settings import Settings
+
+WITHOUT = "without a decision"
+_AT_ONCE = 100  # rows that are written, and synced, together
+_PROFILE, _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("profile", "graph", "recorded"))
+
+
+def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
+    """Return the trail of a portfolio's decisions.
+
+    Raises InvalidOptionError: as `trail_of`; or an audit is requested that the settings switch off.
+    """
+    if not audited:
+        return NoTrail()
+    from rationale_service.decisions.audit.writer import trail_of
+
+    trail = trail_of(settings)
+    if isinstance(trail, NoTrail):
+        raise InvalidOptionError(
+            "--audit: RATIONALE_AUDIT=off keeps no trail: name a database, or leave it out"
+        )
+    return trail
+
+
+# --- one file ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Portfolio:
+    """Rows of a file, and what decides them.
+
+    Attributes:
+        digest: of the rows and of what decides them: where it is the same, an interrupted run goes on.
+    """
+
+    deciding: Deciding
+    instances: Sequence[Instance]
+    digest: str
+
+
+def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
+    """Read a portfolio.
+
+    Args:
+        file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
+
+    Raises:
+        RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
+        InvalidOptionError, InvalidReferencesError: rows that do not fit.
+    """
+    deciding = Deciding.of(local_repository(settings), name)
+    inputs, extra, _ = read_applicants(deciding.compiled, file)
+    rows = deciding.instances(inputs, extra)
+    return Portfolio(deciding, rows, deciding.digest(rows))
+
+
+def decide_portfolio(
+    portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, progress: Progress = silent
+) -> Counter[str]:
+    """Decide every row and save them; returns how many were decided how.
+
+    What is decided stands in a file beside `save` until all is there: called again after it was interrupted,
+    with the same rows and entry, it goes on where that ends. A decision that was recorded and not saved is
+    found in the trail again.
+
+    Args:
+        save: .csv and .parquet, a row for each and its reasons in columns; .jsonl, whole answers. Replaced
+            where it is.
+
+    Raises:
+        InvalidOptionError: it cannot be written.
+        StateUnavailableError, ConflictError: the trail cannot be.
+    """
+    if save.suffix.lower() not in WRITERS:
+        raise InvalidOptionError(
+            f"--save {save}: cannot be written: its name must end in {', '.join(WRITERS)}."
+        )
+    if save.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InvalidOptionError(
+            f"--save {save}: parquet files need pyarrow: pip install 'rationale[parquet]', "
+            "or save .csv or .jsonl."
+        )
+    kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
+    with _told(save):
+        done = _resume(kept)
+        with kept.open("ab") as file, portfolio.deciding.opened(settings, trail) as decide:
+            _decide(portfolio, decide, file, done, progress)
+        with whole(save) as part:
+            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept))
+        counts = Counter(_outcome(line) for line in _lines(kept))
+        kept.unlink()
+    return counts
+
+
+@contextmanager
+def _told(save: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidOptionError(f"--save {save}: cannot be written: {error.strerror or error}.") from error
+
+
+def _resume(kept: Path) -> int:
+    """Count the rows that an interrupted run saved, as whole parts; what is there of another is dropped."""
+    if not kept.exists():
+        return 0
+    count = size = 0
+    whole_parts = 0, 0
+    with kept.open("r+b") as file:
+        for line in file:
+            count, size = count + 1, size + len(line)
+            if count % _AT_ONCE == 0 and line.endswith(b"\n"):
+                whole_parts = count, size
+        file.truncate(whole_parts[1])
+    return whole_parts[0]
+
+
+def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, progress: Progress) -> None:
+    rows = portfolio.instances
+    for start in range(done, len(rows), _AT_ONCE):
+        progress("deciding", start, len(rows))
+        part = rows[start : start + _AT_ONCE]
+        for i, line in enumerate(decide(part, f"portfolio-{portfolio.digest[:32]}-{start}"), start):
+            file.write(orjson.dumps({"row": i, **line}, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _lines(kept: Path) -> Iterator[Line]:
+    with kept.open("rb") as file:
+        for line in file:
+            yield orjson.loads(line)
+
+
+def _outcome(line: Line) -> str:
+    decision = line.get("decision")
+    return WITHOUT if decision is None else str(decision["decision"])
+
+
+# --- many files -------------------------------------------------------------------------------------------
+
+
+def decide_files(
+    settings: Settings,
+    name: str,
+    rows: str,
+    save: str,
+    trail: AuditTrail,
+    keep: Sequence[str] = (),
+    progress: Progress = silent,
+) -> tuple[Answered, Counter[str]]:
+    """Decide the rows of parquet files, as `answer_files` does it; returns how many were decided how.
+
+    A file that an interrupted run left out is decided from its first row on: what was recorded of it is found
+    in the trail again.
+
+    Args:
+        keep: columns that are written as they are.
+
+    Raises:
+        RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
+        InvalidOptionError, InvalidReferencesError: files or rows that cannot be used.
+        StateUnavailableError, ConflictError: the trail cannot be.
+    """
+    deciding = Deciding.of(local_repository(settings), name)
+    with deciding.opened(settings, trail) as decide:
+        is_recorded = not isinstance(trail, NoTrail)
+        means = _Decisions(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
+        done = answer_files(rows, save, means, progress)
+    counts: Counter[str] = Counter()
+    for table in done.columns(["decision"]):
+        for outcome in table.column("decision").value_counts().to_pylist():
+            counts[outcome["values"] or WITHOUT] += outcome["counts"]
+    return done, counts
+
+
+@dataclass(frozen=True)
+class _Decisions:
+    deciding: Deciding
+    decide: Decide
+    keep: tuple[str, ...]
+    batch_rows: int
+    is_recorded: bool
+    stage: str = "deciding"
+
+    def schema(self, given: Any) -> Any:
+        own = schema_of(self._manifest)
+        kept = kept_columns(given.empty_table(), self.keep, own.names)
+        for name in kept:
+            own = own.append(given.field(name))
+        explanation, profile, graph = self.deciding.made_by
+        made_by = {DIGEST: explanation, _PROFILE: profile, _GRAPH: graph}
+        return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
+
+    def answers(self, source: Source, batches: Iterator[Any]) -> Iterator[Any]:
+        first = 0
+        place = hashlib.sha256(source.path.encode()).hexdigest()[:8]  # equal rows elsewhere are others
+        for batch in batches:
+            last = first + batch.num_rows - 1
+            try:
+                rows = self.deciding.instances(*applicants_of(self.deciding.compiled, batch))
+            except RationaleError as error:
+                raise type(error)(f"rows {first} to {last}: {error}") from error
+            key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
+            lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
+            found = batch_of(self._manifest, lines)
+            for name, column in kept_columns(batch, self.keep).items():
+                found = found.append_column(batch.schema.field(name), column)
+            yield found
+            first = last + 1
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.deciding.manifest

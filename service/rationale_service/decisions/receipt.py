@@ -1,0 +1,129 @@
+"""`rationale receipt`: a decision with all that recomputes it, without Rationale and without the lender."""
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import orjson
+
+from rationale.decisions.rows import profile_of, score_at
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.manifest import EXPLAIN, Manifest
+from rationale_service.decisions.decider import inputs_of
+from rationale_service.decisions.replay import UNKNOWN_INPUTS, altered
+from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.inference.checks import Faults
+from rationale_service.inference.features import form_of
+from rationale_service.repository.entry import Entry
+
+README = """\
+A decision, and what recomputes it
+==================================
+
+request.json   what the lender's application sent
+answer.json    what it was answered: the decision, its score, and its reasons
+profile.json   the lender's rules: threshold, groups of features, codes and texts of reasons
+model.onnx     the model and its explanation in one graph, with the rows that applicants are compared with
+graph.json     which inputs and outputs of the graph are what
+check.py       computes the decision again and compares; it exits with 1 where a number differs
+
+To run it, with Python 3.11 or newer:
+
+    pip install onnxruntime=={version} numpy
+    python check.py
+
+The score is what the model makes of the request. Each feature's attribution is how much of the score, counted
+from base_value, the mean over the rows that applicants are compared with, goes back to it. Attributions that
+speak against the applicant are added up by reason code; the largest are the principal reasons. A knock-out
+declines by itself, and is then the reason.
+
+The graph that ran has the digest {graph}:
+`sha256sum {files} | sha256sum` prints it.
+
+model.onnx holds the rows that applicants are compared with. They may be people's: hand this folder on only
+to somebody who may see them.
+"""
+
+
+def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> None:
+    """Write the folder, whole or not at all.
+
+    Args:
+        entry: that decided, see `Replayer.entry`.
+
+    Raises:
+        InvalidOptionError: the inputs are not known; the profile has features that it never discloses; the
+            folder is there already or cannot be written.
+        RepositoryError: the entry's files are not those that decided.
+    """
+    if decision.instance is None:
+        raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
+    for fault in altered(decision, entry):
+        raise RepositoryError(fault)
+    manifest, version = entry.manifest, entry.model_path.parent
+    assert manifest is not None  # noqa: S101 (it decided)
+    profile = profile_of(manifest).profile
+    if profile.never_disclose:
+        raise InvalidOptionError(
+            f"decision {decision.id}: its profile says never to disclose "
+            f"{', '.join(profile.never_disclose)}, and a receipt holds every feature: check the decision by "
+            "`rationale replay`"
+        )
+    if folder.exists():
+        raise InvalidOptionError(f"--out {folder}: is there already: name a folder that is not")
+    contents = {
+        "request.json": _json({"instances": [decision.instance]}),
+        "answer.json": _json(decision.answer),
+        "profile.json": _json(profile.model_dump(mode="json")),
+        "graph.json": _json(_graph(entry, manifest, decision.instance)),
+    }
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=folder.parent) as aside:
+            made = Path(aside) / "receipt"
+            shutil.copytree(version, made)
+            files = " ".join(sorted(path.name for path in made.iterdir()))
+            used = decision.runtime.get("version", ort.__version__)
+            readme = README.format(version=used, graph=entry.graph_digest, files=files)
+            (made / "README.txt").write_text(readme, encoding="utf-8")
+            shutil.copyfile(Path(__file__).parent / "check.py", made / "check.py")
+            for name, content in contents.items():
+                (made / name).write_bytes(content)
+            made.rename(folder)
+    except (OSError, shutil.Error) as error:
+        raise InvalidOptionError(f"--out {folder}: cannot be written: {error}") from error
+
+
+def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what check.py has to know of the graph; shapes are those of this instance."""
+    if manifest.base_value is None:
+        raise InvalidOptionError(f"{entry.name}: its explanations have no base value, and add up to nothing")
+    inputs = inputs_of(entry, manifest, [instance], Faults())
+    by_tensor: dict[str, dict[int, str]] = {}
+    for feature, (tensor, index) in form_of(entry, manifest).features.items():
+        by_tensor.setdefault(tensor, {})[index] = feature
+    return {
+        "file": entry.model_path.name,
+        "libraries": [library.name for library in entry.custom_ops],
+        "switches": {} if entry.gate is None else {EXPLAIN: entry.gate},
+        "inputs": [
+            {
+                "name": name,
+                "dtype": array.dtype.name,
+                "shape": entry.reshapes.get(name, array.shape[1:]),
+                "features": [feature for _, feature in sorted(by_tensor.get(name, {0: name}).items())],
+            }
+            for name, array in inputs.items()
+        ],
+        "numbers": [score_at(manifest), (manifest.explained_value, 0), (manifest.base_value, 0)],
+        "attributions": [
+            (item.attributions, item.feature_names or (item.tensor.name,)) for item in manifest.attributed
+        ],
+    }
+
+
+def _json(content: Any) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)

@@ -1,0 +1,245 @@
+"""`rationale replay`: an old decision computed again by the files that made it, and compared."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+import orjson
+
+from rationale.decisions.decide import decide
+from rationale.decisions.rows import explained_rows, profile_of, values_of
+from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
+from rationale.machine import available_cores
+from rationale.manifest import FILE_NAME, Manifest
+from rationale_service.backends.devices import CPU, Devices
+from rationale_service.backends.onnxruntime import load_and_time, run, runtime
+from rationale_service.decisions.decider import inputs_of
+from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.inference.checks import Faults
+from rationale_service.repository.entry import Entry, read_entry, sides
+from rationale_service.repository.registry import folders
+from rationale_service.repository.remote import local_repository
+from rationale_service.settings import Settings
+
+TOLERANCE = 1e-4  # elsewhere, of the largest number: sums are made in another order there
+UNKNOWN_INPUTS = {
+    "hashed": "of decision {}'s inputs only a digest was kept: give what was decided on, --instance FILE",
+    "erased": "the inputs of decision {} were erased: nobody can compute it again",
+}
+# By what a member is measured; all others by the largest attribution.
+_SCORES, _MARKS = ("score", "threshold"), ("tied", "uncertain")
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A decision and its repetition.
+
+    Attributes:
+        entry: that decided.
+        differences: what is not as it was answered; none where all is.
+        elsewhere: in what this runtime is another than the one that decided. Where it is none, numbers are
+            equal bit for bit, else within TOLERANCE.
+        passed_over: members of the answer that no replay computes.
+    """
+
+    decision: RecordedDecision
+    entry: Entry
+    differences: tuple[str, ...]
+    elsewhere: tuple[str, ...]
+    passed_over: tuple[str, ...]
+
+
+class Replayer:
+    """Replays decisions of one repository. Sessions are kept from one to the next."""
+
+    def __init__(self, settings: Settings, entries: Path | None = None) -> None:
+        """Take the settings of the gateway that decided.
+
+        Args:
+            entries: instead of the gateway's repository.
+        """
+        self._repository = entries or local_repository(settings)
+        self._devices = Devices(settings.device, settings.cpu_fallback, custom_ops=settings.allow_custom_ops)
+        self._manifests: list[tuple[Path, Manifest]] | None = None
+        self._entries: dict[Path, tuple[Entry, ...]] = {}
+        self._sessions: dict[tuple[Entry, int], tuple[ort.InferenceSession, str]] = {}
+
+    def entry(self, decision: RecordedDecision) -> Entry:
+        """Return the entry that decided: of several with its explainer and profile, one with its files.
+
+        Raises:
+            RepositoryError: there is none in the repository.
+        """
+        digests = decision.answer["digests"]
+        wanted = (digests["explainer"], digests["profile"])
+        found = [
+            entry
+            for folder, manifest in self._deciding()
+            if (manifest.digests.explanation, profile_of(manifest).profile.digest) == wanted
+            for entry in self._read(folder)
+            if entry.manifest is not None
+        ]
+        if not found:
+            raise RepositoryError(
+                f"{self._repository}: has no entry with the explainer {wanted[0][:12]}… and the profile "
+                f"{wanted[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
+                "that was served then, or name a folder that has it with --entries"
+            )
+        graph, model = decision.runtime.get("graph"), decision.model
+
+        def distance(entry: Entry) -> tuple[bool, bool, str]:
+            assert entry.manifest is not None  # noqa: S101 (those without are left out)
+            return entry.graph_digest != graph, entry.manifest.model != model, entry.name
+
+        return min(found, key=distance)
+
+    def replay(self, decision: RecordedDecision) -> Replayed:
+        """Compute a decision again.
+
+        Raises:
+            InvalidOptionError: its inputs are not known.
+            RepositoryError: there is no entry that decided, or it cannot be run here.
+        """
+        if decision.instance is None:
+            raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
+        entry = self.entry(decision)
+        manifest = entry.manifest
+        assert manifest is not None  # noqa: S101 (it decided)
+        session, here = self._session(entry, decision.runtime)
+        elsewhere = tuple(_elsewhere(decision.runtime, here))
+        differences = [*altered(decision, entry)]
+        try:
+            inputs = inputs_of(entry, manifest, [decision.instance], Faults())
+            tensors = run(entry, session, inputs, entry.output_names)
+            (row,), (values,) = (
+                explained_rows(manifest, tensors),
+                values_of(manifest, inputs, [decision.instance]),
+            )
+            made = decide(profile_of(manifest), row, values).as_json()
+        except RationaleError as error:
+            differences.append(f"nothing is decided now: {error}")
+            return Replayed(decision, entry, tuple(differences), elsewhere, ())
+        now = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
+        differences += compare(decision.answer, now, exact=not elsewhere)
+        passed_over = sorted({*decision.answer} - {*now, "id", "digests"})
+        return Replayed(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
+
+    def _deciding(self) -> list[tuple[Path, Manifest]]:
+        """Return folders with a decision profile. One that cannot be read decides nothing."""
+        if self._manifests is None:
+            if not self._repository.is_dir():
+                raise RepositoryError(f"{self._repository}: is no folder: name one with --entries")
+            self._manifests = [
+                (folder, manifest)
+                for folder in folders(self._repository)
+                if (manifest := _manifest(folder)) is not None and manifest.decision is not None
+            ]
+        return self._manifests
+
+    def _read(self, folder: Path) -> tuple[Entry, ...]:
+        if folder not in self._entries:
+            self._entries[folder] = sides(read_entry(folder))
+        return self._entries[folder]
+
+    def _session(self, entry: Entry, then: Mapping[str, Any]) -> tuple[ort.InferenceSession, dict[str, Any]]:
+        """Open a session with as many threads as then: sums are divided among them."""
+        cores = int(then.get("threads", available_cores())) * entry.instances
+        if (entry, cores) not in self._sessions:
+            devices = replace(self._devices, cores=cores)
+            sessions, _ = load_and_time(replace(entry, warmups=()), devices=devices)
+            self._sessions[entry, cores] = sessions.by_device[sessions.devices[0]], sessions.devices[0]
+        session, device = self._sessions[entry, cores]
+        return session, runtime(entry, cores, (device,))
+
+
+def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: bool) -> list[str]:
+    """Describe what differs between two answers; members that only one of them has are passed over.
+
+    Args:
+        exact: bit for bit; else numbers within TOLERANCE, and reasons in whatever order.
+    """
+    if exact:
+        return [*_differing(answered, computed, "", None)]
+    numbers = (computed["explained_value"], computed["base_value"], *computed["attributions"].values())
+    scales = {
+        "": max(abs(number) for number in numbers if number is not None),
+        "score": max(abs(computed["score"]), abs(computed["threshold"])),
+        "share": 1.0,
+    }
+    return [*_differing(_by_code(answered), _by_code(computed), "", scales)]
+
+
+def _differing(then: Any, now: Any, where: str, scales: Mapping[str, float] | None) -> Iterator[str]:
+    """Describe what differs between two values.
+
+    Args:
+        scales: of numbers, by their member's name; None where they have to be equal.
+    """
+    name = where.rpartition(".")[2]
+    if isinstance(then, dict) and isinstance(now, dict) and name != "value":
+        if where in ("attributions", "standard_errors", "reasons") and then.keys() != now.keys():
+            yield f"{where}: {', '.join(then)} then, {', '.join(now)} now"
+        for member in then.keys() & now.keys():
+            yield from _differing(then[member], now[member], f"{where}.{member}".lstrip("."), scales)
+    elif isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
+        for i, (old, new) in enumerate(zip(then, now, strict=True)):
+            yield from _differing(old, new, f"{where}[{i}]", scales)
+    elif not _same(then, now, name, scales):
+        yield f"{where}: {then} was answered, {now} is computed"
+
+
+def _same(then: Any, now: Any, name: str, scales: Mapping[str, float] | None) -> bool:
+    if scales is None or name == "value" or isinstance(then, bool) or isinstance(now, bool):
+        return bool(then == now)
+    if not isinstance(then, int | float) or not isinstance(now, int | float):
+        return bool(then == now)
+    scale = scales.get("score" if name in _SCORES else name, scales[""])
+    return abs(then - now) <= TOLERANCE * scale
+
+
+def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return reasons by their codes, without marks that follow from the last digits."""
+    reasons = {
+        reason["code"]: {name: value for name, value in reason.items() if name not in _MARKS}
+        for reason in answer["reasons"]
+    }
+    return {**answer, "reasons": dict(sorted(reasons.items()))}
+
+
+def altered(decision: RecordedDecision, entry: Entry) -> Iterator[str]:
+    """Return files that are not those that decided, although their manifest says so."""
+    manifest = entry.manifest
+    assert manifest is not None  # noqa: S101 (it decided)
+    graph = decision.runtime.get("graph")
+    if graph is not None and graph != entry.graph_digest:
+        yield (
+            f"the files in {entry.model_path.parent} are not those that decided: their digest is "
+            f"{(entry.graph_digest or '')[:12]}…, and was {graph[:12]}…"
+        )
+    for name, now in (("model", manifest.digests.model), ("references", manifest.digests.references)):
+        if decision.answer["digests"][name] != now:
+            yield f"{entry.name}: the digest of its {name} was another"
+
+
+def _elsewhere(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
+    if then.get("backend") != here["backend"]:
+        yield f"backend: {then.get('backend', 'not recorded')} then, {here['backend']} here"
+        return
+    for name in here:
+        if then.get(name) != here[name]:
+            yield f"{name}: {_shown(then.get(name))} then, {_shown(here[name])} here"
+    if here["devices"] != [CPU]:
+        yield "a GPU promises no equal bits"
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _manifest(folder: Path) -> Manifest | None:
+    try:
+        return Manifest.read(folder / FILE_NAME)
+    except RepositoryError:
+        return None

@@ -1,0 +1,82 @@
+"""In the same call: which reasons stay by the comparisons that were compiled beside."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rationale.decisions.decide import NoReasonsError
+from rationale.decisions.rows import explained_rows, profile_of
+from rationale.decisions.stability import Codes, codes_of, judged_by, survival
+from rationale.manifest import Comparison, Manifest
+from rationale_service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
+from rationale_service.inference.dataplane import DataPlane
+from rationale_service.repository.entry import Entry
+from rationale_service.tensors import Tensors
+
+_AT_ONCE = 32  # rows that are looked at before others get their turn
+Decisions = Sequence[Mapping[str, Any]]
+
+
+def demand_comparisons(manifest: Manifest) -> None:
+    """Raise InvalidInputError where stability is requested and there is nothing to compute it from."""
+    if not profile_of(manifest).comparisons:
+        raise InvalidInputError(
+            f"stability: model '{manifest.model}' was compiled without comparisons. Compile it with "
+            "--compare all_applicants=FILE or --draws 10, or leave stability out"
+        )
+
+
+async def with_survival(
+    plane: DataPlane, manifest: Manifest, inputs: Tensors, decisions: Decisions, deadline_s: float
+) -> list[dict[str, Any]]:
+    """Return the decisions, with `survival` in each reason that has an attribution.
+
+    Args:
+        inputs: of the model, [N, …] each; a row for each decision.
+
+    Raises:
+        BrokenExplanationError: a comparison is not served.
+        UndecidedError: attributions of a comparison do not add up.
+        ServiceError: what `DataPlane.infer` raises.
+    """
+    decided = profile_of(manifest)
+    attributed = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
+    found: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in attributed}
+    if attributed:
+        chosen = {name: array[attributed] for name, array in inputs.items()}
+        for one in decided.comparisons:
+            entry, own = _served(plane, manifest, one)
+            answers = await plane.infer(entry, chosen, None, deadline_s, by_row=True)
+            for place, (i, row) in enumerate(
+                zip(attributed, explained_rows(judged_by(own, decided), answers), strict=True)
+            ):
+                try:
+                    found[i].append((one, codes_of(decided, row, one.name)))
+                except NoReasonsError as error:
+                    raise UndecidedError(f"instances[{i}]: {error}") from error
+                if place % _AT_ONCE == _AT_ONCE - 1:
+                    await asyncio.sleep(0)
+    return [
+        {**one, "reasons": [_with(reason, found.get(i, ())) for reason in one["reasons"]]}
+        for i, one in enumerate(decisions)
+    ]
+
+
+def _is_attributed(reason: Mapping[str, Any]) -> bool:
+    """Return whether a reason has one; a knock-out's stays whatever the references are."""
+    return reason["attribution"] is not None
+
+
+def _with(reason: Mapping[str, Any], found: Sequence[tuple[Comparison, Codes]]) -> dict[str, Any]:
+    return {**reason, "survival": survival(reason["code"], found)} if _is_attributed(reason) else {**reason}
+
+
+def _served(plane: DataPlane, manifest: Manifest, one: Comparison) -> tuple[Entry, Manifest]:
+    entry = plane.repository.entries.get(one.entry)
+    own = None if entry is None else entry.manifest
+    if entry is None or own is None or own.digests.explanation != one.explanation:
+        raise BrokenExplanationError(
+            f"stability: the comparison '{one.name}' of model '{manifest.model}', entry '{one.entry}', is "
+            "not served: load it, or compile the model again"
+        )
+    return entry, own

@@ -1,0 +1,241 @@
+"""What every request passes, by whichever protocol it came: find what answers, admit it, read it, run it."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+from rationale.manifest import Manifest
+from rationale_service.errors import InvalidInputError
+from rationale_service.inference.checks import tell_all
+from rationale_service.inference.dataplane import DataPlane
+from rationale_service.inference.request import Answer, InferenceRequest
+from rationale_service.observability.context import current
+from rationale_service.observability.metrics import CANARY, DEFAULT
+from rationale_service.references.resolver import Chosen, ReferenceResolver
+from rationale_service.repository.entry import Entry
+from rationale_service.repository.registry import Canary, ModelRegistry
+from rationale_service.security.keys import Scopes, needed_by_entry
+from rationale_service.tensors import Tensors
+
+# What Triton offers by either protocol and a gateway does not, and what to do instead.
+NOT_OFFERED = {
+    "shared memory": "shared memory is not offered: send the tensors themselves, raw (raw_input_contents)",
+    "trace settings": "tracing is an operator's setting (RATIONALE_TRACE_ENDPOINT)",
+    "log settings": "logging is an operator's setting (RATIONALE_LOG_LEVEL)",
+}
+
+T = TypeVar("T")
+
+
+class Read(Protocol):
+    """Reads and decodes a body, until a time on the event loop's clock, and returns what `then` makes of it.
+
+    A large body is read in a thread, all of it: between two steps nothing large is kept.
+    """
+
+    def __call__(self, deadline_s: float, then: Callable[[InferenceRequest], T]) -> Awaitable[T]: ...
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What the prologue of a request takes from its verb.
+
+    Attributes:
+        find: the entry that will probably answer, from the request's path alone.
+        inputs: the tensors that the entry which answers is fed.
+        choose: that entry, once the body is read; None for the one that was found.
+        scopes: of which the caller needs one; None for those of the entry.
+        keeps_instances: whether the rows are needed as they were sent once they are tensors.
+    """
+
+    find: Callable[[ModelRegistry, str, str | None], Entry]
+    inputs: Callable[[ModelRegistry, Entry, InferenceRequest], Tensors]
+    choose: Callable[[ModelRegistry, "Call", Entry, InferenceRequest], Entry] | None = None
+    scopes: Scopes | None = None
+    keeps_instances: bool = False
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is known of a request before its body is read.
+
+    Attributes:
+        timeout_s: how long its caller waits.
+    """
+
+    verb: Verb
+    model: str
+    version: str | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A request that may be run.
+
+    Attributes:
+        entry: what answers it, unless its references choose another.
+        inputs: what the entry is fed, and references that came with them.
+        deadline_s: on the event loop's clock.
+    """
+
+    request: InferenceRequest
+    entry: Entry
+    inputs: Tensors
+    deadline_s: float
+
+
+async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
+    """Wait until the models are loaded, admit the request, then read it.
+
+    The body is read if the entry that will probably answer has a place for the request.
+
+    Raises:
+        ServiceError: what `read`, `ModelRegistry`, `DataPlane` and the verb raise.
+        ForbiddenError: the caller may not use this entry.
+    """
+    verb, deadline_s = call.verb, plane.deadline(call.timeout_s)
+    await plane.loaded(deadline_s)
+    registry = plane.repository
+    likely = verb.find(registry, call.model, call.version)
+    plane.admit(likely, deadline_s)
+
+    def understood(request: InferenceRequest) -> Admitted:
+        entry = likely if verb.choose is None else verb.choose(registry, call, likely, request)
+        note(entry, 0 if request.instances is None else len(request.instances.rows), verb.scopes)
+        inputs = verb.inputs(registry, entry, request)
+        end_s = deadline_s
+        if request.timeout_s is not None:
+            end_s = min(end_s, plane.deadline(request.timeout_s))
+        if not verb.keeps_instances:
+            request = replace(request, instances=None)
+        return Admitted(request, entry, inputs, end_s)
+
+    return await read(deadline_s, understood)
+
+
+class Handler:
+    """Answers requests for predictions and explanations."""
+
+    def __init__(self, plane: DataPlane, references: ReferenceResolver) -> None:
+        self.plane = plane
+        self._references = references
+
+    async def answer(self, call: Call, read: Read) -> Answer:
+        """Run a request on the entry that it names, or on one with its references.
+
+        Raises:
+            ServiceError: what `open_request`, `DataPlane` and `ReferenceResolver` raise.
+        """
+        admitted = await open_request(self.plane, call, read)
+        chosen = await self._chosen(admitted)
+        request, entry = admitted.request, chosen.entry
+        note(entry, next((array.shape[0] for array in chosen.inputs.values() if array.ndim), 0))
+        tensors = await self.plane.infer(entry, chosen.inputs, request.outputs, admitted.deadline_s)
+        version = call.version or entry.version
+        explainer = self.plane.repository.explainer_name(admitted.entry)
+        context = current()
+        is_split = context is not None and context.arm is not None
+        return Answer(request, call.model, version, entry, tensors, explainer, chosen.references, is_split)
+
+    async def _chosen(self, admitted: Admitted) -> Chosen:
+        entry, inputs, name = admitted.entry, admitted.inputs, admitted.request.reference_set
+        if name is None and not _may_bring_references(entry, inputs):
+            return Chosen(entry, inputs)
+        return await self._references.choose(self.plane, entry, inputs, name, admitted.deadline_s)
+
+
+def _may_bring_references(entry: Entry, inputs: Tensors) -> bool:
+    """Return whether inputs may be references: an explanation's that are more than its own, or named so."""
+    if entry.manifest is None:
+        return False
+    return entry.manifest.open_references is not None or len(inputs) != len(entry.inputs)
+
+
+def _explaining(registry: ModelRegistry, model: str, version: str | None) -> Entry:
+    """Return the default explainer, or the model that has none. Raise UnknownModelError."""
+    entry = registry.entry(model, version)
+    return registry.default_explainer(entry) or entry
+
+
+def _infers(registry: ModelRegistry, call: Call, named: Entry, request: InferenceRequest) -> Entry:
+    """Return the named entry, or the explainer that the request chooses where it is an explanation.
+
+    Raises:
+        InvalidInputError: the entry only predicts, so that there is nothing to choose.
+        UnknownResourceError: the model has no such explainer.
+    """
+    if named.manifest is not None:
+        return _explains(registry, call, named, request)
+    for name in ("explainer", "reference_set"):
+        if getattr(request, name) is not None:
+            raise InvalidInputError(
+                f"'{name}' applies to explain requests, and '{named.name}' is a plain model: use its verb "
+                f"explain, or '{named.name}_explain'"
+            )
+    return named
+
+
+def _explains(registry: ModelRegistry, call: Call, default: Entry, request: InferenceRequest) -> Entry:
+    """Return the explainer that the request chooses.
+
+    Raises:
+        NotExplainableError: the model has no explainer.
+        UnknownResourceError: the model has no such explainer.
+    """
+    if default.manifest is not None and request.explainer is None:
+        split = registry.split(call.model, default)
+        return default if split is None else _drawn(split, default, request)
+    return registry.explainer(call.model, call.version, request.explainer)
+
+
+def _drawn(split: tuple[Canary, Entry], default: Entry, request: InferenceRequest) -> Entry:
+    """Return the default or the canary: for a request that is sent again the one that answered it before.
+
+    It is known by its id in the body, or else by the header x-request-id.
+    """
+    context, (canary, entry) = current(), split
+    key = request.id or (secrets.token_hex(8) if context is None else context.request_id)
+    model = default.name if default.manifest is None else default.manifest.model
+    takes = canary.takes(model, key)
+    if context is not None:
+        context.arm = CANARY if takes else DEFAULT
+    return entry if takes else default
+
+
+def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
+    """Note what the running request is for.
+
+    Args:
+        needed: the scopes of which its caller needs one; None for those of the entry.
+
+    Raises:
+        ForbiddenError: the caller has none of them, or may not ask this model.
+    """
+    context = current()
+    if context is not None:
+        context.about(entry, rows)
+        context.caller.require(needed_by_entry(entry) if needed is None else needed)
+        context.caller.require_model(entry.name if entry.manifest is None else entry.manifest.model)
+
+
+def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
+    """Return what `entry` is fed. Raise InvalidInputError for all that is wrong with the request."""
+    if request.instances is not None:
+        manifest = entry.manifest or _manifest_of(registry, entry)
+        return request.instances.tensors(entry, manifest, request.faults)
+    if request.faults:
+        missing = registry.takes_missing(entry)
+        tell_all(request.faults, entry, request.inputs, request.outputs, missing)
+    return request.inputs
+
+
+def _manifest_of(registry: ModelRegistry, entry: Entry) -> Manifest | None:
+    """Return what knows the names of a plain model's features."""
+    explainer = registry.default_explainer(entry)
+    return None if explainer is None else explainer.manifest
+
+
+INFER = Verb(ModelRegistry.entry, _inputs, _infers)
+EXPLAIN = Verb(_explaining, _inputs, _explains)

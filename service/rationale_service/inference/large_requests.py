@@ -1,0 +1,158 @@
+"""What large requests may take: memory of all together, values of JSON, time of the event loop.
+
+What is small is done at once: a thread costs more than it takes. Of what is very large one is done at a time,
+so that the memory of one bounds that of all. Python threads share one lock, which a parser in C holds to its
+end: what is given to these threads has to be bounded by its caller.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+import orjson
+
+from rationale_service.errors import DeadlineError, MalformedError, QueueFullError, TooLargeError
+from rationale_service.tensors import Tensors, bytes_of
+
+SMALL = 1 << 20  # bytes of a request that any model's usual one stays below
+MEDIUM = 64 << 10  # bytes: decoding so much JSON takes about 10 ms
+LARGE = 1 << 20
+_THREADS = 4
+
+# What of a large body is counted, by which of its bytes, and how many bytes may stand for one of them.
+_COUNTED = (
+    ("values", (b",",), 8),
+    ("members of objects", (b":",), 16),
+    ("lists and objects", (b"[", b"{"), 32),
+)
+_FEWER = "send fewer rows at a time, or binary tensors"
+T = TypeVar("T")
+
+
+class MemoryLimit:
+    """Counts inputs and answers of accepted requests. One alone is let in always: others limit it.
+
+    A quarter is kept for small requests: a few callers with large bodies cannot have them refused.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._reserved = 0
+
+    def check(self, size: int, own: int = 0) -> None:
+        """Raise QueueFullError where `size` more bytes of a request that holds `own` would be too many."""
+        most = self._limit if own + size <= SMALL else self._limit * 3 // 4
+        if self._reserved > own and self._reserved + size > most:
+            raise QueueFullError(
+                f"requests of {self._reserved} bytes are waiting, of {most} at most: try again later"
+            )
+
+    @contextlib.contextmanager
+    def reserve(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
+        """Reserve the bytes of `inputs` and those that the answer will have, within a `with`.
+
+        Raises:
+            QueueFullError: on the way in.
+        """
+        with self.reserve_bytes(sum(map(bytes_of, inputs.values())) + answer):
+            yield
+
+    @contextlib.contextmanager
+    def reserve_bytes(self, size: int) -> Iterator[None]:
+        """Reserve so many bytes within a `with`. Raises QueueFullError on the way in."""
+        self.take(size)
+        try:
+            yield
+        finally:
+            self.give_back(size)
+
+    def take(self, size: int) -> None:
+        """Count bytes until they are given back. Raises QueueFullError."""
+        self.check(size)
+        self._reserved += size
+
+    def give_back(self, size: int) -> None:
+        self._reserved -= size
+
+    @contextlib.contextmanager
+    def growing(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts more bytes; it raises QueueFullError where they are too many."""
+        own = 0
+
+        def grow(size: int) -> None:
+            nonlocal own
+            self.check(size, own)
+            own += size
+            self._reserved += size
+
+        try:
+            yield grow
+        finally:
+            self._reserved -= own
+
+
+class OffLoop:
+    """Threads of one gateway, made when they are needed."""
+
+    def __init__(self) -> None:
+        self._medium = ThreadPoolExecutor(_THREADS, "medium-request")
+        self._large = ThreadPoolExecutor(1, "large-request")
+
+    async def run(self, size: int, work: Callable[[], T], deadline_s: float | None = None) -> T:
+        """Return what `work` returns.
+
+        Args:
+            size: bytes that it reads or writes, by which it is done here or in a thread.
+            deadline_s: on the event loop's clock, when its caller waits no longer. Work that has begun ends
+                by itself; what has not never begins.
+
+        Raises:
+            DeadlineError, and what `work` raises.
+        """
+        if size <= MEDIUM:
+            return work()
+        threads = self._medium if size <= LARGE else self._large
+        running = asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                return await running
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"{size} bytes could not be read or written in time: send fewer rows, or binary tensors"
+            ) from error
+        finally:
+            del work, running  # what is raised would keep them, and they the request
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        for threads in (self._medium, self._large):
+            threads.shutdown(wait=False, cancel_futures=True)
+
+
+def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None) -> Any:
+    """Parse the JSON that `body` is, up to byte `end`.
+
+    How many values it holds is bounded before any is made: an empty object takes 2 bytes here and 70 when it
+    is parsed. Up to 1 MiB that is no harm.
+
+    Raises:
+        TooLargeError: it has more than `most_bytes` bytes, or too many values for that.
+        MalformedError: it is none; the text says where it breaks.
+    """
+    end = len(body) if end is None else end
+    if end > most_bytes:
+        raise TooLargeError(f"the JSON has {end} bytes, more than {most_bytes}: {_FEWER}")
+    if end > SMALL:
+        for what, marks, share in _COUNTED:
+            found, most = sum(body.count(mark, 0, end) for mark in marks), most_bytes // share
+            if found > most:
+                raise TooLargeError(f"the JSON holds about {found} {what}, more than {most}: {_FEWER}")
+    try:
+        return orjson.loads(memoryview(body)[:end])
+    except orjson.JSONDecodeError as error:
+        raise MalformedError(
+            f"the body is not valid JSON: {error}; if it is something else, say so by Content-Type"
+        ) from error

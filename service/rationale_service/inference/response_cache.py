@@ -1,0 +1,89 @@
+"""Explanations that were given before, to be given again.
+
+An answer follows from its request alone, so the same request has the same answer. What makes requests the
+same is all that may decide an answer: the explanation (digests of model, references and options, among them
+targets), its entry and version, the outputs asked for, and name, datatype, shape and bytes of every input.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from cachetools import LRUCache
+
+from rationale_service.observability.metrics import CacheMetrics
+from rationale_service.repository.entry import Entry
+from rationale_service.tensors import Array, Tensors, bytes_of
+
+_OVERHEAD = 512  # bytes of a key, of dictionaries and of array headers, per answer
+
+
+class ResponseCache:
+    """The answers used last, `limit` bytes of them. For one event loop."""
+
+    def __init__(self, limit: int, counts: CacheMetrics) -> None:
+        self._counts = counts
+        self._answers: LRUCache[tuple[int, bytes], Tensors] = LRUCache(limit, getsizeof=_size)
+        self._era = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes that are held."""
+        return int(self._answers.currsize)
+
+    def key(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> tuple[int, bytes] | None:
+        """Return None where nothing is kept: the entry explains nothing."""
+        if entry.manifest is None:
+            return None
+        return self._era, _digest(entry, inputs, outputs)
+
+    def find(self, key: tuple[int, bytes]) -> Tensors | None:
+        """Return an answer as read-only arrays, None where there is none."""
+        found = self._answers.get(key)
+        (self._counts.miss if found is None else self._counts.hit)()
+        return None if found is None else dict(found)
+
+    def keep(self, key: tuple[int, bytes], tensors: Tensors) -> None:
+        """Keep a copy, unless `clear` came after it was requested."""
+        if key[0] == self._era and _size(tensors) <= self._answers.maxsize:
+            self._answers[key] = {name: _frozen(array) for name, array in tensors.items()}
+
+    def clear(self) -> None:
+        """Forget everything, and what is being computed now: an explainer or a reference set has gone."""
+        self._era += 1
+        self._answers.clear()
+
+
+def _digest(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
+    assert entry.manifest is not None  # noqa: S101 (for the type checker)
+    digests = entry.manifest.digests
+    digest = hashlib.blake2b(digest_size=32)
+    _add(digest, (entry.name, entry.version, digests.model, digests.references or "", digests.explanation))
+    _add(digest, outputs)
+    for name, array in sorted(inputs.items()):
+        _add(digest, (name, array.dtype.str, repr(array.shape)))
+        if array.dtype.kind == "O":
+            _add(digest, array.reshape(-1))
+        else:
+            digest.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+    return digest.digest()
+
+
+def _add(digest: "hashlib.blake2b", parts: Iterable[str | bytes]) -> None:
+    """Add each behind its length, so that no two lists read the same."""
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    digest.update(b"\xff" * 8)
+
+
+def _size(tensors: Tensors) -> int:
+    return _OVERHEAD + sum(map(bytes_of, tensors.values()))
+
+
+def _frozen(array: Array) -> Array:
+    """Copy an array: what an answer is a view of (its batch) would be held with it."""
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy

@@ -1,0 +1,142 @@
+"""What every request passes, by HTTP and gRPC alike: who asks, may they, how often; what is noted of it."""
+
+import contextlib
+import http
+import logging
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rationale_service.errors import ServiceError
+from rationale_service.observability import context as contexts
+from rationale_service.observability.context import CLIENT_LEFT, RequestContext
+from rationale_service.observability.metrics import Metrics, labels_of
+from rationale_service.observability.tracing import Tracing
+from rationale_service.security.keys import Caller, Keyring, Scopes
+from rationale_service.security.rate_limit import RateLimits
+from rationale_service.security.tokens import TokenIssuer, is_key
+
+access_log = logging.getLogger("rationale.access")
+_SHOWN = 200  # characters of a path
+
+
+@dataclass(eq=False)
+class RequestInterceptor:
+    keyring: Keyring
+    limits: RateLimits
+    metrics: Metrics
+    tracing: Tracing | None = None
+    issuer: TokenIssuer | None = None
+
+    def take_keys(self, keyring: Keyring) -> None:
+        """Require these from now on; requests on their way go on."""
+        self.keyring = keyring
+
+    async def admit(self, context: RequestContext, token: str | None, needed: Scopes) -> None:
+        """Note who calls, before anything of the body is read.
+
+        Raises:
+            UnauthenticatedError, ForbiddenError, RateLimitedError.
+            NotReadyError: the identity provider's keys cannot be fetched.
+        """
+        if needed:
+            if self.issuer is None or token is None or is_key(token):
+                context.caller = self.keyring.identify(token)
+            else:
+                context.caller = await self.issuer.identify(token)
+            await self._check_rate(context.caller)
+            context.caller.require(needed)
+
+    @contextlib.contextmanager
+    def noted(self, context: RequestContext) -> Iterator[None]:
+        """Make `context` the current one within it; at its end it is counted, traced and logged."""
+        bound = contexts.bind(context)
+        self.metrics.in_flight.inc()
+        if self.tracing is not None:
+            self.tracing.begin(context)
+        try:
+            yield
+        finally:
+            self.metrics.in_flight.dec()
+            self._end(context)
+            contexts.unbind(bound)
+
+    @contextlib.asynccontextmanager
+    async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
+        """Open `noted` for one of the requests of a stream that was admitted before.
+
+        Raises:
+            RateLimitedError: every request of a stream counts.
+        """
+        if stream is None:
+            yield
+            return
+        context = RequestContext(
+            stream.protocol, stream.operation, stream.request_id, stream.traceparent, stream.caller
+        )
+        with self.noted(context):
+            try:
+                await self._check_rate(context.caller)
+                yield
+            except ServiceError as error:
+                context.problem, context.status = error.slug, error.status
+                raise
+            except Exception:
+                context.problem, context.status = ServiceError.slug, ServiceError.status
+                raise
+            context.status = http.HTTPStatus.OK
+
+    async def _check_rate(self, caller: Caller) -> None:
+        """Raise RateLimitedError."""
+        if caller.requests_per_s is not None or self.limits.per_s is not None:
+            await self.limits.check(caller)
+
+    def _end(self, context: RequestContext) -> None:
+        seconds = time.monotonic() - context.began_s
+        self._count(context, seconds)
+        if self.tracing is not None:
+            self.tracing.end(context)
+        log_access(context, seconds)
+
+    def _count(self, context: RequestContext, seconds: float) -> None:
+        labels = labels_of(context.entry, decides=context.decides)
+        self.metrics.answered(labels, context.protocol, context.status)
+        if context.arm is not None:
+            self.metrics.split(labels[0], context.arm, context.status, seconds)
+        if context.problem is not None:
+            self.metrics.rejected(labels, context.problem)
+        elif context.entry is not None and context.status != CLIENT_LEFT:
+            self.metrics.succeeded(labels, seconds, context.phases(seconds))
+
+
+def log_access(request: RequestContext, seconds: float) -> None:
+    """Log one line for a request that was answered; nothing but this is logged of it by default."""
+    if not access_log.isEnabledFor(logging.INFO):
+        return
+    model, verb = labels_of(request.entry, decides=request.decides)
+    fields: dict[str, Any] = {
+        "request_id": request.request_id,
+        **request.trace,
+        "protocol": request.protocol,
+        "operation": _printable(request.operation),
+        "model": model,
+        "verb": verb,
+        "entry": request.entry.name if request.entry else "",
+        "arm": request.arm,
+        "rows": request.rows,
+        "status": request.status,
+        "problem": request.problem,
+        "caller": request.caller.name,
+        "duration_ms": round(seconds * 1e3, 3),
+        "queue_ms": round(request.queue_s * 1e3, 3),
+        "compute_ms": round(request.compute_s * 1e3, 3),
+    }
+    access_log.info(
+        "request", extra={name: value for name, value in fields.items() if value not in ("", None)}
+    )
+
+
+def _printable(text: str) -> str:
+    shown = text[:_SHOWN]
+    return shown if shown.isprintable() else ascii(shown)

@@ -1,0 +1,70 @@
+"""Logs: the gateway's own, uvicorn's and gRPC's alike, as lines of JSON or for a terminal.
+
+No line holds a feature's value: what a model or a caller's data brings into a text is taken out of it first
+(`without_values`), and what is logged of a request is listed in `rationale_service.interceptor`.
+"""
+
+import logging
+import re
+import sys
+from datetime import UTC, datetime
+from typing import IO, Any
+
+import orjson
+
+from rationale_service.observability import context
+
+_OF_EVERY_RECORD = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName"}
+_NUMBER = re.compile(r"(?<![A-Za-z0-9_./:])[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|nan|inf)(?![A-Za-z_/])")
+
+
+def configure(level: str, form: str, stream: IO[str] = sys.stderr) -> None:
+    """Send everything that this process logs to `stream`.
+
+    Args:
+        level: critical, error, warning, info or debug. Access lines are info.
+        form: json, plain, or auto: plain on a terminal.
+    """
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(_Lines(plain=form == "plain" or (form == "auto" and stream.isatty())))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+class _Lines(logging.Formatter):
+    """Tracebacks are without local variables: those hold values."""
+
+    def __init__(self, *, plain: bool) -> None:
+        super().__init__()
+        self._written = _plain if plain else _json
+
+    def format(self, record: logging.LogRecord) -> str:
+        event = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **{name: value for name, value in record.__dict__.items() if name not in _OF_EVERY_RECORD},
+        }
+        running = context.current()
+        if running is not None:
+            event.setdefault("request_id", running.request_id)
+            event.update(running.trace)
+        if record.exc_info:
+            event["exception"] = self.formatException(record.exc_info)
+        return self._written(event)
+
+
+def without_values(text: object) -> str:
+    """Replace the numbers of a foreign text, as of an error, by `#`: they may be somebody's data."""
+    return _NUMBER.sub("#", str(text))
+
+
+def _json(event: dict[str, Any]) -> str:
+    return orjson.dumps(event, default=str).decode()
+
+
+def _plain(event: dict[str, Any]) -> str:
+    time, level, logger, text = (event.pop(name) for name in ("time", "level", "logger", "event"))
+    trace = f"\n{event.pop('exception')}" if "exception" in event else ""
+    more = "".join(f" {name}={value}" for name, value in event.items())
+    return f"{time} [{level}] {text} [{logger}]{more}{trace}"

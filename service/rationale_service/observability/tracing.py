@@ -1,0 +1,122 @@
+"""OpenTelemetry traces: a request's span, with its waiting and running in it. An optional extra.
+
+A caller's `traceparent` is gone on with, and one goes along to the server behind the gateway.
+"""
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from rationale.errors import InvalidOptionError
+from rationale_service.observability import context as contexts
+from rationale_service.observability.context import RequestContext
+from rationale_service.observability.metrics import labels_of
+from rationale_service.observability.otlp import CLOSE_S, resource
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SpanExporter
+    from opentelemetry.trace import Span
+
+_SERVER_ERRORS = 500
+
+
+class Tracing:
+    """The spans of an app's requests."""
+
+    def __init__(self, provider: "TracerProvider", exporter: "SpanExporter") -> None:
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        self._provider = provider
+        self._exporter = exporter
+        self._tracer = provider.get_tracer("rationale")
+        self._propagator = TraceContextTextMapPropagator()
+
+    def begin(self, context: RequestContext) -> None:
+        """Open the request's span, a child of the caller's; what is forwarded is a child of it."""
+        from opentelemetry import trace
+
+        carrier = {} if context.traceparent is None else {contexts.TRACEPARENT: context.traceparent}
+        above = self._propagator.extract(carrier)
+        # The path holds names that callers make up: the span has a name of few, until its model is known.
+        span = self._tracer.start_span(context.protocol, above, trace.SpanKind.SERVER)
+        onward: dict[str, str] = {}
+        self._propagator.inject(onward, trace.set_span_in_context(span))
+        context.traceparent = onward.get(contexts.TRACEPARENT, context.traceparent)
+        context.span = span
+
+    def end(self, context: RequestContext) -> None:
+        from opentelemetry import trace
+        from opentelemetry.sdk.trace import ReadableSpan
+
+        span: Span = context.span
+        ended_ns = time.time_ns()
+        if isinstance(span, ReadableSpan):  # else it is not recorded
+            self._describe(context, span)
+            within_span = trace.set_span_in_context(span)
+            epoch_ns = ended_ns - time.monotonic_ns()
+            began_ns = span.start_time or 0
+
+            def within(at_s: float) -> int:
+                """Keep a part within its request, though the two clocks are not read at one moment."""
+                return min(max(epoch_ns + int(at_s * 1e9), began_ns), ended_ns)
+
+            for name, parts in (("queue", context.waited), ("compute", context.computed)):
+                for start_s, end_s in parts:
+                    part = self._tracer.start_span(name, within_span, start_time=within(start_s))
+                    part.end(within(end_s))
+        span.end(ended_ns)
+
+    def close(self) -> None:
+        """Send what is left, within a bounded time.
+
+        The provider's own bounds are the exporter's, for each batch.
+        """
+        sending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        sending.start()
+        sending.join(CLOSE_S)
+        self._exporter.shutdown()  # ends a call that is under way
+
+    @staticmethod
+    def _describe(context: RequestContext, span: "Span") -> None:
+        from opentelemetry.trace import StatusCode
+
+        model, verb = labels_of(context.entry, decides=context.decides)
+        if model:
+            span.update_name(f"{verb} {model}")
+            span.set_attribute("rationale.model", model)
+            span.set_attribute("rationale.verb", verb)
+            span.set_attribute("rationale.rows", context.rows)
+        span.set_attribute("rationale.request_id", context.request_id)
+        span.set_attribute("http.response.status_code", context.status)
+        if context.problem is not None:
+            span.set_attribute("error.type", context.problem)
+        if context.status >= _SERVER_ERRORS:
+            span.set_status(StatusCode.ERROR)
+
+
+def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" = None) -> Tracing:
+    """Trace to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317 (OTLP over gRPC).
+
+    Args:
+        ratio: the share of traces that begin here and are kept; a caller's own decision comes first.
+        exporter: another way out than that.
+
+    Raises:
+        InvalidOptionError: the extra is not installed.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+    except ImportError as error:
+        raise InvalidOptionError("traces need an extra: pip install 'rationale[tracing]'") from error
+    provider = TracerProvider(
+        sampler=ParentBased(TraceIdRatioBased(ratio)),
+        resource=resource(),
+        shutdown_on_exit=False,
+    )
+    exporter = exporter or OTLPSpanExporter(endpoint, insecure=endpoint.startswith("http://"))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
+    return Tracing(provider, exporter)

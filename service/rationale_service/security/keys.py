@@ -1,0 +1,283 @@
+"""Who asks, and what they may: keys with scopes, and the scope that each path and method needs.
+
+A key is a random token of 256 bits that its caller sends as `Authorization: Bearer TOKEN` or as
+`X-API-Key: TOKEN`, over gRPC as metadata. The gateway knows its SHA-256 alone, from a file or the
+environment: a token of that entropy needs no slow hash. Without keys everybody may infer, explain and decide;
+who reaches the gateway from this machine alone may administer it and read old decisions, too.
+"""
+
+import datetime
+import enum
+import functools
+import hashlib
+import hmac
+import ipaddress
+import re
+import secrets
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from rationale.errors import InvalidOptionError
+from rationale.manifest import EXPLAIN_SUFFIX
+from rationale_service.errors import ForbiddenError, UnauthenticatedError
+from rationale_service.repository.entry import Entry
+
+TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find a token that was committed somewhere
+_TOKEN_BYTES = 32
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
+
+
+class Scope(enum.StrEnum):
+    INFER = "infer"
+    EXPLAIN = "explain"
+    DECIDE = "decide"
+    AUDIT = "audit"
+    ADMIN = "admin"
+
+
+Scopes = frozenset[Scope]
+NOBODY_NEEDS: Scopes = frozenset()  # open: no key is looked at
+ANY_KEY: Scopes = frozenset(Scope)
+_INFER: Scopes = frozenset({Scope.INFER})
+_EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
+DECIDE: Scopes = frozenset({Scope.DECIDE})
+AUDIT: Scopes = frozenset({Scope.AUDIT})
+ADMIN: Scopes = frozenset({Scope.ADMIN})
+
+
+def scopes_of(name: str) -> Scopes:
+    """Return scopes as a setting names them: a scope, or none."""
+    return NOBODY_NEEDS if name == "none" else frozenset({Scope(name)})
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Whoever sent a request; `name` is the key's, empty where no keys are asked for."""
+
+    name: str
+    scopes: Scopes
+    requests_per_s: float | None = None  # None: as the settings say
+    burst: int | None = None
+    models: frozenset[str] | None = None  # that it may ask; None: all
+
+    def require(self, needed: Scopes) -> None:
+        """Raise ForbiddenError unless the caller has one of the scopes `needed`."""
+        if needed and self.scopes.isdisjoint(needed):
+            wanted = " or ".join(sorted(needed))
+            if not self.name:
+                raise ForbiddenError(
+                    f"this needs a key with the scope {wanted}, and the gateway knows no keys: make one with "
+                    f"`rationale keys new` and restart it, or serve on a loopback address"
+                )
+            raise ForbiddenError(
+                f"key '{self.name}' lacks the scope {wanted}", scope=" ".join(sorted(needed))
+            )
+
+    def require_model(self, model: str) -> None:
+        """Raise ForbiddenError unless the caller may ask this model."""
+        if self.models is not None and model not in self.models:
+            raise ForbiddenError(f"'{self.name}' may not ask the model '{model}'")
+
+
+class _Key(BaseModel):
+    """A table `[keys.NAME]` of the key file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    scopes: list[Scope] = Field(min_length=1)
+    expires: datetime.date | None = None
+    requests_per_s: float | None = Field(default=None, gt=0)
+    burst: int | None = Field(default=None, ge=1)
+    models: frozenset[str] | None = None
+
+    @field_validator("scopes")
+    @classmethod
+    def _in_order(cls, given: list[Scope]) -> list[Scope]:
+        return sorted(set(given))
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """The keys of a gateway by their digest. Without keys everybody is `anyone`, where that is somebody."""
+
+    keys: Mapping[bytes, tuple[Caller, datetime.date | None]]
+    anyone: Caller | None
+
+    def identify(self, token: str | None) -> Caller:
+        """Return the caller. Raises UnauthenticatedError.
+
+        Every comparison takes the same time, whatever differs.
+        """
+        if not self.keys and self.anyone is not None:
+            return self.anyone
+        if token is None:
+            raise UnauthenticatedError(
+                "send a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`, over gRPC as metadata"
+            )
+        digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
+        known = next((each for each in self.keys if hmac.compare_digest(each, digest)), None)
+        if known is None:
+            raise UnauthenticatedError("the key is not known here", invalid=True)
+        caller, expires = self.keys[known]
+        if expires is not None and datetime.datetime.now(datetime.UTC).date() >= expires:
+            raise UnauthenticatedError(f"key '{caller.name}' expired on {expires}", invalid=True)
+        return caller
+
+
+def read_keyring(
+    file: Path | None, inline: str | None, *, admin_is_local: bool, is_local: bool = False
+) -> Keyring:
+    """Read the keys of a file and of the environment together.
+
+    Args:
+        inline: TOML as the file has it.
+        admin_is_local: whether only this machine reaches the admin API, which is then open without keys.
+        is_local: whether only this machine reaches the gateway; old decisions are then open without keys.
+
+    Raises:
+        InvalidOptionError: the file is missing or broken, or two keys share a name or a token.
+    """
+    keys: dict[bytes, tuple[Caller, datetime.date | None]] = {}
+    names: set[str] = set()
+    for name, key in (*_read_file(file), *_parse("RATIONALE_KEYS", inline or "")):
+        digest = bytes.fromhex(key.sha256)
+        if name in names or digest in keys:
+            raise InvalidOptionError(f"key '{name}' is given twice, or its token is another key's")
+        names.add(name)
+        scopes = frozenset(key.scopes)
+        keys[digest] = Caller(name, scopes, key.requests_per_s, key.burst, key.models), key.expires
+    closed = {
+        scope for scope, is_open in ((Scope.ADMIN, admin_is_local), (Scope.AUDIT, is_local)) if not is_open
+    }
+    return Keyring(keys, Caller("", ANY_KEY - closed))
+
+
+def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -> tuple[str, str]:
+    """Return a new token and its table for the key file. Raises InvalidOptionError for the name."""
+    if not NAME.fullmatch(name):
+        raise InvalidOptionError(
+            f"'{name[:80]}': a key's name has letters, digits, '.', '_' and '-', 64 at most"
+        )
+    token = TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
+    lines = [
+        f'[keys."{name}"]',
+        f'sha256 = "{hashlib.sha256(token.encode()).hexdigest()}"',
+        f"scopes = [{', '.join(f'{chr(34)}{scope}{chr(34)}' for scope in sorted(set(scopes)))}]",
+    ]
+    if expires is not None:
+        lines.append(f"expires = {expires.isoformat()}")
+    return token, "\n".join(lines) + "\n"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a server that listens on `host`."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # another name may stand for any address
+        return False
+
+
+def token_of(authorization: str | None, api_key: str | None) -> str | None:
+    """Return the token of either header. Raises UnauthenticatedError for another scheme than Bearer."""
+    if authorization is None:
+        return api_key
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        raise UnauthenticatedError("Authorization must be `Bearer KEY`", invalid=True)
+    return token.strip()
+
+
+# --- what a request needs -------------------------------------------------------------------------------
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?"
+_BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
+    (rf"/|/v2/health/[a-z]+|/v2|/docs(/.*)?|/console(/.*)?|/openapi\.json|{_MODEL}/ready", NOBODY_NEEDS),
+    (rf"{_MODEL}/explain", _EXPLAIN),
+    (r"/v1/models/[^/]+(:explain|/features)", _EXPLAIN),
+    (r"/v1/models/[^/]+:decide", DECIDE),
+    (r"/v1/decisions/.*", AUDIT),
+    (rf"{_MODEL}/infer", None),  # by the model
+    (r"/v1/models/(?P<model>[^/]+):predict", None),
+    (r"/v2/models/[^/]+/(canary|explainers(/.*)?)|/v2/reference-sets(/.*)?|/v2/repository/models/.*", ADMIN),
+)
+_PATHS = tuple((re.compile(pattern), scopes) for pattern, scopes in _BY_PATH)
+
+
+@functools.lru_cache(maxsize=1024)
+def needed_by_path(path: str) -> Scopes:
+    """Return the scopes of which a request to `path` needs one. What is not listed takes any key."""
+    for pattern, scopes in _PATHS:
+        found = pattern.fullmatch(path)
+        if found:
+            return needed_by_model(found["model"]) if scopes is None else scopes
+    return ANY_KEY
+
+
+_OPEN_CALLS = frozenset({"ServerLive", "ServerReady", "ModelReady"})
+
+
+@functools.lru_cache(maxsize=256)
+def needed_by_call(method: str) -> Scopes:
+    """Return the scopes of which a gRPC call needs one before its message is read.
+
+    `method` is its "/package.Service/Method".
+    """
+    service, _, name = method.removeprefix("/").rpartition("/")
+    if service.startswith("grpc.health.") or name in _OPEN_CALLS:
+        return NOBODY_NEEDS
+    if name in ("ModelInfer", "ModelStreamInfer"):
+        return _INFER | _EXPLAIN  # the data plane looks which, by the model
+    return ANY_KEY
+
+
+def needed_by_model(name: str) -> Scopes:
+    """Return the scopes to run an entry: whatever explains has its suffix in its name."""
+    return _EXPLAIN if EXPLAIN_SUFFIX in name else _INFER
+
+
+def needed_by_entry(entry: Entry) -> Scopes:
+    """Return what `needed_by_model` does, of the entry itself: what explains may have any name on disk."""
+    return _INFER if entry.manifest is None else _EXPLAIN
+
+
+def _read_file(file: Path | None) -> list[tuple[str, _Key]]:
+    if file is None:
+        return []
+    try:
+        return _parse(str(file), file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidOptionError(f"cannot read the key file {file}: {error}") from error
+
+
+def _parse(where: str, text: str) -> list[tuple[str, _Key]]:
+    try:
+        tables: Any = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidOptionError(f"{where}: not valid TOML: {error}") from error
+    keys = tables.pop("keys", {})
+    if tables or not isinstance(keys, dict):
+        raise InvalidOptionError(
+            f"{where}: only tables [keys.NAME] belong here; `rationale keys new` writes one"
+        )
+    return [(name, _key(where, name, table)) for name, table in keys.items()]
+
+
+def _key(where: str, name: str, table: Any) -> _Key:
+    if not NAME.fullmatch(name):
+        raise InvalidOptionError(
+            f"{where}: '{name[:80]}' is not a name for a key: use letters, digits, '.', '_', '-'"
+        )
+    try:
+        return _Key.model_validate(table)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InvalidOptionError(f"{where}: key '{name}': {place}: {first['msg']}") from error

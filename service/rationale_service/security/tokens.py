@@ -1,0 +1,114 @@
+"""JSON Web Tokens of an identity provider: who a caller is, and what its claims allow (RFC 7519, RFC 8725).
+
+They come where keys come, as `Authorization: Bearer TOKEN`, and may stand beside keys. The provider's public
+keys are fetched when a token names one that is not known, and again after some minutes, so that rotated keys
+come and go by themselves.
+"""
+
+import asyncio
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rationale.errors import InvalidOptionError
+from rationale_service.errors import NotReadyError, UnauthenticatedError
+from rationale_service.security.keys import TOKEN_PREFIX, Caller, Scope
+from rationale_service.settings import Settings
+
+if TYPE_CHECKING:
+    from jwt import PyJWK
+
+MODELS, RATE = "rationale_models", "rationale_requests_per_s"  # claims
+_LONGEST = 16_384  # characters
+_SUBJECT = 128
+_REQUIRED = ["exp", "iss", "aud", "sub"]
+_FETCH_S, _KEPT_S, _COOLDOWN_S = 5.0, 300.0, 10.0  # of the provider's keys
+
+
+class TokenIssuer:
+    """The identity provider whose tokens are taken."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Take what the settings say; nothing is fetched yet.
+
+        Raises:
+            InvalidOptionError: PyJWT is not installed, or the address of the keys is none.
+        """
+        try:
+            from jwt import PyJWKClient, PyJWKClientError
+        except ImportError as error:
+            raise InvalidOptionError("tokens need PyJWT: pip install 'rationale[jwt]'") from error
+        self._issuer, self._audience = settings.jwt_issuer, settings.jwt_audience
+        self._algorithms, self._leeway_s = settings.jwt_algorithms, settings.jwt_leeway_s
+        self._scope_claim = settings.jwt_scope_claim
+        try:
+            self._keys: PyJWKClient = PyJWKClient(
+                str(settings.jwt_keys), lifespan=_KEPT_S, timeout=_FETCH_S, cooldown_duration=_COOLDOWN_S
+            )
+        except PyJWKClientError as error:
+            raise InvalidOptionError(f"RATIONALE_JWT_KEYS: {error}") from error
+
+    async def identify(self, token: str) -> Caller:
+        """Return whom a token names.
+
+        Raises:
+            UnauthenticatedError: it is none of the provider's, has expired, or is for somebody else.
+            NotReadyError: the provider's keys cannot be fetched.
+        """
+        import jwt
+
+        try:
+            if len(token) > _LONGEST:
+                raise jwt.DecodeError(f"longer than {_LONGEST} characters")
+            algorithm = jwt.get_unverified_header(token).get("alg")
+            if algorithm not in self._algorithms:
+                raise jwt.InvalidAlgorithmError(f"signed by none of {', '.join(self._algorithms)}")
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                await self._key_of(token),
+                algorithms=list(self._algorithms),
+                audience=self._audience,
+                issuer=self._issuer,
+                leeway=self._leeway_s,
+                options={"require": _REQUIRED},
+            )
+            return self._caller(claims)
+        except (jwt.PyJWTError, ValueError) as error:
+            raise UnauthenticatedError(f"the token is not taken: {error}", invalid=True) from error
+
+    async def _key_of(self, token: str) -> "PyJWK":
+        """Return the key that signed it; fetched in a thread where it is not known."""
+        import jwt
+
+        try:
+            return await asyncio.to_thread(self._keys.get_signing_key_from_jwt, token)
+        except jwt.PyJWKClientConnectionError as error:
+            raise NotReadyError("the identity provider does not give its keys: ask again later") from error
+        except jwt.PyJWKClientError as error:
+            raise jwt.InvalidKeyError("its key is none of the identity provider's") from error
+
+    def _caller(self, claims: Mapping[str, Any]) -> Caller:
+        """Return the caller that claims name. Raises ValueError for claims of another kind."""
+        models, rate = claims.get(MODELS), claims.get(RATE)
+        if models is not None and not (isinstance(models, list) and all(isinstance(m, str) for m in models)):
+            raise ValueError(f"its claim {MODELS} is no list of names")
+        if rate is not None and not (
+            isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+        ):
+            raise ValueError(f"its claim {RATE} is no number above 0")
+        scopes = frozenset(_words(claims.get(self._scope_claim))) & frozenset(map(str, Scope))
+        # No key has a ":" in its name: a subject is never taken for one.
+        name = f"jwt:{str(claims['sub'])[:_SUBJECT]}"
+        allowed = None if models is None else frozenset(models)
+        return Caller(name, frozenset(map(Scope, scopes)), rate, models=allowed)
+
+
+def is_key(token: str | None) -> bool:
+    """Return whether a token is to be looked for among the keys."""
+    return token is None or token.startswith(TOKEN_PREFIX) or token.count(".") != 2
+
+
+def _words(given: Any) -> list[str]:
+    """Return scopes, with `rationale:` before them or not: a list, or words in a text (RFC 8693, 4.2)."""
+    words = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
+    return [word.removeprefix("rationale:") for word in words if isinstance(word, str)]

@@ -1,0 +1,282 @@
+"""Runs the gateway in this process until a signal: listen, load, announce, drain."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from fastapi import FastAPI
+
+from rationale.artefact.remote import RemoteRepository
+from rationale_service.api.server import HttpServer
+from rationale_service.app import create_admin_app, create_app, create_backend, read_keys
+from rationale_service.configuration import unknown_variables
+from rationale_service.decisions.decider import Decider
+from rationale_service.grpc_api.server import GrpcServer
+from rationale_service.inference.dataplane import DataPlane
+from rationale_service.live import LiveRepository
+from rationale_service.observability import logs
+from rationale_service.observability.metrics import Metrics
+from rationale_service.process.listening import CannotListenError, listen
+from rationale_service.process.signals import Signals
+from rationale_service.security.keys import is_loopback
+from rationale_service.security.tls import ServerTls, server_tls
+from rationale_service.security.watch import Watched, watch, watched_files
+from rationale_service.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Announce = Callable[[str], None]
+
+
+_Listeners = dict[str, socket.socket]  # by the flag of their port
+
+
+@dataclass(frozen=True)
+class _Ends:
+    public: HttpServer
+    admin: HttpServer | None
+    grpc: GrpcServer | None
+
+    @property
+    def all(self) -> list[HttpServer | GrpcServer]:
+        """The public one, which ends the data plane, behind the admin one."""
+        return [end for end in (self.admin, self.public, self.grpc) if end is not None]
+
+    @property
+    def serving(self) -> list[asyncio.Task[None]]:
+        return [end.serving for end in (self.admin, self.public) if end is not None]
+
+
+# A thread whose run is over waits as long for a busy event loop to let it go on; Python's own choice is 5 ms.
+_SWITCH_S = 0.0005
+_COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones before one at the older
+_FIRST = asyncio.FIRST_COMPLETED
+
+
+def run_server(
+    settings: Settings, announce: Announce, *, is_worker: bool = False, is_first: bool = True
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; returns when the running requests are answered.
+
+    Args:
+        is_worker: whether this is one of several processes that share the ports (`workers`).
+        is_first: whether it says what whoever starts the gateway should know.
+
+    Raises:
+        RationaleError: the repository is broken, a model cannot be loaded, Triton does not answer,
+            a key or certificate cannot be used, or an address cannot be listened on.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    if not is_worker:
+        for sentence in unknown_variables():
+            log.warning(sentence)
+    metrics = Metrics()
+    tls = server_tls(settings)
+    app = create_app(settings, create_backend(settings, metrics), metrics)
+    with _listening(settings, is_shared=is_worker) as listeners:
+        if is_first:
+            for sentence in _open_doors(settings):
+                log.warning(sentence)
+        with asyncio.Runner(loop_factory=_new_loop) as runner:
+            runner.run(_serve(app, settings, listeners, tls, announce, is_worker=is_worker))
+
+
+@contextlib.contextmanager
+def _listening(settings: Settings, *, is_shared: bool) -> Iterator[_Listeners]:
+    """Listen on every end. Raises CannotListenError, which names every end that cannot."""
+    found: _Listeners = {}
+    refused: list[str] = []
+    with contextlib.ExitStack() as sockets:
+        for flag, (host, port) in settings.ends.items():
+            if port is None:
+                continue
+            try:
+                found[flag] = sockets.enter_context(listen(host, port, flag, shared=is_shared))
+            except CannotListenError as error:
+                refused.append(str(error))
+        if refused:
+            raise CannotListenError("\n".join(dict.fromkeys(refused)))
+        yield found
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return a loop of uvloop where there is one (not on Windows).
+
+    It takes half the time of asyncio's own per request.
+    """
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _open_doors(settings: Settings) -> list[str]:
+    """Return what whoever opens the gateway to a network should know."""
+    if settings.keys_file or settings.keys or settings.jwt_issuer:
+        return []
+    doors = []
+    if not is_loopback(settings.host):
+        doors.append(
+            f"everybody who reaches {settings.host} may ask the models: there are no keys. Old decisions are "
+            "not read by HTTP without them"
+        )
+    if not is_loopback(settings.admin_end):
+        doors.append(
+            f"the admin API is closed on {settings.admin_end} until there are keys (docs/security.md)"
+        )
+    return doors
+
+
+async def _serve(
+    app: FastAPI,
+    settings: Settings,
+    listeners: _Listeners,
+    tls: ServerTls | None,
+    announce: Announce,
+    *,
+    is_worker: bool,
+) -> None:
+    sys.setswitchinterval(_SWITCH_S)
+    watched = _watched(app, settings, tls)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        tasks.update(asyncio.ensure_future(each.read()) for each in watched)
+
+    signals = Signals(reload)
+    if is_worker:
+        signals.stop_with(sys.stdin)
+    ends = await _start(app, settings, listeners, tls)
+    tasks.update(asyncio.create_task(watch(each)) for each in watched)
+    try:
+        await _first_of(asyncio.ensure_future(ends.public.started()), signals.stop)
+        loading: asyncio.Task[None] = app.state.loading
+        await _first_of(loading, signals.stop, *ends.serving)
+        if loading.done():
+            loading.result()
+            if ends.grpc is not None:
+                await ends.grpc.start()
+            _settle_heap()
+            _note_start(app)
+            announce_ready(app, ends, announce)
+            await _first_of(signals.stop, *ends.serving)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await _stop(app.state.plane, ends, signals, settings)
+
+
+async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
+    """Listen at all ends at once; ready when the models are: gRPC has its callers wait until then.
+
+    Raises CannotListenError.
+    """
+    grpc = admin = None
+    if "--grpc-port" in listeners:
+        shared = settings.workers > 1
+        listener = listeners["--grpc-port"]
+        grpc = GrpcServer(app.state.handler, app.state.interceptor, settings, listener, tls, shared=shared)
+    public = HttpServer(app, listeners["--port"], tls, lifespan=True)
+    if "--admin-port" in listeners:
+        admin = HttpServer(create_admin_app(app), listeners["--admin-port"], tls, lifespan=False)
+    return _Ends(public, admin, grpc)
+
+
+def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Watched]:
+    """Return what is read again while serving."""
+    live: LiveRepository = app.state.live
+    watched = [Watched(live.look, live.scan, settings.watch_s)]
+    if tls is not None:
+        watched.append(watched_files(tls.certificates.files, tls.reload))
+    if settings.keys_file is not None:
+        watched.append(
+            watched_files((settings.keys_file,), lambda: app.state.interceptor.take_keys(read_keys(settings)))
+        )
+    return watched
+
+
+async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
+    """Stop: unready, refuse, drain, stop; a second signal gives up what runs.
+
+    Between the first two, load balancers find out, and requests are still answered. Then callers are told to
+    go elsewhere before any is refused: no more connections are taken, and each one's next answer is its last.
+    """
+    plane.leave()
+    if signals.stop.done() and plane.serves:
+        await signals.hurried(settings.shutdown_delay_s)
+    end_s = time.monotonic() + settings.drain_timeout_s
+    if plane.serves:
+        leaving = [ends.public.leave()]
+        if ends.grpc is not None:
+            leaving.append(ends.grpc.leave(settings.drain_timeout_s))
+        await asyncio.gather(*leaving)
+    plane.refuse_new_work()
+    idle = asyncio.ensure_future(plane.idle())
+    left_s = max(end_s - time.monotonic(), 0.0)
+    await asyncio.wait([idle, signals.hurry], timeout=left_s, return_when=_FIRST)
+    idle.cancel()
+    left_s = 0.0 if signals.hurry.done() else max(end_s - time.monotonic(), 0.0)
+    for end in ends.all:
+        signals.hurry.add_done_callback(end.give_up)
+    await asyncio.gather(*(end.stop(left_s) for end in ends.all))
+
+
+async def _first_of(*waited: asyncio.Future[None]) -> None:
+    await asyncio.wait(waited, return_when=_FIRST)
+
+
+def _settle_heap() -> None:
+    """Take what is there now out of the garbage collector's sight: it stays until the process ends.
+
+    The collector begins here: during the start it would take a fifth of the time, and find nothing. A full
+    collection of all this would stop the event loop for longer than any request takes
+    (docs/serving-performance.md). Requests leave it little to find: it need not look as often as by itself.
+    """
+    gc.freeze()
+    gc.set_threshold(*_COLLECT_AFTER)
+    gc.enable()
+
+
+def _note_start(app: FastAPI) -> None:
+    """Note how long it took from the start of the process, where the system reports that."""
+    metrics: Metrics = app.state.metrics
+    started_s = metrics.registry.get_sample_value("process_start_time_seconds")
+    if started_s is not None:
+        metrics.cold_start_s.set(time.time() - started_s)
+
+
+def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
+    """Print the models and, as the last line, the HTTP address: scripts wait for it."""
+    plane: DataPlane = app.state.plane
+    registry = plane.repository
+    remote: RemoteRepository | None = app.state.remote
+    if remote is not None and remote.fault is not None:
+        announce(remote.fault)
+    for name in registry.unserved:
+        announce(f"model {name} is not served: {registry.why_unserved(name)}")
+    for entry in registry.entries.values():
+        if entry.manifest is None:
+            announce(f"model {entry.name}")
+        else:
+            announce(f"model {entry.name}: explains {entry.manifest.model} by {entry.manifest.method.name}")
+    decider: Decider = app.state.decider
+    if decider.fault is not None:
+        announce(
+            "decisions are refused until the audit trail can be written (RATIONALE_STATE or RATIONALE_AUDIT "
+            f"say where it is): {decider.fault}"
+        )
+    if ends.grpc is not None:
+        announce(f"gRPC on {ends.grpc.address}")
+    if ends.admin is not None:
+        announce(f"admin API on {ends.admin.url}")
+    devices = ", ".join(plane.backend.devices())
+    where = f" on {devices}" if devices else ""
+    announce(f"{plane.backend.name}{where}; API at {ends.public.url}/docs; Ctrl-C stops")
+    announce(f"ready on {ends.public.url}")

@@ -1,0 +1,84 @@
+"""Files that machines share: a folder, or a bucket of any object storage that fsspec knows.
+
+Names are made of the content, so that a file is written once and never changed.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rationale.errors import InvalidOptionError
+from rationale_service.errors import StateUnavailableError
+
+
+class Blobs:
+    """The storage at `RATIONALE_ARTIFACTS`. Every method blocks, and may raise StateUnavailableError."""
+
+    def __init__(self, url: str) -> None:
+        """Name the storage; nothing is asked of it yet.
+
+        Raises:
+            InvalidOptionError: no URL of a storage, or the library for it is not installed.
+        """
+        try:
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+            self._files, self._root = url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise InvalidOptionError(
+                "setting artifacts (RATIONALE_ARTIFACTS) must be a URL such as s3://BUCKET/FOLDER or "
+                f"file:///FOLDER, and needs pip install 'rationale[s3]' or fsspec's package for it: {error}"
+            ) from error
+
+    def put(self, name: str, file: Path) -> None:
+        """Keep a file under a name: whoever asks for it sees all of it or nothing."""
+        with self._reported():
+            target = self._at(name)
+            if self._is_local:
+                self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
+                self._files.put_file(str(file), f"{target}.part")
+                self._files.mv(f"{target}.part", target)
+            else:  # an object appears when all of it has arrived
+                self._files.put_file(str(file), target)
+
+    def get(self, name: str, file: Path) -> bool:
+        """Copy what is kept under a name into a file; return False where there is nothing."""
+        with self._reported():
+            try:
+                self._files.get_file(self._at(name), str(file))
+            except FileNotFoundError:
+                return False
+        return True
+
+    def remove(self, name: str) -> None:
+        """Delete what is kept under a name, if anything is."""
+        with self._reported(), contextlib.suppress(FileNotFoundError):
+            self._files.rm_file(self._at(name))
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder."""
+        with self._reported():
+            self._files.invalidate_cache()
+            try:
+                found: list[Any] = self._files.ls(self._at(folder), detail=False)
+            except FileNotFoundError:
+                return []
+        return [str(path).rpartition("/")[2] for path in found]
+
+    @property
+    def _is_local(self) -> bool:
+        return "file" in self._files.protocol
+
+    def _at(self, name: str) -> str:
+        return f"{self._root.rstrip('/')}/{name}"
+
+    @contextlib.contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except StateUnavailableError:
+            raise
+        except Exception as error:  # each storage has errors of its own
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise StateUnavailableError(f"the artifacts cannot be read or written: {lines[0]}") from error

@@ -1,0 +1,27 @@
+"""Files that survive a crash of the machine, and errors for what cannot be written."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from rationale_service.errors import StateUnavailableError
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder survive a crash of the machine."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Turn what the disk raises into an error for the caller. Its cause stays in the log's traceback."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StateUnavailableError(f"{what} cannot be written: {reason}") from error

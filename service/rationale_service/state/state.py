@@ -1,0 +1,172 @@
+"""The state of a gateway: a folder, and in it or in a database that many machines share the records.
+
+    STATE/
+    ├── state.sqlite3  the records, where no database URL is given
+    ├── references/    reference sets, by content digest
+    └── staging/       what is being made, each in a folder that begins with its process
+
+Records are JSON objects, by kind and key. Every process that serves by them is a replica: it looks whether
+there is a new revision, and takes it up. The folder is made by the first write and is nobody else's to read:
+it holds rows of real people.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rationale_service.errors import StateUnavailableError
+from rationale_service.state import Change
+from rationale_service.state.files import reported
+from rationale_service.state.replica import Lease, Replica, this_process
+
+if TYPE_CHECKING:
+    from rationale_service.state.sql import StateDatabase
+
+DATABASE = "state.sqlite3"
+_OWNER_ONLY = 0o700
+
+
+class State:
+    """What replicas share. Methods may be called from any thread; those that touch the disk block."""
+
+    def __init__(self, folder: Path, url: str | None = None, *, is_shared: bool = False) -> None:
+        """Set the paths; nothing on the disk is touched yet.
+
+        Args:
+            url: of the database with the records; None: a file in the folder.
+            is_shared: whether others are known to follow it: then this process does before the first write.
+        """
+        self.is_shared = is_shared or url is not None
+        self.folder = folder
+        self.references = folder / "references"
+        self.staging = folder / "staging"
+        self.replica: Replica = this_process()
+        self._url = url
+        self._database: StateDatabase | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether processes of other machines may share it."""
+        return self._url is not None and not self._url.startswith("sqlite")
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was ever written: where not, there is nothing to read."""
+        return self._url is not None or (self.folder / DATABASE).is_file()
+
+    def open(self) -> "StateDatabase":
+        """Return the database; make the folders where they are missing.
+
+        Raises:
+            StateUnavailableError: it cannot be read or written, or is of a newer version.
+            InvalidOptionError: the URL is of no database that can be used.
+        """
+        with self._opening:
+            if self._database is None or not self.staging.is_dir():
+                with reported(f"the state in {self.folder.name}"):
+                    for folder in (self.folder, self.references, self.staging):
+                        folder.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
+                if self._url is not None and self.folder.stat().st_uid != os.getuid():
+                    raise StateUnavailableError(f"the folder {self.folder} for copies is somebody else's")
+            if self._database is None:
+                from rationale_service.state.sql import StateDatabase  # with SQLAlchemy, which takes a while
+
+                self._database = StateDatabase(self._url or self.folder / DATABASE)
+            return self._database
+
+    def close(self) -> None:
+        """Follow no more, and give up what this process was at. Opened again by its next use."""
+        database, self._database = self._database, None
+        if database is not None:
+            with contextlib.suppress(Exception):  # gone already: others find out by themselves
+                database.leave(self.replica)
+            database.close()
+
+    # --- records ------------------------------------------------------------------------------------------
+
+    def revision(self) -> int:
+        """Return how many changes of the records there were. Raises as `open`."""
+        return self.open().revision() if self.exists else 0
+
+    def snapshot(self) -> tuple[int, Mapping[str, list[dict[str, Any]]]]:
+        """Return the revision and, by kind, every record. Raises as `open`."""
+        return self.open().snapshot() if self.exists else (0, {})
+
+    def read(self, kind: str) -> list[dict[str, Any]]:
+        """Return every record of a kind; none where nothing was ever written. Raises as `open`."""
+        return self.snapshot()[1].get(kind, [])
+
+    def write(self, *changes: Change, since: int | None = None) -> int | None:
+        """Save records by (kind, key, value), or delete them where the value is None: all of it or nothing.
+
+        Args:
+            since: the revision that the changes were made of; others may have written where it is None.
+
+        Returns:
+            The new revision; None where others have written since, and nothing was changed.
+
+        Raises:
+            StateUnavailableError: as `open`, and where they cannot be written (a full disk).
+        """
+        return self.open().write(changes, since)
+
+    # --- replicas -----------------------------------------------------------------------------------------
+
+    def follow(self, revision: int) -> None:
+        """Note that this process serves by a revision. Raises as `open`."""
+        if self.exists or self.is_shared:
+            self.open().follow(self.replica, revision)
+
+    def behind(self, revision: int) -> Collection[str]:
+        """Return the other processes that do not serve by a revision yet. Raises as `open`."""
+        return self.open().behind(self.replica, revision) if self.exists else ()
+
+    # --- leases -------------------------------------------------------------------------------------------
+
+    def leases(self) -> Mapping[str, Lease]:
+        """Return what replicas are at, by name. Raises as `open`."""
+        return self.open().leases(self.replica) if self.exists else {}
+
+    def take(self, name: str) -> str | None:
+        """Take a lease. Return None where another replica has it; else who left it behind, or ""."""
+        left_by = self.open().take(name, self.replica)
+        if left_by:
+            self.sweep()
+        return left_by
+
+    def renew(self, name: str, note: Mapping[str, Any]) -> bool:
+        """Prolong a lease and say how far the work is; return False where it is another's by now."""
+        return self.open().renew(name, self.replica, note)
+
+    def release(self, name: str) -> None:
+        """Give a lease up."""
+        self.open().release(name, self.replica)
+
+    # --- what is being made -------------------------------------------------------------------------------
+
+    def new_staging(self) -> Path:
+        """Return a new folder for what is being made; whoever asked for it deletes it. Raises as `open`."""
+        self.open()
+        with reported("the entry"):
+            return Path(tempfile.mkdtemp(dir=self.staging, prefix=f"{self.replica.process}-"))
+
+    def sweep(self) -> None:
+        """Delete what processes were at that run no more."""
+        with reported("the entry"):
+            for path in self._left_behind():
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+
+    def _left_behind(self) -> Iterator[Path]:
+        for path in list(self.staging.iterdir()) if self.staging.is_dir() else []:
+            process, dash, _ = path.name.rpartition("-")
+            if not dash or self.replica.is_dead(process) or self.replica.is_of_another_boot(process):
+                yield path
