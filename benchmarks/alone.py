@@ -11,7 +11,7 @@ from benchmarks.arguments import case_of, parser_of, positive
 from benchmarks.one_system import LIBRARIES, peak_bytes, written
 from rationale.bench.cases import OURS, choose_peers
 from rationale.bench.subjects import compile_ours, make_subject
-from rationale.machine import in_words
+from rationale.schema.machine import in_words
 from rationale.terminal import reporting_errors
 
 

@@ -24,7 +24,7 @@ from benchmarks.arguments import parser_of, positive
 from benchmarks.trees import data, trained
 from loadtests.systems.process import gateway
 from rationale import DeepShap, TreeShap, compile_model
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.bench.peers import quietly
 from rationale.bench.timing import REST_S, quartiles
 from rationale.terminal import reporting_errors

@@ -22,7 +22,7 @@ import numpy as np
 from rationale.bench.cases import CAPTUM, OURS, SHAP
 
 if TYPE_CHECKING:
-    from rationale.artefact.compiled import Compiled
+    from rationale.artifact.compiled import Compiled
     from rationale.bench.subjects import Subject
 
 ROWS, REFERENCES, MODEL, NETWORK = "rows.npy", "references.npy", "model.onnx", "network.pt"
@@ -36,7 +36,7 @@ def written(subject: "Subject", compiled: "Compiled") -> Iterator[Path]:
     """A folder with what every system loads."""
     import torch
 
-    from rationale.runtime.session import as_ir, save
+    from rationale.graph.runtime.session import as_ir, save
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

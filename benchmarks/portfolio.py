@@ -32,11 +32,11 @@ import psutil
 from benchmarks.arguments import parser_of, positive
 from benchmarks.decisions import SUBJECTS
 from benchmarks.engines import ENGINES, Explain
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.bench.timing import REST_S
-from rationale.explanations.arrow import ROWS
-from rationale.explanations.portfolio import explain_portfolio
-from rationale.machine import available_cores
+from rationale.portfolios.arrow import ROWS
+from rationale.portfolios.portfolio import explain_portfolio
+from rationale.schema.machine import available_cores
 from rationale.terminal import reporting_errors
 
 FILES = 10

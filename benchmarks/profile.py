@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 from benchmarks.arguments import case_of, parser_of, positive
 from rationale.bench.subjects import compile_ours, make_subject
-from rationale.machine import LARGE_BLOCKS
+from rationale.schema.machine import LARGE_BLOCKS
 
 RUNS = 6
 

@@ -17,10 +17,10 @@ from rationale.bench.cases import Case
 from rationale.bench.subjects import NETWORKS, make_subject
 from rationale.bench.timing import System, alternate
 from rationale.compile import compile_model
-from rationale.explain.methods import DeepShap
-from rationale.machine import Deployment, Runtime
-from rationale.runtime.openvino import OpenVinoRunner
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.openvino import OpenVinoRunner
+from rationale.graph.runtime.session import Runner
+from rationale.methods.methods import DeepShap
+from rationale.schema.machine import Deployment, Runtime
 
 TABLE, IMAGE, TOKENS = (30,), (3, 64, 64), (16, 64)
 

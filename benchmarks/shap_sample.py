@@ -26,7 +26,7 @@ from benchmarks.decisions import CREDIT, SUBJECTS
 from benchmarks.portfolio import known_rows
 from benchmarks.trees import data, session, trained
 from rationale.bench.peers import quietly
-from rationale.explanations.arrow import explain_batches
+from rationale.portfolios.arrow import explain_batches
 from rationale.terminal import reporting_errors
 
 Explain = Callable[[np.ndarray], np.ndarray]  # rows to attributions [N, features]

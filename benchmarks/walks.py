@@ -18,7 +18,7 @@ from rationale.bench.cases import CASES, OURS, Case
 from rationale.bench.process import in_a_process
 from rationale.bench.subjects import compile_ours, make_subject, ready
 from rationale.bench.timing import alternate
-from rationale.machine import in_words, parse_bytes
+from rationale.schema.machine import in_words, parse_bytes
 from rationale.terminal import reporting_errors
 
 AMPLE = 1 << 40  # bytes

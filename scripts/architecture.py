@@ -16,13 +16,13 @@ PICTURE = ROOT / "docs" / "architecture.svg"
 
 STAGES = {
     "lower": "lowering",
-    "Engine.select": "explain.engine",
-    "prepare_references": "explain.references",
-    "combine": "explain.engine",
-    "fit": "memory.fit",
-    "finish": "artefact.finish",
-    "check": "checks.check",
-    "describe": "artefact.describe",
+    "Engine.select": "methods.engine",
+    "prepare_references": "methods.references",
+    "combine": "methods.engine",
+    "fit": "graph.memory.fit",
+    "finish": "artifact.finish",
+    "check": "artifact.checks.check",
+    "describe": "artifact.describe",
 }
 WIDTH, ROW, LEFT, RIGHT = 1080, 27, 20, 270
 STYLE = """

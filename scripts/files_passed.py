@@ -27,10 +27,10 @@ import onnx
 import uvicorn
 
 from rationale import DeepShap, compile_model
-from rationale_service.api.server import uvicorn_config
 from rationale_service.app import create_app, create_backend
-from rationale_service.backends import onnxruntime
+from rationale_service.engine.backends import onnxruntime
 from rationale_service.process.listening import listen
+from rationale_service.protocols.rest.server import uvicorn_config
 from rationale_service.settings import Settings
 
 ROOT = Path(__file__).parents[1]

@@ -17,8 +17,8 @@ TESTS = {
         "tests/compiler/artefact/test_decision.py",
         "tests/compiler/evaluate/decisions",
     ),
-    "compiler/rationale/explain/coalitions": ("tests/compiler/methods/test_coalitions.py",),
-    "compiler/rationale/explain/trees": ("tests/compiler/trees",),
+    "compiler/rationale/methods/coalitions": ("tests/compiler/methods/test_coalitions.py",),
+    "compiler/rationale/methods/trees": ("tests/compiler/trees",),
     "compiler/rationale/trees": ("tests/compiler/trees",),
     "service": ("tests/service",),
     "service/rationale_service/decisions": ("tests/service/decisions",),
@@ -26,8 +26,8 @@ TESTS = {
         "tests/service/decisions",
         "tests/service/cli/test_audit.py",
     ),
-    "service/rationale_service/inference": ("tests/service/inference", "tests/service/api"),
-    "service/rationale_service/scheduling": ("tests/service/scheduling",),
+    "service/rationale_service/engine": ("tests/service/inference", "tests/service/api"),
+    "service/rationale_service/engine/scheduling": ("tests/service/scheduling",),
     "service/rationale_service/security": ("tests/service/security", "tests/service/cli/test_keys.py"),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from rationale.machine import available_cores
+from rationale.schema.machine import available_cores
 
 MOST_WORKERS = 4  # each takes a gigabyte, and starts servers of its own
 # Whose files take long each: begun last, one of them would keep all workers but one waiting.

@@ -12,7 +12,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from rationale.profile import as_profile
+from rationale.schema.profile import as_profile
 
 FOLDER = Path(__file__).parent.parent / "examples" / "credit"
 PROFILE = as_profile(FOLDER / "decision.yaml")

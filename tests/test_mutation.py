@@ -31,9 +31,9 @@ def test_every_place_is_there(mutants: ModuleType) -> None:
     ("paths", "tests"),
     [
         (["compiler/rationale/trees/read.py"], ["tests/compiler/trees"]),
-        (["compiler/rationale/explain/walk"], ["tests/compiler"]),
+        (["compiler/rationale/methods/propagation"], ["tests/compiler"]),
         (["compiler/rationale/trees", "compiler"], ["tests/compiler"]),
-        (["service/rationale_service/grpc_api/turns.py"], ["tests/service"]),
+        (["service/rationale_service/protocols/grpc/turns.py"], ["tests/service"]),
         (
             ["service/rationale_service/decisions/audit"],
             ["tests/service/cli/test_audit.py", "tests/service/decisions"],

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import rationale
 from rationale import errors
-from rationale.explain.walk.lrp.rules import RULES
+from rationale.methods.propagation.lrp.rules import RULES
 from rationale_service.cli.main import app
 
 ROOT = Path(__file__).parent.parent

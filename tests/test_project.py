@@ -29,20 +29,20 @@ UNBOUNDED = {
 # Dataclasses that change: they collect, count or wait for an answer. Every other one is frozen.
 MUTABLE = {
     "rationale.conversion.boosters.trees.Nodes",
-    "rationale.explain.trees.provenance._Following",
-    "rationale.explanations.files._Tensor",
-    "rationale.explanations.report._Sections",
+    "rationale.methods.trees.provenance._Following",
+    "rationale.portfolios.files._Tensor",
+    "rationale.portfolios.report._Sections",
     "rationale.graph.tensor.Chunks",
     "rationale.graph.variants.Variants",
     "rationale.lowering.control_flow.branches._Inliner",
-    "rationale.memory.budget.Region",
-    "rationale.memory.scan._Body",
-    "rationale_service.inference.model_cache._Resident",
-    "rationale_service.interceptor.RequestInterceptor",
+    "rationale.graph.memory.budget.Region",
+    "rationale.graph.memory.scan._Body",
+    "rationale_service.engine.model_cache._Resident",
+    "rationale_service.protocols.interceptor.RequestInterceptor",
     "rationale_service.observability.context.RequestContext",
-    "rationale_service.scheduling.batch.Batch",
-    "rationale_service.scheduling.batch.PendingRequest",
-    "rationale_service.scheduling.cpu_slots._Turn",
+    "rationale_service.engine.scheduling.batch.Batch",
+    "rationale_service.engine.scheduling.batch.PendingRequest",
+    "rationale_service.engine.scheduling.cpu_slots._Turn",
 }
 
 # Words that would tie the project to one machine or one package index, taken apart so that this file passes.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is imported (docs/security.md)
 
 if TYPE_CHECKING:
-    from rationale.artefact.compiled import Compiled, Explanation
+    from rationale.artifact.compiled import Compiled, Explanation
     from rationale.compile import compile_model
     from rationale.conversion.convert import Converted, convert
     from rationale.decisions.comparisons import Comparisons
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
         RepositoryError,
         UnsupportedModelError,
     )
-    from rationale.explain.methods import (
+    from rationale.graph.ops import Ops
+    from rationale.graph.tensor import Tensor
+    from rationale.methods.methods import (
         AttnLrp,
         Auto,
         CpLrp,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
         SmoothGrad,
         TreeShap,
     )
-    from rationale.explain.walk.lrp.rules import (
+    from rationale.methods.propagation.lrp.rules import (
         STABILISER,
         AlphaBeta,
         Epsilon,
@@ -64,15 +66,13 @@ if TYPE_CHECKING:
         Zero,
         ZPlus,
     )
-    from rationale.explanations.arrow import batches_schema, explain_batches
-    from rationale.graph.ops import Ops
-    from rationale.graph.tensor import Tensor
-    from rationale.machine import Deployment
-    from rationale.manifest import Manifest
-    from rationale.profile import DecisionProfile
+    from rationale.portfolios.arrow import batches_schema, explain_batches
     from rationale.references.reference_set import OpenReferences
-    from rationale.request import Concepts
     from rationale.rules.rule import Kind, Selection, Trait, Weights, rule
+    from rationale.schema.machine import Deployment
+    from rationale.schema.manifest import Manifest
+    from rationale.schema.profile import DecisionProfile
+    from rationale.schema.request import Concepts
 
 __all__ = [
     "STABILISER",
@@ -139,25 +139,25 @@ _HOME = {
     name: module
     for module, names in {
         "rationale.decisions.comparisons": "Comparisons",
-        "rationale.artefact.compiled": "Compiled Explanation",
+        "rationale.artifact.compiled": "Compiled Explanation",
         "rationale.compile": "compile_model",
         "rationale.conversion.convert": "Converted convert",
-        "rationale.machine": "Deployment",
+        "rationale.schema.machine": "Deployment",
         "rationale.errors": "CheckFailedError ExtensionError InvalidModelError InvalidOptionError "
         "InvalidProfileError InvalidReferencesError LargeReferencesError RationaleError RepositoryError "
         "UnsupportedModelError",
-        "rationale.explanations.arrow": "batches_schema explain_batches",
-        "rationale.manifest": "Manifest",
-        "rationale.explain.methods": "AttnLrp Auto CpLrp DeepShap ExactShap ExpectedGradients Gradient "
+        "rationale.portfolios.arrow": "batches_schema explain_batches",
+        "rationale.schema.manifest": "Manifest",
+        "rationale.methods.methods": "AttnLrp Auto CpLrp DeepShap ExactShap ExpectedGradients Gradient "
         "IntegratedGradients Lrp PermutationShap SmoothGrad TreeShap",
-        "rationale.explain.walk.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma Group "
-        "Own Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
-        "rationale.profile": "DecisionProfile",
+        "rationale.methods.propagation.lrp.rules": "STABILISER AlphaBeta Epsilon Flat Gamma GeneralizedGamma "
+        "Group Own Pass RelevanceRule Taylor Term WSquare ZBox ZPlus Zero",
+        "rationale.schema.profile": "DecisionProfile",
         "rationale.references.reference_set": "OpenReferences",
         "rationale.graph.ops": "Ops",
         "rationale.graph.tensor": "Tensor",
         "rationale.rules.rule": "Kind Selection Trait Weights rule",
-        "rationale.request": "Concepts",
+        "rationale.schema.request": "Concepts",
     }.items()
     for name in names.split()
 }

@@ -9,13 +9,13 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 
-from rationale.artefact.comparisons import Compared
-from rationale.artefact.compiled import Compiled
-from rationale.artefact.describe import describe
-from rationale.artefact.finish import finish
-from rationale.artefact.open_length import check_span
-from rationale.checks.check import check
-from rationale.checks.probes import check_open
+from rationale.artifact.checks.check import check
+from rationale.artifact.checks.probes import check_open
+from rationale.artifact.comparisons import Compared
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.describe import describe
+from rationale.artifact.finish import finish
+from rationale.artifact.open_length import check_span
 from rationale.conversion.convert import Converted, convert, example_of, is_fitted
 from rationale.conversion.files import is_fitted_file, read_fitted
 from rationale.decisions.comparisons import Comparisons, demand_alike
@@ -26,18 +26,20 @@ from rationale.errors import (
     InvalidReferencesError,
     UnsupportedModelError,
 )
-from rationale.explain.engine import Method, MethodChoice, combine, request_of
-from rationale.explain.environment import with_batch
-from rationale.explain.references import prepare_references, shapes_of
+from rationale.graph.memory.fit import Combined, fit
+from rationale.graph.runtime.kernels import found
+from rationale.graph.runtime.session import kernels_of
 from rationale.graph.variants import Variants
 from rationale.lowering import Lowered, lower, plain_for
 from rationale.lowering.inference import Span, span_of
-from rationale.machine import HERE, Deployment
-from rationale.memory.fit import Combined, fit
-from rationale.profile import DecisionProfile, as_profile
+from rationale.methods.engine import Method, MethodChoice, combine, request_of
+from rationale.methods.environment import with_batch
+from rationale.methods.references import prepare_references, shapes_of
 from rationale.references.reference_set import OpenReferences
 from rationale.references.represented import StandsFor
-from rationale.request import (
+from rationale.schema.machine import HERE, Deployment
+from rationale.schema.profile import DecisionProfile, as_profile
+from rationale.schema.request import (
     CompileRequest,
     Concepts,
     FeatureNames,
@@ -48,8 +50,6 @@ from rationale.request import (
     Targets,
     silent,
 )
-from rationale.runtime.kernels import found
-from rationale.runtime.session import kernels_of
 
 ModelLike = str | Path | onnx.ModelProto
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rationale.explanations.arrow import batches_schema, explain_batches
+from rationale.portfolios.arrow import batches_schema, explain_batches
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Any
 
 from rationale.errors import ExtensionError
-from rationale.manifest import Extension
+from rationale.schema.manifest import Extension
 
 LRP_RULES = "rationale.lrp_rules"
 RULES = "rationale.rules"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rationale.decisions.rows import names_of
-from rationale.manifest import FLOATS, Manifest, Spread, TensorSpec
-from rationale.profile import DecisionProfile, FeatureRule
+from rationale.schema.manifest import FLOATS, Manifest, Spread, TensorSpec
+from rationale.schema.profile import DecisionProfile, FeatureRule
 
 Kind = Literal["number", "text", "flag"]
 _NO_RULE = FeatureRule()

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rationale.errors import InvalidOptionError
-from rationale.request import Columns, CompileRequest
+from rationale.schema.request import Columns, CompileRequest
 
 if TYPE_CHECKING:
-    from rationale.artefact.compiled import Compiled
+    from rationale.artifact.compiled import Compiled
     from rationale.decisions.comparisons import Comparisons
-    from rationale.explain.engine import Method
+    from rationale.methods.engine import Method
     from rationale.references.tables import Table
-    from rationale.request import Progress
+    from rationale.schema.request import Progress
 
 
 def check_method(request: CompileRequest, *, referenced: bool) -> None:
@@ -27,7 +27,7 @@ def check_method(request: CompileRequest, *, referenced: bool) -> None:
     Raises:
         InvalidOptionError: an unknown method, or options that it does not take, lacks, or cannot use.
     """
-    from rationale.explain.methods import make_method
+    from rationale.methods.methods import make_method
 
     make_method(request.method, np.zeros((1, 1)) if referenced else None, request.options)
 
@@ -44,7 +44,7 @@ def compile_files(
         RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
     """
     from rationale.compile import compile_request
-    from rationale.explain.engine import request_of
+    from rationale.methods.engine import request_of
 
     read = read_model(model, request.features, allow_pickle=request.allow_pickle, missing=request.missing)
     names = None if read.fitted else request.features
@@ -80,7 +80,7 @@ def _method(
     request: CompileRequest, references: Path | None, read: "ReadModel"
 ) -> "tuple[Method, Table | None]":
     """Return the method, and what the file of references, or covers, holds."""
-    from rationale.explain.methods import COVERS, REFERENCES, check_options, make_method
+    from rationale.methods.methods import COVERS, REFERENCES, check_options, make_method
     from rationale.references.reference_set import OpenReferences
     from rationale.references.tables import read_rows
 
@@ -100,7 +100,7 @@ def _method(
 
 def _weights(request: CompileRequest, file: Path, table: "Table") -> dict[str, Any]:
     """Return the weights of the rows, where they have any and the method takes some."""
-    from rationale.explain.methods import METHODS, WEIGHTS
+    from rationale.methods.methods import METHODS, WEIGHTS
 
     weights = table.unequal_weights
     if weights is None or request.open_references is not None:

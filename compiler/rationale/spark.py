@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rationale.explanations.arrow import batches_schema, explain_batches
+from rationale.portfolios.arrow import batches_schema, explain_batches
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

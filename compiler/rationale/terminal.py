@@ -13,7 +13,7 @@ from rationale.errors import RationaleError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rationale.manifest import Manifest, Memory, References, Variants
+    from rationale.schema.manifest import Manifest, Memory, References, Variants
 
 _SHOWN = 3  # base values of a line
 _ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
@@ -198,7 +198,7 @@ def _targets(manifest: "Manifest") -> str:
 
 def memory_line(memory: "Memory") -> str:
     """Return what was chosen, and what it costs."""
-    from rationale.machine import in_words
+    from rationale.schema.machine import in_words
 
     line = f"about {in_words(memory.needed)} for one row, of a budget of {in_words(memory.budget)}"
     if memory.chunk is not None:

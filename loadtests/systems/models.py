@@ -9,7 +9,7 @@ from onnx import ModelProto, numpy_helper, parser
 
 from loadtests.load.questions import PREDICT, ROUTES, SUFFIX, Question
 from rationale import DeepShap, compile_model
-from rationale.machine import LARGE_BLOCKS
+from rationale.schema.machine import LARGE_BLOCKS
 
 FEATURES = 24
 NETWORK, CREDIT = "network", "credit"  # the latter is the example in `model_repository`

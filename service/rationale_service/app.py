@@ -13,40 +13,40 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 
 from rationale.errors import InvalidOptionError
-from rationale.machine import available_cores
-from rationale_service.api import canary as routes_canary
-from rationale_service.api import decisions as routes_decisions
-from rationale_service.api import explainers as routes_admin
-from rationale_service.api import features as routes_features
-from rationale_service.api import openapi, problems
-from rationale_service.api import references as routes_references
-from rationale_service.api import repository as routes_repository
-from rationale_service.api import v1 as routes_v1
-from rationale_service.api import v2 as routes_v2
-from rationale_service.api.administration import only_admins
-from rationale_service.api.endpoint import LENGTH_HEADER
-from rationale_service.api.server import HttpMiddleware
-from rationale_service.backends.base import Backend
+from rationale.schema.machine import available_cores
 from rationale_service.console.page import add_console
 from rationale_service.decisions.archive import Archive
 from rationale_service.decisions.audit.writer import act_log_of, trail_of
 from rationale_service.decisions.decider import Decider, Drift
 from rationale_service.decisions.trail import AuditTrail
-from rationale_service.explainers.artifact_store import ArtifactStore, copies_in
-from rationale_service.explainers.builder import ReferenceFiles
-from rationale_service.explainers.records import Known
-from rationale_service.explainers.service import Explainers
+from rationale_service.engine.backends.base import Backend
+from rationale_service.engine.dataplane import DataPlane
 from rationale_service.handlers import Handler
-from rationale_service.inference.dataplane import DataPlane
-from rationale_service.interceptor import RequestInterceptor
-from rationale_service.live import LiveRepository
+from rationale_service.models.explainers.artifact_store import ArtifactStore, copies_in
+from rationale_service.models.explainers.builder import ReferenceFiles
+from rationale_service.models.explainers.records import Known
+from rationale_service.models.explainers.service import Explainers
+from rationale_service.models.live import LiveRepository
+from rationale_service.models.references.resolver import ReferenceResolver
+from rationale_service.models.references.service import ReferenceSetService
+from rationale_service.models.references.store import KIND as SETS
+from rationale_service.models.references.store import ReferenceSets
 from rationale_service.observability.metrics import Metrics
 from rationale_service.observability.otlp import MetricsPush, create_metrics_push
 from rationale_service.observability.tracing import create_tracing
-from rationale_service.references.resolver import ReferenceResolver
-from rationale_service.references.service import ReferenceSetService
-from rationale_service.references.store import KIND as SETS
-from rationale_service.references.store import ReferenceSets
+from rationale_service.protocols.interceptor import RequestInterceptor
+from rationale_service.protocols.rest import canary as routes_canary
+from rationale_service.protocols.rest import decisions as routes_decisions
+from rationale_service.protocols.rest import explainers as routes_admin
+from rationale_service.protocols.rest import features as routes_features
+from rationale_service.protocols.rest import openapi, problems
+from rationale_service.protocols.rest import references as routes_references
+from rationale_service.protocols.rest import repository as routes_repository
+from rationale_service.protocols.rest import v1 as routes_v1
+from rationale_service.protocols.rest import v2 as routes_v2
+from rationale_service.protocols.rest.administration import only_admins
+from rationale_service.protocols.rest.endpoint import LENGTH_HEADER
+from rationale_service.protocols.rest.server import HttpMiddleware
 from rationale_service.repository.registry import ModelRegistry, read_repository
 from rationale_service.repository.remote import remote_of
 from rationale_service.security.keys import Keyring, is_loopback, read_keyring, scopes_of
@@ -319,7 +319,7 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
     Each imports what it needs and no more.
     """
     if settings.triton is not None:
-        from rationale_service.backends.triton import TritonBackend
+        from rationale_service.engine.backends.triton import TritonBackend
 
         return TritonBackend(
             settings.triton,
@@ -329,8 +329,8 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
             metrics,
             is_shared=settings.workers > 1 or settings.state_url is not None,
         )
-    from rationale_service.backends.devices import Devices
-    from rationale_service.backends.onnxruntime import OnnxRuntimeBackend
+    from rationale_service.engine.backends.devices import Devices
+    from rationale_service.engine.backends.onnxruntime import OnnxRuntimeBackend
 
     cores = max(available_cores() // settings.workers, 1)
     devices = Devices(settings.device, settings.cpu_fallback, cores, settings.allow_custom_ops)

@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from rationale.manifest import Manifest
+from rationale.schema.manifest import Manifest
+from rationale_service.engine.checks import tell_all
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.engine.request import Answer, InferenceRequest
 from rationale_service.errors import InvalidInputError
-from rationale_service.inference.checks import tell_all
-from rationale_service.inference.dataplane import DataPlane
-from rationale_service.inference.request import Answer, InferenceRequest
+from rationale_service.models.references.resolver import Chosen, ReferenceResolver
 from rationale_service.observability.context import current
 from rationale_service.observability.metrics import CANARY, DEFAULT
-from rationale_service.references.resolver import Chosen, ReferenceResolver
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import Canary, ModelRegistry
 from rationale_service.security.keys import Scopes, needed_by_entry

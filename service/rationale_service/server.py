@@ -12,18 +12,18 @@ from dataclasses import dataclass
 
 from fastapi import FastAPI
 
-from rationale.artefact.remote import RemoteRepository
-from rationale_service.api.server import HttpServer
+from rationale.artifact.remote import RemoteRepository
 from rationale_service.app import create_admin_app, create_app, create_backend, read_keys
 from rationale_service.configuration import unknown_variables
 from rationale_service.decisions.decider import Decider
-from rationale_service.grpc_api.server import GrpcServer
-from rationale_service.inference.dataplane import DataPlane
-from rationale_service.live import LiveRepository
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.models.live import LiveRepository
 from rationale_service.observability import logs
 from rationale_service.observability.metrics import Metrics
 from rationale_service.process.listening import CannotListenError, listen
 from rationale_service.process.signals import Signals
+from rationale_service.protocols.grpc.server import GrpcServer
+from rationale_service.protocols.rest.server import HttpServer
 from rationale_service.security.keys import is_loopback
 from rationale_service.security.tls import ServerTls, server_tls
 from rationale_service.security.watch import Watched, watch, watched_files

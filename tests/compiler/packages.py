@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rationale import extensions
-from rationale.explain.walk.lrp.rules import RULES
+from rationale.methods.propagation.lrp.rules import RULES
 
 ABSOLUTE = '''
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ import pytest
 
 from rationale import Deployment
 from rationale.errors import InvalidOptionError
-from rationale.machine import parse_bytes
+from rationale.schema.machine import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from rationale.form import Field, feature_names, knock_out_fields, model_fields
-from rationale.manifest import Spread, TensorSpec
-from rationale.profile import DecisionProfile, FeatureRule, KnockOut
+from rationale.schema.manifest import Spread, TensorSpec
+from rationale.schema.profile import DecisionProfile, FeatureRule, KnockOut
 from tests.compiler.export import models
 
 

@@ -9,18 +9,18 @@ import pytest
 from typer.main import get_command
 
 from rationale import DeepShap, Gamma, Gradient, IntegratedGradients, Lrp, TreeShap, compile_model
-from rationale.artefact.entry import check_entry
+from rationale.artifact.entry import check_entry
 from rationale.compile import compile_request
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale.explain.engine import request_of
-from rationale.explain.methods import METHODS, REFERENCES, make_method, method_of
 from rationale.from_files import check_method, compile_files
-from rationale.manifest import Manifest
+from rationale.methods.engine import request_of
+from rationale.methods.methods import METHODS, REFERENCES, make_method, method_of
 from rationale.references.frames import Labelled
 from rationale.references.tables import read_rows
-from rationale.request import CompileRequest, parse_features
+from rationale.schema.manifest import Manifest
+from rationale.schema.request import CompileRequest, parse_features
 from rationale_service.cli.main import app
-from rationale_service.explainers.spec import ExplainerSpec, MethodOptions
+from rationale_service.models.explainers.spec import ExplainerSpec, MethodOptions
 
 CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 

@@ -8,7 +8,7 @@ import onnx
 import torch
 from onnx.reference import ReferenceEvaluator
 
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.session import Runner
 from tests.references.interpreter import OPERATORS, run64
 
 Arrays = dict[str, np.ndarray]

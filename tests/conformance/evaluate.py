@@ -14,15 +14,15 @@ from onnx import TensorProto
 
 from rationale import DeepShap, Gradient
 from rationale.errors import InvalidModelError, RationaleError
-from rationale.explain.engine import Selection, combine
-from rationale.explain.methods import Method
-from rationale.explain.walk.path import choose_path
 from rationale.graph.tensor import Chunks
 from rationale.graph.variants import Variants
 from rationale.lowering import Lowered, lower
-from rationale.machine import HERE
+from rationale.methods.engine import Selection, combine
+from rationale.methods.methods import Method
+from rationale.methods.propagation.path import choose_path
 from rationale.references.reference_set import prepare
-from rationale.request import CompileRequest
+from rationale.schema.machine import HERE
+from rationale.schema.request import CompileRequest
 from tests.conformance.cases import EXPLAINED, Case
 from tests.conformance.engines import Arrays, Run, engines, in_runtime
 from tests.conformance.types import retyped

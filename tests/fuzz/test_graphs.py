@@ -13,16 +13,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, note, seed, settings
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.explain.engine import combine
-from rationale.explain.methods import Method
+from rationale.graph.memory.fit import fit
+from rationale.graph.runtime.session import Runner
 from rationale.graph.variants import Variants
 from rationale.lowering import Lowered, lower
 from rationale.lowering.loading.load import load
-from rationale.machine import HERE
-from rationale.memory.fit import fit
+from rationale.methods.engine import combine
+from rationale.methods.methods import Method
 from rationale.references.reference_set import prepare
-from rationale.request import CompileRequest
-from rationale.runtime.session import Runner
+from rationale.schema.machine import HERE
+from rationale.schema.request import CompileRequest
 from tests.fuzz.graphs import CLASSES, ROWS, Fuzzed, fuzzed_graphs, in_float32, in_float64
 from tests.references.engine import computing_in_float64
 from tests.references.interpreter import run64

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from tritonclient.grpc import service_pb2_grpc
 
 from rationale_service.app import create_app, create_backend
-from rationale_service.backends.base import Backend
+from rationale_service.engine.backends.base import Backend
 from rationale_service.observability.metrics import Metrics
 from rationale_service.process.listening import listen
 from rationale_service.settings import Settings

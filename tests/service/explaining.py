@@ -17,12 +17,12 @@ import pytest
 from rationale.errors import RationaleError
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import CompileFailedError, UnknownResourceError
-from rationale_service.explainers import builder as builder
-from rationale_service.explainers import worker
-from rationale_service.explainers.builder import OnProgress
-from rationale_service.explainers.records import to_its_end
-from rationale_service.explainers.service import Explainers
-from rationale_service.explainers.worker import Order
+from rationale_service.models.explainers import builder as builder
+from rationale_service.models.explainers import worker
+from rationale_service.models.explainers.builder import OnProgress
+from rationale_service.models.explainers.records import to_its_end
+from rationale_service.models.explainers.service import Explainers
+from rationale_service.models.explainers.worker import Order
 from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import client_of

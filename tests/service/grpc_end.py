@@ -12,11 +12,11 @@ from fastapi import FastAPI
 from tritonclient.grpc import service_pb2_grpc
 
 from rationale_service.app import create_app, create_backend
-from rationale_service.backends.base import Backend
-from rationale_service.grpc_api.server import GrpcServer
+from rationale_service.engine.backends.base import Backend
+from rationale_service.engine.dataplane import DataPlane
 from rationale_service.handlers import Handler
-from rationale_service.inference.dataplane import DataPlane
 from rationale_service.process.listening import listen
+from rationale_service.protocols.grpc.server import GrpcServer
 from rationale_service.settings import Settings
 
 SECONDS = 60

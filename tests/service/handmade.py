@@ -15,7 +15,7 @@ from onnx import helper
 from tritonclient.grpc import model_config_pb2 as pb
 from tritonclient.utils import np_to_triton_dtype
 
-from rationale.manifest import (
+from rationale.schema.manifest import (
     Digests,
     EmbeddedProfile,
     ExplainedInput,
@@ -28,8 +28,8 @@ from rationale.manifest import (
     TensorSpec,
     Variants,
 )
-from rationale.profile import as_profile
-from rationale.request import CompileRequest
+from rationale.schema.profile import as_profile
+from rationale.schema.request import CompileRequest
 from tests.compiler.models import parsed
 
 FEATURES = ("income", "debt", "age_of_account", "late_payments")

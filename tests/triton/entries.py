@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import model_config_pb2 as pb
 
-from rationale.manifest import (
+from rationale.schema.manifest import (
     FILE_NAME,
     Digests,
     ExplainedInput,
@@ -27,7 +27,7 @@ from rationale.manifest import (
     TensorSpec,
     Variants,
 )
-from rationale.request import CompileRequest
+from rationale.schema.request import CompileRequest
 
 OPSET, IR_VERSION = 21, 10
 Array = NDArray[np.float32]

@@ -79,7 +79,7 @@ def bench_command(
         cases = choose_cases(models or (), parse_references(references), rows)
         settings = Settings(repeats, threads, choose_peers(peers), as_installed)
         if out is not None:
-            from rationale.artefact.folder import check_folder
+            from rationale.artifact.folder import check_folder
 
             check_folder(out)
         _bench(cases, settings, out)

@@ -4,7 +4,7 @@ from typing import Any
 
 import onnxruntime as ort
 
-from rationale.machine import LARGE_BLOCKS, Provider
+from rationale.schema.machine import LARGE_BLOCKS, Provider
 
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 

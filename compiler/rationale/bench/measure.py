@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.bench.cases import CAPTUM, OURS, SHAP, Case, Settings
 from rationale.bench.device import gpu_name, provider
 from rationale.bench.exact import exact

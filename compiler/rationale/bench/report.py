@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rationale.artefact.folder import write
+from rationale.artifact.folder import write
 from rationale.bench import plot
 from rationale.bench.cases import CAPTUM, FORWARD, OURS, SHAP, Settings
 from rationale.bench.measure import Machine, Measured, Outcome, versions

@@ -15,15 +15,15 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.bench.cases import FORWARD, OURS, Case
 from rationale.bench.device import on_device, provider, session_of
 from rationale.bench.networks import Encoder, keep_signal, perceptron, vision
 from rationale.bench.peers import EXPLAINERS, quietly
 from rationale.bench.timing import System, alternate
 from rationale.compile import compile_model
-from rationale.explain.methods import DeepShap
-from rationale.machine import DEFAULT_BUDGET, Deployment
+from rationale.methods.methods import DeepShap
+from rationale.schema.machine import DEFAULT_BUDGET, Deployment
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "vgg19": partial(vision, "vgg19"),

@@ -12,7 +12,7 @@ from rationale.cli import decisions, entries, references
 from rationale.terminal import Repository, progress_bar, report, reporting_errors
 
 if TYPE_CHECKING:
-    from rationale.request import CompileRequest
+    from rationale.schema.request import CompileRequest
 
 app = typer.Typer(
     name="rationale",
@@ -81,7 +81,7 @@ def compile_command(
     """
     options = locals()
     with reporting_errors():
-        from rationale.artefact.repository import check_name
+        from rationale.artifact.repository import check_name
         from rationale.from_files import compile_files
 
         check_name(name)
@@ -101,9 +101,9 @@ def compile_command(
 
 def _request(given: Mapping[str, Any]) -> "CompileRequest":
     """Return what the options ask for; raise InvalidOptionError for what makes no sense."""
-    from rationale.explain.methods import METHODS, REFERENCES, takes_seed
-    from rationale.machine import Deployment, parse_bytes
-    from rationale.request import (
+    from rationale.methods.methods import METHODS, REFERENCES, takes_seed
+    from rationale.schema.machine import Deployment, parse_bytes
+    from rationale.schema.request import (
         CompileRequest,
         parse_compare,
         parse_composite,

@@ -81,9 +81,9 @@ def explain_command(
     Of a portfolio: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
     """
     with reporting_errors():
-        from rationale.explanations.answered_files import is_portfolio
-        from rationale.explanations.explain import explain_file, parse_rows
-        from rationale.explanations.portfolio import explain_portfolio
+        from rationale.portfolios.answered_files import is_portfolio
+        from rationale.portfolios.explain import explain_file, parse_rows
+        from rationale.portfolios.portfolio import explain_portfolio
 
         if tokenizer is not None and plot is None and html is None:
             raise InvalidOptionError("--tokenizer: only with --plot FILE or --html FILE.")
@@ -104,11 +104,11 @@ def explain_command(
             )
         shown, input_file = parse_rows(rows), Path(rows_in)
         if plot is not None:
-            from rationale.explanations.plot import draw_file
+            from rationale.portfolios.plot import draw_file
 
             print(draw_file(repository, name, input_file, plot, top, tokenizer))
         if html is not None:
-            from rationale.explanations.report import report_file
+            from rationale.portfolios.report import report_file
 
             with progress_bar() as progress:
                 message = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
@@ -244,7 +244,7 @@ def check_command(
     Examples: rationale check credit; rationale check credit --runtime openvino
     """
     with reporting_errors():
-        from rationale.artefact.entry import check_entry
+        from rationale.artifact.entry import check_entry
 
         report(check_entry(repository, name, runtime))
 
@@ -302,7 +302,7 @@ def evaluate_command(
     Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
     """
     with reporting_errors():
-        from rationale.artefact.folder import check_folder
+        from rationale.artifact.folder import check_folder
         from rationale.evaluate.evaluate import Settings, evaluate
         from rationale.evaluate.report import show, show_shapley, write_report
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rationale.decisions.scores import Scores
-    from rationale.profile import DecisionProfile
     from rationale.references.represented import StandsFor
     from rationale.references.tables import Columns, Table
+    from rationale.schema.profile import DecisionProfile
 
 COUNT, FEW = 100, 20  # rows of a set by default, and below which a warning says that there are few
 DRAWS, DECLINES = 3, 100  # of each size, and that are explained by each
@@ -42,8 +42,8 @@ class DrawRequest:
     def check(self) -> None:
         """Check what needs no file; raise InvalidOptionError."""
         from rationale.errors import InvalidOptionError
-        from rationale.explain.methods import METHODS, WEIGHTS
-        from rationale.profile import POLICIES
+        from rationale.methods.methods import METHODS, WEIGHTS
+        from rationale.schema.profile import POLICIES
 
         if self.by not in BY:
             raise InvalidOptionError(f"--by {self.by!r}: choose {', '.join(BY)}.")
@@ -103,8 +103,8 @@ def draw_by_policy(request: DrawRequest) -> Made:
 
     from rationale.decisions.policies import BAND, Scored, check_count, parse_band, passing, population
     from rationale.errors import InvalidOptionError
-    from rationale.profile import as_profile
     from rationale.references.represented import MeanOutput, StandsFor
+    from rationale.schema.profile import as_profile
 
     request.check()
     band = parse_band(request.band or BAND)
@@ -276,7 +276,7 @@ def _measured(
     from rationale.compile import compile_model
     from rationale.decisions.policies import systematic
     from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
-    from rationale.explain.methods import WEIGHTS, make_method
+    from rationale.methods.methods import WEIGHTS, make_method
 
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):
@@ -321,7 +321,7 @@ def _of_set(
     profile: "DecisionProfile", policy: str, outcomes: "np.ndarray", drawn: "np.ndarray"
 ) -> list[str]:
     """Return what a user of the set has to know."""
-    from rationale.profile import NAMED_BY_REGULATION_B
+    from rationale.schema.profile import NAMED_BY_REGULATION_B
 
     found = list[str]()
     due = profile.references.policy

@@ -152,7 +152,7 @@ def references_command(
     with reporting_errors():
         from rationale.cli.policies import DrawRequest, draw_by_policy
         from rationale.errors import InvalidOptionError
-        from rationale.request import parse_features
+        from rationale.schema.request import parse_features
 
         _check_out(out)
         chosen = parse_features(features or [])
@@ -227,7 +227,7 @@ def _check_none(given: Mapping[str, object], flag: str) -> None:
 
 def _check_out(out: Path) -> None:
     """Raise InvalidOptionError where the file cannot be written."""
-    from rationale.artefact.folder import check_folder
+    from rationale.artifact.folder import check_folder
     from rationale.errors import InvalidOptionError
 
     if out.suffix != ".npz":
@@ -284,7 +284,7 @@ def _write(out: Path, table: "Table") -> None:
     """Write a file whole or not at all; raise InvalidOptionError where that fails."""
     import numpy as np
 
-    from rationale.artefact.folder import whole
+    from rationale.artifact.folder import whole
     from rationale.references.archives import write_npz
     from rationale.references.tables import FEATURE_NAMES, STANDS_FOR, WEIGHTS
 

@@ -13,7 +13,7 @@ def _read(given: str | Path) -> Path:
     if isinstance(given, Path) or "://" not in given:
         return Path(given)
     with reporting_errors():
-        from rationale.artefact.remote import pulled
+        from rationale.artifact.remote import pulled
 
         folder, warnings = pulled(given)
     for warning in warnings:

@@ -20,9 +20,9 @@ from rationale.errors import (
     UnsupportedModelError,
     reason_of,
 )
-from rationale.explain.engine import Method
-from rationale.manifest import Parity
+from rationale.methods.engine import Method
 from rationale.references.reference_set import Baseline, OpenReferences
+from rationale.schema.manifest import Parity
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import numpy as np
 
 from rationale.conversion.graphs import INPUT, AsOnnx, Both
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
-from rationale.manifest import Parity, is_float
+from rationale.graph.runtime.session import Runner
 from rationale.references.tables import shown
-from rationale.runtime.session import Runner
+from rationale.schema.manifest import Parity, is_float
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: what is served would be another model

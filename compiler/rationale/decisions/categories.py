@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
-from rationale.explain.target import OF_SIZES
-from rationale.explain.trees.provenance import all_made_of
 from rationale.lowering import Lowered
+from rationale.methods.target import OF_SIZES
+from rationale.methods.trees.provenance import all_made_of
 
 Categories = frozenset[str | float]
 

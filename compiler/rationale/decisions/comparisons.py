@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from rationale.decisions.stability import DRAWS
 from rationale.errors import InvalidOptionError
-from rationale.explain.engine import Method
-from rationale.machine import Deployment
-from rationale.manifest import Manifest
+from rationale.methods.engine import Method
 from rationale.references.draws import draws
 from rationale.references.reference_set import OpenReferences
+from rationale.schema.machine import Deployment
+from rationale.schema.manifest import Manifest
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 

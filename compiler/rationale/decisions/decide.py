@@ -8,8 +8,8 @@ from typing import Any, Literal
 from rationale.decisions.domain import as_category, category, outside
 from rationale.decisions.rows import ExplainedRow
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.manifest import EmbeddedProfile
-from rationale.profile import DecisionProfile, FeatureRule, KnockOut, ReasonText, Wording
+from rationale.schema.manifest import EmbeddedProfile
+from rationale.schema.profile import DecisionProfile, FeatureRule, KnockOut, ReasonText, Wording
 
 Outcome = Literal["approve", "refer", "decline"]
 # Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rationale.profile import DecisionProfile, FeatureRule, near
+from rationale.schema.profile import DecisionProfile, FeatureRule, near
 
 _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 

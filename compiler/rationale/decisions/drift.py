@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rationale.decisions.rows import ExplainedRow
-from rationale.manifest import Classes
+from rationale.schema.manifest import Classes
 
 CLASSES = 10
 EMPTY = 1e-4  # what an empty class counts as: the logarithm of its share has to be finite

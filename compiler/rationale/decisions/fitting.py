@@ -12,24 +12,24 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.decisions.categories import categories_of
 from rationale.decisions.drift import classes_of
 from rationale.decisions.faults import Known, faults_of, remarks_on, remarks_on_scores
 from rationale.decisions.rows import ExplainedRow, explained_rows, keys_of, score_index
 from rationale.decisions.scores import answering, run_in_blocks
 from rationale.errors import InvalidOptionError
-from rationale.explain.engine import Gap, Method, Selection
-from rationale.explain.feature_names import by_name, features_of
-from rationale.explain.logits import closing, is_probability
-from rationale.explain.references import Referenced, prepare_references
-from rationale.explain.target import Target, check_shapes, reach_backward
+from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
-from rationale.manifest import Classes, EmbeddedProfile
-from rationale.profile import DecisionProfile, faulty, near
+from rationale.methods.engine import Gap, Method, Selection
+from rationale.methods.feature_names import by_name, features_of
+from rationale.methods.logits import closing, is_probability
+from rationale.methods.references import Referenced, prepare_references
+from rationale.methods.target import Target, check_shapes, reach_backward
 from rationale.references.reference_set import Baseline, OpenReferences
-from rationale.request import CompileRequest
-from rationale.runtime.session import Runner
+from rationale.schema.manifest import Classes, EmbeddedProfile
+from rationale.schema.profile import DecisionProfile, faulty, near
+from rationale.schema.request import CompileRequest
 from rationale.trees.ensemble import Ensemble
 from rationale.trees.read import is_ensemble, read_ensemble
 

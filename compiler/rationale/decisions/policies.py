@@ -14,7 +14,7 @@ import numpy as np
 
 from rationale.decisions.decide import fits, outcome_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.profile import DecisionProfile
+from rationale.schema.profile import DecisionProfile
 
 BAND = "10%"
 _BAND = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<percent>%)?")

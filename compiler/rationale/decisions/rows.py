@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.manifest import Attributed, EmbeddedProfile, Manifest, elements
+from rationale.schema.manifest import Attributed, EmbeddedProfile, Manifest, elements
 
 Tensors = Mapping[str, np.ndarray]
 

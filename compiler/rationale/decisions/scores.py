@@ -10,10 +10,10 @@ import onnx
 
 from rationale.decisions.rows import score_index, shortest
 from rationale.errors import InvalidProfileError, InvalidReferencesError
+from rationale.graph.runtime.session import Run, Runner
 from rationale.lowering import Lowered, lower
-from rationale.profile import DecisionProfile
 from rationale.references.reference_set import check_count, check_rows, unnamed, whole_numbers
-from rationale.runtime.session import Run, Runner
+from rationale.schema.profile import DecisionProfile
 
 _BLOCK = 4096  # rows that are run at once
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rationale.decisions.decide import NoReasonsError, principal
 from rationale.decisions.rows import ExplainedRow
-from rationale.manifest import Comparison, EmbeddedProfile, Manifest
+from rationale.schema.manifest import Comparison, EmbeddedProfile, Manifest
 
 DRAWS = "draws"  # what they are called together
 Codes = tuple[str, ...]

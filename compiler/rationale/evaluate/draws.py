@@ -6,7 +6,7 @@ from itertools import combinations
 
 import numpy as np
 
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.decisions.decide import principal
 from rationale.decisions.rows import explained_rows, profile_of, values_of
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
-from rationale.artefact.compiled import Compiled
-from rationale.artefact.entry import open_entry, read_inputs, read_table
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.entry import open_entry, read_inputs, read_table
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.evaluate.explained_model import (
     GivenReferences,
@@ -33,10 +33,10 @@ from rationale.evaluate.faithfulness import (
 )
 from rationale.evaluate.randomise import Randomised, randomised_check
 from rationale.evaluate.shapley import Comparison, Sampled, compare, rounds_within
-from rationale.manifest import FLOATS, Attributed, Manifest
 from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
 from rationale.references.reference_set import prepare
-from rationale.request import Progress, silent
+from rationale.schema.manifest import FLOATS, Attributed, Manifest
+from rationale.schema.request import Progress, silent
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
 LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from rationale.artefact.compiled import Compiled
-from rationale.artefact.one_shot import open_gate, restrict
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.one_shot import open_gate, restrict
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale.machine import MAX_BATCH
-from rationale.manifest import Manifest, elements, ends_of
-from rationale.runtime.session import Runner, kernels_of
+from rationale.graph.runtime.session import Runner, kernels_of
+from rationale.schema.machine import MAX_BATCH
+from rationale.schema.manifest import Manifest, elements, ends_of
 
 MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
 _MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # that the plain model answers at once

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rationale.evaluate.explained_model import Pairs, Subject, slices
-from rationale.machine import MAX_BATCH
-from rationale.request import Progress
+from rationale.schema.machine import MAX_BATCH
+from rationale.schema.request import Progress
 
 PERTURBATIONS = ("baseline", "gaussian")
 GAUSSIAN_SIGMA = 0.2  # of each feature's spread in the file; Yeh et al. take 0.2 of standardised features

@@ -12,14 +12,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.compile import compile_request
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.evaluate.explained_model import MAX_TARGETS, GivenReferences, Pairs, Subject
-from rationale.explain.engine import Method
-from rationale.explain.methods import method_of
-from rationale.machine import HERE
-from rationale.request import Progress
+from rationale.methods.engine import Method
+from rationale.methods.methods import method_of
+from rationale.schema.machine import HERE
+from rationale.schema.request import Progress
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
 MAX_STAGES = 10  # recompiles of a cascade

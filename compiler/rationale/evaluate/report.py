@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from rationale.artefact.folder import write
+from rationale.artifact.folder import write
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.evaluate import Evaluation, Settings
 from rationale.evaluate.faithfulness import Curve

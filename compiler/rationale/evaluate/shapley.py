@@ -18,7 +18,7 @@ from rationale.errors import InvalidOptionError
 from rationale.evaluate.explained_model import GivenReferences, Pairs, Subject, rows_at_once, slices
 from rationale.evaluate.faithfulness import counter, ranks_of
 from rationale.evaluate.randomise import spearmans
-from rationale.request import Progress
+from rationale.schema.request import Progress
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 10_000  # fewer do not show their own error
 PRECISE = 0.01  # standard error over the values, both as lengths, at which a row is done

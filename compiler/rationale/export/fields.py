@@ -9,8 +9,8 @@ import numpy as np
 
 from rationale.decisions.domain import number_of
 from rationale.form import Field, feature_names, knock_out_fields, model_fields
-from rationale.manifest import FLOATS, Manifest, Spread, TensorSpec
-from rationale.profile import DecisionProfile, FeatureRule
+from rationale.schema.manifest import FLOATS, Manifest, Spread, TensorSpec
+from rationale.schema.profile import DecisionProfile, FeatureRule
 
 _STEPS = 200  # of a slider, about
 _MIDDLE = 10  # of a spread's quantiles at 0, 5 … 100%

@@ -8,7 +8,7 @@ import onnx
 
 from rationale.errors import UnsupportedModelError
 from rationale.export.web import WebRuntime
-from rationale.manifest import Manifest
+from rationale.schema.manifest import Manifest
 
 MOST_BYTES = 32 << 20  # of the graph: a page is sent by mail
 MOST_FEATURES = 200  # which somebody looks through

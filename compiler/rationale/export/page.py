@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from rationale.artefact.compiled import Compiled
-from rationale.artefact.entry import check_table, open_entry, read_table
-from rationale.artefact.folder import write
-from rationale.artefact.repository import check_name
-from rationale.browser import FILES as SHARED
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.entry import check_table, open_entry, read_table
+from rationale.artifact.folder import write
+from rationale.artifact.repository import check_name
 from rationale.decisions.rows import keys_of, score_at
 from rationale.errors import InvalidOptionError
 from rationale.export.fields import fields
 from rationale.export.fit import TYPES, check_fits, check_size
 from rationale.export.web import WebRuntime, find_runtime
 from rationale.form import feature_names
-from rationale.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
+from rationale.pictures.browser import FILES as SHARED
 from rationale.references.reference_set import spreads
+from rationale.schema.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
 
 FILES = Path(__file__).parent / "files"
 KIND = ".html"

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import DOMAIN
-from rationale.runtime.session import Runner
 
 
 def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:

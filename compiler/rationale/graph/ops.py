@@ -29,7 +29,7 @@ from rationale.graph.scan_fallback import row_by_row
 from rationale.graph.shapes import Spec, in_rows, infer_outputs, result_dtype
 from rationale.graph.tensor import AXES, DOMAIN, NONE, STACKED, BatchAxes, Chunks, Layouts, Operand, Tensor
 from rationale.graph.variants import Variants
-from rationale.machine import HERE
+from rationale.schema.machine import HERE
 
 _RESHAPING = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _MEASURING = frozenset({"Shape", "Size"})

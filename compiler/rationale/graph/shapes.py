@@ -18,8 +18,8 @@ import onnx_ir as ir
 from onnx import defs, helper
 
 from rationale.errors import RationaleError, UnsupportedModelError
+from rationale.graph.runtime.session import MOST_SIZES
 from rationale.graph.tensor import Tensor
-from rationale.runtime.session import MOST_SIZES
 
 Shape = tuple[int, ...]
 ShapeForm = Callable[..., Shape | list[Shape]]

@@ -17,8 +17,8 @@ from math import prod
 from typing import Any, Protocol
 
 from rationale.graph.tensor import Tensor
-from rationale.machine import Deployment
-from rationale.manifest import Variants as Described
+from rationale.schema.machine import Deployment
+from rationale.schema.manifest import Variants as Described
 
 
 @dataclass(frozen=True)

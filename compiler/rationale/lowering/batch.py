@@ -9,10 +9,10 @@ import onnx_ir.passes.common as passes
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
 from rationale.graph.nodes import new_constant, reached_from
+from rationale.graph.runtime.session import Runner
 from rationale.graph.shapes import Spec
 from rationale.lowering.inference import BATCH, infer_each
-from rationale.manifest import is_float
-from rationale.runtime.session import Runner
+from rationale.schema.manifest import is_float
 
 SAME = 1e-3  # of the largest value: rows that mix differ by far more
 ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})  # of all rows of a batch

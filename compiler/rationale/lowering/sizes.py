@@ -22,11 +22,11 @@ from rationale.graph.nodes import (
     replace_by_constant,
     stand_for,
 )
+from rationale.graph.runtime.session import model_bytes
 from rationale.graph.shapes import Spec
 from rationale.lowering.bodies import inner_protos
 from rationale.lowering.inference import infer, infer_each, known_specs
-from rationale.machine import in_words
-from rationale.runtime.session import model_bytes
+from rationale.schema.machine import in_words
 
 MOST_NODES = 50_000  # of a graph with its functions inlined: five times those of large language models
 MOST_AXES = 32  # of a value; numpy holds 64, and those of rows, targets, references and points come on top

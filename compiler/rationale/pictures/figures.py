@@ -11,12 +11,12 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 
-from rationale.manifest import EmbeddedProfile
 from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from rationale.pictures.markup import SHADES, element
 from rationale.pictures.overview import Overview
 from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
 from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
+from rationale.schema.manifest import EmbeddedProfile
 
 _BAR, _SWARM = 22, 46  # pixels: the height of a row
 _THICK, _DOT = 12, 4.8

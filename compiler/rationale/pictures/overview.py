@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.manifest import Attributed, Manifest
 from rationale.pictures.panels import Answer, element_name, is_table, short
+from rationale.schema.manifest import Attributed, Manifest
 
 DOTS = 300  # rows that have a dot for each feature; fewer, where features are so many
 _MOST_NUMBERS = 4_000_000  # that are kept for dots

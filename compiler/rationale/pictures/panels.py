@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from rationale.manifest import Attributed, ExplainedConcepts, Manifest
 from rationale.pictures.words import NUMBERS, Vocabulary, Word
+from rationale.schema.manifest import Attributed, ExplainedConcepts, Manifest
 
 _CHANNELS = (1, 3, 4)  # of an image
 _LONGEST_NAME = 34

@@ -8,13 +8,13 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from rationale.errors import InvalidOptionError
-from rationale.manifest import Manifest
 from rationale.pictures.drawings import PICTURES, fitting, picture
 from rationale.pictures.figures import figures, levels, thresholds
 from rationale.pictures.markup import element, fragment, page, table
 from rationale.pictures.overview import Overview, overviews
 from rationale.pictures.panels import Answer, Panel, element_name, panels_of
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary, vocabulary_of
+from rationale.schema.manifest import Manifest
 
 ROWS, TARGETS, TOP = 3, 3, 10  # that are shown: rows of an answer, targets of a row, features of a target
 _NAMES, _BASES = 40, 12  # that are listed: features of an input, base values

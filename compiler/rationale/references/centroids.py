@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 
 from rationale.errors import InvalidReferencesError
+from rationale.graph.runtime.session import Runner
 from rationale.lowering import lower
-from rationale.runtime.session import Runner
 
 LEAST = 5  # rows of a group: a centroid of fewer would say too much of each
 _ROUNDS = 100

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from rationale.errors import RationaleError
-from rationale.manifest import is_float
 from rationale.references.tables import shown
+from rationale.schema.manifest import is_float
 
 Fault = Callable[[str], RationaleError]  # the error that says a sentence of a table, which it names
 _NUMBERS = bool | int | float | Decimal | np.number | np.bool_

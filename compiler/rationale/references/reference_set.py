@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.manifest import Category, Spread, is_float
-from rationale.request import whole_number
+from rationale.schema.manifest import Category, Spread, is_float
+from rationale.schema.request import whole_number
 
 _SHOWN = 60  # characters of a value in a message
 _STEPS = np.linspace(0, 1, 21)  # 0, 5 … 100%

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from rationale.manifest import Manifest
+from rationale.schema.manifest import Manifest
 
 SHIFT = 0.01  # of a mean output, in standard deviations of the output, from which on it is told
 

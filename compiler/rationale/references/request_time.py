@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from rationale.manifest import OpenReferences, TensorSpec
+from rationale.schema.manifest import OpenReferences, TensorSpec
 
 WEIGHTS = "reference_weights"
 

@@ -30,7 +30,7 @@ from rationale.graph.batching import elementwise
 from rationale.graph.ops import Ops
 from rationale.graph.shapes import ShapeForm, broadcast_shape, declare_shape, is_own
 from rationale.graph.tensor import Tensor
-from rationale.manifest import Extension
+from rationale.schema.manifest import Extension
 
 Pullback = Callable[[Any], Tensor]
 Evaluation = tuple[Any, Any]

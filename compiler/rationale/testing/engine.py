@@ -14,11 +14,17 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from rationale.errors import InvalidModelError
-from rationale.runtime.session import ModelFile
+from rationale.graph.runtime.session import ModelFile
 
 Rows = dict[str, np.ndarray]
 _FAULTS = (RuntimeError, ValueError, IndexError)  # so many rows, say, that a model is not made for
-_RUNNERS = ("graph.nodes", "memory.scan", "checks.measure", "checks.check", "lowering.batch")
+_RUNNERS = (
+    "graph.nodes",
+    "graph.memory.scan",
+    "artifact.checks.measure",
+    "artifact.checks.check",
+    "lowering.batch",
+)
 
 
 class Run(Protocol):
@@ -67,7 +73,7 @@ class Erf(OpRun):
 
 
 class _Runner:
-    """`rationale.runtime.session.Runner`'s interface on another engine."""
+    """`rationale.graph.runtime.session.Runner`'s interface on another engine."""
 
     def __init__(self, run: Run, model: Any, **_: Any) -> None:
         loaded = model.load() if isinstance(model, ModelFile) else model
@@ -88,5 +94,5 @@ def computing_by(run: Run) -> Iterator[None]:
         for module in _RUNNERS:
             stack.enter_context(patch(f"rationale.{module}.Runner", partial(_Runner, run)))
         for limit in ("LATENCY_SECONDS", "BATCH_SECONDS"):
-            stack.enter_context(patch(f"rationale.checks.measure.{limit}", 0.0))
+            stack.enter_context(patch(f"rationale.artifact.checks.measure.{limit}", 0.0))
         yield

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.explained_model import plain_runner
 

@@ -15,7 +15,7 @@ from math import lgamma
 import numpy as np
 
 from rationale.errors import UnsupportedModelError
-from rationale.machine import in_words
+from rationale.schema.machine import in_words
 from rationale.trees.groups import MOST_STATES, Leaf, Tree
 from rationale.trees.tables import (
     FLOAT,

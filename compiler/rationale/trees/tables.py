@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from rationale.errors import UnsupportedModelError
-from rationale.machine import in_words
+from rationale.schema.machine import in_words
 from rationale.trees.ensemble import Ensemble
 from rationale.trees.groups import MOST_STATES, Bounds, Group, Leaf, Tree, grouped
 from rationale.trees.leaves import leaf_interactions, leaf_values

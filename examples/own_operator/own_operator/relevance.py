@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rationale import Ops, Tensor
-from rationale.explain.walk.lrp.rules import STABILISER, Group, RelevanceRule, Term
+from rationale.methods.propagation.lrp.rules import STABILISER, Group, RelevanceRule, Term
 
 
 def absolute(op: Ops, v: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from rationale.terminal import reporting_errors
 from rationale_service.cli.audit import Config, Repository
 
 if TYPE_CHECKING:
-    from rationale_service.database import Database
     from rationale_service.settings import Settings
+    from rationale_service.state.database import Database
 
 app = typer.Typer()
 

@@ -87,7 +87,7 @@ def decide(
     Of a portfolio: rationale decide credit --input 's3://loans/*.parquet' --save s3://decisions --keep id
     """
     with reporting_errors(), progress_bar() as progress:
-        from rationale.explanations.answered_files import is_portfolio
+        from rationale.portfolios.answered_files import is_portfolio
         from rationale_service.configuration import load_settings
         from rationale_service.decisions import portfolio
 
@@ -241,7 +241,7 @@ def notice(
     Example: rationale notice 5f0c… --variables lender.yaml --set applicant.name='Jo Doe' --out notice.txt
     """
     with opened(repository, config) as (ledger, _):
-        from rationale.artefact.folder import whole
+        from rationale.artifact.folder import whole
         from rationale.decisions.notice import notice as rendered
         from rationale.decisions.notice import read_variables
 

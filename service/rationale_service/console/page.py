@@ -41,4 +41,4 @@ def add_console(app: FastAPI) -> None:
         return RedirectResponse(f"{PATH[1:]}/")  # relative too, so that the prefix stays
 
     app.get(PATH, include_in_schema=False)(console)
-    app.mount(PATH, _Files(directory=FILES, packages=[("rationale.browser", "files")], html=True))
+    app.mount(PATH, _Files(directory=FILES, packages=[("rationale.pictures.browser", "files")], html=True))

@@ -20,10 +20,14 @@ from rationale.decisions.decide import NoReasonsError, decide
 from rationale.decisions.domain import outside
 from rationale.decisions.drift import SCORE, stability
 from rationale.decisions.rows import explained_rows, profile_of, values_of
-from rationale.manifest import Classes, Manifest
-from rationale.profile import KnockOut
+from rationale.schema.manifest import Classes, Manifest
+from rationale.schema.profile import KnockOut
 from rationale_service.decisions.stability import demand_comparisons, with_survival
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.engine.features import form_of, to_tensors
+from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import (
     DeadlineError,
     MalformedError,
@@ -32,10 +36,6 @@ from rationale_service.errors import (
     UndecidedError,
 )
 from rationale_service.handlers import Call, Read, Verb, open_request
-from rationale_service.inference.checks import Faults
-from rationale_service.inference.dataplane import DataPlane
-from rationale_service.inference.features import form_of, to_tensors
-from rationale_service.inference.request import InferenceRequest
 from rationale_service.observability.context import current
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry

@@ -12,13 +12,13 @@ from typing import Any
 
 import orjson
 
-from rationale.artefact.folder import whole
+from rationale.artifact.folder import whole
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.evaluate.decisions.decided import applicants_of, read_applicants
-from rationale.explanations.answered_files import Answered, Source, answer_files
-from rationale.explanations.arrow import DIGEST, kept_columns
-from rationale.manifest import Manifest
-from rationale.request import Progress, silent
+from rationale.portfolios.answered_files import Answered, Source, answer_files
+from rationale.portfolios.arrow import DIGEST, kept_columns
+from rationale.schema.manifest import Manifest
+from rationale.schema.request import Progress, silent
 from rationale_service.decisions.rows import Decide, Deciding, Instance, Line
 from rationale_service.decisions.tables import WRITERS, batch_of, schema_of
 from rationale_service.decisions.trail import AuditTrail, NoTrail

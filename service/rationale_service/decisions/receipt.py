@@ -11,12 +11,12 @@ import orjson
 
 from rationale.decisions.rows import profile_of, score_at
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale.manifest import EXPLAIN, Manifest
+from rationale.schema.manifest import EXPLAIN, Manifest
 from rationale_service.decisions.decider import inputs_of
 from rationale_service.decisions.replay import UNKNOWN_INPUTS, altered
 from rationale_service.decisions.trail import RecordedDecision
-from rationale_service.inference.checks import Faults
-from rationale_service.inference.features import form_of
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.features import form_of
 from rationale_service.repository.entry import Entry
 
 README = """\

@@ -11,13 +11,13 @@ import orjson
 from rationale.decisions.decide import decide
 from rationale.decisions.rows import explained_rows, profile_of, values_of
 from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
-from rationale.machine import available_cores
-from rationale.manifest import FILE_NAME, Manifest
-from rationale_service.backends.devices import CPU, Devices
-from rationale_service.backends.onnxruntime import load_and_time, run, runtime
+from rationale.schema.machine import available_cores
+from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale_service.decisions.decider import inputs_of
 from rationale_service.decisions.trail import RecordedDecision
-from rationale_service.inference.checks import Faults
+from rationale_service.engine.backends.devices import CPU, Devices
+from rationale_service.engine.backends.onnxruntime import load_and_time, run, runtime
+from rationale_service.engine.checks import Faults
 from rationale_service.repository.entry import Entry, read_entry, sides
 from rationale_service.repository.registry import folders
 from rationale_service.repository.remote import local_repository

@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import orjson
 
-from rationale.artefact.compiled import Compiled
-from rationale.artefact.entry import open_entry
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.entry import open_entry
 from rationale.decisions.rows import profile_of, values_of
-from rationale.machine import available_cores
-from rationale.manifest import Manifest
-from rationale_service.backends.devices import Devices
-from rationale_service.backends.onnxruntime import load_and_time, run, runtime
+from rationale.schema.machine import available_cores
+from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
 from rationale_service.decisions.trail import AuditTrail
+from rationale_service.engine.backends.devices import Devices
+from rationale_service.engine.backends.onnxruntime import load_and_time, run, runtime
+from rationale_service.engine.checks import Faults, check_answer
+from rationale_service.engine.features import form_of
 from rationale_service.errors import InvalidInputError, NotFiniteError, UndecidedError
-from rationale_service.inference.checks import Faults, check_answer
-from rationale_service.inference.features import form_of
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings

@@ -7,9 +7,9 @@ from typing import Any
 from rationale.decisions.decide import NoReasonsError
 from rationale.decisions.rows import explained_rows, profile_of
 from rationale.decisions.stability import Codes, codes_of, judged_by, survival
-from rationale.manifest import Comparison, Manifest
+from rationale.schema.manifest import Comparison, Manifest
+from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import BrokenExplanationError, InvalidInputError, UndecidedError
-from rationale_service.inference.dataplane import DataPlane
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from rationale.decisions.rows import profile_of
-from rationale.manifest import Manifest
-from rationale.profile import DecisionProfile
+from rationale.schema.manifest import Manifest
+from rationale.schema.profile import DecisionProfile
 from rationale_service.decisions.rows import Line
 
 _REASON = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")

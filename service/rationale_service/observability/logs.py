@@ -1,7 +1,7 @@
 """Logs: the gateway's own, uvicorn's and gRPC's alike, as lines of JSON or for a terminal.
 
 No line holds a feature's value: what a model or a caller's data brings into a text is taken out of it first
-(`without_values`), and what is logged of a request is listed in `rationale_service.interceptor`.
+(`without_values`), and what is logged of a request is listed in `rationale_service.protocols.interceptor`.
 """
 
 import logging

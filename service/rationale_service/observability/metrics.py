@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from rationale.manifest import Manifest
+from rationale.schema.manifest import Manifest
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 

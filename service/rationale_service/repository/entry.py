@@ -11,9 +11,9 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from rationale.artefact.digest import graph_digest
+from rationale.artifact.digest import graph_digest
 from rationale.errors import RepositoryError
-from rationale.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
+from rationale.schema.manifest import EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest, TensorSpec
 from rationale_service.tensors import DTYPES
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rationale.errors import RepositoryError
-from rationale.manifest import EXPLAIN_SUFFIX
+from rationale.schema.manifest import EXPLAIN_SUFFIX
 from rationale_service.errors import (
     BrokenExplanationError,
     NotExplainableError,

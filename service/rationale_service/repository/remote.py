@@ -3,7 +3,7 @@
 import logging
 from pathlib import Path
 
-from rationale.artefact.remote import RemoteRepository, pulled
+from rationale.artifact.remote import RemoteRepository, pulled
 from rationale_service.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rationale.errors import InvalidOptionError
-from rationale.manifest import EXPLAIN_SUFFIX
+from rationale.schema.manifest import EXPLAIN_SUFFIX
 from rationale_service.errors import ForbiddenError, UnauthenticatedError
 from rationale_service.repository.entry import Entry
 

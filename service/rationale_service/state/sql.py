@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, text, update
 
-from rationale_service.database import Database, Schema
 from rationale_service.state import Change
+from rationale_service.state.database import Database, Schema
 from rationale_service.state.replica import Lease, Replica
 from rationale_service.state.tables import leases, records, replicas, revision
 

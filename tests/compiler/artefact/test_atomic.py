@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rationale import Compiled, DeepShap, Gradient, compile_model
-from rationale.artefact.entry import check_entry, open_entry
+from rationale.artifact.entry import check_entry, open_entry
 from rationale.errors import RepositoryError
-from rationale.runtime.session import save
+from rationale.graph.runtime.session import save
 from tests.compiler.models import FEATURES, contents, mlp, rows
 
 R = rows(4, FEATURES)
@@ -43,7 +43,7 @@ def test_a_full_disk_leaves_what_was_there(
     before = contents(tmp_path)
     left = [None] * saves
     monkeypatch.setattr(
-        "rationale.artefact.repository.save", lambda *a: (left.pop(), save(*a)) if left else full_disk()
+        "rationale.artifact.repository.save", lambda *a: (left.pop(), save(*a)) if left else full_disk()
     )
     with pytest.raises(
         RepositoryError, match=r"cannot be written: No space left on device\. Nothing was changed"
@@ -95,7 +95,7 @@ def test_a_refused_folder_is_reporting_errors(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-    monkeypatch.setattr("rationale.artefact.repository.tempfile.TemporaryDirectory", refuse)
+    monkeypatch.setattr("rationale.artifact.repository.tempfile.TemporaryDirectory", refuse)
     with pytest.raises(RepositoryError, match="cannot be written: Permission denied"):
         compiled.write(tmp_path, "m")
     assert contents(tmp_path) == {}

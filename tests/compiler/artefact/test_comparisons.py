@@ -23,13 +23,13 @@ from rationale import (
     TreeShap,
     compile_model,
 )
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.errors import RepositoryError
-from rationale.explain.methods import Method
-from rationale.machine import Deployment
-from rationale.manifest import FILE_NAME, Manifest
+from rationale.graph.runtime.session import Runner
+from rationale.methods.methods import Method
 from rationale.references.draws import draws
-from rationale.runtime.session import Runner
+from rationale.schema.machine import Deployment
+from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, rows
 from tests.references import trees as of

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rationale.artefact.folder import locked
+from rationale.artifact.folder import locked
 from rationale.errors import InvalidOptionError
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from rationale import DeepShap, compile_model
-from rationale.artefact.entry import check_entry, open_entry
+from rationale.artifact.entry import check_entry, open_entry
 from rationale.references.tables import read_rows
 
 ROOT = Path(__file__).parents[3]

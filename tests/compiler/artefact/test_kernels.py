@@ -22,7 +22,7 @@ from rationale import (
     RepositoryError,
     compile_model,
 )
-from rationale.artefact.entry import check_entry, open_entry
+from rationale.artifact.entry import check_entry, open_entry
 from rationale.cli.compile import app
 from tests.compiler.models import rows
 from tests.kernels import LIBRARY, declare, network, own_rules, predict, slope

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rationale import Compiled, DeepShap, Gradient, Manifest, compile_model
 from rationale.errors import RepositoryError
-from rationale.manifest import Digests
+from rationale.schema.manifest import Digests
 from tests.compiler.models import CLASSES, FEATURES, mlp, rows
 
 R = rows(4, FEATURES)

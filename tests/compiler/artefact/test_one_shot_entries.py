@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import Compiled, DeepShap, Manifest, compile_model
-from rationale.artefact.entry import check_entry, open_entry
+from rationale.artifact.entry import check_entry, open_entry
 from rationale.cli.compile import app
 from rationale.errors import RepositoryError
 from rationale.evaluate.evaluate import Settings, evaluate
-from rationale.runtime import session
-from rationale.runtime.session import Runner, asking
+from rationale.graph.runtime import session
+from rationale.graph.runtime.session import Runner, asking
 from tests.compiler.artefact.test_one_shot import AGREE, ONE_SHOT, R, X, assert_equal, compiled, weights_of
 from tests.compiler.models import FEATURES, contents, mlp, rows
 

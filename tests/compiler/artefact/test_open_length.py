@@ -9,11 +9,11 @@ import onnx_ir as ir
 import pytest
 
 from rationale import AttnLrp, DeepShap, Deployment, Gradient, Lrp, compile_model
-from rationale.artefact.entry import open_entry
-from rationale.artefact.formulas import Beginning, DiffersError, Polynomial, Share, formula
-from rationale.artefact.open_length import differences
+from rationale.artifact.entry import open_entry
+from rationale.artifact.formulas import Beginning, DiffersError, Polynomial, Share, formula
+from rationale.artifact.open_length import differences
 from rationale.errors import InvalidOptionError, UnsupportedModelError
-from rationale.manifest import OpenLength
+from rationale.schema.manifest import OpenLength
 from tests.compiler.models import parsed, rows
 from tests.tolerances import PARITY_32
 from tests.transformers import BERT, BertLike, drawn, exported

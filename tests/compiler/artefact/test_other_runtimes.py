@@ -9,12 +9,12 @@ import torch
 from typer.testing import CliRunner
 
 from rationale import DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
-from rationale.artefact.entry import check_entry
+from rationale.artifact.entry import check_entry
 from rationale.bench.networks import perceptron
 from rationale.bench.subjects import export
 from rationale.errors import CheckFailedError, InvalidOptionError
-from rationale.explain.methods import Method
-from rationale.machine import Runtime
+from rationale.methods.methods import Method
+from rationale.schema.machine import Runtime
 from rationale_service.cli.main import app
 from tests.compiler.models import cnn, rows
 from tests.tolerances import COMPLETE_32

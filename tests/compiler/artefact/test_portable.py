@@ -8,11 +8,11 @@ import onnx_ir as ir
 import pytest
 
 from rationale import DeepShap, Deployment, compile_model
-from rationale.artefact.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
+from rationale.artifact.portable import MOST_AXES, merge_axes, merged_axes, separate_squares
 from rationale.graph.batching import is_elementwise
+from rationale.graph.runtime.session import Runner
 from rationale.graph.shapes import state_shapes
-from rationale.machine import Runtime
-from rationale.runtime.session import Runner
+from rationale.schema.machine import Runtime
 from tests.compiler.models import FEATURES, HIDDEN, cnn, mlp, parsed, rows
 
 

@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.artefact.digest import graph_digest
-from rationale.artefact.remote import RemoteRepository, UnreachableError, pulled
+from rationale.artifact.digest import graph_digest
+from rationale.artifact.remote import RemoteRepository, UnreachableError, pulled
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale.manifest import Manifest
+from rationale.schema.manifest import Manifest
 from tests.compiler.models import FEATURES, contents, mlp, rows
 
 ENTRIES = ["m", "m_explain", "n", "n_explain"]
@@ -248,7 +248,7 @@ def test_a_manifest_names_no_files_elsewhere(remote: RemoteRepository, bucket: P
 
 def test_processes_that_share_a_copy_take_turns(remote: RemoteRepository, bucket: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from rationale.artefact.remote import RemoteRepository\n"
+        "import sys; from pathlib import Path; from rationale.artifact.remote import RemoteRepository\n"
         "RemoteRepository(sys.argv[1], Path(sys.argv[2])).pull()"
     )
     command = [sys.executable, "-c", code, f"file://{bucket}", str(remote.folder)]

@@ -11,13 +11,13 @@ from onnx import numpy_helper
 from sklearn.gaussian_process import GaussianProcessRegressor
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.checks.check import demand
+from rationale.artifact.checks.check import demand
 from rationale.errors import CheckFailedError, UnsupportedModelError
-from rationale.explain.engine import Gap
 from rationale.graph.ops import Ops
+from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Tensor
+from rationale.methods.engine import Gap
 from rationale.rules import rule
-from rationale.runtime.session import Runner
 from rationale.terminal import _measured
 from tests.compiler.models import mlp, parsed, rows
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rationale.checks import measure
-from rationale.checks.check import demand
-from rationale.checks.measure import relative_error
+from rationale.artifact.checks import measure
+from rationale.artifact.checks.check import demand
+from rationale.artifact.checks.measure import relative_error
 from rationale.errors import CheckFailedError, UnsupportedModelError
-from rationale.explain.engine import Gap
-from rationale.manifest import Measured
+from rationale.methods.engine import Gap
+from rationale.schema.manifest import Measured
 
 FINE: dict[str, Any] = {
     "rows": 3,

@@ -18,9 +18,9 @@ from rationale import (
     SmoothGrad,
     compile_model,
 )
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidOptionError
-from rationale.explain.methods import METHODS, make_method
+from rationale.methods.methods import METHODS, make_method
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 

@@ -15,9 +15,9 @@ from rationale import (
     OpenReferences,
     compile_model,
 )
+from rationale.graph.runtime.openvino import OpenVinoRunner
+from rationale.graph.runtime.session import Runner
 from rationale.references.request_time import for_rows
-from rationale.runtime.openvino import OpenVinoRunner
-from rationale.runtime.session import Runner
 from tests.compiler.models import mlp, parsed, rows
 
 K, LEVEL = 2000, 1e4

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 

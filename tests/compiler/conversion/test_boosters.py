@@ -17,8 +17,8 @@ from sklearn.preprocessing import FunctionTransformer, OrdinalEncoder, StandardS
 from rationale import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model, convert
 from rationale.conversion.files import read_fitted
 from rationale.from_files import compile_files
-from rationale.request import CompileRequest
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.session import Runner
+from rationale.schema.request import CompileRequest
 from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, THREE, TWO
 from tests.tolerances import PARITY_32
 

@@ -20,7 +20,7 @@ from rationale.conversion.graphs import INPUT, AsOnnx, Both
 from rationale.conversion.parity import MIXTURES, compare, demand, summary, warnings_of
 from rationale.conversion.rows import Rows
 from rationale.errors import CheckFailedError, InvalidOptionError
-from rationale.manifest import Manifest, Parity
+from rationale.schema.manifest import Manifest, Parity
 from tests.compiler.conversion.data import AMOUNT, LOANS, REFERENCES, K
 from tests.references import trees as of
 

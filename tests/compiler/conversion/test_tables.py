@@ -34,7 +34,7 @@ from rationale import (
     convert,
 )
 from rationale.conversion.convert import features_of
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.session import Runner
 from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
 from tests.references import trees as of
 from tests.tolerances import PARITY_32

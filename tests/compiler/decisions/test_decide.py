@@ -23,8 +23,8 @@ from rationale.decisions.decide import (
 )
 from rationale.decisions.rows import ExplainedRow
 from rationale.errors import InvalidOptionError
-from rationale.manifest import EmbeddedProfile
-from rationale.profile import ReasonText, as_profile
+from rationale.schema.manifest import EmbeddedProfile
+from rationale.schema.profile import ReasonText, as_profile
 
 CODES = {"income": "R01", "debt": "R02", "arrears": "R02", "inquiries": "R04", "age": "R05", "housing": "R03"}
 PROFILE: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 
 from rationale.decisions.decide import decide
 from rationale.decisions.domain import category, outside
-from rationale.profile import DecisionProfile, FeatureRule
+from rationale.schema.profile import DecisionProfile, FeatureRule
 from tests.compiler.decisions.test_decide import VALUES, decided, explained
 
 WORDS = FeatureRule(categories={"A11": "none", "A12": "some"})

@@ -6,7 +6,7 @@ from scipy.stats import entropy
 
 from rationale.decisions.drift import EMPTY, MOST_KEYS, SCORE, classes_of, deciles, stability
 from rationale.decisions.rows import ExplainedRow
-from rationale.manifest import Classes
+from rationale.schema.manifest import Classes
 
 K = 997
 RANDOM = np.random.default_rng(3)

@@ -10,7 +10,7 @@ import yaml
 
 from rationale.decisions.faults import Known, faults_of, remarks_on
 from rationale.errors import InvalidProfileError
-from rationale.profile import DecisionProfile, as_profile
+from rationale.schema.profile import DecisionProfile, as_profile
 
 GOOD: Mapping[str, Any] = {
     "output": "score[1]",

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.artefact.folder import write
+from rationale.artifact.folder import write
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.evaluate import Settings, evaluate
 from rationale.evaluate.report import write_report

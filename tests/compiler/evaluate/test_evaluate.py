@@ -9,14 +9,14 @@ import onnx
 import pytest
 
 from rationale import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
 from rationale.evaluate.evaluate import Evaluation, Settings, evaluate
 from rationale.evaluate.explained_model import Subject, pairs_of
 from rationale.evaluate.faithfulness import cuts_of, ranks_of
-from rationale.explain.engine import Method
-from rationale.explain.methods import Lrp
-from rationale.explain.walk.lrp.rules import Epsilon
+from rationale.methods.engine import Method
+from rationale.methods.methods import Lrp
+from rationale.methods.propagation.lrp.rules import Epsilon
 from rationale.pictures.panels import Bars
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 

@@ -8,8 +8,8 @@ from scipy import stats
 from rationale import Gradient, compile_model
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.randomise import layers_of, mean_spearman, redrawn
-from rationale.explain.methods import Lrp, method_of
-from rationale.explain.walk.lrp.rules import Epsilon, Gamma
+from rationale.methods.methods import Lrp, method_of
+from rationale.methods.propagation.lrp.rules import Epsilon, Gamma
 from tests.compiler.models import cnn, mlp, parsed, rows
 
 

@@ -17,7 +17,7 @@ from rationale.errors import InvalidOptionError
 from rationale.evaluate.evaluate import Settings
 from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
 from rationale.evaluate.shapley import LEAST_ROUNDS, PRECISE, Comparison, compare, rounds_within, sample
-from rationale.explain.engine import Method
+from rationale.methods.engine import Method
 from rationale.terminal import report
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, mlp, parsed, rows, two_inputs

@@ -22,13 +22,13 @@ from rationale import (
     compile_model,
     lowering,
 )
-from rationale.explain import methods
-from rationale.explain.engine import Engine
+from rationale.methods import methods
+from rationale.methods.engine import Engine
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 from tests.references import trees
 
 ROOT = Path(__file__).parents[3]
-ENGINES = {f"compiler/rationale/explain/{package}/" for package in ("walk", "trees", "coalitions")}
+ENGINES = {f"compiler/rationale/methods/{package}/" for package in ("propagation", "trees", "coalitions")}
 KINDS = {
     *methods.__all__,
     *"Averaged CoalitionMethod Engine ExplainsScores Extended OnPaths Planned TreeMethod Walk Walked".split(),
@@ -51,7 +51,7 @@ def test_no_one_asks_what_kind_of_method_it_is() -> None:
             name = str(path.relative_to(ROOT))
             asked = [line for line, classes in questions(path) if classes & KINDS]
             found += [(name, line) for line in asked if not any(name.startswith(own) for own in ENGINES)]
-    assert [name for name, _ in found] == ["compiler/rationale/explain/engine.py"]
+    assert [name for name, _ in found] == ["compiler/rationale/methods/engine.py"]
 
 
 @pytest.mark.parametrize("name", methods.__all__)

@@ -16,9 +16,9 @@ from typer.testing import CliRunner, Result
 
 from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, compile_model
 from rationale.cli.compile import app
-from rationale.explanations import files
-from rationale.explanations.explain import TARGETS
-from rationale.explanations.files import MOST_COLUMNS, write_explanations
+from rationale.portfolios import files
+from rationale.portfolios.explain import TARGETS
+from rationale.portfolios.files import MOST_COLUMNS, write_explanations
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
 N, K = 150, 6  # three batches of 64 and less

@@ -19,8 +19,8 @@ import rationale
 from rationale import Compiled, DeepShap, InvalidOptionError, InvalidReferencesError, compile_model
 from rationale.cli.compile import app
 from rationale.errors import RationaleError
-from rationale.explanations import answered_files, arrow, portfolio
-from rationale.explanations.arrow import run_rows
+from rationale.portfolios import answered_files, arrow, portfolio
+from rationale.portfolios.arrow import run_rows
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 
 N, K = 2500, 6

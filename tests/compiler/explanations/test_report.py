@@ -13,7 +13,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, Lrp, compile_model
-from rationale.explanations import report
+from rationale.portfolios import report
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, mlp, parsed, rows
 from tests.compiler.pictures.pages import Page

@@ -12,8 +12,8 @@ import pytest
 from rationale.decisions.decide import NoReasonsError, decide
 from rationale.decisions.rows import ExplainedRow
 from rationale.export.page import FILES
-from rationale.manifest import EmbeddedProfile
-from rationale.profile import as_profile
+from rationale.schema.manifest import EmbeddedProfile
+from rationale.schema.profile import as_profile
 
 ROWS = 400
 SCRIPT = """

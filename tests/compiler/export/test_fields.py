@@ -7,7 +7,7 @@ from rationale import DeepShap, compile_model
 from rationale.export.fields import Range, fields, range_of
 from rationale.export.page import page_of
 from rationale.export.web import WebRuntime
-from rationale.profile import FeatureRule
+from rationale.schema.profile import FeatureRule
 from tests.compiler.export import models
 from tests.compiler.models import mlp, parsed, rows
 

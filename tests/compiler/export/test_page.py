@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
-from rationale.artefact.compiled import Compiled, Explanation
-from rationale.artefact.entry import open_entry
+from rationale.artifact.compiled import Compiled, Explanation
+from rationale.artifact.entry import open_entry
 from rationale.decisions.decide import decide
 from rationale.decisions.rows import explained_rows, keys_of, values_of
 from tests.compiler.export.conftest import MOST_MS

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from rationale import Compiled, DeepShap, Gradient, OpenReferences, compile_model
 from rationale.errors import UnsupportedModelError
 from rationale.export import fit, web
-from rationale.manifest import CustomOps
+from rationale.schema.manifest import CustomOps
 from rationale_service.cli.main import app
 from tests.compiler.models import cnn, mlp, parsed, rows, with_floats_in
 

@@ -12,9 +12,9 @@ import pytest
 from rationale.graph.ops import Ops, along
 from rationale.graph.tensor import Tensor
 from rationale.graph.variants import TASKS, Site, Task, Variant, Variants
-from rationale.machine import HERE, Deployment
 from rationale.rules.linear.conv_adjoint import Geometry
 from rationale.rules.windows.pool import PoolGeometry
+from rationale.schema.machine import HERE, Deployment
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64
 

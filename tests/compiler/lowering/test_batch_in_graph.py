@@ -7,9 +7,9 @@ import pytest
 
 from rationale import DeepShap, Gradient, compile_model
 from rationale.errors import UnsupportedModelError
+from rationale.graph.runtime.session import Runner
 from rationale.lowering import lower
 from rationale.lowering.batch import free_batch, how_rows_mix
-from rationale.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 
 X, Z, REFERENCES = rows(3, 4, 6, seed=1), rows(3, 4, 6, seed=7), rows(5, 4, 6, seed=2)

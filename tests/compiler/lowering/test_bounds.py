@@ -6,9 +6,9 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
+from rationale.graph.runtime.session import Runner
 from rationale.lowering.control_flow.bounds import positions_read, span
 from rationale.lowering.inference import note_shapes
-from rationale.runtime.session import Runner
 from tests.compiler.models import parsed
 
 INT64 = np.iinfo(np.int64)

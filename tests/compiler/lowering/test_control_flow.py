@@ -9,9 +9,9 @@ import pytest
 
 from rationale import DeepShap, ExactShap, Gradient, compile_model
 from rationale.errors import UnsupportedModelError
+from rationale.graph.runtime.session import Runner
 from rationale.lowering.control_flow.branches import rows_decide
 from rationale.lowering.loading.load import load, standardise
-from rationale.runtime.session import Runner
 from tests.compiler.models import parsed, rows
 from tests.grid import grid
 from tests.tolerances import COMPLETE_32, PARITY_32

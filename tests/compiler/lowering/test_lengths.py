@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from tests.compiler.cli.test_cli import assert_refused, call
 from tests.compiler.models import parsed, rows

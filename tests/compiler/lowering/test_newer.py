@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 
 from rationale import Compiled, DeepShap, compile_model
 from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.graph.runtime.session import Runner
 from rationale.lowering.loading.load import load
 from rationale.lowering.loading.newer import known_to_runtime
-from rationale.runtime.session import Runner
 from tests.tolerances import COMPLETE_32
 
 NEWEST = onnx.defs.onnx_opset_version()

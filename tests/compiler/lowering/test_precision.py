@@ -20,10 +20,10 @@ from onnx.reference import ReferenceEvaluator
 
 import rationale
 from rationale import DeepShap, compile_model
-from rationale.artefact.entry import check_entry, open_entry
+from rationale.artifact.entry import check_entry, open_entry
 from rationale.errors import InvalidReferencesError
-from rationale.explain.methods import Method
-from rationale.machine import Deployment, Provider
+from rationale.methods.methods import Method
+from rationale.schema.machine import Deployment, Provider
 from tests.compiler.models import mlp, parsed, rows, with_floats_in
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32
 from tests.transformers import BERT, LLAMA, BertLike, LlamaLike, drawn, exported

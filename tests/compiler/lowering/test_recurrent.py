@@ -11,9 +11,9 @@ from onnx import helper, numpy_helper
 
 from rationale import DeepShap, Gradient, compile_model
 from rationale.errors import UnsupportedModelError
+from rationale.graph.runtime.session import Runner
 from rationale.lowering.loading.load import load, standardise
 from rationale.lowering.rewrites.engine import rewrite
-from rationale.runtime.session import Runner
 from tests.tolerances import COMPLETE_32, OUTPUTS_32, PARITY_32
 
 STEPS, ROWS, WIDTH, SIZE, K = 5, 3, 2, 4, 3

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from rationale import AttnLrp, DeepShap, Gradient, compile_model
-from rationale.explain.methods import Method
 from rationale.lowering.inference import infer
 from rationale.lowering.sizes import fold_sizes
+from rationale.methods.methods import Method
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 from tests.transformers import drawn, heads, merge

@@ -20,11 +20,9 @@ from rationale import (
     SmoothGrad,
     compile_model,
 )
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidOptionError
-from rationale.graph.tensor import DOMAIN, Axis, Chunks
-from rationale.manifest import Memory
-from rationale.memory.budget import (
+from rationale.graph.memory.budget import (
     COPIES,
     SHARE,
     SLOWER,
@@ -41,8 +39,10 @@ from rationale.memory.budget import (
     rows_that_fit,
     sizes,
 )
-from rationale.memory.scan import in_half
-from rationale.runtime.session import MAPPED_BYTES, ModelFile
+from rationale.graph.memory.scan import in_half
+from rationale.graph.runtime.session import MAPPED_BYTES, ModelFile
+from rationale.graph.tensor import DOMAIN, Axis, Chunks
+from rationale.schema.manifest import Memory
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.references.interpreter import run64
 from tests.tolerances import COMPLETE_64, PARITY_32

@@ -5,10 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.tensor import Axis
-from rationale.machine import MAX_BATCH
-from rationale.manifest import Memory
-from rationale.memory.budget import (
+from rationale.graph.memory.budget import (
     START,
     Need,
     Row,
@@ -19,7 +16,10 @@ from rationale.memory.budget import (
     refuse,
     rows_that_fit,
 )
-from rationale.runtime.session import MAPPED_BYTES
+from rationale.graph.runtime.session import MAPPED_BYTES
+from rationale.graph.tensor import Axis
+from rationale.schema.machine import MAX_BATCH
+from rationale.schema.manifest import Memory
 
 MB = 1_000_000
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from rationale import AttnLrp, CpLrp, DeepShap, Gradient, Lrp, Pass, Taylor, compile_model
 from rationale.errors import InvalidOptionError, UnsupportedModelError
-from rationale.explain.methods import make_method
+from rationale.methods.methods import make_method
 from tests.compiler.models import parsed, rows
 from tests.grid import grid
 from tests.references.attnlrp import (

@@ -22,8 +22,8 @@ from rationale import (
     UnsupportedModelError,
     compile_model,
 )
-from rationale.artefact.entry import open_entry
-from rationale.explain.coalitions import emit
+from rationale.artifact.entry import open_entry
+from rationale.methods.coalitions import emit
 from rationale.references.reference_set import Baseline
 from tests import kernels
 from tests.references import trees as of

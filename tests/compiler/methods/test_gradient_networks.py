@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rationale import ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
-from rationale.explain.walk.gradients import path_quadrature
+from rationale.methods.propagation.gradients import path_quadrature
 from tests.compiler.models import with_floats_in
 from tests.compiler.networks.test_networks import NETWORKS, rows_of
 from tests.networks import data_input

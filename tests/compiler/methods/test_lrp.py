@@ -11,12 +11,12 @@ import pytest
 
 from rationale import Gradient, Lrp, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.explain.walk.lrp import rules as lrp
-from rationale.explain.walk.lrp.composites import COMPOSITES, Choice
-from rationale.explain.walk.lrp.rules import RelevanceRule, itself, negative, positive
-from rationale.explain.walk.lrp.texts import parse_rule
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
+from rationale.methods.propagation.lrp import rules as lrp
+from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice
+from rationale.methods.propagation.lrp.rules import RelevanceRule, itself, negative, positive
+from rationale.methods.propagation.lrp.texts import parse_rule
 from tests.compiler.methods.lrp_models import averages, network, spellings
 from tests.compiler.models import parsed
 from tests.grid import grid

@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import AttnLrp, Gradient, Lrp, RationaleError, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError, UnsupportedModelError
-from rationale.explain.walk.lrp import rules as lrp
-from rationale.explain.walk.lrp.rules import RULES, RelevanceRule
-from rationale.explain.walk.lrp.texts import parse_choice, parse_rule
+from rationale.methods.propagation.lrp import rules as lrp
+from rationale.methods.propagation.lrp.rules import RULES, RelevanceRule
+from rationale.methods.propagation.lrp.texts import parse_choice, parse_rule
 from tests.compiler.methods.lrp_models import network
 from tests.compiler.models import mlp, parsed
 from tests.references import lrp as reference

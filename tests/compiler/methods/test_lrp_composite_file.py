@@ -8,10 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import Epsilon, Gamma, InvalidOptionError, Lrp, Manifest, Zero, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
-from rationale.explain.methods import make_method
-from rationale.explain.walk.lrp import rules as lrp
+from rationale.methods.methods import make_method
+from rationale.methods.propagation.lrp import rules as lrp
 from tests.compiler.models import mlp
 from tests.compiler.packages import Packages, packages
 

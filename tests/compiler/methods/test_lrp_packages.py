@@ -11,13 +11,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rationale import ExtensionError, InvalidOptionError, Lrp, Manifest, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
-from rationale.explain.methods import method_of
-from rationale.explain.walk.lrp.rules import RULES, Gamma, RelevanceRule
-from rationale.explain.walk.lrp.texts import parse_rule
 from rationale.extensions import LRP_RULES
-from rationale.manifest import Extension
+from rationale.methods.methods import method_of
+from rationale.methods.propagation.lrp.rules import RULES, Gamma, RelevanceRule
+from rationale.methods.propagation.lrp.texts import parse_rule
+from rationale.schema.manifest import Extension
 from tests.compiler.methods.lrp_models import spellings
 from tests.compiler.models import mlp
 from tests.compiler.packages import ABSOLUTE, Packages, packages

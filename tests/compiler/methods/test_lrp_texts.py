@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from rationale.errors import InvalidOptionError
-from rationale.explain.walk.lrp import rules as lrp
-from rationale.explain.walk.lrp.rules import RULES, Group, RelevanceRule, Term, itself, squared
-from rationale.explain.walk.lrp.texts import parse_choice, parse_rule
+from rationale.methods.propagation.lrp import rules as lrp
+from rationale.methods.propagation.lrp.rules import RULES, Group, RelevanceRule, Term, itself, squared
+from rationale.methods.propagation.lrp.texts import parse_choice, parse_rule
 
 
 @pytest.fixture(autouse=True)

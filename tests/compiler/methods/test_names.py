@@ -4,9 +4,9 @@ import ast
 import inspect
 from pathlib import Path
 
-from rationale.explain import methods
-from rationale.explain.walk import speed
-from rationale.explain.walk.lrp import lrp
+from rationale.methods import methods
+from rationale.methods.propagation import speed
+from rationale.methods.propagation.lrp import lrp
 from rationale.rules.rule import all_rules
 
 SELECTORS = "composites.py"  # a composite of LRP names the operators that its rules are for

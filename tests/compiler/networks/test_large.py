@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 from rationale import Compiled, DeepShap, Deployment, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import CheckFailedError
-from rationale.runtime import session
+from rationale.graph.runtime import session
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 

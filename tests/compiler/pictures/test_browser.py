@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_pla
 from typer.testing import CliRunner
 
 from rationale import DeepShap, Lrp, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 

@@ -13,8 +13,7 @@ from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, Gradient, Lrp, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.explain.engine import Method
-from rationale.manifest import Attributed, TensorSpec
+from rationale.methods.engine import Method
 from rationale.pictures.drawings import fitting, picture
 from rationale.pictures.panels import (
     Bars,
@@ -29,6 +28,7 @@ from rationale.pictures.panels import (
     panels_of,
 )
 from rationale.pictures.words import NUMBERS, Word, read_vocabulary
+from rationale.schema.manifest import Attributed, TensorSpec
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import DeepShap, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
 from rationale.references.centroids import Output, balanced, centroids, outputs_of
 from rationale.references.tables import read_rows

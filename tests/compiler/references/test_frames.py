@@ -22,9 +22,9 @@ from rationale import (
     ZBox,
     compile_model,
 )
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.explain.methods import Method
+from rationale.methods.methods import Method
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)

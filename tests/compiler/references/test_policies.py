@@ -22,9 +22,9 @@ from typer.testing import CliRunner, Result
 from rationale.cli.policies import column_of
 from rationale.decisions.policies import Band, Scored, parse_band, population, systematic
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.manifest import Manifest
-from rationale.profile import DecisionProfile
 from rationale.references.tables import Table, read_rows
+from rationale.schema.manifest import Manifest
+from rationale.schema.profile import DecisionProfile
 from rationale_service.cli.main import app
 from tests.compiler.models import mlp, rows
 from tests.tolerances import PARITY_32

@@ -19,7 +19,7 @@ from rationale import (
     OpenReferences,
     compile_model,
 )
-from rationale.artefact.entry import check_entry
+from rationale.artifact.entry import check_entry
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.references.request_time import WEIGHTS, for_rows
 from rationale_service.cli.main import app

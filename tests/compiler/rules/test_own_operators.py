@@ -10,8 +10,8 @@ import pytest
 import rationale
 from rationale import DeepShap, Gradient, InvalidModelError, Kind, Lrp, RationaleError, Trait, compile_model
 from rationale.graph import shapes
+from rationale.graph.runtime.session import as_ir
 from rationale.lowering.inference import infer
-from rationale.runtime.session import as_ir
 from tests.compiler.models import parsed, rows
 from tests.compiler.rules.packaged import DEFINITION, MODEL
 from tests.kernels import own_rules

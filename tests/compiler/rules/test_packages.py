@@ -10,10 +10,10 @@ import pytest
 
 from rationale import Manifest
 from rationale.extensions import RULES, Installed
-from rationale.manifest import Extension
 from rationale.rules import rule as rules
 from rationale.rules.rule import Kind, Rule, find_rule, package_of
-from rationale_service.explainers.worker import Order
+from rationale.schema.manifest import Extension
+from rationale_service.models.explainers.worker import Order
 from tests.compiler.rules.packaged import DEFINITION, MODEL, SNAKE, installed, python
 
 SNAKES = ("snake-rules", "2.5", RULES)
@@ -46,7 +46,7 @@ def test_the_gateways_worker_has_its_rules(place: Path) -> None:
     order = Order(str(place / "snake.onnx"), "snake", str(entry), asked, None, 4 << 30)
     code = (
         "import sys, json"
-        "\nfrom pathlib import Path\nfrom rationale_service.explainers.worker import Order, run\n"
+        "\nfrom pathlib import Path\nfrom rationale_service.models.explainers.worker import Order, run\n"
         "run(Order(**json.loads(sys.argv[1])), sys.stdout)"
     )
     done = python(place, code, order.to_line().decode())

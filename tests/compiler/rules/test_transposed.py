@@ -135,7 +135,7 @@ def check(sample: Sample, before: Order, after: Order, gradient: bool = False) -
 @pytest.fixture(autouse=True)
 def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probe rows are where a cast to uint8 is not defined; here rows are drawn where it is."""
-    monkeypatch.setattr("rationale.checks.check.demand", lambda *_: ())
+    monkeypatch.setattr("rationale.artifact.checks.check.demand", lambda *_: ())
 
 
 @pytest.mark.parametrize("sample", [s for s in SAMPLES if s.label in QUICK], ids=lambda s: s.label)

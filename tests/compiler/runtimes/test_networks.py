@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, Deployment, compile_model
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.bench.cases import Case
 from rationale.bench.subjects import make_subject
 from rationale.errors import CheckFailedError
-from rationale.runtime.openvino import OpenVinoRunner
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.openvino import OpenVinoRunner
+from rationale.graph.runtime.session import Runner
 from tests.tolerances import ACROSS_RUNTIMES
 from tests.transformers_models import transformer
 

@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from rationale import DeepShap, Deployment, Gradient, Lrp, compile_model
 from rationale.errors import CheckFailedError, UnsupportedModelError
-from rationale.runtime.openvino import OpenVinoRunner
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.openvino import OpenVinoRunner
+from rationale.graph.runtime.session import Runner
 from rationale.testing.harness import targets_of
 from tests.compiler.runtimes.differences import (
     EVALUATOR,

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from rationale import Concepts, DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError
-from rationale.manifest import Manifest
 from rationale.pictures.panels import Heat, panels_of
 from rationale.pictures.words import NUMBERS
+from rationale.schema.manifest import Manifest
 from tests.compiler.models import cnn, mlp, parsed, rows, two_inputs
 from tests.compiler.selection.test_layers import R, X, branched
 from tests.tolerances import PARITY_32

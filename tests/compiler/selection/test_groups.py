@@ -27,10 +27,10 @@ from rationale import (
     TreeShap,
     compile_model,
 )
-from rationale.artefact.entry import open_entry
-from rationale.explain.methods import Method
-from rationale.request import Concepts
-from rationale.runtime.session import Runner
+from rationale.artifact.entry import open_entry
+from rationale.graph.runtime.session import Runner
+from rationale.methods.methods import Method
+from rationale.schema.request import Concepts
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, parsed, rows
 from tests.references import trees as of
 

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from rationale import AttnLrp, Compiled, DeepShap, Deployment, ExpectedGradients, Gradient, Lrp, compile_model
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError, UnsupportedModelError
-from rationale.explain.walk.attributions import layers_walked
-from rationale.manifest import Manifest
+from rationale.methods.propagation.attributions import layers_walked
 from rationale.rules.rule import _RULES
+from rationale.schema.manifest import Manifest
 from tests.compiler.models import cnn, mlp, parsed, rows
 from tests.grid import grid
 from tests.tolerances import COMPLETE_32, PARITY_32

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rationale import DeepShap, Lrp, compile_model
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError
-from rationale.manifest import Manifest
+from rationale.schema.manifest import Manifest
 from tests.compiler.models import mlp, parsed, rows
 
 F, C, K, N = 4, 3, 6, 5

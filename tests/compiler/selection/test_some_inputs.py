@@ -3,7 +3,7 @@
 import numpy as np
 
 from rationale import DeepShap, Gradient, compile_model
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.session import Runner
 from tests.compiler.models import rows, two_inputs
 
 A, B = rows(4, 3, seed=1), rows(4, 4, seed=2)

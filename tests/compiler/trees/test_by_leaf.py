@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rationale import Deployment, TreeShap, UnsupportedModelError, compile_model
+from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Tensor
-from rationale.runtime.session import Runner
 from rationale.trees import by_leaf
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import FLOAT, trees_of

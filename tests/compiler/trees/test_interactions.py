@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import InvalidOptionError, TreeShap, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import build_tables

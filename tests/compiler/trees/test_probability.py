@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale import InvalidOptionError, TreeShap, UnsupportedModelError, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
 from rationale.trees.probability import separated, slope
 from tests.compiler.models import parsed

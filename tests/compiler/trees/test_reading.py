@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from rationale import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
-from rationale.runtime.session import Runner
+from rationale.graph.runtime.session import Runner
 from rationale.trees.covers import share_of
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import build_tables

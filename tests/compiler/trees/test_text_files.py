@@ -10,7 +10,7 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from rationale import Manifest, TreeShap, compile_model
-from rationale.artefact.entry import open_entry, read_inputs
+from rationale.artifact.entry import open_entry, read_inputs
 from rationale_service.cli.main import app
 from tests.compiler.models import parsed
 from tests.references import trees as of

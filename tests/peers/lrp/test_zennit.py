@@ -17,8 +17,8 @@ from torch import nn
 
 from rationale import Lrp, compile_model
 from rationale.bench.networks import import_torchvision
-from rationale.explain.walk.lrp import rules as lrp
-from rationale.explain.walk.lrp.rules import RelevanceRule
+from rationale.methods.propagation.lrp import rules as lrp
+from rationale.methods.propagation.lrp.rules import RelevanceRule
 from tests.grid import grid
 from tests.peers.lrp.zennit_values import zennit_gradients, zennit_layers, zennit_values
 from tests.peers.networks import (

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from rationale import Lrp, compile_model
-from rationale.explain.walk.lrp import rules as lrp
-from rationale.explain.walk.lrp.rules import RelevanceRule
+from rationale.methods.propagation.lrp import rules as lrp
+from rationale.methods.propagation.lrp.rules import RelevanceRule
 from tests.grid import grid
 from tests.peers.lrp.test_zennit import COMPOSITES, HIGH, LOW, TARGETS, box
 from tests.peers.lrp.zennit_values import zennit_values

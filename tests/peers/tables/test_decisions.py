@@ -24,7 +24,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OrdinalEncoder
 
 from rationale import DeepShap, TreeShap, compile_model
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.decisions.decide import Decision, decide
 from rationale.decisions.rows import explained_rows, profile_of, values_of
 from rationale.errors import InvalidProfileError

@@ -28,7 +28,7 @@ from sklearn.ensemble import (
 from sklearn.tree import DecisionTreeClassifier
 
 from rationale import Deployment, TreeShap, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from tests.references.trees import shapley
 
 with warnings.catch_warnings():

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
+from rationale_service.engine.checks import Faults, listed
 from rationale_service.errors import InvalidInputError, MalformedError
-from rationale_service.inference.checks import Faults, listed
 from tests.service import handmade as made
 from tests.service.api.test_errors import problem
 from tests.service.messages import request, tensor

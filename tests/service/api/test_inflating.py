@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from rationale_service.api.endpoint import _AT_ONCE, read_body
+from rationale_service.engine.large_requests import SMALL, MemoryLimit
 from rationale_service.errors import MalformedError, QueueFullError, ServiceError, TooLargeError
-from rationale_service.inference.large_requests import SMALL, MemoryLimit
+from rationale_service.protocols.rest.endpoint import _AT_ONCE, read_body
 
 LARGE = bytes(range(256)) * (5 * _AT_ONCE // 256 + 1)
 

@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
-from rationale_service.api.openapi_examples import EXAMPLES
+from rationale_service.protocols.rest.openapi_examples import EXAMPLES
 from tests.service import handmade as made
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

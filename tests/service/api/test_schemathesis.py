@@ -13,7 +13,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.pytest.plugin import SchemathesisFunction
 
 from rationale_service.app import create_app, create_backend
-from rationale_service.references.formats import MEDIA_TYPES
+from rationale_service.models.references.formats import MEDIA_TYPES
 from rationale_service.settings import Settings
 from tests.service import handmade
 from tests.service.conftest import serving

@@ -17,10 +17,10 @@ import psutil
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rationale_service.api import server as http_server
-from rationale_service.api.endpoint import LENGTH_HEADER
-from rationale_service.api.server import uvicorn_config
 from rationale_service.app import create_app, create_backend
+from rationale_service.protocols.rest import server as http_server
+from rationale_service.protocols.rest.endpoint import LENGTH_HEADER
+from rationale_service.protocols.rest.server import uvicorn_config
 from rationale_service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import gateway, serving

@@ -13,9 +13,9 @@ import onnxruntime as ort
 import pytest
 
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale_service.backends import devices
-from rationale_service.backends.devices import CPU_PROVIDER, CUDA_PROVIDER, Devices, NoGpuError
 from rationale_service.configuration import load_settings
+from rationale_service.engine.backends import devices
+from rationale_service.engine.backends.devices import CPU_PROVIDER, CUDA_PROVIDER, Devices, NoGpuError
 from rationale_service.repository.entry import Entry, read_entry
 from rationale_service.settings import Settings
 from tests.service import handmade as made

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rationale_service.app import create_backend
-from rationale_service.backends import onnxruntime as embedded
+from rationale_service.engine.backends import onnxruntime as embedded
 from rationale_service.errors import NotReadyError
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings

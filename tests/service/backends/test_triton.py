@@ -16,10 +16,10 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
-from rationale_service.backends.triton import TritonBackend
+from rationale_service.engine.backends.triton import TritonBackend
+from rationale_service.engine.request import Answer, InferenceRequest
 from rationale_service.errors import ModelFailedError, NotReadyError
-from rationale_service.grpc_api.codec import decode_request, encode_answer
-from rationale_service.inference.request import Answer, InferenceRequest
+from rationale_service.protocols.grpc.codec import decode_request, encode_answer
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings

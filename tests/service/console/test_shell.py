@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from rationale.browser import FILES as SHARED
+from rationale.pictures.browser import FILES as SHARED
 from rationale_service.console.page import FILES
 from tests.service import patient
 from tests.service.child import both_ends

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, IntegratedGradients, compile_model
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.decisions.drift import stability
 from rationale.decisions.rows import explained_rows, profile_of
 from rationale_service.decisions import decider

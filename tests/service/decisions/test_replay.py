@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale.manifest import FILE_NAME
+from rationale.schema.manifest import FILE_NAME
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.replay import Replayer, compare

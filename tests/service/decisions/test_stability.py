@@ -12,8 +12,8 @@ import pytest_asyncio
 from fastapi import FastAPI
 
 from rationale import Comparisons, DeepShap, compile_model
-from rationale.manifest import FILE_NAME
 from rationale.references.draws import draws
+from rationale.schema.manifest import FILE_NAME
 from rationale_service.app import create_app, create_backend
 from rationale_service.decisions.decider import Decider, Drift
 from rationale_service.settings import Settings

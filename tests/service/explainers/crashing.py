@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rationale_service.explainers import artifact_store as artefacts
-from rationale_service.explainers import builder as builder
-from rationale_service.explainers import records
-from rationale_service.explainers.records import Artifact, RecordStore
-from rationale_service.inference.model_cache import ModelCache
+from rationale_service.engine.model_cache import ModelCache
+from rationale_service.models.explainers import artifact_store as artefacts
+from rationale_service.models.explainers import builder as builder
+from rationale_service.models.explainers import records
+from rationale_service.models.explainers.records import Artifact, RecordStore
 from tests.service.explaining import OTHER, PATH, Gate, administered, sets_of
 
 

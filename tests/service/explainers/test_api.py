@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from rationale import Concepts
 from rationale_service.errors import InvalidExplainerError
-from rationale_service.explainers.spec import ExplainerSpec
+from rationale_service.models.explainers.spec import ExplainerSpec
 from tests.service import handmade as made
 from tests.service.explaining import (
     DEEPSHAP,

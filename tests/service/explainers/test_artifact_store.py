@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rationale_service.explainers.artifact_store import ArtifactStore, copies_in
-from rationale_service.explainers.records import Artifact
+from rationale_service.models.explainers.artifact_store import ArtifactStore, copies_in
+from rationale_service.models.explainers.records import Artifact
 from rationale_service.state.blobs import Blobs
 from rationale_service.state.state import State
 

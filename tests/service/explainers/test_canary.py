@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from rationale_service.api.canary import CanarySpec
-from rationale_service.grpc_api.servicer import infer
 from rationale_service.observability import context as contexts
 from rationale_service.observability.context import RequestContext
+from rationale_service.protocols.grpc.servicer import infer
+from rationale_service.protocols.rest.canary import CanarySpec
 from rationale_service.repository.registry import Canary
 from rationale_service.security.keys import Scope, new_key
 from tests.service import handmade as made

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rationale_service.explainers import builder as builder
+from rationale_service.models.explainers import builder as builder
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import Child, ready_line, serve

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from rationale_service.explainers.spec import ExplainerSpec
+from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.state.state import State
 from tests.service import handmade as made
 from tests.service.explaining import (
@@ -108,7 +108,7 @@ async def test_a_full_disk_at_publication(folder: Path, sets: Sets, monkeypatch:
     async with administered(folder, sets) as client:
         good = await made_ready(client, f"{PATH}/one", DEEPSHAP)
         with monkeypatch.context() as patched:
-            patched.setattr("rationale_service.explainers.artifact_store.shutil.move", full)
+            patched.setattr("rationale_service.models.explainers.artifact_store.shutil.move", full)
             await client.put(f"{PATH}/one", json=OTHER)
             status = await settled(client, f"{PATH}/one")
         assert status["state"] == "failed"

@@ -6,7 +6,7 @@ import pytest
 
 from rationale import extensions
 from rationale_service.errors import InvalidExplainerError
-from rationale_service.explainers.spec import ExplainerSpec, MethodOptions
+from rationale_service.models.explainers.spec import ExplainerSpec, MethodOptions
 from tests.compiler.packages import Packages, packages
 
 __all__ = ["packages"]  # a fixture, found by its name

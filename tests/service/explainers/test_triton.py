@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import InferenceServerClient
 
-from rationale_service.explainers import builder as builder
+from rationale_service.models.explainers import builder as builder
 from scripts.triton.serve import ENDS, TritonAddresses
 from tests.service import handmade as made
 from tests.service.child import spare_ports

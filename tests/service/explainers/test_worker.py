@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rationale.request import CompileRequest
+from rationale.schema.request import CompileRequest
 from rationale_service.errors import CompileFailedError, UnknownResourceError
-from rationale_service.explainers.builder import Progress, compile_entry
-from rationale_service.explainers.worker import Order
+from rationale_service.models.explainers.builder import Progress, compile_entry
+from rationale_service.models.explainers.worker import Order
 from rationale_service.repository.entry import read_entry
 from tests.compiler.packages import Packages, packages
 from tests.service.explaining import write_plain
@@ -45,7 +45,7 @@ def order(tmp_path: Path) -> Order:
 def workers() -> list[int]:
     """Processes of this one's that compile."""
     pids = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in pids if b"rationale_service.explainers.worker" in command_of(int(pid))]
+    return [int(pid) for pid in pids if b"rationale_service.models.explainers.worker" in command_of(int(pid))]
 
 
 def command_of(pid: int) -> bytes:
@@ -175,8 +175,8 @@ def test_it_ends_with_its_gateway(order: Order) -> None:
     """Killed with -9, the gateway cannot end it."""
     code = f"""
 import asyncio
-from rationale_service.explainers.builder import compile_entry
-from rationale_service.explainers.worker import Order
+from rationale_service.models.explainers.builder import compile_entry
+from rationale_service.models.explainers.worker import Order
 order = Order(**{asdict(order)!r})
 asyncio.run(compile_entry(order, {LONG_S}, lambda progress: print(progress.stage, flush=True)))
 """

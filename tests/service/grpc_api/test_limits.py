@@ -12,9 +12,9 @@ from tritonclient.grpc import service_pb2 as pb
 from rationale_service import errors
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import DeadlineError, ModelFailedError, QueueFullError, ServiceError
-from rationale_service.grpc_api import server as grpc_server
-from rationale_service.grpc_api.servicer import infer
-from rationale_service.grpc_api.status import CODES
+from rationale_service.protocols.grpc import server as grpc_server
+from rationale_service.protocols.grpc.servicer import infer
+from rationale_service.protocols.grpc.status import CODES
 from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.explaining import until

@@ -15,10 +15,10 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
 from rationale_service.app import create_app, create_backend
-from rationale_service.grpc_api import health as grpc_health
-from rationale_service.grpc_api import server as grpc_server
-from rationale_service.grpc_api.server import GrpcServer
 from rationale_service.process.listening import listen
+from rationale_service.protocols.grpc import health as grpc_health
+from rationale_service.protocols.grpc import server as grpc_server
+from rationale_service.protocols.grpc.server import GrpcServer
 from rationale_service.settings import Settings
 from tests.service.explaining import until
 from tests.service.faulty import FaultyBackend

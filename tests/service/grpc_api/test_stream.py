@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from rationale_service.backends.onnxruntime import OnnxRuntimeBackend
+from rationale_service.engine.backends.onnxruntime import OnnxRuntimeBackend
 from rationale_service.errors import QueueFullError
-from rationale_service.grpc_api.stream import IN_FLIGHT
+from rationale_service.protocols.grpc.stream import IN_FLIGHT
 from rationale_service.repository.entry import Entry
 from rationale_service.settings import Settings
 from rationale_service.tensors import Tensors

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from rationale_service.grpc_api.turns import Turns
+from rationale_service.protocols.grpc.turns import Turns
 from tests.service.explaining import until
 from tests.service.own_time import TICK_S
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
+from rationale_service.engine.large_requests import SMALL
 from rationale_service.errors import TooLargeError
-from rationale_service.grpc_api.wire import check_message
-from rationale_service.inference.large_requests import SMALL
+from rationale_service.protocols.grpc.wire import check_message
 
 MOST_JSON = 4 * SMALL
 RAW, INPUT, PARAMETER = b"\x3a", b"\x2a", b"\x22"  # tags of fields of ModelInferRequest

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from rationale.manifest import TensorSpec
+from rationale.schema.manifest import TensorSpec
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.features import Form, to_tensors
 from rationale_service.errors import InvalidInputError
-from rationale_service.inference.checks import Faults
-from rationale_service.inference.features import Form, to_tensors
 
 SHARED = Form(
     (

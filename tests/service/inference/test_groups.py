@@ -9,7 +9,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from rationale import DeepShap, Deployment, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import RepositoryError
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings

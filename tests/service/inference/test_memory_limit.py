@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from rationale_service.engine.large_requests import SMALL, MemoryLimit
 from rationale_service.errors import QueueFullError
-from rationale_service.inference.large_requests import SMALL, MemoryLimit
 
 ROWS = {"x": np.zeros((5, 4), np.float32)}  # 80 bytes
 TEXTS = {"t": np.array([b"a" * 100, b"b" * 60], dtype=np.object_)}

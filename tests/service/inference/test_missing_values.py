@@ -7,9 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from rationale import DeepShap, ExactShap, TreeShap, compile_model
+from rationale_service.engine.checks import check_request
 from rationale_service.errors import InvalidInputError
-from rationale_service.inference.checks import check_request
-from rationale_service.references.formats import parse_rows
+from rationale_service.models.references.formats import parse_rows
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
 from tests.compiler.models import rows, two_inputs

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rationale.errors import RepositoryError
+from rationale_service.engine.model_cache import ModelCache
 from rationale_service.errors import NotReadyError
-from rationale_service.inference.model_cache import ModelCache
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from rationale_service.engine.large_requests import LARGE, MEDIUM, OffLoop
 from rationale_service.errors import DeadlineError, InvalidInputError
-from rationale_service.inference.large_requests import LARGE, MEDIUM, OffLoop
 from tests.service.patient import SECONDS
 
 

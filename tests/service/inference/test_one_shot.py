@@ -8,8 +8,8 @@ import pytest
 
 from rationale import Compiled, DeepShap, Deployment, compile_model
 from rationale.errors import RepositoryError
-from rationale.manifest import Manifest
-from rationale_service.backends.onnxruntime import OnnxRuntimeBackend
+from rationale.schema.manifest import Manifest
+from rationale_service.engine.backends.onnxruntime import OnnxRuntimeBackend
 from rationale_service.repository.registry import read_repository
 from tests.compiler.models import FEATURES, mlp, rows
 
@@ -72,7 +72,7 @@ async def test_the_graph_is_loaded_once_and_runs_apart(
         loads.append(path)
         return session(path, *rest, **more)
 
-    monkeypatch.setattr("rationale_service.backends.onnxruntime.ort.InferenceSession", counted)
+    monkeypatch.setattr("rationale_service.engine.backends.onnxruntime.ort.InferenceSession", counted)
     entries = read_repository(tmp_path).entries
     backend = OnnxRuntimeBackend(16)
     await backend.start(entries.values())

@@ -2,8 +2,8 @@
 
 import pytest
 
+from rationale_service.engine.large_requests import SMALL, parse_json
 from rationale_service.errors import MalformedError, TooLargeError
-from rationale_service.inference.large_requests import SMALL, parse_json
 
 MOST = 2 * SMALL
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rationale_service.inference.response_cache import ResponseCache
+from rationale_service.engine.response_cache import ResponseCache
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository

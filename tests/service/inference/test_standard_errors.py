@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, ExpectedGradients, SmoothGrad, compile_model
-from rationale.artefact.entry import open_entry
+from rationale.artifact.entry import open_entry
 from rationale.errors import RepositoryError
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings

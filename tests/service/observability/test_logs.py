@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from rationale_service.interceptor import log_access
 from rationale_service.observability import context as contexts
 from rationale_service.observability import logs
 from rationale_service.observability.context import RequestContext
 from rationale_service.observability.logs import without_values
+from rationale_service.protocols.interceptor import log_access
 from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service import patient

@@ -202,7 +202,7 @@ async def test_a_refusal_and_a_fault_have_an_id_too(
         ids = {"x-request-id": "mine"}
         answer = await client.post("/v1/models/absent:predict", json=ROWS, headers=ids)
         assert (answer.status_code, answer.headers["x-request-id"]) == (404, "mine")
-        monkeypatch.setattr("rationale_service.inference.features.form_of", lambda *_: 1 / 0)
+        monkeypatch.setattr("rationale_service.engine.features.form_of", lambda *_: 1 / 0)
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=ids)
         assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine")
         assert "division" not in answer.text

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from rationale_service.errors import CompileFailedError, StateUnavailableError, UnknownResourceError
-from rationale_service.references.store import ReferenceSets
+from rationale_service.models.references.store import ReferenceSets
 from rationale_service.security.keys import Scope, new_key
 from tests.compiler.models import rows
 from tests.service.explaining import Gate, administered, compiles, made_ready, quick, until
@@ -101,7 +101,7 @@ async def test_one_that_failed_is_made_again_when_it_is_put_again(
         raise CompileFailedError("it took too long")
 
     with monkeypatch.context() as compiles_fail:
-        compiles_fail.setattr("rationale_service.explainers.builder.compile_entry", broken)
+        compiles_fail.setattr("rationale_service.models.explainers.builder.compile_entry", broken)
         await put(client, "typical", R)
         refused = await ask(client, reference_set="typical")
         assert (refused.status_code, refused.json()["detail"]) == (422, "it took too long")
@@ -118,7 +118,7 @@ async def test_a_set_that_was_away_while_it_was_compiled_is_asked_for_again(
         raise UnknownResourceError("the reference set: cannot be read: No such file or directory.")
 
     with monkeypatch.context() as away:
-        away.setattr("rationale_service.explainers.builder.compile_entry", too_late)
+        away.setattr("rationale_service.models.explainers.builder.compile_entry", too_late)
         await put(client, "typical", R)
         assert (await ask(client, reference_set="typical")).status_code == 503
     assert_explains(await ask(client, reference_set="typical"), R)

@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from rationale import DeepShap, IntegratedGradients, OpenReferences, compile_model
-from rationale_service.grpc_api.servicer import infer
+from rationale_service.protocols.grpc.servicer import infer
 from tests.compiler.models import mlp, rows
 from tests.service import handmade as made
 from tests.service.explaining import SECONDS, Gate, administered, quick, until

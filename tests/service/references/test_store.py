@@ -17,6 +17,7 @@ import pytest
 from pyarrow import parquet
 
 from rationale.references.archives import write_npz
+from rationale_service.engine.checks import check_name
 from rationale_service.errors import (
     InvalidInputError,
     MalformedError,
@@ -24,9 +25,8 @@ from rationale_service.errors import (
     TooLargeError,
     UnknownResourceError,
 )
-from rationale_service.inference.checks import check_name
-from rationale_service.references.formats import MEDIA_TYPES, Rows, parse_rows
-from rationale_service.references.store import ReferenceSets
+from rationale_service.models.references.formats import MEDIA_TYPES, Rows, parse_rows
+from rationale_service.models.references.store import ReferenceSets
 from rationale_service.repository.registry import ModelRegistry, read_repository
 from rationale_service.state.state import State
 from tests.service.handmade import FEATURES, X
@@ -362,7 +362,7 @@ def test_a_full_disk_leaves_what_was_there(
         write_npz(file, arrays)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("rationale_service.references.store.write_npz", full)
+    monkeypatch.setattr("rationale_service.models.references.store.write_npz", full)
     with pytest.raises(StateUnavailableError, match="No space left"):
         sets.put("a", "score", OTHER)
     assert sets.get("a") == kept

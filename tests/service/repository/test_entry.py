@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from rationale.errors import RepositoryError
-from rationale_service.backends.onnxruntime import load, session_options
+from rationale_service.engine.backends.onnxruntime import load, session_options
 from rationale_service.errors import NotExplainableError, UnknownModelError
 from rationale_service.repository.entry import read_entry
 from rationale_service.repository.registry import read_repository

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, Manifest, RepositoryError, compile_model
-from rationale_service.backends.devices import Devices
-from rationale_service.backends.onnxruntime import load_and_time
+from rationale_service.engine.backends.devices import Devices
+from rationale_service.engine.backends.onnxruntime import load_and_time
 from rationale_service.repository.entry import read_entry
 from tests.compiler.models import rows
 from tests.compiler.rules.packaged import installed

@@ -20,8 +20,8 @@ from tritonclient.utils import InferenceServerException
 from rationale import DeepShap, Deployment, compile_model
 from rationale.errors import RepositoryError
 from rationale_service.app import create_app, create_backend
-from rationale_service.explainers.records import read
-from rationale_service.live import LiveRepository
+from rationale_service.models.explainers.records import read
+from rationale_service.models.live import LiveRepository
 from rationale_service.security.keys import Scope, new_key
 from rationale_service.settings import Settings
 from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started

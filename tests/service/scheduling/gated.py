@@ -11,8 +11,8 @@ from typing import Any
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # as the command line does
 
-from rationale_service.backends import onnxruntime as embedded
 from rationale_service.cli.main import app
+from rationale_service.engine.backends import onnxruntime as embedded
 
 
 def main() -> None:

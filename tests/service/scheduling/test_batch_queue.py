@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
+from rationale_service.engine.scheduling.batch_queue import BatchQueue, Compose
+from rationale_service.engine.scheduling.cpu_slots import CpuSlots
 from rationale_service.errors import (
     InvalidInputError,
     ModelFailedError,
@@ -20,8 +22,6 @@ from rationale_service.errors import (
     QueueFullError,
 )
 from rationale_service.repository.entry import Entry
-from rationale_service.scheduling.batch_queue import BatchQueue, Compose
-from rationale_service.scheduling.cpu_slots import CpuSlots
 from rationale_service.tensors import Tensors
 from tests.service.handmade import spec
 from tests.service.own_time import skipping

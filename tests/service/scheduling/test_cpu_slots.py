@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from rationale_service.scheduling.cpu_slots import CpuSlots
+from rationale_service.engine.scheduling.cpu_slots import CpuSlots
 
 
 class Recorder:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rationale_service.scheduling.batch import LatencyModel
+from rationale_service.engine.scheduling.batch import LatencyModel
 
 
 def learned(*batches: tuple[int, float]) -> LatencyModel:

@@ -9,8 +9,8 @@ import time
 import uvloop
 from fastapi import FastAPI
 
-from rationale_service.api.server import HttpServer
 from rationale_service.process.listening import listen, several
+from rationale_service.protocols.rest.server import HttpServer
 
 COUNT = 12
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rationale_service.explainers import following
-from rationale_service.explainers.artifact_store import ArtifactStore
-from rationale_service.explainers.records import Artifact
+from rationale_service.models.explainers import following
+from rationale_service.models.explainers.artifact_store import ArtifactStore
+from rationale_service.models.explainers.records import Artifact
 from rationale_service.repository.entry import Entry
 from tests.service import handmade as made
 from tests.service.explaining import (

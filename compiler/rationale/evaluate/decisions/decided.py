@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from rationale.artefact.compiled import Compiled
-from rationale.artefact.entry import inputs_of_arrow, open_entry, read_inputs
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.entry import inputs_of_arrow, open_entry, read_inputs
 from rationale.decisions.decide import (
     Decision,
     NoReasonsError,
@@ -24,10 +24,10 @@ from rationale.decisions.rows import ExplainedRow, explained_rows, profile_of, v
 from rationale.decisions.stability import Codes, codes_of, judged_by
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.explained_model import slices
-from rationale.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
-from rationale.profile import DecisionProfile
 from rationale.references.tables import read_rows, rows_of_arrow
-from rationale.request import Progress
+from rationale.schema.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
+from rationale.schema.profile import DecisionProfile
+from rationale.schema.request import Progress
 
 TABLES = (".csv", ".parquet")
 

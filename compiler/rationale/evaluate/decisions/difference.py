@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rationale.artefact.folder import whole
+from rationale.artifact.folder import whole
 from rationale.decisions.rows import profile_of
 from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
-from rationale.request import Progress, silent
+from rationale.schema.request import Progress, silent
 
 SHOWN = 20  # features in lines
 OTHER_OUTPUTS = (

@@ -16,8 +16,8 @@ from rationale.errors import InvalidOptionError
 from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain
 from rationale.evaluate.decisions.moved import Moved, move
 from rationale.evaluate.evaluate import references_of
-from rationale.manifest import Manifest
-from rationale.request import Progress, silent
+from rationale.schema.manifest import Manifest
+from rationale.schema.request import Progress, silent
 
 SMALL = 30  # rows; rates of fewer say little
 MOST_GROUPS = 20  # values of a protected attribute

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.artefact.compiled import Compiled
+from rationale.artifact.compiled import Compiled
 from rationale.decisions.rows import names_of, profile_of, score_index
 from rationale.decisions.scores import run_in_blocks
 from rationale.evaluate.decisions.decided import DecidedFile
 from rationale.evaluate.explained_model import GivenReferences
-from rationale.request import Progress
-from rationale.runtime.session import Runner, kernels_of
+from rationale.graph.runtime.session import Runner, kernels_of
+from rationale.schema.request import Progress
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
 _AT_ONCE = 4096

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from rationale.artefact.folder import write
+from rationale.artifact.folder import write
 from rationale.decisions.rows import profile_of
 from rationale.decisions.stability import DRAWS
 from rationale.errors import InvalidOptionError

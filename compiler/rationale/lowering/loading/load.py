@@ -19,13 +19,13 @@ from onnx import helper
 from onnxscript.version_converter import ConvertVersionPass
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.graph.runtime.session import Runner
 from rationale.lowering.bodies import all_node_lists, node_lists
 from rationale.lowering.loading.newer import RECURRENT, known_to_runtime, without_layout
 from rationale.lowering.loading.old_scan import scan_by_row
 from rationale.lowering.rewrites.microsoft import DOMAIN, UNDER_ONNX, WITHOUT_CPU_KERNEL
 from rationale.lowering.sizes import check_inputs, check_nodes
 from rationale.rules.rule import find_rule
-from rationale.runtime.session import Runner
 from rationale.trees.read import is_ensemble, read_ensemble
 
 OPSET = 21  # every ONNX Runtime since 1.18, every Triton since 24.05

@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, Select, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from rationale_service.database import Database, Schema
 from rationale_service.decisions.audit.rows import Row, checkpoint_of
 from rationale_service.decisions.audit.store import Chain, ChainEnds, DuplicateError
 from rationale_service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
 from rationale_service.errors import StateUnavailableError
+from rationale_service.state.database import Database, Schema
 
 _READ_AT_ONCE = 500  # rows
 _PRUNED_AT_ONCE = 2000  # rows of one transaction: decisions wait for it

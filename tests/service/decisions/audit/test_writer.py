@@ -18,7 +18,6 @@ from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
 from rationale.errors import InvalidOptionError
-from rationale_service import database as opening
 from rationale_service.decisions.audit import writer
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.audit.retention import months_ago
@@ -29,6 +28,7 @@ from rationale_service.decisions.trail import NoTrail
 from rationale_service.errors import ConflictError, QueueFullError, StateUnavailableError
 from rationale_service.observability.metrics import Metrics
 from rationale_service.settings import Settings
+from rationale_service.state import database as opening
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.decisions.audit.conftest import decision

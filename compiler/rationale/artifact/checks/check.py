@@ -1,0 +1,277 @@
+"""The check that every compile makes before anything is written."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rationale.artifact.checks.gate import check_gate
+from rationale.artifact.checks.measure import (
+    GAP_LIMIT,
+    OUTPUT_ROUNDINGS,
+    OUTPUTS_LIMIT,
+    ROWS_LIMIT,
+    Measurement,
+    layer_gap,
+    measure,
+    storage_error,
+)
+from rationale.artifact.checks.probes import (
+    probe_ids,
+    sample_rows,
+    sound_probes,
+    with_open_probes,
+    with_open_sample,
+)
+from rationale.errors import CheckFailedError, InvalidModelError
+from rationale.graph.memory.budget import beyond_budget, rows_that_fit
+from rationale.graph.runtime.session import Runner, SerializedGraph
+from rationale.lowering import narrow
+from rationale.lowering.inference import Span
+from rationale.methods.engine import Gap, Selection
+from rationale.methods.outputs import attributions_name, layers_of
+from rationale.methods.references import Referenced
+from rationale.references.reference_set import Baseline
+from rationale.schema.manifest import Measured, Memory
+
+GAP_WARNING = 1e-4  # relative to the largest explained − base
+AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
+ABSORBED_WARNING = 1.0  # what a method keeps by definition, relative to the largest explained value
+GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
+
+
+@dataclass(frozen=True)
+class FinishedGraph:
+    """A finished graph that is written if it passes.
+
+    Attributes:
+        served: with its weights, as it is served.
+        edges: inputs and outputs of the combined graph, without weights.
+        longest: the same, where a length stays open at the longest.
+        exact: the same graph without float16; None where nothing is stored so.
+        one_shot: whether it stands behind a gate.
+        span: the lengths that stay open.
+    """
+
+    served: SerializedGraph
+    edges: onnx.ModelProto
+    longest: onnx.ModelProto
+    memory: Memory
+    exact: ir.Model | None
+    one_shot: bool
+    span: Span | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was measured.
+
+    Attributes:
+        answers: of the graph on the probe rows, by name of the output.
+        sample: one row for each input that is nobody's, with which a server warms up.
+        warnings: for the user.
+        layers: the gap of each layer that is answered, in the graph's order; None where none is promised.
+    """
+
+    measured: Measured
+    answers: Mapping[str, np.ndarray]
+    memory: Memory
+    sample: Mapping[str, np.ndarray]
+    warnings: tuple[str, ...]
+    layers: Mapping[str, float | None]
+
+
+def check(selection: Selection, referenced: Referenced, graph: FinishedGraph) -> Checked:
+    """Check the graph against the model, on rows near the references: the sixth stage of a compile.
+
+    Raises:
+        CheckFailedError: the graph does not reproduce the model, or its attributions do not add up.
+        UnsupportedModelError: the model itself mixes the rows of a batch.
+        InvalidModelError: ONNX Runtime does not run it.
+    """
+    lowered, method = selection.lowered, selection.method
+    outputs = method.engine.outputs(selection)
+    references, source, memory = referenced.set, lowered.source, graph.memory
+    names = [*outputs.attributions.values()]
+    layers, near = layers_of(graph.edges), _near(selection, referenced)
+    names += map(attributions_name, layers)
+    names += outputs.interactions.values()
+
+    def measured(unit: bool) -> tuple[dict[str, np.ndarray], Measurement]:
+        probes = with_open_probes(sound_probes(source, graph.longest, near, unit=unit), references)
+        return probes, measure(source, graph.served, names, probes, rows_that_fit(memory))
+
+    try:
+        probes, found = measured(unit=True)
+    except InvalidModelError:  # floats that are ids of a small table, say
+        probes, found = measured(unit=False)
+    carrying = [n for n in layers if method.gap is not None and method.engine.carries_all(selection, n)]
+    gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in carrying else None for n in layers}
+    if graph.one_shot:
+        check_gate(graph.served, probes, [v.name for v in source.graph.output])
+    if graph.exact is not None:
+        error = storage_error(Runner(narrow(graph.exact, lowered.narrow)), found, names, probes)
+        memory = memory.model_copy(update={"storage_error": error})
+    return Checked(
+        found.measured,
+        found.answers,
+        memory,
+        with_open_sample(sample_rows(graph.longest, references, probes), references),
+        (*demand(found.measured, method.gap, bool(selection.target.stops)), *beyond_budget(memory)),
+        gaps,
+    )
+
+
+def _near(selection: Selection, referenced: Referenced) -> dict[str, np.ndarray]:
+    """Return the rows of the model's inputs near which it is checked."""
+    if isinstance(selection.method.reference_set, Baseline):
+        return {}
+    known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+    leaves = [s for s in selection.target.leaves if s.indices is not None]
+    for name in dict.fromkeys(s.name for s in leaves):
+        row = selection.lowered.specs[name][0][1:]
+        known[name] = probe_ids([s for s in leaves if s.name == name], row, referenced.fed.get(name))
+    return known
+
+
+def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[str, ...]:
+    """Return warnings for the user.
+
+    Args:
+        gap: why the method's attributions may miss the output's difference.
+        ended: whether attributions end somewhere on the way, so that they may miss what goes on from there.
+
+    Raises:
+        CheckFailedError: outputs differ, rows mix, or attributions do not add up.
+    """
+    messages = _judge_outputs(measured)
+    limit = max(ROWS_LIMIT, OUTPUT_ROUNDINGS * measured.own_rounding)
+    if measured.runtime_error is not None and not measured.runtime_error <= limit:
+        raise CheckFailedError(
+            f"answers differ from ONNX Runtime's by {measured.runtime_error:.1e} (relative), though the "
+            "graph is the same: see docs/runtimes.md, and compile it with --runtime for where it will run."
+        )
+    if measured.rows_error is not None and not measured.rows_error <= ROWS_LIMIT:
+        raise CheckFailedError(
+            f"explaining a batch differs from explaining its rows one by one by {measured.rows_error:.1e} "
+            "(relative): the model mixes the rows of a batch, or overflows on the probe rows."
+        )
+    if gap is None:
+        return messages
+    if measured.completeness_gap is None:
+        return (
+            *messages,
+            "whether attributions add up was not measured: the explained output does not move on the rows of "
+            "the check. Give references near which it does.",
+        )
+    if np.isnan(measured.completeness_gap):
+        raise CheckFailedError(
+            "the completeness gap is not finite: the model overflows near the rows it was checked on. Give "
+            "references within the range it was made for."
+        )
+    if ended and gap is Gap.ROUNDING:
+        missed = measured.completeness_gap
+        more = (f"attributions miss the output's difference by {missed:.1e} of it",)
+        return (*messages, *more) if missed > GAP_WARNING else messages
+    return (*messages, *_JUDGES[gap](measured, measured.completeness_gap))
+
+
+def _judge_outputs(measured: Measured) -> tuple[str, ...]:
+    error = measured.outputs_error
+    if error <= max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding):
+        return ()
+    fused, steps = measured.fused_integers, max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding)
+    if fused > steps and error <= fused + max(steps, OUTPUT_ROUNDINGS * measured.own_rounding):
+        return (
+            "ONNX Runtime runs quantised layers of this model on whole numbers, and answers otherwise than "
+            f"the model's own nodes by {fused:.1e} of the largest: by steps, or by far more where it adds in "
+            "16 bits (x86 without VNNI). The explanation follows the nodes, and its outputs differ by "
+            f"{error:.1e} from the plain entry's as they are here. The session option "
+            "session.disable_quant_qdq=1 runs the nodes as they stand.",
+        )
+    if not error <= OUTPUT_ROUNDINGS * measured.own_rounding:
+        raise CheckFailedError(
+            f"the combined graph's outputs differ from the model's by {error:.1e} (relative). Please report "
+            "the model."
+        )
+    return (
+        "float32 does not hold this model's outputs: where its weights are rounded otherwise or its sums "
+        f"taken in another order they change by {measured.own_rounding:.1e} of the largest, as sums of large "
+        f"terms that almost cancel do; the combined graph's differ by {error:.1e}. Export it in float64 "
+        "(skl2onnx: to_onnx with a float64 row).",
+    )
+
+
+def _judge_rounding(measured: Measured, gap: float) -> tuple[str, ...]:
+    if gap > max(GAP_LIMIT, OUTPUT_ROUNDINGS * measured.gap_rounding):
+        raise CheckFailedError(
+            f"attributions miss the output's difference by {gap:.1e} of it. The model overflows near its "
+            "references or divides by values near 0 there, so that terms of opposite signs do not cancel in "
+            "its type: give other references, or take exactshap (up to 12 features) or permutationshap: they "
+            "ask no rules. Where it does neither, a rule is not complete: please report it."
+        )
+    if gap > GAP_LIMIT and measured.fused_integers:
+        return (
+            f"attributions add up to the output's difference within {gap:.1e} of it only: on the rows of "
+            "the check the output moves by a few steps of its whole numbers. Give references farther apart.",
+        )
+    if gap > GAP_LIMIT:
+        return (
+            f"attributions add up to the output's difference within {gap:.1e} of it only, and the model's "
+            f"own answers change by {measured.gap_rounding:.1e} of it where weights are rounded otherwise or "
+            "sums are taken in another order: float32 does not hold this model's outputs. Look for weights "
+            "that are random, or rows that are not scaled as in training; else export it in float64.",
+        )
+    if gap > GAP_WARNING:
+        return (f"attributions add up to the output's difference within {gap:.1e} of it only",)
+    return ()
+
+
+def _judge_quadrature(_: Measured, gap: float) -> tuple[str, ...]:
+    if gap > AVERAGE_WARNING:
+        return (
+            f"attributions add up to the output's difference within {gap:.1e} of it only: raise the steps. "
+            "Where that does not help, the model has steps (Round, Sign, comparisons), whose gradient is 0.",
+        )
+    return ()
+
+
+def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
+    """Warn of a large sampling gap.
+
+    A large gap says that the draws are few; one of many standard errors, that it is no accident.
+    """
+    errors = measured.gap_in_standard_errors
+    if errors is not None and errors > GAP_ERRORS:
+        return (
+            f"attributions miss the output's difference by {errors:.1f} standard errors ({gap:.1e} of it): "
+            "the samples are too few for their spread to be known, or the model has steps (Round, Sign, "
+            "comparisons), whose gradient is 0.",
+        )
+    if gap > AVERAGE_WARNING:
+        return (
+            f"attributions add up to the output's difference within {gap:.1e} of it only, a sampling error: "
+            "four times the samples halve it",
+        )
+    return ()
+
+
+def _judge_absorbed(_: Measured, gap: float) -> tuple[str, ...]:
+    """Warn where more is absorbed than there is to explain; some is by definition."""
+    if gap > ABSORBED_WARNING:
+        return (
+            f"biases, stabilisers and Softmax keep up to {gap:.3g} times what is explained, by the "
+            "method's definition: attributions do not add up to the output, and tell more of what was kept "
+            "than of it. Hold them against another method's (input-x-gradient, deepshap).",
+        )
+    return ()
+
+
+_JUDGES: dict[Gap, Callable[[Measured, float], tuple[str, ...]]] = {
+    Gap.ROUNDING: _judge_rounding,
+    Gap.QUADRATURE: _judge_quadrature,
+    Gap.SAMPLING: _judge_sampling,
+    Gap.ABSORBED: _judge_absorbed,
+}

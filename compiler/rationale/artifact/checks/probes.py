@@ -1,0 +1,185 @@
+"""Rows on which a compile measures, and the row with which a server warms up."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rationale.errors import InvalidModelError, InvalidOptionError
+from rationale.graph.runtime.session import Runner
+from rationale.lowering.precision import on_cpu
+from rationale.methods.engine import Method
+from rationale.methods.leaves import Leaf
+from rationale.references.reference_set import ReferenceSet
+from rationale.references.request_time import WEIGHTS, references_name
+from rationale.schema.machine import Deployment
+from rationale.schema.manifest import is_float
+
+NEAR = 3  # probe rows about the references: one of them, one near one, one at random
+ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output
+_NEAR = (0.0, 0.3, 1.0, 1.0)  # share of the ids of each that are redrawn
+_DIGITS = 10  # ids are drawn below this where no table says how many there are
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def probe_rows(model: onnx.ModelProto, known: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
+    """Return [ROWS, …] for each input of a model: around an input's `known` rows where there are any.
+
+    Integers that nobody knows are 1: a mask that lets through, a length, a place that most axes have.
+
+    Args:
+        unit: whether the last row is a unit away from what is known, else as near as the one before it.
+    """
+    random = np.random.default_rng(0)
+    initializers = {t.name for t in model.graph.initializer}
+    return {
+        v.name: _probe(random, v.type.tensor_type, known.get(v.name), unit)
+        for v in model.graph.input
+        if v.name not in initializers
+    }
+
+
+def _probe(
+    random: np.random.Generator, tensor: onnx.TypeProto.Tensor, known: np.ndarray | None, unit: bool
+) -> np.ndarray:
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+    shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
+    size = (ROWS, *shape[1:]) if shape else ()
+    if not is_float(dtype):
+        return _probe_integers(size, dtype, known)
+    if known is None:
+        return random.standard_normal(size).astype(dtype)
+    pick = known[np.arange(ROWS) % len(known)].astype(np.float64)
+    finite = np.isfinite(known)  # references of trees may miss values
+    counted = finite | ~finite.any(axis=0)
+    middle = np.mean(known, axis=0, dtype=np.float64, where=counted)
+    spread = np.sqrt(np.mean((known - middle) ** 2, axis=0, dtype=np.float64, where=counted))
+    spread = np.nan_to_num(spread) + 1e-3 * (1 + np.abs(known[finite]).mean(dtype=np.float64))
+    noise = random.standard_normal(pick.shape)
+    steps = np.stack([0 * spread, 0.1 * spread, spread, np.maximum(spread, 1.0) if unit else spread])
+    away = np.sign(noise[NEAR:]) * np.maximum(np.abs(noise[NEAR:]), 0.5)  # one feature alone moves too
+    noise[NEAR:] = away if unit else noise[NEAR:]
+    row = pick + noise * steps
+    if (known[finite] >= 0).all() and (known[finite] > 0).any():  # amounts, counts, codes: never negative
+        row[NEAR:] = np.abs(row[NEAR:])
+    return np.asarray(row, dtype)
+
+
+def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:
+    """Return the known rows; of fewer, the same ids at other positions."""
+    if dtype.kind == "O" and (known is None or not size):
+        return np.full(size, "", object)
+    if known is None or not size:
+        return np.ones(size, dtype) if size and dtype.kind in "iub" else np.zeros(size, dtype)
+    if len(known) >= ROWS:
+        return known[:ROWS].astype(dtype)
+    rolled = [np.roll(known[i % len(known)].reshape(-1), i // len(known)) for i in range(ROWS)]
+    return np.stack(rolled).reshape(size).astype(dtype)
+
+
+def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | None) -> np.ndarray:
+    """Return [ROWS, *row] ids that the tables have: a reference, one with some redrawn, one at random."""
+    random = np.random.default_rng(0)
+    sizes = [s.size for s in leaves if s.size is not None]
+    drawn = random.integers(0, min(sizes, default=_DIGITS), (ROWS, *row))
+    if given is None:
+        return np.asarray(drawn)
+    pick = given[np.arange(ROWS) % len(given)].astype(np.int64)
+    share = np.reshape(_NEAR, (ROWS, *(1 for _ in row)))
+    return np.where(random.random(pick.shape) < share, drawn, pick)
+
+
+def sound_probes(
+    source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays, *, unit: bool
+) -> dict[str, np.ndarray]:
+    """Return `probe_rows`, with zeros for unknown integers where ones have no finite answer."""
+    probes = probe_rows(combined, known, unit=unit)
+    guessed = [n for n, p in probes.items() if p.ndim and p.dtype.kind in "iub" and n not in known]
+    if not guessed or _answers(source, probes):
+        return probes
+    return {name: np.zeros_like(p) if name in guessed else p for name, p in probes.items()}
+
+
+def _answers(source: onnx.ModelProto, probes: Arrays) -> bool:
+    comparable, _ = on_cpu(ir.from_proto(source))
+    try:
+        answers = Runner(comparable, given=True)(probes)
+    except InvalidModelError:
+        return False
+    floats = [a for a in answers.values() if isinstance(a, np.ndarray) and is_float(a.dtype)]
+    return all(bool(np.isfinite(a.astype(np.float64)).all()) for a in floats)
+
+
+def sample_rows(
+    model: onnx.ModelProto, references: ReferenceSet | None, probes: Arrays
+) -> dict[str, np.ndarray]:
+    """Return one row for each input that is nobody's: the references' (weighted) mean, zeros elsewhere.
+
+    Integers and texts have no mean: theirs is the first probe row, which the model is known to take.
+    """
+    rows = {}
+    for value in model.graph.input:
+        tensor = value.type.tensor_type
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        known = None if references is None else references.arrays.get(value.name)
+        shape = tuple(d.dim_value or 1 for d in tensor.shape.dim)
+        if value.name in probes and not is_float(dtype) and shape:
+            rows[value.name] = probes[value.name][:1]
+        elif tensor.elem_type == onnx.TensorProto.STRING:
+            rows[value.name] = np.full(shape, "", object)
+        elif known is not None and references is not None:
+            finite = np.ma.masked_invalid(known.astype(np.float64))  # references of trees may miss values
+            mean = np.ma.average(finite, axis=0, weights=_broadcast(references.weights, finite))
+            rows[value.name] = np.ma.filled(mean, 0.0)[None].astype(dtype)
+        else:
+            rows[value.name] = np.zeros(shape, dtype)
+    return rows
+
+
+def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
+    """Return [K] weights for arrays [K, …]."""
+    return None if weights is None else np.broadcast_to(weights.reshape(-1, *[1] * (to.ndim - 1)), to.shape)
+
+
+def check_open(method: Method, deployment: Deployment) -> None:
+    """Raise InvalidOptionError for what needs to know the references when the graph is made."""
+    wrong = {
+        **dict.fromkeys(method.engine.open_faults(method), True),
+        "--one-shot": deployment.one_shot,
+        "--storage float16": deployment.storage != "float32",
+    }
+    for fault, found in wrong.items():
+        if found:
+            raise InvalidOptionError(
+                f"open references do not go with: {fault}. Compile with a reference set."
+            )
+
+
+def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[str, np.ndarray]:
+    """Return the probe rows, each with references and weights of its own, the last of which is 0."""
+    if references is None or not references.is_open:
+        return dict(probes)
+    random = np.random.default_rng(0)
+    weights = random.random((ROWS, references.count)) + 0.1
+    weights[:, -1] *= references.count == 1
+    dtype = next(iter(references.arrays.values())).dtype
+    turned = {
+        references_name(name): np.stack([np.roll(array, i, axis=0) for i in range(ROWS)])
+        for name, array in references.arrays.items()
+    }
+    return {**probes, **turned, WEIGHTS: weights.astype(dtype)}
+
+
+def with_open_sample(sample: Arrays, references: ReferenceSet | None) -> dict[str, np.ndarray]:
+    """Return the sample row, with the mean of the examples for its references: nobody's rows."""
+    if references is None or not references.is_open:
+        return dict(sample)
+    k = references.count
+    means = {
+        references_name(name): np.repeat(array.mean(axis=0, keepdims=True)[None], k, axis=1)
+        for name, array in references.arrays.items()
+    }
+    dtype = next(iter(references.arrays.values())).dtype
+    return {**sample, **means, WEIGHTS: np.full((1, k), 1 / k, dtype)}

@@ -1,0 +1,46 @@
+"""Alternative baselines: entries that explain the model of one that decides by other references."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from rationale.graph.runtime.session import SerializedGraph
+from rationale.schema.manifest import EXPLAIN_SUFFIX, Comparison, Manifest
+
+_DIGITS = 12  # of a digest in an entry's name; those of explainers made over the API have 16
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The same model explained by other references, compiled.
+
+    Attributes:
+        graph, sample: as a `Compiled` has them.
+    """
+
+    name: str
+    kind: Literal["baseline", "draw"]
+    graph: SerializedGraph
+    manifest: Manifest
+    sample: Mapping[str, np.ndarray]
+
+    def comparison(self, model: str) -> Comparison:
+        """Return how the manifest of the entry that decides names it."""
+        explanation = self.manifest.digests.explanation
+        return Comparison(
+            name=self.name, kind=self.kind, entry=entry_name(model, explanation), explanation=explanation
+        )
+
+
+def entry_name(model: str, explanation: str) -> str:
+    """Return NAME_explain_<digits of its digest>."""
+    return f"{model}{EXPLAIN_SUFFIX}_{explanation[:_DIGITS]}"
+
+
+def is_entry_name(name: str, model: str) -> bool:
+    """Tell whether it is one that `entry_name` gives."""
+    digits = name.removeprefix(f"{model}{EXPLAIN_SUFFIX}_")
+    return digits != name and re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", digits) is not None

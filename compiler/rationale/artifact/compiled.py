@@ -1,0 +1,289 @@
+"""What a compile returns."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from rationale.artifact.comparisons import Compared
+from rationale.artifact.repository import write_entries, write_explainer
+from rationale.artifact.shap_explanation import shap_explanation
+from rationale.errors import InvalidOptionError
+from rationale.graph.runtime.session import (
+    ModelFile,
+    Run,
+    Runner,
+    SerializedGraph,
+    explaining,
+    kernels_of,
+    outline,
+)
+from rationale.pictures.picture import (
+    TARGETS,
+    TOP,
+    Picture,
+    Tokens,
+    answer_html,
+    answer_picture,
+    compiled_html,
+)
+from rationale.references.frames import columns_of, in_order, spread
+from rationale.schema.manifest import Manifest, is_float
+
+
+class Explanation(dict[str, np.ndarray]):
+    """The combined graph's outputs by name: predictions, attributions, base value, gap."""
+
+    def __init__(
+        self, outputs: Mapping[str, np.ndarray], manifest: Manifest, inputs: Mapping[str, np.ndarray]
+    ) -> None:
+        super().__init__(outputs)
+        self.manifest = manifest
+        self.inputs = dict(inputs)
+
+    def to_shap(self, target: int | None = None, inputs: Sequence[str] | None = None) -> Any:
+        """Return a `shap.Explanation`, for SHAP's own plots.
+
+        Its values are [N, F] of one target, [N, F, T] of several.
+
+        As from SHAP's own explainers all targets come at once, on the last axis: `[:, :, 1]` or, by name,
+        `[:, :, "7"]` is what a plot takes. The features of several inputs stand side by side, so that the
+        base value and all of them add up to the output.
+
+        Args:
+            target: this one alone, by its position among the targets.
+            inputs: explained inputs, by default all. Images and other arrays go one at a time, in the shape
+                that they have (SHAP's image plot wants channels last). Where features are in groups, "group"
+                stands for the inputs that these touch.
+
+        Raises:
+            InvalidOptionError: no such target or input, an array beside others, or shap is not installed.
+        """
+        return shap_explanation(self, self.inputs, self.manifest, target, inputs)
+
+    def plot(
+        self,
+        rows: int | Iterable[int] | None = None,
+        *,
+        targets: int = TARGETS,
+        top: int = TOP,
+        tokens: Tokens = None,
+    ) -> Picture:
+        """Draw it: a notebook shows what is returned, and its `save` writes it to a file.
+
+        Tables are waterfalls from the base value to the score, images heatmaps, and token ids shaded tokens.
+
+        Args:
+            rows: which to draw; by default the mean |attribution| and the spread over all of them, and the
+                first three.
+            targets: of a row at most so many, those of the largest value.
+            top: features that have a bar each; the others share one.
+            tokens: what token ids stand for, in their order, or a file: a tokenizer.json, or a text with a
+                token a line. Without it ids are shown.
+
+        Raises:
+            InvalidOptionError: rows that are not there, a number below 1, or a file that cannot be read.
+        """
+        return answer_picture(self, rows, targets, top, tokens)
+
+    def _repr_html_(self) -> str:
+        return answer_html(self)
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A combined model.
+
+    Attributes:
+        graph: the combined model, in memory or in a file.
+        manifest: what it is; `explanation.json`.
+        source: the plain model, with a symbolic batch.
+        sample: one row for each input, with which a server warms up.
+        custom_ops: libraries of kernels.
+        conversion: of a fitted model, how far the ONNX model is from it, in words.
+        comparisons: the same model explained by other references.
+    """
+
+    graph: SerializedGraph
+    manifest: Manifest
+    source: onnx.ModelProto
+    sample: Mapping[str, np.ndarray]
+    custom_ops: tuple[Path, ...] = ()
+    conversion: str | None = None
+    comparisons: tuple[Compared, ...] = ()
+
+    def _repr_html_(self) -> str:
+        return compiled_html(self.manifest, self.conversion)
+
+    def warned(self, warnings: Sequence[str]) -> "Compiled":
+        """Return the same with more warnings."""
+        more = {"warnings": (*self.manifest.warnings, *warnings)}
+        return replace(self, manifest=self.manifest.model_copy(update=more))
+
+    @cached_property
+    def model(self) -> onnx.ModelProto:
+        """The combined graph; of a one-shot entry, behind its gate. A large one is read when asked for."""
+        return self.graph.load() if isinstance(self.graph, ModelFile) else self.graph
+
+    @cached_property
+    def run(self) -> Run:
+        """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained."""
+        with kernels_of(self.custom_ops):
+            return explaining(Runner(self.graph), outline(self.graph))
+
+    def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
+        """Run the combined graph here.
+
+        Args:
+            x: rows [N, …] of the only input, or a mapping from input name to rows. Columns of a table such as
+                a DataFrame are matched with the features by name, and one table may hold several inputs.
+
+        Raises:
+            InvalidOptionError: names, shapes or dtypes that do not fit the model.
+        """
+        inputs = self.fit(x)
+        return Explanation(self.run(inputs), self.manifest, inputs)
+
+    def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
+        """Return rows of every input in the model's dtypes; raise InvalidOptionError for others."""
+        own = {spec.name for spec in self.manifest.inputs}
+        if self.manifest.open_references is not None:
+            own |= self.manifest.open_references.names
+        specs = {v.name: v.type.tensor_type for v in outline(self.graph).graph.input if v.name in own}
+        given = dict(x) if isinstance(x, Mapping) else self._by_input(x, list(specs))
+        if set(given) != set(specs):
+            raise InvalidOptionError(
+                f"inputs {sorted(map(str, given))} are given; the model takes {sorted(specs)}: give a "
+                "mapping from each name to its rows (a .npz file)."
+            )
+        words = {name for name, tensor in specs.items() if tensor.elem_type == onnx.TensorProto.STRING}
+        rows = {name: self._by_feature(name, given[name], words=name in words) for name in specs}
+        missing = self.manifest.takes_missing
+        arrays = {name: _fit(name, rows[name], tensor, name in missing) for name, tensor in specs.items()}
+        counts = {name: len(a) for name, a in arrays.items() if a.ndim}
+        if len(set(counts.values())) > 1:
+            raise InvalidOptionError(f"every input needs the same number of rows, not {counts}.")
+        opened = self.manifest.open_length
+        if opened is not None and (fault := opened.fault({name: a.shape for name, a in arrays.items()})):
+            raise InvalidOptionError(f"{fault}.")
+        return arrays
+
+    def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
+        """Return rows by input, of the only one or of a table for several."""
+        if len(inputs) == 1 or columns_of(x) is None:
+            return {inputs[0]: x}
+        single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
+        given = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
+        columns: dict[str, Sequence[str] | None] = {n: given.get(n, single.get(n)) for n in inputs}
+        return dict(spread(x, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
+
+    def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
+        """Return a table's columns in the order of an input's features; anything else as it is."""
+        labels = columns_of(rows)
+        if labels is None:
+            return rows
+        explained = next((e for e in self.manifest.explained if e.tensor.name == name), None)
+        names = explained.feature_names if explained else None
+        if explained and explained.given_names is None and set(map(str, labels)) != set(names or ()):
+            names = None  # nobody gave them: by position
+        missing = explained is not None and explained.takes_missing
+        return in_order(
+            rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing
+        )
+
+    def write(self, repository: str | Path, name: str) -> Path:
+        """Write `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
+
+        Where references are an input, the latter is `NAME_explain_open/`.
+        A one-shot model is written as `NAME/` alone, and a `NAME_explain/` that was there is gone.
+        Comparisons are written together with them, as `NAME_explain_<digest>/`.
+
+        Returns:
+            The folder of the entry that explains.
+
+        Raises:
+            RepositoryError: the name is not one Triton takes, or the folder cannot be written.
+        """
+        with kernels_of(self.custom_ops):
+            return write_entries(
+                self.source,
+                self.graph,
+                self.manifest,
+                self.sample,
+                Path(repository),
+                name,
+                self.custom_ops,
+                self.comparisons,
+            )
+
+    def write_explainer(self, entry: Path, model: str) -> None:
+        """Write the combined graph alone, as one of several explainers of `model`.
+
+        Args:
+            entry: the folder to make; its name is the entry's. A failure may leave a part of it.
+
+        Raises:
+            RepositoryError: the folder is there already, or cannot be written.
+        """
+        manifest = self.manifest.model_copy(update={"model": model, "graphs": {}})
+        with kernels_of(self.custom_ops):
+            write_explainer(self.graph, manifest, self.sample, entry, self.custom_ops)
+
+
+def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing: bool) -> np.ndarray:
+    """Return rows [N, …] in the dtype of an input.
+
+    Args:
+        missing: whether NaN is taken, for a missing value.
+
+    Raises:
+        InvalidOptionError: another shape, no rows, or values that are no numbers or too large.
+    """
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise InvalidOptionError(f"{name!r} is not an array: rows differ in length ({error}).") from error
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    if len(dims) == 1 and array.shape[1:] == (1,):
+        array = array[:, 0]  # a table's column
+    fits = array.ndim == len(dims) and all(
+        want in (None, have) for want, have in zip(dims[1:], array.shape[1:], strict=True)
+    )
+    if not fits or array.size == 0:
+        want = ", ".join(["N", *("any" if d is None else str(d) for d in dims[1:])][: len(dims)])
+        raise InvalidOptionError(f"{name!r} has shape {list(array.shape)}; the model takes [{want}], N ≥ 1.")
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    if array.dtype.kind not in ("UTO" if dtype.kind == "O" else "fiub") and not is_float(array.dtype):
+        raise InvalidOptionError(f"{name!r} holds {array.dtype}; the model takes {dtype}.")
+    return _texts(name, array.astype(object)) if dtype.kind == "O" else _cast(name, array, dtype, missing)
+
+
+def _texts(name: str, array: np.ndarray) -> np.ndarray:
+    """Return texts alone: ONNX Runtime would take None for the text "None"."""
+    for position, value in np.ndenumerate(array):
+        if not isinstance(value, str):
+            raise InvalidOptionError(
+                f"{name!r} holds {value!r} at {list(position)}, which is not text. Impute it."
+            )
+    return array
+
+
+def _cast(name: str, array: np.ndarray, dtype: np.dtype, missing: bool) -> np.ndarray:
+    """Cast an array: floats are rounded; integers and booleans must survive unchanged."""
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    kept = np.isfinite(cast) | (missing & (array != array)) if is_float(dtype) else cast == array
+    if not kept.all():
+        position = tuple(int(i) for i in np.argwhere(~kept)[0])
+        fault = f"which cannot be explained as {dtype}. Impute, scale"
+        if array[position] != array[position]:
+            fault = "a missing value (an empty cell of a table), which this model does not take. Impute"
+        raise InvalidOptionError(
+            f"{name!r} holds {array[position]} at {list(position)}, {fault} or drop such rows."
+        )
+    return cast

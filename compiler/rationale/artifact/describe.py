@@ -1,0 +1,295 @@
+"""The manifest of a compiled model: names, digests, versions, measurements."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path as FilePath
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from rationale.artifact.checks.check import Checked, FinishedGraph
+from rationale.errors import UnsupportedModelError
+from rationale.graph.runtime.kernels import digest
+from rationale.graph.variants import Variants
+from rationale.lowering import Lowered
+from rationale.lowering.inference import Span, length_warnings
+from rationale.methods.engine import Selection
+from rationale.methods.feature_names import features_of
+from rationale.methods.leaves import Leaf
+from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name, inner_spec
+from rationale.methods.references import Referenced
+from rationale.methods.target import Target, stop_warnings
+from rationale.references.reference_set import ReferenceSet, spreads
+from rationale.references.request_time import describe_open
+from rationale.rules.rule import find_rule, package_of
+from rationale.schema.manifest import (
+    DATATYPES,
+    GROUPS,
+    CustomOps,
+    Digests,
+    ExplainedInput,
+    ExplainedLayer,
+    Extension,
+    Manifest,
+    OpenLength,
+    Parity,
+    Player,
+    References,
+    Stopped,
+    TensorSpec,
+)
+from rationale.schema.manifest import Method as MethodEntry
+from rationale.schema.request import CompileRequest, plain
+
+
+def describe(
+    selection: Selection,
+    request: CompileRequest,
+    referenced: Referenced,
+    graph: FinishedGraph,
+    checked: Checked,
+    variants: Variants,
+    *,
+    notes: Sequence[str] = (),
+    first: Sequence[str] = (),
+    libraries: Sequence[FilePath] = (),
+    parity: Parity | None = None,
+) -> Manifest:
+    """Describe the graph for whoever serves it: the last stage of a compile.
+
+    Args:
+        notes: what the user is told of the plain model.
+        first: warnings that come before all others.
+        libraries: of kernels.
+        parity: of a fitted model.
+
+    Raises:
+        InvalidOptionError: feature names that do not fit or repeat.
+    """
+    lowered, target, method, span = selection.lowered, selection.target, selection.method, graph.span
+    references = referenced.set
+    engine = method.engine
+    outputs = engine.outputs(selection)
+    lengths = {**lowered.lengths, **({span.name: (span.least, span.most)} if span else {})}
+    combined = graph.edges
+    every = {v.name: tensor_spec(v) for v in combined.graph.input}
+    opened = describe_open(every, target.tensors) if references and references.is_open else None
+    own = opened.names if opened else set()
+    inputs = {name: spec for name, spec in every.items() if name not in own}
+    shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
+    inner = {s.name: inner_spec(lowered.specs, s.tensor, _row_of(lowered, s, shapes)) for s in target.leaves}
+    specs = {**inner, **inputs}
+    names = features_of(target.inputs, {i: specs[i].shape for i in target.inputs}, selection.feature_names)
+    originals = {v.name for v in lowered.source.graph.output}
+    kernels = tuple(CustomOps(file=library.name, sha256=digest(library)) for library in libraries)
+    manifest = Manifest(
+        model="",
+        method=MethodEntry(name=method.name, options=method.options, gap=method.gap),
+        request=request,
+        digests=_digests(selection, references, span, kernels),
+        custom_ops=kernels,
+        inputs=tuple(inputs.values()),
+        explained=_explained(selection, specs, names, references, parity),
+        players=_players(target, engine.players),
+        group_attributions=outputs.attributions.get(GROUPS),
+        group_standard_error=outputs.standard_errors.get(GROUPS),
+        layers=_layers(lowered, combined, checked),
+        concepts=outputs.concepts,
+        outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
+        explained_output=target.output,
+        explained_shape=tuple(lowered.specs[target.output][0][1:]),
+        targets=target.elements,
+        base_value=BASE_VALUE if method.has_base_value else None,
+        explained_value=EXPLAINED_VALUE,
+        completeness_gap=GAP if method.gap else None,
+        completeness_gap_standard_error=outputs.gap_error,
+        references=None if opened else _references(combined, target, referenced, names, checked),
+        open_references=opened,
+        open_length=_open_length(span, combined) if span else None,
+        stopped=tuple(Stopped(**asdict(stop)) for stop in target.stops),
+        points=engine.points(method, references.count if references else 1),
+        opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
+        ir_version=combined.ir_version,
+        least_onnxruntime=_least_onnxruntime(combined),
+        tools=_tools(),
+        extensions=_extensions(selection),
+        measured=checked.measured,
+        parity=parity,
+        memory=checked.memory,
+        variants=variants.describe(),
+        one_shot=graph.one_shot,
+        warnings=(
+            *first,
+            *lowered.warnings,
+            *length_warnings(lengths),
+            *notes,
+            *target.notes,
+            *stop_warnings(target.stops),
+            *(references.warnings if references else ()),
+            *checked.warnings,
+        ),
+    )
+    features = plain(manifest.given_names)
+    return manifest.model_copy(update={"request": request.model_copy(update={"features": features})})
+
+
+def _tools() -> dict[str, str]:
+    return {
+        "rationale": metadata.version("rationale"),
+        "onnx": onnx.__version__,
+        "onnxruntime": onnxruntime.__version__,
+        "numpy": np.__version__,
+    }
+
+
+def _explained(
+    selection: Selection,
+    specs: Mapping[str, TensorSpec],
+    names: Mapping[str, tuple[str, ...] | None],
+    references: ReferenceSet | None,
+    parity: Parity | None,
+) -> tuple[ExplainedInput, ...]:
+    target, engine = selection.target, selection.method.engine
+    outputs = engine.outputs(selection)
+    refused = parity.refuses_missing if parity else ()
+    return tuple(
+        ExplainedInput(
+            tensor=specs[i],
+            attributions=outputs.attributions.get(i),
+            at=tuple(s.tensor for s in target.leaves if s.name == i and s.indices is not None) or None,
+            standard_error=outputs.standard_errors.get(i),
+            interactions=outputs.interactions.get(i),
+            feature_names=names[i],
+            takes_missing=i not in refused and engine.answers_missing(selection, specs[i], references),
+        )
+        for i in target.inputs
+    )
+
+
+def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ...]:
+    if target.players is None:
+        return ()
+    each = zip(target.players.names, target.players.members, strict=True)
+    return tuple(Player(name=name, features=features, kind=kind) for name, features in each)
+
+
+def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:
+    """Return what has attributions in addition to the inputs, as the graph answers it."""
+    shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
+    return tuple(
+        ExplainedLayer(
+            tensor=inner_spec(lowered.specs, name, shapes[attributions_name(name)]),
+            attributions=attributions_name(name),
+            completeness_gap=gap,
+        )
+        for name, gap in checked.layers.items()
+    )
+
+
+def is_tensor(value: onnx.ValueInfoProto) -> bool:
+    return value.type.HasField("tensor_type")
+
+
+def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    """Return OIP name, datatype and shape without the batch axis.
+
+    Raises:
+        UnsupportedModelError: a type that no protocol carries, such as complex64.
+    """
+    tensor = value.type.tensor_type
+    kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
+    if kind not in DATATYPES:
+        raise UnsupportedModelError(
+            f"{value.name!r} holds {kind}, which no server can carry. Cast it to another type, or drop it "
+            "from the model's outputs."
+        )
+    dims = tuple(d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim)
+    return TensorSpec(name=value.name, datatype=DATATYPES[kind], shape=dims[1:])
+
+
+def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape of one row of what a leaf explains, as the graph answers it."""
+    own = tuple(lowered.specs[leaf.name][0][1:]) if leaf.name in lowered.specs else leaf.row
+    return shapes.get(attributions_name(leaf.name), own)
+
+
+def _digests(
+    selection: Selection, references: ReferenceSet | None, span: Span | None, kernels: Sequence[CustomOps]
+) -> Digests:
+    target, method = selection.target, selection.method
+    options: dict[str, Any] = {
+        "method": method.name,
+        "options": method.options,
+        "output": target.output,
+        "targets": target.elements,
+        "inputs": target.inputs,
+        "rationale": metadata.version("rationale"),
+        **method.engine.options(selection),
+    }
+    if target.players:
+        options["groups"] = dict(zip(target.players.names, target.players.members, strict=True))
+    if span is not None:
+        options["lengths"] = {span.name: (span.least, span.most)}
+    if brought := _extensions(selection):
+        options["extensions"] = [one.model_dump() for one in brought]
+    if kernels:
+        options["custom_ops"] = [library.sha256 for library in kernels]
+    if references and references.is_open:
+        options["open_references"] = references.count
+    chosen = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+    model = selection.lowered.digest
+    parts = [model, references.digest or None if references else None, chosen]
+    whole = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Digests(model=model, references=parts[1], options=chosen, explanation=whole)
+
+
+def _extensions(selection: Selection) -> tuple[Extension, ...]:
+    """Return what installed packages bring to the answer: rules of operators, and what the method took."""
+    rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
+    found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
+    brought = dict.fromkeys(one for one in found if one is not None)
+    return (*brought, *selection.method.engine.extensions(selection.method))
+
+
+def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
+    axes = tuple(
+        (value.name, axis)
+        for value in combined.graph.input
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim)
+        if dim.dim_param == span.name
+    )
+    return OpenLength(name=span.name, least=span.least, most=span.most, axes=axes)
+
+
+def _references(
+    combined: onnx.ModelProto,
+    target: Target,
+    referenced: Referenced,
+    names: Mapping[str, tuple[str, ...] | None],
+    checked: Checked,
+) -> References | None:
+    references = referenced.set
+    if references is None:
+        return None
+    own = {v.name for v in combined.graph.input}
+    rows = {name: array for name, array in references.arrays.items() if name in own}
+    base = None
+    explained = {v.name for v in combined.graph.input} == set(
+        target.tensors
+    )  # all, so that x decides nothing
+    if target.elements != "predicted" and explained:
+        base = tuple(float(v) for v in checked.answers[BASE_VALUE][0])
+    found = spreads(rows, names, references.weights)
+    return References(count=references.count, given=references.given, base_value=base, spreads=found)
+
+
+def _least_onnxruntime(model: onnx.ModelProto) -> str:
+    """Return the first release that loads the opset, by ONNX Runtime's compatibility table."""
+    opset = next(e.version for e in model.opset_import if e.domain in ("", "ai.onnx"))
+    releases = {21: "1.18", 22: "1.20", 23: "1.23", 24: "1.24"}
+    return releases.get(opset, "1.18" if opset < 21 else "the newest")

@@ -1,0 +1,238 @@
+"""Written entries, used without a server."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+
+from rationale.artifact.checks.check import demand
+from rationale.artifact.checks.gate import check_gate
+from rationale.artifact.checks.measure import measure, relative_error
+from rationale.artifact.checks.probes import probe_rows
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.one_shot import plain_model
+from rationale.artifact.repository import check_name
+from rationale.errors import InvalidModelError, InvalidOptionError, RepositoryError
+from rationale.graph.memory.budget import rows_that_fit
+from rationale.graph.runtime.kernels import digest
+from rationale.graph.runtime.openvino import OpenVinoRunner
+from rationale.graph.runtime.session import kernels_of
+from rationale.methods.engine import Gap
+from rationale.methods.outputs import GAP, GAP_ERROR
+from rationale.references.of_model import text_columns
+from rationale.references.tables import Columns, Table, read_rows, rows_of_arrow
+from rationale.schema.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
+
+RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
+
+
+def open_entry(repository: Path, name: str) -> Compiled:
+    """Read `NAME` and `NAME_explain` back, or a one-shot `NAME`.
+
+    Raises:
+        RepositoryError: no such entry, or one that cannot be read.
+    """
+    plain, explain = _folders(repository, check_name(name))
+    manifest = Manifest.read(explain / FILE_NAME)
+    if manifest.open_references:
+        plain = repository / manifest.model
+    try:
+        combined = onnx.load(explain / "1" / "model.onnx")
+        outputs = [v.name for v in manifest.outputs]
+        source = (
+            plain_model(combined, outputs) if manifest.one_shot else onnx.load(plain / "1" / "model.onnx")
+        )
+        sample = _sample(combined, explain / "warmup")
+    except (OSError, ValueError, DecodeError, onnx.checker.ValidationError) as error:
+        raise RepositoryError(
+            f"{repository}: entry {name!r} cannot be read: {error}. Compile it again."
+        ) from error
+    for folder, model, names in (
+        (explain, combined, {*outputs, *_promised(manifest)}),
+        (plain, source, set(outputs)),
+    ):
+        missing = names - {v.name for v in model.graph.output}
+        if missing:
+            raise RepositoryError(
+                f"{folder}: the graph lacks {sorted(missing)} of its manifest. Compile it again."
+            )
+    libraries = tuple(explain / "1" / library.file for library in manifest.custom_ops)
+    for library, promised in zip(libraries, manifest.custom_ops, strict=True):
+        if library.parent != explain / "1" or not library.is_file() or digest(library) != promised.sha256:
+            raise RepositoryError(
+                f"{library}: is not the library that the entry was compiled with. Compile it again."
+            )
+    return Compiled(combined, manifest, source, sample, libraries)
+
+
+def _folders(repository: Path, name: str) -> tuple[Path, Path]:
+    """Return where the plain model is and where its explanation is: one folder for a one-shot entry."""
+    plain, explain = repository / name, repository / f"{name}{EXPLAIN_SUFFIX}"
+    for folder in (plain, explain):
+        if (folder / FILE_NAME).is_file():
+            return plain, folder
+    if repository.is_file():
+        raise RepositoryError(f"{repository} is a file: give the folder that `rationale compile` wrote to.")
+    known = sorted(p.parent.name.removesuffix(EXPLAIN_SUFFIX) for p in repository.glob(f"*/{FILE_NAME}"))
+    raise RepositoryError(
+        f"{explain}: no such entry; {repository} has {known or 'none'}. Make one with `rationale compile`."
+    )
+
+
+def _promised(manifest: Manifest) -> set[str]:
+    named = [manifest.base_value, manifest.explained_value, manifest.completeness_gap]
+    named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.attributed)]
+    named += [e.interactions for e in manifest.explained]
+    named += [EXPLAINED] if manifest.one_shot else []
+    return {name for name in named if name} | {e.attributions for e in manifest.attributed}
+
+
+def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
+    """Return the rows the compiler left for the server's warmup, as far as they are there."""
+    rows = {}
+    for i, value in enumerate(model.graph.input):
+        tensor = value.type.tensor_type
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            continue
+        file = warmup / f"input_{i}"
+        if file.is_file():
+            array = np.frombuffer(file.read_bytes(), onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            dims = [d.dim_value for d in tensor.shape.dim[1:]]
+            rows[value.name] = array.reshape(1, *_closed(dims, array.size))
+    return rows
+
+
+def _closed(dims: Sequence[int], size: int) -> list[int]:
+    """Return the lengths of a row of `size` elements; those that are open, 0, are all the same."""
+    length = round((size / math.prod(d for d in dims if d)) ** (1 / max(dims.count(0), 1)))
+    return [d or length for d in dims]
+
+
+def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
+    """Return the rows of a file in the model's dtypes, by input name; a table's columns are found by name.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: with what to do.
+    """
+    table = read_table(file, compiled.manifest)
+    check_table(str(file), table, compiled.manifest)
+    return compiled.fit(table.given)
+
+
+def inputs_of_arrow(compiled: Compiled, batch: Any) -> dict[str, np.ndarray]:
+    """Return the rows of an Arrow record batch as `read_inputs` does those of a file."""
+    names, texts = _columns(compiled.manifest)
+    table = rows_of_arrow(batch, names, texts)
+    check_table("the batch", table, compiled.manifest)
+    return compiled.fit(table.given)
+
+
+def read_table(file: Path, manifest: Manifest) -> Table:
+    """Read rows of an entry's inputs from a file; raise InvalidReferencesError."""
+    return read_rows(file, *_columns(manifest))
+
+
+def _columns(manifest: Manifest) -> tuple[Columns, Collection[str]]:
+    """Return the columns that the inputs are found by, and which of them hold text."""
+    names = own_names(manifest)
+    texts = [spec.name for spec in manifest.inputs if spec.datatype == DATATYPES["STRING"]]
+    return names, text_columns(names, texts)
+
+
+def own_names(manifest: Manifest) -> Columns:
+    """Return the feature names that someone gave, by which a table's columns are found, or None.
+
+    None stands for x[0], x[1] …. Several inputs of one feature each are its columns by their own names.
+    """
+    if len(manifest.inputs) > 1 and all(spec.is_column for spec in manifest.inputs):
+        given = {e.tensor.name: e.given_names for e in manifest.explained}
+        return {spec.name: given.get(spec.name) or (spec.name,) for spec in manifest.inputs}
+    named = {e.tensor.name: e.given_names for e in manifest.explained if e.tensor in manifest.inputs}
+    names = {name: given for name, given in named.items() if given}
+    if len(names) < len(manifest.explained):
+        return None
+    return names if len(names) > 1 else next(iter(names.values()))
+
+
+def check_table(file: str, table: Table, manifest: Manifest) -> None:
+    """Raise InvalidOptionError where an array without a name cannot be the model's rows."""
+    if None not in table.arrays:
+        return
+    names = [spec.name for spec in manifest.inputs]
+    if len(names) > 1:
+        raise InvalidOptionError(
+            f"{file}: one array, where the model takes {names}: give a .npz file with an array for each, or "
+            "compile the entry with --features INPUT=A,B,C for each and give a table with such columns."
+        )
+    width = math.prod(manifest.inputs[0].shape)
+    if table.columns is not None and len(table.columns) != width:
+        raise InvalidOptionError(
+            f"{file}: has {len(table.columns)} columns where the model takes {width} features. Leave the "
+            "others out, or compile the entry with --features so that columns are found by name."
+        )
+
+
+def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Manifest:
+    """Return the entry's manifest with measurements made now.
+
+    Args:
+        runtime: what runs the entry, onnxruntime or openvino; elsewhere than in ONNX Runtime the answers are
+            compared with those there, and judged as at compile time.
+
+    Raises:
+        InvalidOptionError: another runtime, or one that is not installed.
+        CheckFailedError: the runtime does not run the entry, or answers otherwise.
+        RepositoryError: no such entry, or one that cannot be read.
+    """
+    if runtime not in RUNTIMES:
+        raise InvalidOptionError(f"--runtime {runtime!r}: choose {' or '.join(RUNTIMES)}.")
+    compiled = open_entry(repository, name)
+    file = _folders(repository, name)[1] / "1" / "model.onnx"
+    with kernels_of(compiled.custom_ops):
+        return _checked(compiled, OpenVinoRunner(file) if runtime != "onnxruntime" else None)
+
+
+def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
+    names = [entry.attributions for entry in compiled.manifest.attributed]
+    most = rows_that_fit(compiled.manifest.memory)
+    try:
+        probes = _probes(compiled, unit=True)
+        found = measure(compiled.source, compiled.model, names, probes, most, run)
+    except InvalidModelError:  # floats that are ids of a small table, say
+        probes = _probes(compiled, unit=False)
+        found = measure(compiled.source, compiled.model, names, probes, most, run)
+    if compiled.manifest.one_shot:
+        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs], run)
+    if run is None:
+        return compiled.manifest.model_copy(update={"measured": found.measured})
+    error = _difference(compiled, found.answers, probes)
+    measured = found.measured.model_copy(update={"runtime_error": error})
+    warnings = demand(measured, _gap_of(compiled.manifest), bool(compiled.manifest.stopped))
+    return compiled.manifest.model_copy(update={"measured": measured, "warnings": warnings})
+
+
+def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
+    """Return rows near the sample that the compiler left, and one a unit away from it."""
+    probes = probe_rows(compiled.model, compiled.sample, unit=unit)
+    probes.pop(EXPLAIN if compiled.manifest.one_shot else "", None)
+    if (opened := compiled.manifest.open_references) is not None:
+        probes[opened.weights.name] = np.abs(probes[opened.weights.name])
+    return probes
+
+
+def _difference(
+    compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]
+) -> float:
+    """Return the largest relative difference from ONNX Runtime's answers; a gap's rest is rounding."""
+    there = compiled.run(probes)
+    names = [name for name in there if name not in (GAP, GAP_ERROR)]
+    return max(relative_error(answers[name], there[name]) for name in names)
+
+
+def _gap_of(manifest: Manifest) -> Gap | None:
+    """Return why a written entry's attributions may miss the output's difference, as far as it says so."""
+    return next((gap for gap in Gap if gap == manifest.method.gap), None)

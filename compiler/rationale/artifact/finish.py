@@ -1,0 +1,63 @@
+"""From a fitted graph to the one that is served: its own types, open lengths, a gate."""
+
+from collections.abc import Callable
+
+import onnx
+import onnx_ir as ir
+
+from rationale.artifact.checks.check import FinishedGraph
+from rationale.artifact.one_shot import check_gate_names, put_behind_gate
+from rationale.artifact.open_length import any_length, at_longest
+from rationale.artifact.portable import merge_axes, separate_squares
+from rationale.graph.memory.fit import Combined
+from rationale.graph.runtime.session import interface, serialize
+from rationale.graph.shapes import ROWS, state_shapes
+from rationale.lowering import Lowered, narrow
+from rationale.lowering.inference import Span
+from rationale.schema.machine import Deployment
+
+
+def finish(
+    lowered: Lowered,
+    combined: Combined,
+    deployment: Deployment,
+    span: Span | None,
+    at: Callable[[dict[str, int]], ir.Model],
+) -> FinishedGraph:
+    """Return the graph as it is served; the combined model is consumed.
+
+    Args:
+        span: the lengths that stay open.
+        at: makes the combined graph for one of them: `{name: length}`.
+
+    Raises:
+        InvalidOptionError: names of the model that a gate needs.
+        UnsupportedModelError: no one graph for every length.
+    """
+    if deployment.one_shot:
+        check_gate_names(lowered)
+    if span is not None:
+        any_length(combined.model, at, span)
+    graph = narrow(combined.model, lowered.narrow)
+    if span is None:
+        state_shapes(graph)
+        _declare_outputs(graph, lowered.source)
+    if deployment.is_portable:
+        merge_axes(graph)
+    edges = interface(graph)
+    longest = edges if span is None else at_longest(edges, span)
+    served = put_behind_gate(lowered, graph) if deployment.one_shot else graph
+    if deployment.is_portable:
+        separate_squares(served)
+    return FinishedGraph(
+        serialize(served), edges, longest, combined.memory, combined.exact, deployment.one_shot, span
+    )
+
+
+def _declare_outputs(model: ir.Model, source: onnx.ModelProto) -> None:
+    """Give outputs of unknown shape (a tree ensemble's) the shape that the model declares, of N rows."""
+    declared = {value.name: value.type.tensor_type for value in source.graph.output}
+    for value in model.graph.outputs:
+        kind = declared.get(str(value.name))
+        if value.shape is None and kind is not None and kind.HasField("shape") and kind.shape.dim:
+            value.shape = ir.Shape([ROWS, *(dim.dim_value or None for dim in kind.shape.dim[1:])])

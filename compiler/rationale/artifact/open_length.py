@@ -1,0 +1,247 @@
+"""One graph for every length of an axis: what the graphs for a few lengths have in common.
+
+A combined graph is made for one length, which stands in its constants: the targets of Reshapes, the divisor
+of a mean, the part of a table that is read. Here the graphs for several lengths are held beside each other,
+node for node. Each constant in which they differ becomes a formula of the length, which is read from an input
+when the graph runs: at each length that was looked at, the graph is the one made for it.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rationale.artifact.checks.measure import relative_error
+from rationale.artifact.checks.probes import probe_rows
+from rationale.artifact.formulas import DEGREE, Beginning, DiffersError, Formula, Polynomial, Share, formula
+from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
+from rationale.graph.nodes import Nodes, drop_unused_constants
+from rationale.graph.runtime.session import Runner, interface
+from rationale.lowering.inference import Span
+from rationale.methods.engine import Method
+from rationale.schema.machine import Deployment
+
+LOOKED_AT = DEGREE + 3  # lengths: as many as a polynomial needs, and two that check it
+TRIED = 2 * LOOKED_AT  # a length that another axis has too may give a graph of its own
+SAME = 1e-4  # of the largest value: float32 adds in the same order, but for a kernel's choice by the length
+
+
+def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: bool) -> None:
+    """Raise InvalidOptionError for what has one length by its nature."""
+    if method.reference_set is not None:
+        raise InvalidOptionError(
+            f"{method.name} has references, which are of one length, and what is computed of them is stored: "
+            f"give one length ({span.name}={span.most}), or take a method without references, such as "
+            "gradient, lrp or attnlrp."
+        )
+    if grouped:
+        raise InvalidOptionError(
+            "groups are of features that are known one by one: give one length "
+            f"({span.name}={span.most}), or leave the groups out."
+        )
+    if deployment.one_shot:
+        raise InvalidOptionError(
+            f"a one-shot entry answers rows that are not explained by zeros of one shape: give one length "
+            f"({span.name}={span.most}), or leave one-shot out."
+        )
+
+
+def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
+    """Return a model's inputs and outputs as they are for the longest."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(edges)
+    for value in (*copy.graph.input, *copy.graph.output):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == span.name:
+                dim.dim_value = span.most
+    return copy
+
+
+def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:
+    """Make the graph for the longest one for every length of a span, in place.
+
+    Args:
+        build: makes the graph for one length: `{name: length}`.
+
+    Raises:
+        UnsupportedModelError: the graphs differ in more than constants, or in constants of no known formula.
+        CheckFailedError: at a length that had not been looked at, the graph answers otherwise than its own.
+    """
+    models, lengths, why = [longest], [span.most], "it spans too few lengths"
+    for length in range(span.most - 1, max(span.least, span.most - TRIED) - 1, -1):
+        other = build({span.name: length})
+        try:
+            differences([longest, other])
+        except DiffersError as reason:
+            why = str(reason)
+            continue
+        models.append(other)
+        lengths.append(length)
+        if len(models) == LOOKED_AT:
+            break
+    try:
+        if len(models) <= DEGREE:
+            raise DiffersError(why)
+        merge(models, lengths, span.name)
+    except DiffersError as reason:
+        raise UnsupportedModelError(
+            f"no graph serves {span.name} = {span.least} to {span.most}: {reason}. Give one length "
+            f"(--size {span.name}={span.most}) and compile an entry for each that is needed."
+        ) from reason
+    for length in {span.least, (span.least + span.most) // 2} - set(lengths):
+        _check(longest, build({span.name: length}), f"{span.name} = {length}")
+
+
+def _check(merged: ir.Model, own: ir.Model, where: str) -> None:
+    """Raise CheckFailedError where the answers are not those of the length's own graph."""
+    rows = probe_rows(interface(own), {})
+    got, want = Runner(merged)(rows), Runner(own)(rows)
+    error = max(relative_error(got[name], answer) for name, answer in want.items())
+    if not error <= SAME:
+        raise CheckFailedError(
+            f"the graph for every length answers otherwise than the one for {where} alone, by {error:.1e} "
+            "(relative). Give one length (--size NAME=LENGTH), and please report the model."
+        )
+
+
+Use = tuple[ir.Node, int]  # an operand, by its position
+
+
+def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
+    """Return the constants that stand at one place of all graphs, by the place in the first.
+
+    Raises:
+        DiffersError: the graphs are not the same but for constants.
+    """
+    outputs = [list(m.graph.outputs) for m in models]
+    waiting = list(zip(*outputs, strict=True))
+    seen: set[tuple[ir.Value, ...]] = set()
+    found: dict[Use, tuple[ir.Value, ...]] = {}
+    while waiting:
+        values = waiting.pop()
+        if values in seen:
+            continue
+        seen.add(values)
+        nodes = [n for n in (v.producer() for v in values) if n is not None]
+        if len(nodes) < len(values):
+            if nodes or len({v.name for v in values}) > 1:
+                raise DiffersError(f"{values[0].name!r} is computed for some lengths alone")
+            continue
+        _demand_same(nodes, [v.index() for v in values])
+        for i, row in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
+            operands = tuple(v for v in row if v is not None)
+            if operands and len(operands) < len(row):
+                raise DiffersError(f"{_named(nodes[0])} lacks an operand for some lengths")
+            if not all(v.const_value is not None for v in operands):
+                waiting.append(operands)
+            elif operands and found.setdefault((nodes[0], i), operands) != operands:
+                raise DiffersError(f"{_named(nodes[0])} stands for several of another length")
+    return found
+
+
+def _named(node: ir.Node) -> str:
+    return f"{node.op_type} node {node.name!r}"
+
+
+def _demand_same(nodes: Sequence[ir.Node], indices: Sequence[int]) -> None:
+    first = nodes[0]
+    for node in nodes[1:]:
+        kinds = {(n.op_type, n.domain, len(n.inputs)) for n in (first, node)}
+        if len(kinds) > 1 or len(set(indices)) > 1:
+            raise DiffersError(f"{_named(first)} is {_named(node)} for another length")
+        for name in {*first.attributes, *node.attributes}:
+            a, b = (n.attributes.get(name) for n in (first, node))
+            if a is None or b is None or _written(a) != _written(b):
+                raise DiffersError(f"{_named(first)}: its {name} depends on the length")
+
+
+def _written(attribute: ir.Attr) -> bytes:
+    """Return an attribute's bytes; raise DiffersError for a body.
+
+    What a body reads from outside is not compared.
+    """
+    if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+        raise DiffersError("an operator runs row by row, or in chunks, in a Scan")
+    return bytes(ir.serde.serialize_attribute(attribute).SerializeToString())
+
+
+# -- formulas as nodes --------------------------------------------------------------------------------
+
+
+class _Formulas:
+    """Formulas as nodes of a graph, before all others."""
+
+    def __init__(self, graph: ir.Graph, source: ir.Value, axis: int) -> None:
+        self.op = Nodes(graph, "rationale/length", before=graph[0])
+        self.length = self.op.Squeeze(self.op.Shape(source, start=axis, end=axis + 1))
+
+    def emit(self, found: Formula, longest: ir.Value) -> ir.Value:
+        if isinstance(found, Polynomial):
+            return self._polynomial(found, longest)
+        return self._share(found, longest) if isinstance(found, Share) else self._beginning(found, longest)
+
+    def _polynomial(self, found: Polynomial, like: ir.Value) -> ir.Value:
+        total = self.op.constant(found.coefficients[0])
+        power = self.length
+        for i, factor in enumerate(found.coefficients[1:]):
+            power = self.op.Mul(power, self.length) if i else power
+            if factor.any():
+                total = self.op.Add(total, self.op.Mul(power, factor))
+        assert like.dtype is not None
+        return total if like.dtype == ir.DataType.INT64 else self.op.Cast(total, to=int(like.dtype))
+
+    def _share(self, found: Share, like: ir.Value) -> ir.Value:
+        assert like.dtype is not None
+        length = self.op.Cast(self.length, to=int(like.dtype))
+        return self.op.Div(found.numerator.astype(like.dtype.numpy()), length)
+
+    def _beginning(self, found: Beginning, longest: ir.Value) -> ir.Value:
+        starts = self.op.constant([0] * len(found.axes))
+        return self.op.Slice(longest, starts, self._polynomial(found.sizes, starts), list(found.axes))
+
+
+def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
+    """Return the first model, of the longest, for every length: its axis is called `name`.
+
+    Raises:
+        DiffersError: the graphs for these lengths have no formula in common.
+    """
+    graph = models[0].graph
+    uses = differences(models)
+    found = {values: formula([_array(v) for v in values], lengths) for values in dict.fromkeys(uses.values())}
+    source, axis = _open_axis([list(m.graph.inputs) for m in models])
+    formulas = _Formulas(graph, source, axis)
+    emitted = {values: formulas.emit(how, values[0]) for values, how in found.items() if how is not None}
+    for (node, i), values in uses.items():
+        node.replace_input_with(i, emitted.get(values, values[0]))
+    for value in [v for node in graph for v in node.outputs if not v.is_graph_output()]:
+        value.shape = None
+    for edges in ([m.graph.inputs for m in models], [m.graph.outputs for m in models]):
+        for values in zip(*edges, strict=True):
+            _open_shape(values, lengths, name)
+    drop_unused_constants(graph)
+    return models[0]
+
+
+def _array(value: ir.Value) -> np.ndarray:
+    assert value.const_value is not None
+    return value.const_value.numpy()
+
+
+def _open_axis(inputs: Sequence[Sequence[ir.Value]]) -> tuple[ir.Value, int]:
+    """Return an input with an axis of the open length, and the axis."""
+    for values in zip(*inputs, strict=True):
+        for axis, dims in enumerate(zip(*(v.shape or () for v in values), strict=True)):
+            if len(set(dims)) > 1:
+                return values[0], axis
+    raise DiffersError("no input has the length")
+
+
+def _open_shape(values: Sequence[ir.Value], lengths: Sequence[int], name: str) -> None:
+    """Leave open the axes that differ in an input's or output's shape."""
+    if any(v.shape is None for v in values):
+        return
+    axes = list(zip(*(v.shape for v in values if v.shape is not None), strict=True))
+    opened = {dims: name if dims == tuple(lengths) else None for dims in axes if len(set(dims)) > 1}
+    values[0].shape = ir.Shape([opened.get(dims, dims[0]) for dims in axes])

@@ -1,0 +1,306 @@
+"""A model repository in an object storage: copied into a folder of this machine, and read from there.
+
+    FOLDER/
+    ├── repository/NAME       what is read: a link to the entry, turned over at one moment
+    ├── content/KEY/NAME      the entry as it was pulled, never changed
+    └── content/KEY/files.json  what the storage said of its files, so that none is downloaded twice
+
+A model and what explains it are taken up together, or stay as they were: manifests hold the digests of the
+graphs that were written with them.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rationale.artifact.digest import graph_digest
+from rationale.artifact.folder import locked
+from rationale.errors import InvalidOptionError, RepositoryError
+from rationale.schema.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
+
+Files = Mapping[str, str]  # of an entry: by path in it, what changes with the content
+_LOOK_S = 15.0  # for a list of files: a storage that does not answer must not hold up a start
+_FILES = "files.json"
+_REASON = 300  # characters of what a library reports
+# What storages say of a file that tells its content, best first; of the others the time of change.
+_MARKS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
+_TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified")
+
+
+class UnreachableError(RepositoryError):
+    """The storage does not answer, or holds nothing."""
+
+
+def shown(url: str) -> str:
+    """Return a URL without what may be a password in it."""
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
+class RemoteRepository:
+    """A repository at a URL and its copy. Every method blocks; processes that share the copy take turns.
+
+    Attributes:
+        name: the URL, without what may be a password.
+        entries: the folder to read.
+        refused: why entries that have changed there stay here as they were, by name.
+        fault: why the copy may be older than what the storage has; None where it is not.
+    """
+
+    def __init__(self, url: str, folder: Path) -> None:
+        """Name both; nothing is asked of the storage yet.
+
+        Raises:
+            InvalidOptionError: no URL of a storage, or the library for it is not installed.
+        """
+        try:
+            from fsspec.registry import get_filesystem_class  # type: ignore[import-untyped]
+
+            get_filesystem_class(url.partition("://")[0])
+        except (ImportError, ValueError) as error:
+            raise InvalidOptionError(
+                f"repository {shown(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER or "
+                f"file:///FOLDER, which needs pip install 'rationale[s3]' or fsspec's package for it: {error}"
+            ) from error
+        self._url = url
+        self.name = shown(url)
+        self.folder = folder
+        self.entries = folder / "repository"
+        self._content = folder / "content"
+        self.refused: dict[str, str] = {}
+        self.fault: str | None = None
+        self._is_checked = False  # whether what lies there is what was pulled
+
+    def look(self) -> dict[str, Files]:
+        """Return the files of each entry, as the storage lists them now.
+
+        Raises:
+            UnreachableError: it does not answer, or holds no entry.
+            RepositoryError: a name leads out of the folder.
+        """
+        found: dict[str, dict[str, str]] = defaultdict(dict)
+        for path, about in self._listed().items():
+            entry, _, file = path.partition("/")
+            is_folder = about.get("type") == "directory" or path.endswith(
+                "/"
+            )  # an object that stands for one
+            if not file or is_folder or entry.startswith("."):
+                continue
+            if any(part in ("", ".", "..") for part in file.split("/")) or "\\" in file:
+                raise RepositoryError(f"{self.name}: '{path}' is no name of an entry's file: delete it")
+            found[entry][file] = _mark(about)
+        if not found:
+            raise UnreachableError(f"{self.name}: holds no entry of `rationale compile`")
+        return dict(found)
+
+    def open(self) -> None:
+        """Pull, or go by the copy where the storage cannot be read: `fault` says so then.
+
+        Raises:
+            UnreachableError: it cannot be read, and there is no copy.
+            RepositoryError: the copy cannot be written.
+        """
+        try:
+            self.pull()
+        except UnreachableError as error:
+            if not self._linked():
+                raise
+            self.fault = f"{error}; what was pulled before is read from {self.entries}"
+
+    def pull(self) -> None:
+        """Have in `entries` what the storage has, but for what is `refused`.
+
+        Raises:
+            UnreachableError: the storage cannot be read; `entries` is what it was when it last could.
+            RepositoryError: the copy cannot be written.
+        """
+        with self._alone():
+            self._drop_damaged()
+            found = self.look()
+            linked = self._linked()
+            keys = {name: _key(name, files) for name, files in found.items()}
+            with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self.folder) as aside:
+                new = {
+                    name: self._fetch(name, files, Path(aside) / keys[name], linked.get(name))
+                    for name, files in found.items()
+                    if name not in linked or linked[name].parent.name != keys[name]
+                }
+                kept = {name: folder for name, folder in linked.items() if name in found and name not in new}
+                faults = self._faults(kept | new, [*new, *(linked.keys() - found.keys())])
+                self.refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
+                for name in new.keys() - self.refused.keys():
+                    self._take(new[name])
+            for name in linked.keys() - found.keys():
+                if model_of(name) not in faults:
+                    (self.entries / name).unlink()
+            self._sweep()
+        self.fault = None
+
+    # --- the storage --------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def _storage(self) -> tuple[Any, str]:
+        """The storage, which some connect to when they are made, and the path of the repository in it."""
+        from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+
+        with self._reading():
+            storage, root = url_to_fs(self._url)
+        return storage, str(root).rstrip("/")
+
+    def _listed(self) -> dict[str, Any]:
+        storage, root = self._storage
+        limit = {"timeout": _LOOK_S} if storage.async_impl else {}
+        with self._reading():
+            storage.invalidate_cache()
+            listed: dict[str, Any] = storage.find(root, detail=True, **limit)
+        return {path.removeprefix(root).lstrip("/"): about for path, about in listed.items()}
+
+    def _fetch(self, name: str, files: Files, folder: Path, before: Path | None) -> Path:
+        """Return the entry, made in `folder` of what has changed and of what is there already."""
+        storage, root = self._storage
+        known = _files_of(before) if before is not None else {}
+        wanted: dict[str, Path] = {}
+        for file, mark in files.items():
+            target = folder / name / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if before is not None and known.get(file) == mark and (before / file).is_file():
+                os.link(before / file, target)
+            else:
+                wanted[f"{root}/{name}/{file}"] = target
+        with self._reading():
+            if wanted:
+                storage.get(list(wanted), [str(target) for target in wanted.values()])
+        (folder / _FILES).write_text(json.dumps(files))
+        return folder / name
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # each storage has errors of its own
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            raise UnreachableError(f"{self.name}: cannot be read: {shown(lines[0])[:_REASON]}") from error
+
+    # --- the copy -----------------------------------------------------------------------------------------
+
+    def _linked(self) -> dict[str, Path]:
+        """Return the entries that are read now, where they really lie."""
+        links = self.entries.iterdir() if self.entries.is_dir() else ()
+        return {link.name: link.resolve() for link in links if link.is_symlink() and link.is_dir()}
+
+    def _take(self, made: Path) -> None:
+        """Read the entry from now on."""
+        target, link = self._content / made.parent.name, self.folder / f".link-{made.name}"
+        shutil.rmtree(target, ignore_errors=True)
+        made.parent.rename(target)
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path("..") / self._content.name / target.name / made.name)
+        link.replace(self.entries / made.name)
+
+    def _drop_damaged(self) -> None:
+        """Forget what does not lie there as it was pulled; once, for it is read whole."""
+        if self._is_checked:
+            return
+        linked = self._linked()
+        faults = self._faults(linked, linked)
+        for name in linked:
+            if model_of(name) in faults:
+                (self.entries / name).unlink()
+        self._is_checked = True
+
+    def _sweep(self) -> None:
+        """Delete what nothing leads to."""
+        used = {folder.parent.name for folder in self._linked().values()}
+        for path in self._content.iterdir():
+            if path.name not in used:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _faults(self, entries: Mapping[str, Path], changed: Iterable[str]) -> dict[str, str]:
+        """Return why entries do not go together, by their model; of models of which something has changed."""
+        models = {model_of(name) for name in changed}
+        faults: dict[str, str] = {}
+        for name, folder in entries.items():
+            if (model := model_of(name)) not in models or not (folder / FILE_NAME).is_file():
+                continue
+            try:
+                graphs = Manifest.read(folder / FILE_NAME).graphs
+                for version, digest in graphs.items():
+                    entry, _, number = version.partition("/")
+                    if not number.isdecimal():
+                        raise RepositoryError(f"{folder / FILE_NAME}: '{version}' is no version folder")
+                    if entry in entries and graph_digest(entries[entry] / number) != digest:
+                        raise RepositoryError(
+                            f"{self.name}/{version}: its files are not those that {name}/{FILE_NAME} was "
+                            f"written with (SHA-256 {digest[:12]}…): upload {model} and what explains it "
+                            "as one compile wrote them"
+                        )
+            except RepositoryError as error:
+                faults.setdefault(model, str(error).replace(str(folder), f"{self.name}/{name}"))
+        return faults
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let one process in at a time."""
+        try:
+            for folder in (self.folder.parent, self.folder, self.entries, self._content):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds rows of real people
+            with locked(self.folder) as alone:
+                for left in self.folder.glob(".pulling-*") if alone else ():  # else another may still pull
+                    shutil.rmtree(left, ignore_errors=True)
+                yield
+        except OSError as error:
+            raise RepositoryError(
+                f"{self.folder}: the copy of {self.name} cannot be written: {error.strerror or error}"
+            ) from error
+
+
+def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
+    """Return the folder to read for a command that reads once, and what its user should know.
+
+    Args:
+        folder: for the copy; None for one of the user's, which later commands find.
+
+    Raises:
+        InvalidOptionError, RepositoryError: with what to do.
+    """
+    remote = RemoteRepository(url, folder or _user_folder(url))
+    remote.open()
+    return remote.entries, [*filter(None, [remote.fault]), *dict.fromkeys(remote.refused.values())]
+
+
+def _user_folder(url: str) -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "rationale" / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def model_of(entry: str) -> str:
+    """Return what entries of one compile have in common: the name of the model."""
+    return entry.partition(EXPLAIN_SUFFIX)[0]
+
+
+def _mark(about: Mapping[str, Any]) -> str:
+    """Return what changes when a file does."""
+    mark = next((about[key] for key in (*_MARKS, *_TIMES) if about.get(key)), "")
+    return f"{about.get('size')} {mark}"
+
+
+def _key(name: str, files: Files) -> str:
+    text = json.dumps([name, sorted(files.items())])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _files_of(entry: Path) -> Files:
+    """Return what the storage said of an entry that was pulled; nothing where that cannot be read."""
+    try:
+        found: Files = json.loads((entry.parent / _FILES).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found

@@ -1,0 +1,378 @@
+"""Triton model repository entries, written whole or not at all."""
+
+import itertools
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+from google.protobuf import text_format
+
+from rationale.artifact.comparisons import Compared, is_entry_name
+from rationale.artifact.digest import graph_digest
+from rationale.artifact.folder import locked
+from rationale.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
+from rationale.graph.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, register, save
+from rationale.lowering.precision import on_cpu
+from rationale.schema.machine import MAX_BATCH
+from rationale.schema.manifest import (
+    DATATYPES,
+    EXPLAIN,
+    EXPLAIN_SUFFIX,
+    FILE_NAME,
+    OPEN_SUFFIX,
+    Manifest,
+    TensorSpec,
+)
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+QUEUE_DELAY_US = 200
+MAX_QUEUE = 256
+GATES = {"explain_no": b"\0", "explain_yes": b"\1"}  # warmup files of a one-shot entry's gate
+_OWN_FILES = frozenset({"1", "config.pbtxt", "warmup", FILE_NAME})
+
+
+def check_name(name: str) -> str:
+    """Return the name; raise InvalidOptionError for one that Triton or a URL would not take."""
+    if not NAME.fullmatch(name) or ".." in name or name.endswith(EXPLAIN_SUFFIX):
+        raise InvalidOptionError(
+            f"{name!r} is not a model name: use letters, digits, '.', '_' and '-', beginning with a "
+            f"letter or digit, and not ending in {EXPLAIN_SUFFIX!r}."
+        )
+    return name
+
+
+def write_entries(
+    source: onnx.ModelProto,
+    combined: SerializedGraph,
+    manifest: Manifest,
+    sample: Mapping[str, np.ndarray],
+    repository: Path,
+    name: str,
+    libraries: Sequence[Path] = (),
+    comparisons: Sequence[Compared] = (),
+) -> Path:
+    """Write `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
+
+    Where references are an input, `NAME_explain_open/` is written, next to what else explains the same model.
+
+    Args:
+        sample: one row for each input, with which a server warms up.
+        libraries: of kernels, which each entry takes along.
+        comparisons: further entries, which the manifest's decision names.
+    """
+    check_name(name)
+    manifest = manifest.model_copy(update={"model": name, "graphs": {}})
+    alternatives = {one.comparison(name).entry: one for one in comparisons}
+    if manifest.decision is not None:
+        update = {"comparisons": tuple(one.comparison(name) for one in comparisons)}
+        manifest = manifest.model_copy(update={"decision": manifest.decision.model_copy(update=update)})
+    plain, explain = name, f"{name}{manifest.suffix}"
+    try:
+        repository.mkdir(parents=True, exist_ok=True)
+        entries = (name, f"{name}{EXPLAIN_SUFFIX}", f"{name}{OPEN_SUFFIX}", *alternatives)
+        with locked(repository):  # nobody moves them meanwhile
+            _spare_foreign_folders([repository / entry for entry in entries])
+        with tempfile.TemporaryDirectory(prefix=".rationale-", dir=repository) as folder:
+            new = Path(folder)
+            if manifest.one_shot:
+                explain = plain
+            else:
+                _write_entry(new / plain, source, sample, MAX_BATCH, libraries)
+                manifest = manifest.model_copy(update={"graphs": _graph_of(new / plain)})
+            _write_explaining(new / explain, combined, manifest, sample, libraries)
+            for entry, one in alternatives.items():
+                own = one.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
+                _write_explaining(new / entry, one.graph, own, one.sample, libraries, audited=True)
+            with locked(repository):  # both entries are of one compile
+                stale = _of_another_model(repository, name, manifest)
+                if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
+                    stale += _comparisons(repository, name)
+                _move_into_place(
+                    list(dict.fromkeys([*alternatives, plain, explain, *stale])), repository, new
+                )
+    except OSError as error:
+        raise RepositoryError(
+            f"{repository}: cannot be written: {error.strerror or error}. Nothing was changed."
+        ) from error
+    return repository / explain
+
+
+def write_explainer(
+    combined: SerializedGraph,
+    manifest: Manifest,
+    sample: Mapping[str, np.ndarray],
+    entry: Path,
+    libraries: Sequence[Path] = (),
+) -> None:
+    """Write one explain entry, and no plain one; see `Compiled.write_explainer`."""
+    try:
+        _write_explaining(entry, combined, manifest, sample, libraries)
+    except OSError as error:
+        raise RepositoryError(f"{entry}: cannot be written: {error.strerror or error}.") from error
+
+
+def _write_explaining(
+    folder: Path,
+    combined: SerializedGraph,
+    manifest: Manifest,
+    sample: Mapping[str, np.ndarray],
+    libraries: Sequence[Path],
+    *,
+    audited: bool = False,
+) -> None:
+    """Write an entry with its manifest.
+
+    No server mixes rows of several callers in a run whose answers are audited: their last bits would depend
+    on each other (docs/adr/0038).
+    """
+    most, mixed = manifest.measured.max_batch, manifest.decision is None and not audited
+    _write_entry(folder, combined, sample, most, libraries, gated=manifest.one_shot, mixed=mixed)
+    manifest = manifest.model_copy(update={"graphs": manifest.graphs | _graph_of(folder)})
+    (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
+
+
+def _graph_of(entry: Path) -> dict[str, str]:
+    """Return the digest of what a server runs of an entry, by its place in the repository."""
+    return {f"{entry.name}/1": graph_digest(entry / "1")}
+
+
+def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[str]:
+    """Return entries that explain what `NAME` was before.
+
+    A one-shot entry explains itself, so it has no other.
+    """
+    entries = {f"{name}{suffix}": suffix for suffix in (EXPLAIN_SUFFIX, OPEN_SUFFIX)}
+    return [
+        entry
+        for entry, suffix in entries.items()
+        if (manifest.one_shot and suffix == EXPLAIN_SUFFIX)
+        or _model_digest(repository / entry) not in (None, manifest.digests.model)
+    ]
+
+
+def _comparisons(repository: Path, name: str) -> list[str]:
+    """Return the entries that an earlier compile of `NAME` wrote next to its explanation."""
+    found = [path.parent for path in repository.glob(f"{name}{EXPLAIN_SUFFIX}_*/{FILE_NAME}")]
+    return [entry.name for entry in found if is_entry_name(entry.name, name) and _explains(entry, name)]
+
+
+def _explains(entry: Path, name: str) -> bool:
+    try:
+        return Manifest.read(entry / FILE_NAME).model == name
+    except RepositoryError:
+        return False
+
+
+def _model_digest(entry: Path) -> str | None:
+    """Return the digest of the model that an entry explains; None where there is no such entry."""
+    if not entry.exists():
+        return None
+    try:
+        return Manifest.read(entry / FILE_NAME).digests.model
+    except RepositoryError:
+        return ""
+
+
+def _spare_foreign_folders(targets: list[Path]) -> None:
+    """Raise RepositoryError where something stands that this project did not write."""
+    for target in targets:
+        strange = (
+            sorted(p.name for p in target.iterdir() if p.name not in _OWN_FILES) if target.is_dir() else []
+        )
+        if strange or (target.exists() and not target.is_dir()):
+            raise RepositoryError(
+                f"{target}: is there and was not written by `rationale compile` "
+                f"({', '.join(strange[:3]) or 'a file'}). Choose another --name, or move it away."
+            )
+
+
+def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
+    """Move entries by renames only; what stood there before is put back when one of them fails.
+
+    An entry that is there and not among the new ones is stale: it belongs to what is replaced.
+    """
+    moved: list[tuple[Path, Path]] = []
+    try:
+        for name in names:
+            entry, target, old = new / name, repository / name, new / f"old-{name}"
+            if target.exists():
+                target.rename(old)
+                moved.append((old, target))
+            if entry.exists():
+                entry.rename(target)
+                moved.append((target, entry))
+    except BaseException:  # an interrupt too: what was moved aside is deleted with its folder
+        for now, before in reversed(moved):
+            now.rename(before)
+        raise
+
+
+def _write_entry(
+    folder: Path,
+    model: SerializedGraph,
+    sample: Mapping[str, np.ndarray],
+    max_batch: int,
+    libraries: Sequence[Path],
+    *,
+    gated: bool = False,
+    mixed: bool = True,
+) -> None:
+    """Write an entry.
+
+    Raises:
+        UnsupportedModelError: a tensor that Triton cannot batch.
+    """
+    (folder / "1").mkdir(parents=True)
+    path = folder / "1" / "model.onnx"
+    save(_with_free_outputs(as_ir(model)), path)
+    for library in libraries:
+        shutil.copyfile(library, folder / "1" / library.name)
+    inputs, outputs = _tensors(path)
+    warmup = folder / "warmup"
+    warmup.mkdir()
+    rows = {spec.name: _bytes(spec, sample[spec.name]) for spec in inputs if spec.name in sample}
+    files = {name: f"input_{i}" for i, name in enumerate(rows)}
+    for name, content in rows.items():
+        (warmup / files[name]).write_bytes(content)
+    samples = [files]
+    if gated:
+        for file, bit in GATES.items():
+            (warmup / file).write_bytes(bit)
+        samples = [files | {EXPLAIN: file} for file in GATES]
+    shapes = {
+        spec.name: sample[spec.name].shape[1:] if spec.name in sample else spec.shape for spec in inputs
+    }
+    names = [library.name for library in libraries]
+    config = _config(folder.name, inputs, outputs, samples, shapes, max_batch, names, mixed=mixed)
+    (folder / "config.pbtxt").write_text(config, encoding="utf-8")
+
+
+def _with_free_outputs(model: ir.Model) -> ir.Model:
+    """Free axis 0 of every output, where the file notes a fixed batch, as ONNX Runtime infers it."""
+    for value in model.graph.outputs:
+        if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
+            value.shape = ir.Shape([None, *value.shape[1:]])
+    return model
+
+
+def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
+    """Return inputs and outputs with the shapes that ONNX Runtime reports, with which Triton compares.
+
+    Raises:
+        RepositoryError: ONNX Runtime cannot run the file.
+        UnsupportedModelError: a tensor without a symbolic batch on axis 0.
+    """
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.enable_mem_reuse = False  # it is not run
+    register(options)
+    try:
+        with _runnable_on_cpu(path) as file:
+            session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except (*LOAD_ERRORS, NO_KERNEL) as error:
+        raise RepositoryError(f"ONNX Runtime cannot run the entry: {' '.join(str(error).split())}") from error
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    unfit = [v.name for v in (*inputs, *outputs) if not _is_batched(v)]
+    if unfit:
+        raise UnsupportedModelError(
+            f"{unfit} cannot be served: every input and output must be a tensor with the batch on axis 0, "
+            "since requests are batched. Drop it from the model, or make it a constant or a column [N, 1]."
+        )
+    return [_spec(v) for v in inputs], [_spec(v) for v in outputs]
+
+
+@contextmanager
+def _runnable_on_cpu(path: Path) -> Iterator[Path]:
+    """Yield the file, or a float32 twin of one that computes in bfloat16, for reading its tensors."""
+    given = ir.load(path)
+    model, _ = on_cpu(given)
+    if model is given:
+        yield path
+        return
+    with tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
+        twin = Path(folder) / path.name
+        save(model, twin)
+        yield twin
+
+
+def _is_batched(value: ort.NodeArg) -> bool:
+    return _oip_type(value) is not None and bool(value.shape) and not isinstance(value.shape[0], int)
+
+
+def _oip_type(value: ort.NodeArg) -> str | None:
+    return DATATYPES.get(value.type.removeprefix("tensor(").removesuffix(")").upper())
+
+
+def _spec(value: ort.NodeArg) -> TensorSpec:
+    dims = tuple(d if isinstance(d, int) else -1 for d in value.shape[1:])
+    return TensorSpec(name=value.name, datatype=_oip_type(value) or "", shape=dims)
+
+
+def _bytes(spec: TensorSpec, row: np.ndarray) -> bytes:
+    """Return one row as a server reads it: raw.
+
+    Strings stand each behind their length (uint32, little endian).
+    """
+    if spec.datatype != "BYTES":
+        return row.tobytes()
+    words = [str(word).encode() for word in row.reshape(-1)]
+    return b"".join(len(word).to_bytes(4, "little") + word for word in words)
+
+
+def _config(
+    name: str,
+    inputs: list[TensorSpec],
+    outputs: list[TensorSpec],
+    samples: Sequence[Mapping[str, str]],
+    shapes: Mapping[str, tuple[int, ...]],
+    max_batch: int,
+    libraries: Sequence[str],
+    *,
+    mixed: bool,
+) -> str:
+    """Return an entry's configuration, in text format.
+
+    Args:
+        samples: for each warmup the file of each input.
+        shapes: of the row in it, by input.
+        libraries: of kernels, by their names next to the model.
+        mixed: whether rows of several requests may be in one run.
+    """
+    from tritonclient.grpc import model_config_pb2  # here, because importing gRPC takes a while
+
+    config = model_config_pb2.ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch)
+    for specs, field in ((inputs, config.input), (outputs, config.output)):
+        for spec in specs:
+            field.add(name=spec.name, data_type=_data_type(spec), dims=spec.shape or (1,))
+            if not spec.shape:
+                field[-1].reshape.SetInParent()
+    if mixed:
+        config.dynamic_batching.max_queue_delay_microseconds = QUEUE_DELAY_US
+        policy = config.dynamic_batching.default_queue_policy
+        policy.max_queue_size, policy.allow_timeout_override = MAX_QUEUE, True
+    for library in libraries:  # Triton takes it as it stands: it has to run in the repository's folder
+        config.model_operations.op_library_filename.append(f"{name}/1/{library}")
+    config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_AUTO)
+    for batch, files in itertools.product(sorted({1, max_batch}), samples):
+        gate = f", {files[EXPLAIN]}" if files.get(EXPLAIN) in GATES else ""
+        entry = config.model_warmup.add(name=f"batch of {batch}{gate}", batch_size=batch, count=1)
+        for spec in inputs:
+            item = entry.inputs[spec.name]
+            item.data_type, item.input_data_file = _data_type(spec), files[spec.name]
+            item.dims.extend(shapes[spec.name] or (1,))
+    return str(text_format.MessageToString(config))
+
+
+def _data_type(spec: TensorSpec) -> int:
+    from tritonclient.grpc import model_config_pb2
+
+    names = {"BYTES": "TYPE_STRING"}
+    return int(model_config_pb2.DataType.Value(names.get(spec.datatype, f"TYPE_{spec.datatype}")))

@@ -1,0 +1,224 @@
+"""From a graph with nothing computed to one that fits its memory budget."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import onnx_ir as ir
+import onnx_ir.passes.common as passes
+
+from rationale.graph.memory.budget import (
+    Need,
+    Precomputed,
+    Region,
+    Sizes,
+    choose_axes,
+    choose_precomputed,
+    entries,
+    is_pseudo,
+    need_chunked,
+    need_whole,
+    refuse,
+    regions,
+    sizes,
+)
+from rationale.graph.memory.scan import emit_scan, in_half, precompute, precompute_sums
+from rationale.graph.nodes import drop_unused_constants, fold_constants, graphs_of, reads, replace_by_constant
+from rationale.graph.tensor import Axis, Chunks
+from rationale.schema.machine import Deployment
+from rationale.schema.manifest import Memory
+from rationale.schema.request import Progress
+
+Build = Callable[[Chunks], ir.Model]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A graph that can be built whole, or with axes in chunks; nothing of it is computed yet.
+
+    Attributes:
+        axes: that can be walked in chunks, with the number of their rows.
+    """
+
+    build: Build
+    axes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The combined model, and how it uses memory.
+
+    Attributes:
+        exact: the same in float32, recomputing all that it holds in float16; None where it holds nothing so.
+    """
+
+    model: ir.Model
+    memory: Memory
+    exact: ir.Model | None = None
+
+
+def _memory(need: Need, deployment: Deployment, axis: Axis | None, recomputed: float) -> Memory:
+    return Memory(
+        budget=deployment.memory_budget,
+        needed=need.total,
+        weights=need.weights,
+        baked=need.baked,
+        work=need.work,
+        chunk=axis.size if axis else None,
+        chunks=axis.chunks if axis else 1,
+        recomputed=recomputed,
+        storage=deployment.storage,
+    )
+
+
+def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
+    """Build a graph whole if that fits the memory budget, else in chunks of its axes.
+
+    Args:
+        progress: called as `progress(stage, done, total)`.
+
+    Raises:
+        InvalidOptionError: a budget that not even chunks of one row fit.
+    """
+    build, axes, chunks = plan.build, plan.axes, Chunks()
+    model = _sorted(build(chunks))
+    need, rows = need_whole(model, chunks, axes)
+    fits = need.total <= deployment.memory_budget
+    if (fits and deployment.storage == "float32") or not axes:
+        progress("computing the references", 0, 1)
+        fold_constants(model)
+        return Combined(_cleaned(model), _memory(need, deployment, None, 0.0))
+    chosen = choose_axes(need, rows, deployment.memory_budget)
+    if fits:  # in one chunk: from a constant of the graph itself ONNX Runtime would make a float32 copy
+        chosen = {name: Axis(row.count, row.count) for name, row in rows.items()}
+    del model
+    made = _in_chunks(build, Chunks(chosen), deployment, progress)
+    if not any(v.dtype == ir.DataType.FLOAT16 for v in made.model.graph.initializers.values()):
+        return made
+    exact = _in_chunks(build, Chunks(chosen), deployment, progress, precomputed=False)
+    return replace(made, exact=exact.model)
+
+
+def _in_chunks(
+    build: Build, chunks: Chunks, deployment: Deployment, progress: Progress, *, precomputed: bool = True
+) -> Combined:
+    model = _sorted(build(chunks))
+    _share(model)
+    size, found = sizes(model, chunks), regions(model.graph)
+    half = deployment.storage == "float16"
+    stored_size = {v: n // 2 for v, n in size.items()} if half else size
+    stored = _choose(model, chunks, found, size, stored_size, deployment.memory_budget if precomputed else 0)
+    kept = {v for b in stored.values() for v in b.kept}
+    need = need_chunked(model, chunks, found, kept, size, stored_size)
+    if precomputed:
+        refuse(need, deployment.memory_budget)
+    fold_constants(model)
+    _compute_sums(model, chunks, progress)
+    for region in found:
+        _emit(model, region, chunks, stored[region.axis], half, progress)
+    passes.RemoveUnusedNodesPass()(model)
+    fold_constants(model)
+    walked = [w.axis for w in found if w.sums]
+    axis, again = (chunks.axes[walked[0]], stored[walked[0]].recomputed) if walked else (None, 0.0)
+    return Combined(_cleaned(model), _memory(need, deployment, axis, again))
+
+
+def _choose(
+    model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, stored_size: Sizes, budget: int
+) -> dict[str, Precomputed]:
+    """Precompute as much as fits next to everything else."""
+    room = budget - need_chunked(model, chunks, found, (), size, stored_size).total
+    return {
+        w.axis: choose_precomputed(w, size, stored_size, room / chunks.axes[w.axis].chunks) for w in found
+    }
+
+
+def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
+    """Replace what references have together by its value: first what does not depend on other such sums."""
+    while any(w.precomputed_sums for w in regions(model.graph)):
+        pending = _pending(model.graph)
+        for region in regions(model.graph):
+            ready = [n for n in region.precomputed_sums if pending.isdisjoint(n.inputs)]
+            for node, array in precompute_sums(model, region, ready, chunks, progress).items():
+                replace_by_constant(model.graph, node.outputs[0], array)
+                model.graph.remove(node, safe=True)
+        passes.RemoveUnusedNodesPass()(model)
+        fold_constants(model)
+
+
+def _pending(graph: ir.Graph) -> set[ir.Value]:
+    """Return what depends on a sum that is not computed yet."""
+    found: set[ir.Value] = set()
+    for node in graph:
+        if is_pseudo(node, "Sum", "Moments") or any(v in found for v in node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _emit(
+    model: ir.Model, region: Region, chunks: Chunks, stored: Precomputed, half: bool, progress: Progress
+) -> None:
+    entered = entries(region.precomputed)
+    handed = [*stored.kept, *(v for v in entered if v not in stored.kept)]
+    if not region.sums:
+        return
+    arrays = precompute(model, region, chunks, handed, progress)
+    if half:
+        for value in arrays.keys() - entered:
+            arrays[value] = in_half(arrays[value])
+    emit_scan(model, region, arrays)
+
+
+def whole(model: ir.Model) -> ir.Model:
+    """Return a graph that is walked in no chunks, with what is constant computed."""
+    fold_constants(_sorted(model))
+    return _cleaned(model)
+
+
+def _sorted(model: ir.Model) -> ir.Model:
+    for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
+        step(model)
+    return model
+
+
+def _share(model: ir.Model) -> None:
+    """Compute what is the same once; restore the types that the pass loses of outputs it replaces."""
+    kinds = [(v.type, v.shape) for v in model.graph.outputs]
+    passes.CommonSubexpressionEliminationPass()(model)
+    for value, (kind, shape) in zip(model.graph.outputs, kinds, strict=True):
+        value.type, value.shape = kind, shape
+
+
+def _cleaned(model: ir.Model) -> ir.Model:
+    """Sorted, without duplicates and without what nothing reads."""
+    drop_unused_constants(model.graph)
+    _share(model)
+    for cleanup in (
+        passes.RemoveUnusedNodesPass(),
+        passes.DeduplicateInitializersPass(),
+        passes.RemoveUnusedOpsetsPass(),
+        passes.TopologicalSortPass(),
+    ):
+        cleanup(model)
+    _stand_early(model.graph)
+    return model
+
+
+def _stand_early(graph: ir.Graph) -> None:
+    """Put each node as early as what it reads allows, in place, and those of bodies too.
+
+    ONNX Runtime takes its order from the file's: it goes back from the outputs, and of what a node reads it
+    first computes what stands last. That is now the longest chain, the walk back, and what a step of it needs
+    besides (the 1 + α·Γ of a ReLU, [N, K, …]) is computed right before that step. In the order in which nodes
+    are emitted, it computes all of that first and keeps it.
+    """
+    level: dict[ir.Value, int] = {}
+    depth: dict[ir.Node, int] = {}
+    for node in graph:
+        depth[node] = 1 + max((level.get(v, 0) for v in reads(node)), default=0)
+        level.update(dict.fromkeys(node.outputs, depth[node]))
+        for attribute in node.attributes.values():
+            for body in graphs_of(attribute):
+                _stand_early(body)
+    nodes = sorted(depth, key=lambda node: depth[node])  # stable: else as emitted
+    graph.remove(nodes)
+    graph.extend(nodes)

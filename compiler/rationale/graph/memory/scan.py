@@ -1,0 +1,208 @@
+"""A chunked graph as ONNX knows it: what can be precomputed as constants, the rest in the body of a Scan."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.graph.memory.budget import Region, is_pseudo
+from rationale.graph.nodes import extract, new_constant, nodes_behind
+from rationale.graph.runtime.session import Runner
+from rationale.graph.tensor import Chunks
+from rationale.schema.request import Progress
+
+HALF_LOSS = 1e-3  # of a tensor's length: twice the rounding of float16
+TINY = 1e-30  # a weight of nothing
+
+
+def precompute(
+    model: ir.Model, region: Region, chunks: Chunks, values: Sequence[ir.Value], progress: Progress
+) -> dict[ir.Value, np.ndarray]:
+    """Run the precomputed part of a region chunk by chunk; return the values, [chunks, …] each."""
+    entering = [n for n in region.precomputed if is_pseudo(n, "Chunk")]
+    nodes = [n for n in region.precomputed if not is_pseudo(n)]
+    parts = {n.outputs[0]: chunks.parts[n.attributes["part"].as_int()][1] for n in entering}
+    outputs = [v for v in dict.fromkeys(values) if v not in parts]
+    count = chunks.axes[region.axis].chunks
+    arrays = {v: parts[v] for v in values if v in parts}
+    if outputs:
+        needed = nodes_behind(nodes, outputs, ())
+        runner = Runner(extract(model, needed, list(parts), outputs), optimise=False)
+        for i in range(count):
+            progress("computing the references", i, count)
+            results = runner({str(v.name): np.asarray(array[i]) for v, array in parts.items()})
+            for value in outputs:
+                array = results[str(value.name)]
+                arrays.setdefault(value, np.empty((count, *array.shape), array.dtype))[i] = array
+    for value in values:
+        value.dtype = ir.DataType.from_numpy(arrays[value].dtype)
+    return arrays
+
+
+def precompute_sums(
+    model: ir.Model, region: Region, nodes: Sequence[ir.Node], chunks: Chunks, progress: Progress
+) -> dict[ir.Node, np.ndarray]:
+    """Compute the values of Sum nodes that depend on constants alone."""
+    leaving = [n.inputs[0] for n in nodes if n.inputs[0] is not None]
+    arrays = precompute(model, region, chunks, leaving, progress)
+    totals = {v: np.asarray(a.sum(axis=0, dtype=np.float64), a.dtype) for v, a in arrays.items()}
+    return {n: totals[v] for n, v in zip(nodes, leaving, strict=True)}
+
+
+def in_half(array: np.ndarray) -> np.ndarray:
+    """[chunks, …] in float16 where that holds it; as it is where numbers would be lost."""
+    if array.dtype != np.float32:
+        return array
+    halves, lost, whole = np.empty(array.shape, np.float16), 0.0, 0.0
+    for half, part in zip(halves, array, strict=True):
+        with np.errstate(over="ignore"):
+            half[...] = part
+        lost += float(np.square(half - part, dtype=np.float64).sum())
+        whole += float(np.square(part, dtype=np.float64).sum())
+    return halves if lost <= HALF_LOSS**2 * whole else array
+
+
+@dataclass
+class _Body:
+    """The body of a Scan while it is filled; `operands` and `initials` are what the Scan is given for it."""
+
+    nodes: list[ir.Node]
+    constants: list[ir.Value] = field(default_factory=list)
+    operands: list[ir.Value] = field(default_factory=list)
+    slices: list[ir.Value] = field(default_factory=list)
+    initials: list[ir.Value] = field(default_factory=list)
+    before: list[ir.Value] = field(default_factory=list)
+    after: list[ir.Value] = field(default_factory=list)
+    totals: list[ir.Value | None] = field(default_factory=list)  # what the last state replaces outside
+
+    def add(self, op_type: str, *values: ir.Value, **attributes: Any) -> ir.Value:
+        name = f"{values[0].name}/{op_type}_{len(self.nodes)}"
+        node = ir.node(op_type, values, attributes, name=name)
+        node.outputs[0].name, node.outputs[0].type = name, values[0].type
+        self.nodes.append(node)
+        return node.outputs[0]
+
+    def number(self, like: ir.Value, number: float) -> ir.Value:
+        assert like.dtype is not None
+        array = np.asarray(number, like.dtype.numpy())
+        self.constants.append(_constant(f"{like.name}/number_{len(self.constants)}", array))
+        return self.constants[-1]
+
+    def state(self, initial: ir.Value, like: ir.Value, total: ir.Value | None) -> ir.Value:
+        """Return a new state variable; what it becomes is appended to `after`."""
+        self.before.append(ir.Value(name=f"{like.name}/state_{len(self.before)}", type=like.type))
+        self.initials.append(initial)
+        self.totals.append(total)
+        return self.before[-1]
+
+
+def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndarray]) -> None:
+    """Replace the nodes of a region by one Scan, in place.
+
+    Args:
+        arrays: what the body is handed for each chunk, [chunks, …]: the precomputed values, and what enters.
+    """
+    graph = model.graph
+    read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
+    recomputed = nodes_behind([n for n in region.precomputed if not is_pseudo(n)], read, arrays)
+    inside = [*recomputed, *region.body]
+    graph.remove(inside)
+    body = _Body([])
+    _hand_over(graph, body, [*inside, *region.sums], arrays)
+    body.nodes += inside
+    for node in region.sums:
+        _ACCUMULATE[node.op_type](body, node)
+    _copy_constants(body)
+    _append(graph, body, region.axis)
+    graph.remove(region.sums, safe=True)
+
+
+def _hand_over(
+    graph: ir.Graph, body: _Body, nodes: Sequence[ir.Node], arrays: Mapping[ir.Value, np.ndarray]
+) -> None:
+    """Make what the nodes read of `arrays` inputs of the body; float16 becomes what it was there."""
+    read = {v for n in nodes for v in n.inputs}
+    inner = {}
+    for value, array in arrays.items():
+        if value not in read:
+            continue
+        body.operands.append(new_constant(graph, f"{value.name}/chunks", array))
+        kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
+        part = ir.Value(name=f"{value.name}/chunk", type=kind, shape=ir.Shape(array.shape[1:]))
+        body.slices.append(part)
+        assert value.dtype is not None
+        inner[value] = part if value.dtype == part.dtype else body.add("Cast", part, to=int(value.dtype))
+        inner[value].type = value.type
+    for node in nodes:
+        for i, read_ in enumerate(node.inputs):
+            if read_ in inner:
+                node.replace_input_with(i, inner[read_])
+
+
+def _accumulate_sum(body: _Body, node: ir.Node) -> None:
+    partial, zeros = _operands(node)
+    body.after.append(body.add("Add", body.state(zeros, partial, node.outputs[0]), partial))
+
+
+def _accumulate_moments(body: _Body, node: ir.Node) -> None:
+    """δ = mean_c − mean; W + w_c; mean + δ·w_c/W; squares + squares_c + δ²·W₋·w_c/W, W₋ the weight before."""
+    squares, average, weight, *zeros = _operands(node)
+    total = body.state(zeros[0], squares, node.outputs[0])
+    mean, before = body.state(zeros[1], average, None), body.state(zeros[2], weight, None)
+    after = body.add("Add", before, weight)
+    share = body.add("Div", weight, body.add("Max", after, body.number(weight, TINY)))
+    delta = body.add("Sub", average, mean)
+    between = body.add("Mul", body.add("Mul", delta, delta), body.add("Mul", before, share))
+    body.after.append(body.add("Add", body.add("Add", total, squares), between))
+    body.after.append(body.add("Add", mean, body.add("Mul", delta, share)))
+    body.after.append(after)
+
+
+def _operands(node: ir.Node) -> list[ir.Value]:
+    return [v for v in node.inputs if v is not None]
+
+
+_ACCUMULATE = {"Sum": _accumulate_sum, "Moments": _accumulate_moments}
+
+
+def _copy_constants(body: _Body) -> None:
+    """Copy the constants that the body reads: ONNX Runtime rearranges those of a graph for itself."""
+    copies: dict[ir.Value, ir.Value] = {}
+    for node in body.nodes:
+        for i, value in enumerate(node.inputs):
+            if value is None or not value.is_initializer():
+                continue
+            if value not in copies:
+                assert value.const_value is not None
+                copies[value] = _constant(f"{value.name}/inside", value.const_value.numpy())
+            node.replace_input_with(i, copies[value])
+    body.constants += copies.values()
+
+
+def _constant(name: str, array: np.ndarray) -> ir.Value:
+    tensor = ir.Tensor(array, name=name)
+    return ir.Value(
+        name=name, const_value=tensor, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape)
+    )
+
+
+def _append(graph: ir.Graph, body: _Body, axis: str) -> None:
+    inner = ir.Graph(
+        [*body.before, *body.slices],
+        body.after,
+        nodes=body.nodes,
+        initializers=body.constants,
+        opset_imports=graph.opset_imports,
+        name=f"chunk_of_{axis}",
+    )
+    name, operands = f"chunks/{axis}", [*body.initials, *body.operands]
+    attributes: dict[str, Any] = {"body": inner, "num_scan_inputs": len(body.slices)}
+    scan = ir.node("Scan", operands, attributes, num_outputs=len(body.after), name=name)
+    graph.append(scan)
+    for i, (value, total) in enumerate(zip(scan.outputs, body.totals, strict=True)):
+        value.name, value.type = f"{name}.{i}", body.before[i].type
+        if total is not None:  # which may be an output of the graph
+            value.name, value.shape = total.name, total.shape
+            ir.convenience.replace_all_uses_with(total, value, replace_graph_outputs=True)

@@ -1,0 +1,114 @@
+"""The method that answers exactly where one does, chosen when the model is known."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
+from rationale.lowering import Lowered
+from rationale.methods.coalitions.shapley import ExactShap, PermutationShap
+from rationale.methods.engine import Engine, Method, MethodChoice, References, Selection, Weighted
+from rationale.methods.propagation.deepshap import DeepShap
+from rationale.methods.propagation.engine import Walk
+from rationale.methods.propagation.path import is_linear
+from rationale.methods.trees.treeshap import TreeShap
+from rationale.schema.request import CompileRequest
+
+
+class _Undecided(Walk):
+    """Stands for the engine of the method that will be chosen, until it is."""
+
+    def in_space(self, method: Method, space: str, transform: str) -> Method:
+        return method
+
+    def choices(self, lowered: Lowered, method: Any, request: CompileRequest) -> list[MethodChoice]:
+        """Return the methods that answer, in the order in which they shall be tried.
+
+        Those come first that are exact for the explained output; a later one is for where no graph can be
+        made of those before it.
+
+        Raises:
+            InvalidOptionError, UnsupportedModelError, InvalidReferencesError: no method answers the request.
+        """
+        given, weights = method.references, method.weights
+        trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
+        enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
+        found = []
+        ensemble = _selected(lowered, trees, request)
+        are_scores = ensemble is not None and _are_scores(ensemble, request)
+        if are_scores:
+            found.append(
+                MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
+            )
+        walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
+        if walked and game and _leaves_words_out(walked, game):
+            walked = None  # its attributions would be complete, and of a part of the features
+        if walked and is_linear(walked.target, walked.part):
+            why = "deepshap, exact: every operator between the inputs and the output is linear"
+            found.append(MethodChoice(deep, why))
+        if selected := _selected(lowered, enumerated, request):
+            players = selected.part.players
+            why = f"exactshap, exact: the model is called for every coalition of {players} features"
+            found.append(MethodChoice(enumerated, why))
+        if walked:
+            why = "deepshap, which approximates Shapley values: no exact method fits this model"
+            found.append(MethodChoice(deep, why))
+        if game:
+            why = (
+                "permutationshap, which estimates Shapley values: no exact method fits this model, "
+                "nor deepshap"
+            )
+            if ensemble and not are_scores:
+                why += "; treeshap explains the score behind the probability exactly: logits=True (--logits)"
+            found.append(MethodChoice(drawn, why))
+        if not found:
+            deep.engine.select(lowered, deep, request)
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Auto(Weighted):
+    """Shapley values by what is exact for the explained output, else by what approximates them.
+
+    TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
+    linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
+    without a rule, or inputs of words, which DeepShap would leave out. The manifest names the method that was
+    taken, and a warning says why. A probability that is made of scores is explained itself: its margin is had
+    by name alone.
+
+    Args:
+        references: one array [K, …], or one for each explained input.
+        weights: K weights of the references (they are normalised); None for equal weights.
+    """
+
+    references: References
+    weights: npt.ArrayLike | None = None
+
+    name: ClassVar[str] = "auto"
+    engine: ClassVar[Engine] = _Undecided()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {}
+
+
+def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:
+    """Return the selection; None where the method does not answer the request."""
+    try:
+        return method.engine.select(lowered, method, request)
+    except (InvalidOptionError, InvalidReferencesError, UnsupportedModelError):
+        return None
+
+
+def _leaves_words_out(walked: Selection, game: Selection) -> bool:
+    """Tell whether inputs of words play in the game that get no attributions on a walk."""
+    inputs = walked.lowered.model.graph.inputs
+    words = {str(v.name) for v in inputs if v.dtype == ir.DataType.STRING}
+    return not words.isdisjoint(set(game.target.tensors) - set(walked.target.tensors))
+
+
+def _are_scores(selection: Selection, request: CompileRequest) -> bool:
+    """Tell whether they are the output itself, or asked for by name: not the margin of a probability."""
+    return selection.part.ensemble.post_transform == "NONE" or request.logits

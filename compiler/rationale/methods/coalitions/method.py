@@ -1,0 +1,43 @@
+"""What the coalitions ask of their methods."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from rationale.methods.engine import Method
+
+
+@dataclass(frozen=True, eq=False)
+class Coalitions:
+    """Coalitions of P players, and what their values v [C] say: φ = Σ_d weights · (v[joined] − v[before]).
+
+    Attributes:
+        masks: bool [C, P], who is in it: nobody in the first, everybody in the last.
+        joined, before: [D, P] the numbers of coalitions with each player and without it, else the same.
+        weights: [D, P], of sum 1 for each player.
+    """
+
+    masks: np.ndarray
+    joined: np.ndarray
+    before: np.ndarray
+    weights: np.ndarray
+
+
+class CoalitionMethod(Method, Protocol):
+    """A method that needs no walk and no rule.
+
+    It calls the model as it is, with the features of a coalition from the row and all others from a
+    reference.
+    """
+
+    @property
+    def standard_error(self) -> bool:
+        """Whether the graph shall return it; it is one over the `pairs`."""
+
+    @property
+    def pairs(self) -> int:
+        """Independent draws, of equally many of the gains [D, P] each, one behind the other."""
+
+    def coalitions(self, players: int) -> Coalitions:
+        """Return the coalitions of so many players; raise InvalidOptionError where they are too many."""

@@ -1,0 +1,134 @@
+"""Shapley values of any model from the values of coalitions: every one of them, or those of drawn orders."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rationale.errors import InvalidOptionError
+from rationale.methods.coalitions.engine import COALITIONS
+from rationale.methods.coalitions.method import Coalitions
+from rationale.methods.engine import Engine, References, Weighted
+from rationale.schema.request import whole_number
+
+MOST_PLAYERS, MOST_ENUMERATED = 512, 12
+MOST_PERMUTATIONS = 10_000
+
+
+@dataclass(frozen=True, eq=False)
+class ExactShap(Weighted):
+    """Shapley values of any model, by every coalition of its players.
+
+    Each of the 2^players values is the mean of the model's output over the references. Shapley, "A value for
+    n-person games", 1953.
+
+    Players in the coalition come from the row, all others from a reference. A row costs 2^players · K rows of
+    the model.
+
+    Args:
+        references: one array [K, …], or one for each explained input; NaN where a model takes missing values.
+        weights: K weights of the references (they are normalised); None for equal weights.
+    """
+
+    references: References
+    weights: npt.ArrayLike | None = None
+
+    name: ClassVar[str] = "exactshap"
+    engine: ClassVar[Engine] = COALITIONS
+    standard_error: ClassVar[bool] = False
+    pairs: ClassVar[int] = 1
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {}
+
+    def coalitions(self, players: int) -> Coalitions:
+        """Return every coalition, numbered by its bits.
+
+        φ_i = Σ_S |S|! (P − |S| − 1)! / P! · (v(S ∪ i) − v(S)).
+
+        Raises:
+            InvalidOptionError: more than 12 players.
+        """
+        if players > MOST_ENUMERATED:
+            raise InvalidOptionError(
+                f"exactshap takes 2^players coalitions, so at most {MOST_ENUMERATED} players, not {players}: "
+                "join features to groups (groups=, --group), or choose permutationshap."
+            )
+        numbers = np.arange(2**players)
+        bits = 1 << np.arange(players)
+        without = np.stack([numbers[(numbers & bit) == 0] for bit in bits], axis=1)  # [2^(P − 1), P]
+        masks = (numbers[:, None] & bits) > 0
+        size = masks.sum(axis=1)[without]
+        chances = [1 / (players * math.comb(players - 1, s)) for s in range(players)]
+        return Coalitions(masks, without + bits, without, np.asarray(chances)[size])
+
+
+@dataclass(frozen=True, eq=False)
+class PermutationShap(Weighted):
+    """Shapley values of any model, estimated from pairs of orders in which its players join a coalition.
+
+    Castro et al., "Polynomial calculation of the Shapley value based on sampling", 2009; each order is
+    followed by its reverse (antithetic): Mitchell et al., "Sampling permutations for Shapley value
+    estimation", 2022, as in shap's PermutationExplainer. The gains along an order add up to the difference of
+    the ends, so that attributions are complete however few orders there are. Exact where no more than two
+    players interact at a time.
+
+    Args:
+        references: one array [K, …], or one for each explained input; NaN where a model takes missing values.
+        permutations: pairs of orders. A row costs up to 2 · players · permutations · K rows of the model.
+        seed: of the orders, which are part of the graph: it answers the same each time.
+        weights: K weights of the references (they are normalised); None for equal weights.
+        standard_error: whether the graph also returns that of each attribution, over the pairs.
+
+    Raises:
+        InvalidOptionError: permutations outside of 1 to 10,000 (2 with a standard error), a negative seed.
+    """
+
+    references: References
+    permutations: int = 10
+    seed: int = 0
+    weights: npt.ArrayLike | None = None
+    standard_error: bool = False
+
+    name: ClassVar[str] = "permutationshap"
+    engine: ClassVar[Engine] = COALITIONS
+
+    def __post_init__(self) -> None:
+        whole_number("permutations", self.permutations, 1 + self.standard_error, MOST_PERMUTATIONS)
+        whole_number("seed", self.seed, 0)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        draws = {"permutations": int(self.permutations), "seed": int(self.seed)}
+        return {**draws, "standard_error": self.standard_error}
+
+    @property
+    def pairs(self) -> int:
+        return self.permutations
+
+    def coalitions(self, players: int) -> Coalitions:
+        """Return the coalitions that the orders lead through, each once.
+
+        Raises:
+            InvalidOptionError: more than 512 players.
+        """
+        if players > MOST_PLAYERS:
+            raise InvalidOptionError(
+                f"permutationshap takes up to {MOST_PLAYERS} players, not {players}: join features to groups "
+                "(groups=, --group), or choose a method that walks back through the model (deepshap)."
+            )
+        random = np.random.default_rng(self.seed)
+        drawn = [random.permutation(players) for _ in range(self.permutations)]
+        orders = np.asarray([order for one in drawn for order in (one, one[::-1])])
+        turn = np.argsort(orders, axis=1)  # [2 · pairs, P]: when a player joins
+        steps = turn[:, None] < np.arange(players + 1)[:, None]  # [2 · pairs, P + 1, P]: who has joined
+        packed = np.packbits(steps.reshape(-1, players), axis=1)
+        _, first, numbers = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        order = np.argsort(steps.sum(axis=2).reshape(-1)[first], kind="stable")  # by size: nobody first
+        numbers = np.argsort(order)[numbers.reshape(-1)].reshape(steps.shape[:2])
+        masks = steps.reshape(-1, players)[first[order]]
+        joined, before = (np.take_along_axis(numbers, turn + by, axis=1) for by in (1, 0))
+        return Coalitions(masks, joined, before, np.full(joined.shape, 1 / len(orders)))

@@ -1,0 +1,446 @@
+"""Every value of the model as a tensor (at x, at references, on paths), and the rules called on them.
+
+A `Call` is one operator of the path with what its rule returned at x and at r. The walk reads calls
+backwards; methods decide at which point to call a rule again.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.batching import Node, touches_first
+from rationale.graph.memory.fit import whole
+from rationale.graph.nodes import names_read
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.lowering import Lowered, narrow
+from rationale.lowering.batch import ONE_SCALE, dependent_on_batch, dependent_on_rows, how_rows_mix
+from rationale.lowering.control_flow.branches import REASON
+from rationale.lowering.precision import on_cpu
+from rationale.rules.rule import Rule
+
+
+@dataclass(frozen=True)
+class At:
+    """A rule's result at one point: its inputs, its outputs, and one pullback for each input."""
+
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+    pullbacks: tuple[Callable[[Any], Tensor] | None, ...]
+
+    @property
+    def y(self) -> Tensor:
+        return self.outputs[0]
+
+    @property
+    def first(self) -> Tensor:
+        """The first input, which no operator on the path leaves out."""
+        x = self.inputs[0]
+        assert x is not None
+        return x
+
+    def pullback(self, i: int = 0) -> Callable[[Any], Tensor]:
+        """Return the pullback of an input that varies."""
+        found = self.pullbacks[i]
+        assert found is not None
+        return found
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operator on the path from the explained inputs to the explained output.
+
+    Attributes:
+        varying: per input, whether it depends on the explained inputs. One that does not (a weight, an
+            input that is not explained) is its own reference.
+        r: None for methods without references.
+    """
+
+    name: str
+    rule: Rule
+    attributes: Mapping[str, Any]
+    inputs: tuple[str | None, ...]
+    outputs: tuple[str, ...]
+    varying: tuple[bool, ...]
+    x: At
+    r: At | None = field(default=None)
+
+    @property
+    def sources(self) -> list[str]:
+        """Names of the inputs that vary, one by one."""
+        return [n for n, varying in zip(self.inputs, self.varying, strict=True) if varying and n is not None]
+
+    def at(self, op: Ops, inputs: Sequence[Tensor | None]) -> At:
+        """Call the rule at another point."""
+        return evaluate(op, self.rule, inputs, self.attributes, self.name)
+
+    @property
+    def reference(self) -> At:
+        assert self.r is not None, "the method has no references"
+        return self.r
+
+
+def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes as Python values.
+
+    ONNX stores float attributes in float32: what a rule computes with must be that number.
+    """
+    return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in values.items()}
+
+
+def evaluate(
+    op: Ops, rule: Rule, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], name: str
+) -> At:
+    """Call a rule.
+
+    Raises:
+        UnsupportedModelError: the operator is used in a way its rule does not cover; names the node.
+    """
+    try:
+        y, pullbacks = rule(op, *inputs, **attributes)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{rule.op_type} node {name!r}: {error}") from error
+    except TypeError as error:
+        if "argument" not in str(error):
+            raise
+        raise UnsupportedModelError(
+            f"{rule.op_type} node {name!r}: used with inputs or attributes its rule does not take ({error})"
+        ) from error
+    outputs = y if isinstance(y, tuple) else (y,)
+    given = pullbacks if isinstance(pullbacks, tuple) else (pullbacks,)
+    padded = (*given, *(None for _ in inputs[len(given) :]))
+    return At(tuple(inputs), outputs, padded[: len(inputs)])
+
+
+class Environment:
+    """Each value of the model as a tensor, at x."""
+
+    def __init__(
+        self,
+        op: Ops,
+        lowered: Lowered,
+        batch_leading: frozenset[str],
+        active: frozenset[str] = frozenset(),
+        blocked: frozenset[tuple[str, int]] = frozenset(),
+    ) -> None:
+        self.op, self.lowered, self.active, self.blocked = op, lowered, active, blocked
+        graph = lowered.model.graph
+        owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
+        self._values = {str(v.name): v for v in owned}
+        self._replaced: dict[ir.Value, str] = {}  # outputs that another value stands for, by their names
+        self._of_rows = dependent_on_batch(lowered.model)
+        self._batch_leading = batch_leading
+        self._x: dict[str, Tensor] = {}
+
+    def at(self, name: str) -> Tensor:
+        for node in _unknown_behind(name, self._is_known, self):
+            self._lift(node)
+        if name not in self._x:
+            lifted = not self.lies_flat(name)
+            self._x[name] = self.op.constant(self.lowered.constants[name]) if lifted else self._as_it_is(name)
+        return self._x[name]
+
+    def lies_flat(self, name: str) -> bool:
+        """Tell whether the model lays the value out as `Ops` does: rows one behind the other, or none."""
+        return name in self._batch_leading or name not in self._of_rows
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._x or self.lies_flat(name) or name in self.lowered.constants
+
+    def _as_it_is(self, name: str) -> Tensor:
+        if name not in self.lowered.specs:
+            raise UnsupportedModelError(
+                f"the shape of {name!r} is not known before the model runs; export with static feature sizes."
+            )
+        shape, dtype = self.lowered.specs[name]
+        rows = name in self._batch_leading
+        return Tensor(self._values[name], shape, dtype, frozenset("N" if rows else ""), rows)
+
+    def _lift(self, node: ir.Node) -> None:
+        """Lift a node off the path whose rows lie otherwise, or that only one row's sizes decide."""
+        inputs = [None if v is None else self.at(self.name_of(v)) for v in node.inputs]
+        self.op.scope = f"forward/{node.name}"
+        outputs = emit_as(self.op, node, inputs, "sample")
+        self._x.update(zip(map(self.name_of, node.outputs), outputs, strict=True))
+
+    def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
+        """Call the rule at x; what it emits takes the node's place in the graph."""
+        name = node.name or str(node.outputs[0].name)
+        inputs = tuple(None if v is None else v.name for v in node.inputs)
+        self.op.scope = f"forward/{name}"
+        attributes = attributes_of({a.name: a.value for a in node.attributes.values()})
+        at = evaluate(self.op, rule, [None if i is None else self.at(i) for i in inputs], attributes, name)
+        self._check_outputs(node, at)
+        outputs = tuple(str(v.name) for v in node.outputs)[: len(at.outputs)]
+        at = replace(
+            at, outputs=tuple(self._take_over(*pair) for pair in zip(node.outputs, at.outputs, strict=False))
+        )
+        if not any(v.uses() or v.is_graph_output() for v in node.outputs):
+            self.op.graph.remove(node, safe=True)
+        first = str(outputs[0])
+        varying = tuple(n in self.active and (first, i) not in self.blocked for i, n in enumerate(inputs))
+        return Call(name, rule, attributes, inputs, outputs, varying, at)
+
+    def lift_outputs(self) -> None:
+        """Put lifted outputs in place of the model's own; all of them where the graph is one row's alone."""
+        names = [str(value.name) for value in self.op.graph.outputs]
+        lifted = {i: self.at(name) for i, name in enumerate(names) if self._has_to_be_lifted(name)}
+        for i, y in lifted.items():
+            of_batch = y.shape[:1] == (1,)  # else the output has no axis for it
+            batched = self.op.Identity(self.op.flat(y) if of_batch else self.op.stacked(y)).value
+            self._replaced[value := self.op.graph.outputs[i]] = names[i]
+            value.name, batched.name = f"{names[i]}/row", names[i]
+            batched.dtype, batched.shape = y.dtype, ir.Shape(["N", *(y.shape[1:] if of_batch else y.shape)])
+            self.op.graph.outputs[i] = batched
+
+    def _has_to_be_lifted(self, name: str) -> bool:
+        computed = name in self._x and name in self.lowered.batched and self._x[name].shape[:1] == (1,)
+        return not self.lies_flat(name) and (self.lowered.single_row_only or computed)
+
+    def _check_outputs(self, node: ir.Node, at: At) -> None:
+        unruled = [v.name for v in node.outputs[len(at.outputs) :] if v.name in self.active]
+        if unruled:
+            raise UnsupportedModelError(
+                f"{node.op_type} node {node.name!r}: the explained output reads its outputs {unruled}, for "
+                "which its rule has no multiplier. Export without them."
+            )
+        for value, tensor in zip(node.outputs, at.outputs, strict=False):
+            spec = self.lowered.specs.get(str(value.name))
+            if not tensor.rows or (spec is not None and spec[0] != tensor.shape):
+                raise UnsupportedModelError(
+                    f"{node.op_type} node {node.name!r}: one row of {value.name!r} has the shape "
+                    f"{list(spec[0]) if spec else '?'} in the model and {list(tensor.shape)} by the "
+                    "operator's rule. Each row must be explained by itself."
+                )
+
+    def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
+        """Put `new` in place of `old`, under its name; keep both where the model's layout is another."""
+        name = str(old.name)
+        if not self.lies_flat(name):
+            self._x[name] = new
+            return new
+        new = self.op.flat(new)
+        if new.value.producer() is None or new.value.name in self._values:
+            new = self.op.Identity(new)
+        ir.convenience.replace_all_uses_with(old, new.value, replace_graph_outputs=True)
+        old.name, new.value.name = None, name
+        new.value.dtype = new.dtype
+        new.value.shape = ir.Shape(["N", *new.shape[1:]]) if new.shape[0] == 1 else None
+        self._values[name], self._x[name] = new.value, new
+        return new
+
+    def name_of(self, value: ir.Value) -> str:
+        """Return the value's name in the model, whatever the graph calls it by now."""
+        return self._replaced.get(value, str(value.name))
+
+    def producer(self, name: str) -> ir.Node:
+        node = self._values[name].producer()
+        assert node is not None
+        return node
+
+
+class MovedEnvironment:
+    """The same values where the explained inputs hold something else: references, or points of paths.
+
+    Args:
+        scope: of the names of what is emitted.
+        inputs: what the explained inputs hold there, by name.
+        dependent: names of what depends on them.
+    """
+
+    def __init__(
+        self, at_x: Environment, scope: str, inputs: dict[str, Tensor], dependent: frozenset[str]
+    ) -> None:
+        self.origin, self.op, self.scope, self.dependent = at_x, at_x.op, scope, dependent
+        self._there = dict(inputs)
+
+    def at(self, name: str) -> Tensor:
+        """Return the value there; the value at x where it does not depend on what is explained."""
+        for node in _unknown_behind(name, self._is_known, self.origin):
+            self._emit(node)
+        return self._there[name] if name in self._there else self.origin.at(name)
+
+    def _is_known(self, name: str) -> bool:
+        elsewhere = name in self.dependent and name not in self.origin.lowered.constants
+        return name in self._there or not elsewhere
+
+    def _emit(self, node: ir.Node) -> None:
+        inputs = [None if v is None else self.at(self.origin.name_of(v)) for v in node.inputs]
+        self.op.scope = f"{self.scope}/{node.name}"
+        outputs = emit_as(self.op, node, inputs, self.scope)
+        self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
+
+    def evaluate(self, call: Call) -> At:
+        """Evaluate the call's rule there."""
+        inputs = [None if i is None else self.at(i) for i in call.inputs]
+        self.op.scope = f"{self.scope}/{call.name}"
+        at = call.at(self.op, inputs)
+        self._there.update(zip(call.outputs, at.outputs, strict=True))
+        return at
+
+
+def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
+    """Yield the nodes that a value needs, each when all that it reads is known.
+
+    A chain of them may be longer than Python's stack.
+    """
+    pending = [name]
+    while pending:
+        node = None if is_known(pending[-1]) else at_x.producer(pending[-1])
+        before = [] if node is None else [at_x.name_of(v) for v in node.inputs if v is not None]
+        missing = [n for n in before if not is_known(n)]
+        if node is not None and not missing:
+            yield node
+        if not missing:
+            pending.pop()
+        pending += missing
+
+
+def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:
+    """Emit a node of the model with other inputs."""
+    attributes = {a.name: a.value for a in node.attributes.values()}
+    if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
+        name, why = (
+            node.name or node.outputs[0].name,
+            node.metadata_props.get(REASON, "it stays in the graph"),
+        )
+        raise UnsupportedModelError(
+            f"{node.op_type} node {name!r} cannot be written out for each {where}: {why}."
+        )
+    return op.emit(node.op_type, inputs, attributes, outputs=len(node.outputs), domain=node.domain)
+
+
+def with_batch(lowered: Lowered) -> Lowered:
+    """Return the model with a plain graph that takes any number of rows, where its own takes one.
+
+    Raises:
+        UnsupportedModelError: the lifted graph does not answer as the model does.
+    """
+    if not lowered.single_row_only:
+        return lowered
+    model = lowered.model.clone()
+    op = Ops(model.graph, model.graph.opset_imports[""], {}, ir.DataType.FLOAT)
+    at_x = Environment(op, replace(lowered, model=model), batch_leading(lowered))
+    op.bind_batch(at_x.at(str(model.graph.inputs[0].name)))
+    at_x.lift_outputs()
+    source = narrow(whole(model), lowered.narrow)
+    if how_rows_mix(source, ir.from_proto(lowered.source), batch_leading=True) is not None:
+        raise UnsupportedModelError(
+            "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
+            "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
+            "torch.onnx.export)."
+        )
+    return replace(lowered, source=ir.serde.serialize_model(source))
+
+
+# -- where the rows of a batch lie -----------------------------------------------------------------------
+#
+# In the model's inputs they lie one behind the other, [N, …], as `Ops` holds them, and they do behind every
+# node that leaves axis 0 alone. Behind any other node they may lie on another axis, or within one ([L·N, …]):
+# from there on no value is taken from the model's nodes, each is lifted. Whether rows mix on the way, no
+# shape tells: the model is run.
+
+
+def batch_leading(lowered: Lowered) -> frozenset[str]:
+    """Return the names of the values in which the model holds the rows as `Ops` does."""
+    found = {str(v.name) for v in lowered.model.graph.inputs} & lowered.batched
+    sized = dependent_on_batch(lowered.model)
+    sizes = {name for name in sized - dependent_on_rows(lowered.model) if _is_size(lowered, name)}
+    for node in lowered.model.graph:
+        if names_read(node) & sized <= found | sizes and not _touches_first(lowered, node):
+            found.update(str(v.name) for v in node.outputs if v.name in lowered.batched)
+    return frozenset(found)
+
+
+def _is_size(lowered: Lowered, name: str) -> bool:
+    """Tell whether a value that depends on the batch's size is a number or a list of them at any size."""
+    return name in lowered.specs and len(lowered.specs[name][0]) < 2 and name not in lowered.batched
+
+
+def _touches_first(lowered: Lowered, node: ir.Node) -> bool:
+    """As far as it is known before the model runs."""
+    if any(v is not None and v.name not in lowered.specs for v in node.inputs):
+        return False
+    inputs = [None if v is None else _row_tensor(lowered, v) for v in node.inputs]
+    try:
+        return touches_first(Node(node.op_type, inputs, {a.name: a.value for a in node.attributes.values()}))
+    except UnsupportedModelError:
+        return False
+
+
+def _row_tensor(lowered: Lowered, value: ir.Value) -> Tensor:
+    shape, dtype = lowered.specs[str(value.name)]
+    rows = value.name in lowered.batched
+    return Tensor(value, shape, dtype, frozenset("N" if rows else ""), rows)
+
+
+def demand_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
+    """Raise UnsupportedModelError where the output does not have one row for each of the batch.
+
+    Args:
+        needed: names of what it is computed from.
+    """
+    if not lowered.single_row_only:
+        _demand_apart(lowered, output, needed)
+    fault = _fault(lowered, output)
+    if fault is not None:
+        node = next(n for n in lowered.model.graph for v in n.outputs if v.name == output)
+        raise UnsupportedModelError(
+            f"{_called(node)}: {output!r} cannot be explained, since {fault}. Name an output of shape [N, …] "
+            "(--output), or export the model so that axis 0 of what it answers is the batch."
+        )
+
+
+def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> None:
+    quantised = _first_of_one_scale(lowered, needed)
+    if quantised is not None:
+        raise UnsupportedModelError(
+            f"{_called(quantised)}: dynamic quantisation takes one scale of all rows of a batch, so a row is "
+            "answered otherwise in other company. Export the model with a batch of 1 before it is quantised: "
+            "the entries take any number of rows, each with a scale of its own. Or quantise it statically."
+        )
+    node = _first_behind(lowered, needed)
+    if node is None:
+        return
+    own = [v.name for v in lowered.source.graph.output]
+    source, _ = on_cpu(ir.from_proto(lowered.source))
+    mixing = how_rows_mix(source, outputs=[output] if output in own else own)
+    if mixing is not None:
+        raise UnsupportedModelError(
+            f"{_called(node)}: it works on axis 0, the batch, and {mixing}. Each row must be explained by "
+            "itself: explain an output before it (--output), or export the model in evaluation mode and with "
+            "the batch on axis 0."
+        )
+
+
+def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
+    if not any(node.op_type in ONE_SCALE for node in lowered.source.graph.node):
+        return None
+    nodes = (n for n in ir.from_proto(lowered.source).graph if n.op_type in ONE_SCALE)
+    return next((n for n in nodes for v in n.outputs if v.name in needed), None)
+
+
+def _first_behind(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
+    """Return the first node behind which the rows may lie otherwise."""
+    elsewhere = (dependent_on_rows(lowered.model) - batch_leading(lowered)).intersection(needed)
+    return next((n for n in lowered.model.graph for v in n.outputs if v.name in elsewhere), None)
+
+
+def _fault(lowered: Lowered, output: str) -> str | None:
+    """Return why the output has no row [1, …] for each of the batch, as shapes tell; None where it has."""
+    spec = lowered.specs.get(output)
+    if spec is None:
+        return "its shape is not known before the model runs"
+    if not lowered.single_row_only and output not in lowered.batched:
+        return "its axis 0 is not the batch"
+    if spec[0][:1] != (1,):
+        return f"one row of the batch has the shape {list(spec[0])} there, which does not begin with 1"
+    return None
+
+
+def _called(node: ir.Node) -> str:
+    return f"{node.op_type} node {node.name or node.outputs[0].name!r}"

@@ -1,0 +1,167 @@
+"""Features by name: references and bounds in tables are put into their order."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError, InvalidReferencesError, RationaleError
+from rationale.lowering import Lowered
+from rationale.methods.engine import Method, Selection
+from rationale.methods.players import choose_players
+from rationale.methods.target import Target
+from rationale.references.frames import are_positions, columns_of, elements_of, in_order, positions_of, spread
+from rationale.references.reference_set import OpenReferences
+from rationale.schema.manifest import elements
+from rationale.schema.request import CompileRequest, FeatureNames
+
+NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
+_ROWS = ("references", "covers")
+_OPTIONS = (*_ROWS, "low", "high", "sigma")  # of methods: what has a value for each feature
+
+
+def named(selection: Selection, request: CompileRequest) -> Selection:
+    """Return the selection with the names of its features, arrays for tables, and groups as players.
+
+    Raises:
+        InvalidReferencesError, InvalidOptionError: columns that are unknown, missing, doubled or no numbers;
+            names or groups that do not fit.
+    """
+    lowered, target = selection.lowered, selection.target
+    method, names = by_name(selection.method, lowered, target, request.features)
+    if request.groups:
+        rows = {name: tuple(lowered.specs[name][0][1:]) for name in target.inputs}
+        known = features_of(target.inputs, rows, names)
+        features = {i: given or elements(i, math.prod(rows[i])) for i, given in known.items()}
+        target = replace(target, players=choose_players(request.groups, features))
+    return replace(selection, target=target, method=method, feature_names=names)
+
+
+def by_name(
+    method: Method, lowered: Lowered, target: Target, names: FeatureNames | None
+) -> tuple[Method, FeatureNames | None]:
+    """Return the method with arrays in place of its tables, and the names of the features.
+
+    Where none are given, they are those of the first table, and others follow it.
+
+    Raises:
+        InvalidReferencesError, InvalidOptionError: columns that are unknown, missing, doubled or no numbers.
+    """
+    given = {option: value for option in _OPTIONS if (value := getattr(method, option, None)) is not None}
+    if not given:
+        return method, names
+    alone = target.inputs[0] if len(target.inputs) == 1 else None
+    known = names if isinstance(names, Mapping) else {alone: names} if alone and names is not None else {}
+    features = _Features(lowered, target.inputs, method.engine.takes_missing, dict(known))
+    changed: Any = method  # a frozen dataclass, as all methods are
+    changed = replace(changed, **{option: features.arrays(option, value) for option, value in given.items()})
+    return changed, features.names or names
+
+
+def features_of(
+    explained: Sequence[str], rows: Mapping[str, Sequence[int]], given: FeatureNames | None
+) -> dict[str, tuple[str, ...] | None]:
+    """Return the names of each explained tensor's flattened features; None if too many, or not known.
+
+    Args:
+        rows: the shape of one row of each; −1 is a length that stays open.
+
+    Raises:
+        InvalidOptionError: names that do not fit or repeat.
+    """
+    if given is not None and not isinstance(given, Mapping):
+        if len(explained) != 1:
+            raise InvalidOptionError(f"name the features of each input: {list(explained)}.")
+        given = {explained[0]: given}
+    unknown = sorted(set(given or {}) - set(explained))
+    if unknown:
+        raise InvalidOptionError(f"feature names for {unknown}; the explained inputs are {list(explained)}.")
+    names = {i: _names_of(i, rows[i], (given or {}).get(i)) for i in explained}
+    every = [n for group in names.values() if group for n in group]
+    repeated = sorted({n for n in every if every.count(n) > 1}) if len(set(every)) < len(every) else []
+    if repeated:
+        raise InvalidOptionError(f"feature names must be unique; {repeated} are not.")
+    return names
+
+
+def _names_of(name: str, row: Sequence[int], given: Sequence[str] | None) -> tuple[str, ...] | None:
+    count = math.prod(row)
+    if -1 in row:
+        if given is not None:
+            raise InvalidOptionError(
+                f"{name!r} has no fixed number of features, so they have no names: give its length."
+            )
+        return None
+    if given is not None:
+        if isinstance(given, str) or not all(isinstance(n, str) and n.strip() for n in given):
+            raise InvalidOptionError(f"feature names of {name!r} must be a list of words: {given!r}.")
+        if len(given) != count:
+            raise InvalidOptionError(
+                f"{len(given)} feature names for {name!r}, which has {count} features a row."
+            )
+        return tuple(given)
+    if len(row) != 1 or count > NAMED_FEATURES:
+        return None
+    return elements(name, count)
+
+
+@dataclass(frozen=True)
+class _Features:
+    """The explained inputs, and names of their features as far as they are known."""
+
+    lowered: Lowered
+    inputs: Sequence[str]
+    missing: bool  # whether a value may be missing
+    names: dict[str, Sequence[str]]
+
+    def arrays(self, option: str, given: Any) -> Any:
+        """Return an option's value: an array, one for each input, or something else that stays as it is."""
+        if isinstance(given, OpenReferences):
+            return replace(given, examples=self.arrays(option, given.examples))
+        if isinstance(given, Mapping):
+            return {name: self.array(option, name, value) for name, value in given.items()}
+        if len(self.inputs) == 1:
+            return self.array(option, self.inputs[0], given)
+        if option not in _ROWS or columns_of(given) is None:
+            return given
+        inputs = {name: self.names.get(name, self.column(name)) for name in self.inputs}
+        fault = partial(_fault, option, "")
+        return self.arrays(option, spread(given, inputs, self.own.difference(inputs), fault))
+
+    def array(self, option: str, name: str, given: Any) -> Any:
+        """Return one input's array, in the order of its features."""
+        if isinstance(given, np.ndarray):
+            return given
+        columns = columns_of(given)
+        labels = elements_of(given) if columns is None and option not in _ROWS else columns
+        if labels is None:
+            return given
+        row = self.lowered.specs[name][0][1:] if name in self.inputs else None
+        if row in ((len(labels),), ()) and not are_positions(labels):
+            self.names.setdefault(name, tuple(map(str, labels)))
+        whole = row == (len(labels),) or name in self.own  # else what an inner tensor is computed from
+        names, fault = self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}")
+        if columns is None:
+            return np.asarray(given)[positions_of(labels, names, fault)]
+        text = self.lowered.specs[name][1] == ir.DataType.STRING
+        rows = in_order(given, names, fault, words=text, missing=self.missing)
+        rows = rows[:, 0] if row == () else rows
+        return rows[0] if option not in _ROWS and len(rows) == 1 else rows
+
+    @property
+    def own(self) -> set[str]:
+        """The model's inputs."""
+        return {str(value.name) for value in self.lowered.model.graph.inputs}
+
+    def column(self, name: str) -> Sequence[str] | None:
+        """Return the name of an input of one feature as that feature's; None for other inputs."""
+        return (name,) if self.lowered.specs[name][0][1:] in ((1,), ()) else None
+
+
+def _fault(option: str, whose: str, text: str) -> RationaleError:
+    kind = InvalidReferencesError if option in _ROWS else InvalidOptionError
+    return kind(f"{option}{whose}: {text}")

@@ -1,0 +1,304 @@
+"""Where a walk back ends: at a float input, at an inner tensor, or where ids become floats.
+
+An integer input has no multipliers. What its elements are looked up in has: the walk ends there, and what
+belongs to one element is summed. All else that the model computes of the ids (a padding mask, positions)
+stays what it is for the explained row.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.graph.nodes import extract, new_constant
+from rationale.graph.runtime.session import Runner
+from rationale.lowering import Lowered
+
+_MOVES = frozenset("Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+_ANY_MODEL = "take exactshap (up to 12 features) or permutationshap, which explain whole numbers as they are"
+_IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # which operand the ids are
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A float tensor at which the walk ends.
+
+    Attributes:
+        name: what it explains: itself, or the integer input whose ids are looked up there.
+        indices: for each of the ids that are looked up for one row, which element of the input's row it is;
+            of the row shape of the ids. None where the tensor explains itself.
+        row: the shape of one row of that input.
+        size: how many different ids there are; None where nothing says it.
+    """
+
+    tensor: str
+    name: str
+    indices: np.ndarray | None = None
+    row: tuple[int, ...] = ()
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What is explained, and what the user is told about it."""
+
+    leaves: tuple[Leaf, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(s.name for s in self.leaves))
+
+
+def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()) -> Chosen:
+    """Return the named tensors, or by default every float input, or token ids where there is none.
+
+    Args:
+        referenced: names for which references are given: an integer input among them is to be explained.
+
+    Raises:
+        InvalidOptionError: names of nothing that can be explained.
+        UnsupportedModelError: no input at all can be.
+    """
+    if inputs is not None:
+        _check_names(lowered, inputs)
+        return _with_notes(lowered, tuple(s for name in inputs for s in _leaves_at(lowered, name)))
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    floats = [name for name, v in values.items() if is_float(lowered, v) and _has_rows(v)]
+    integers = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
+    if integers:
+        kept = _accompanying_ids(lowered, integers)
+        named = [n for n in values if n in referenced and n not in kept]
+        return _with_notes(lowered, tuple(s for n in named for s in _leaves_at(lowered, n)), _kept_note(kept))
+    if floats:
+        return Chosen(tuple(Leaf(name, name) for name in floats))
+    return _default_ids(lowered, list(values))
+
+
+def raw_leaves(lowered: Lowered, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    """Return the named tensors, or every input that has rows, whatever its type: text and integers too.
+
+    Raises:
+        InvalidOptionError: names that do not exist, or hold no rows.
+    """
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    if inputs is None:
+        return tuple(Leaf(name, name) for name, v in values.items() if _has_rows(v))
+    _check_names(lowered, inputs)
+    for name in inputs:
+        if name in values:
+            _check_rows(values[name])
+    return tuple(Leaf(n, n) if n in values else _inner_leaf(lowered, n) for n in inputs)
+
+
+def is_float(lowered: Lowered, value: ir.Value) -> bool:
+    """Tell whether a value may carry attributions; True where its type is not known."""
+    spec = lowered.specs.get(str(value.name))
+    dtype = spec[1] if spec else value.dtype
+    return dtype is None or dtype.is_floating_point()
+
+
+def _has_rows(value: ir.Value) -> bool:
+    return value.shape is not None and value.shape.rank() > 0
+
+
+def _check_rows(value: ir.Value) -> None:
+    if not _has_rows(value):
+        raise InvalidOptionError(
+            f"input {[value.name]} is one number for the whole batch: it has no attributions per row."
+        )
+
+
+def _check_names(lowered: Lowered, inputs: Sequence[str]) -> None:
+    own = [str(v.name) for v in lowered.model.graph.inputs]
+    if isinstance(inputs, str) or not inputs or len(set(inputs)) < len(inputs):
+        raise InvalidOptionError(f"inputs {inputs!r}: give a list of different names out of {own}.")
+    inner = {str(v.name) for node in lowered.model.graph for v in node.outputs}
+    unknown = [name for name in inputs if name not in inner and name not in own]
+    if unknown:
+        raise InvalidOptionError(
+            f"no input {unknown}; the model has {own}, and inner tensors that are operators' outputs can be "
+            "named (look them up in Netron; one that the compiler folds or rewrites is gone)."
+        )
+
+
+def _leaves_at(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    if name not in values:
+        return (_inner_leaf(lowered, name),)
+    _check_rows(values[name])
+    if is_float(lowered, values[name]):
+        return (Leaf(name, name),)
+    found = lookups(lowered, name)
+    if not found:
+        raise InvalidOptionError(
+            f"input {[name]} holds no floats, so it has no attributions, and no table is looked up by its "
+            f"elements alone. Name the float tensor that they become (--input), or {_ANY_MODEL}."
+        )
+    return found
+
+
+def _inner_leaf(lowered: Lowered, name: str) -> Leaf:
+    value = next(v for node in lowered.model.graph for v in node.outputs if v.name == name)
+    if not is_float(lowered, value):
+        raise InvalidOptionError(f"{name!r} holds no floats, so it has no attributions.")
+    if not keeps_batch(lowered, name):
+        raise InvalidOptionError(
+            f"{name!r} does not hold one row of floats for each row of the batch, on axis 0 and of a known "
+            "size: name a tensor that does (--input)."
+        )
+    return Leaf(name, name)
+
+
+def keeps_batch(lowered: Lowered, name: str) -> bool:
+    """Tell whether a tensor has the batch on axis 0 and a known row."""
+    spec = lowered.specs.get(name)
+    return spec is not None and spec[0][:1] == (1,) and (lowered.single_row_only or name in lowered.batched)
+
+
+def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
+    """Return the ids of the largest table; numbers of every integer input where there is no table."""
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    found = {name: lookups(lowered, name) for name in names if _has_rows(values[name])}
+    leaves = [s for group in found.values() for s in group]
+    tables = [s for s in leaves if s.size is not None]
+    if not leaves:
+        raise UnsupportedModelError(
+            f"none of the model's inputs {list(names)} holds rows of floats, nor ids by which rows of a "
+            "table are looked up, so they can have no attributions. Explain a model that takes floats "
+            "(encoded features, or embeddings), or name an inner tensor (--input)."
+        )
+    if not tables:
+        return _with_notes(lowered, tuple(leaves))
+    name = max(tables, key=lambda s: s.size or 0).name
+    return _with_notes(lowered, found[name], _kept_note([n for n in names if n != name]))
+
+
+def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
+    """Return the inputs that accompany ids, such as an attention mask.
+
+    Where some of these inputs are ids of a table, they are the others of such a shape, or that are looked up
+    nowhere.
+    """
+    found = {name: lookups(lowered, name) for name in names}
+    ids = [name for name, leaves in found.items() if any(s.size is not None for s in leaves)]
+    rows = {lowered.specs[name][0] for name in ids}
+    return [n for n in names if ids and n not in ids and (not found[n] or lowered.specs[n][0] in rows)]
+
+
+def _kept_note(names: Sequence[str]) -> str:
+    return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
+
+
+def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> Chosen:
+    """Return the leaves, with a note for each integer input."""
+    groups: dict[str, list[Leaf]] = {}
+    for leaf in leaves:
+        if leaf.indices is not None:
+            groups.setdefault(leaf.name, []).append(leaf)
+    for group in groups.values():
+        for leaf in group:
+            if not keeps_batch(lowered, leaf.tensor):
+                raise UnsupportedModelError(
+                    f"input {leaf.name!r} is looked up in {leaf.tensor!r}, which does not keep the batch "
+                    f"on axis 0. Name a tensor behind it that does (--input), or {_ANY_MODEL}."
+                )
+    notes = [
+        f"{name!r} holds integers: it is explained at {', '.join(repr(s.tensor) for s in group)}, summed to "
+        "one value for each of its elements"
+        for name, group in groups.items()
+    ]
+    notes[-1:] = [note + more for note in notes[-1:]]
+    return Chosen(leaves, tuple(notes))
+
+
+# -- where ids become floats -----------------------------------------------------------------------------
+
+
+def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
+    """Return every float tensor that elements of an integer input are turned into, each by itself."""
+    if name not in lowered.specs:
+        return ()
+    moved: dict[str, list[ir.Node]] = {name: []}
+    quantised: dict[str, Leaf] = {}  # rows of a table of whole numbers, which become floats in the next node
+    found = []
+    for node in lowered.model.graph:
+        ids, result = _ids_operand(node), node.outputs[0]
+        if ids is None or node.domain:
+            continue
+        known = is_float(lowered, result) and str(result.name) in lowered.specs
+        if ids.name in quantised and known:
+            found.append(replace(quantised[str(ids.name)], tensor=str(result.name)))
+        elif ids.name in moved:
+            nodes = moved[str(ids.name)]
+            if _hands_on(node, ids) and not known:
+                moved.update((str(v.name), [*nodes, node]) for v in node.outputs)
+            elif known or node.op_type == "Gather":
+                indices, row = _indices(lowered, name, nodes, ids), lowered.specs[name][0]
+                size = _table_size(node)
+                leaf = Leaf(str(result.name), name, indices, row, size and size - _offset(nodes))
+                found += [leaf] if known else []
+                quantised.update({} if known else {leaf.tensor: leaf})
+    return tuple(found)
+
+
+def _ids_operand(node: ir.Node) -> ir.Value | None:
+    """Return the operand that ids may be, where all others are constant."""
+    values = list(node.inputs)
+    varying = [v for v in values if v is not None and not v.is_initializer()]
+    if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OF.keys() | {"Add"}:
+        return None
+    position = values.index(varying[0])
+    axis = node.attributes.get_int("axis", 0 if node.op_type == "Gather" else -1)
+    looks_up = position == _IDS_OF.get(node.op_type) and (node.op_type != "Gather" or axis == 0)
+    looks_up &= node.op_type != "OneHot" or axis == -1
+    return varying[0] if looks_up or _hands_on(node, varying[0]) else None
+
+
+def _hands_on(node: ir.Node, ids: ir.Value) -> bool:
+    """Tell whether each element of the result is one of the ids, at another index or with a constant added.
+
+    A table of several fields is looked up by ids to which the number of rows before each field is added.
+    """
+    return node.op_type == "Add" or (node.op_type in _MOVES and node.inputs[0] is ids)
+
+
+def _added(node: ir.Node) -> np.ndarray:
+    """Return the constant that an Add adds to ids."""
+    (array,) = (v.const_value.numpy() for v in node.inputs if v is not None and v.const_value is not None)
+    return array
+
+
+def _offset(nodes: Sequence[ir.Node]) -> int:
+    """Return the most that is added to an id."""
+    return sum(max(int(_added(node).max(initial=0)), 0) for node in nodes if node.op_type == "Add")
+
+
+def _indices(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
+    """Return which element of the input's row each of the ids is: what becomes of 0, 1, 2 and so on."""
+    shape, _ = lowered.specs[name]
+    count = np.arange(int(np.prod(shape))).reshape(shape)
+    if not nodes:
+        return count
+    own = next(v for v in lowered.model.graph.inputs if v.name == name)
+    wide = extract(lowered.model, nodes, [own], [ids])
+    for value in wide.graph.inputs:
+        value.dtype = ir.DataType.INT64  # int8 would not hold the numbers
+    for node in wide.graph:
+        node.outputs[0].type = None
+        if node.op_type == "Cast":
+            node.attributes["to"] = ir.AttrInt64("to", ir.DataType.INT64)
+        if node.op_type == "Add":
+            i = [v is not None and v.is_initializer() for v in node.inputs].index(True)
+            nothing = np.zeros_like(_added(node), np.int64)
+            node.replace_input_with(i, new_constant(wide.graph, f"{node.outputs[0].name}/nothing", nothing))
+    return np.asarray(Runner(wide, optimise=False)({name: count.astype(np.int64)})[str(ids.name)])
+
+
+def _table_size(node: ir.Node) -> int | None:
+    if node.op_type == "Gather" and node.inputs[0] is not None and node.inputs[0].shape is not None:
+        return int(str(node.inputs[0].shape[0]))
+    depth = node.inputs[1].const_value if node.op_type == "OneHot" and node.inputs[1] is not None else None
+    return None if depth is None else int(depth.numpy().reshape(-1)[0])

@@ -1,0 +1,207 @@
+"""What the combined graph answers beside the model's own outputs, and under which names."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.methods.target import Target
+from rationale.schema.manifest import DATATYPES, GROUPS, ExplainedConcepts, TensorSpec
+
+BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
+GAP_ERROR = "completeness_gap_standard_error"
+
+
+def attributions_name(name: str) -> str:
+    """Return the output that explains a tensor, or all players together."""
+    return f"{name}_attributions"
+
+
+def standard_error_name(name: str) -> str:
+    """Return the output of the standard errors of these."""
+    return f"{name}_standard_error"
+
+
+def interactions_name(name: str) -> str:
+    """Return the output of the interactions of each two features of a tensor."""
+    return f"{name}_interactions"
+
+
+def layers_of(combined: onnx.ModelProto) -> list[str]:
+    """Return the names of the layers whose attributions a graph answers: they stand behind all else."""
+    names, suffix = [v.name for v in combined.graph.output], attributions_name("")
+    behind = names[names.index(EXPLAINED_VALUE) :]
+    return [name.removesuffix(suffix) for name in behind if name.endswith(suffix)]
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Names of outputs.
+
+    Attributes:
+        attributions: by explained tensor without groups, under `GROUPS` those of all players; they add up.
+        standard_errors, interactions: likewise, where the graph answers them.
+        gap_error: the standard error of the completeness gap.
+        concepts: the channels of a layer.
+    """
+
+    attributions: Mapping[str, str]
+    standard_errors: Mapping[str, str] = field(default_factory=dict)
+    interactions: Mapping[str, str] = field(default_factory=dict)
+    gap_error: str | None = None
+    concepts: ExplainedConcepts | None = None
+
+    @staticmethod
+    def of(
+        target: Target, *, standard_errors: bool = False, interactions: bool = False, gap_error: bool = False
+    ) -> "Outputs":
+        """Name what is answered of a target.
+
+        Raises:
+            InvalidOptionError: an input's attributions would be called like those of the players.
+        """
+        check_group_names(target, target.ungrouped)
+        summed = (*target.ungrouped, *((GROUPS,) if target.players else ()))
+        return Outputs(
+            {name: attributions_name(name) for name in summed},
+            {name: standard_error_name(name) for name in summed} if standard_errors else {},
+            {name: interactions_name(name) for name in target.ungrouped} if interactions else {},
+            GAP_ERROR if gap_error else None,
+        )
+
+    @property
+    def names(self) -> set[str]:
+        """Every name that the graph needs for itself."""
+        found = {BASE_VALUE, EXPLAINED_VALUE, GAP, *self.attributions.values()}
+        found |= {*self.standard_errors.values(), *self.interactions.values()}
+        if self.concepts is not None:
+            found |= {self.concepts.attributions, self.concepts.channels, *self.concepts.heatmaps.values()}
+        return found | ({self.gap_error} if self.gap_error else set())
+
+
+def check_group_names(target: Target, tensors: Sequence[str]) -> None:
+    """Raise InvalidOptionError where one of them would be explained by the output that players need."""
+    if target.players is not None and GROUPS in tensors:
+        raise InvalidOptionError(
+            f"{GROUPS!r} would be explained by {attributions_name(GROUPS)!r}, which is the output of all "
+            "groups: rename the tensor, or leave it or the groups out."
+        )
+
+
+def inner_spec(
+    specs: Mapping[str, tuple[tuple[int, ...], ir.DataType]], name: str, shape: tuple[int, ...]
+) -> TensorSpec:
+    """Return what the manifest says of a tensor whose attributions have that shape."""
+    return TensorSpec(name=name, datatype=DATATYPES[specs[name][1].name], shape=shape)
+
+
+def players_by_output(target: Target, of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return whose attributions each output holds, by the tensor that it explains; `GROUPS` stands for all.
+
+    Args:
+        of: by explained tensor, which player each element of its row is: those of `target.players` first.
+    """
+    own = {name: of[name] for name in target.ungrouped}
+    return {**own, GROUPS: np.arange(len(target.players.names))} if target.players else own
+
+
+# -- values of the output --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Seed:
+    """Where an explanation starts: multiplier 1 at each target, and the targets' values at x and at r.
+
+    Attributes:
+        base: None for a method without base value.
+        rest: what rounding has left of the base value; None where it is not rounded.
+    """
+
+    multiplier: Tensor
+    explained: Tensor
+    base: Tensor | None = None
+    rest: Tensor | None = None
+
+
+def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.DataType | None) -> Seed:
+    """Return the seed at x, also for a method that walks elsewhere: a row is explained for its own class.
+
+    Args:
+        y: the explained output.
+        base: its base value, row shape [1, elements]; None for a method without one.
+        narrow: in which the model answers it, where the graph computes in another type.
+    """
+    op.scope = "seed"
+    size = int(np.prod(y.shape))
+    row = op.reshape(y, (1, size))
+    if target.elements == "predicted":
+        winner = op.ArgMax(_as_answered(op, row, narrow), axis=1, keepdims=1)
+        explained = op.GatherElements(row, winner, axis=1)
+        seed = op.reshape(op.one_hot(winner, size, y.dtype), y.shape)
+        return Seed(seed, explained, *(_at_winner(op, b, winner) for b in in_two(op, base, y.dtype)))
+    matrix = target.matrix(size)
+    ones = matrix.T.astype(y.dtype.numpy()).reshape(-1, *y.shape[1:])
+    batch_axes = frozenset("T" if target.count > 1 else "")
+    seed = replace(op.constant(ones), shape=y.shape, batch_axes=batch_axes, rows=True)
+    base = None if base is None else _at_targets(op, base, matrix)
+    return Seed(seed, _at_targets(op, row, matrix), *in_two(op, base, y.dtype))
+
+
+def _at_targets(op: Ops, row: Tensor, matrix: np.ndarray) -> Tensor:
+    """Return the elements [1, T] of a row [1, elements], less those that they are contrasted with."""
+    values = op.Gather(row, matrix.argmax(axis=0).tolist(), axis=1)
+    if matrix.min() >= 0:
+        return values
+    is_contrast = matrix.min(axis=0) < 0
+    against = op.Gather(row, np.where(is_contrast, matrix.argmin(axis=0), 0).tolist(), axis=1)
+    return op.Sub(values, op.Mul(against, op.row_constant(is_contrast[None].astype(row.dtype.numpy()))))
+
+
+def _at_winner(op: Ops, base: Tensor, winner: Tensor) -> Tensor:
+    """Return the base value of each row's winner; it differs by row where an input is not explained."""
+    if base.batch_axes:
+        return op.GatherElements(base, winner, axis=1)
+    return op.Gather(replace(op.reshape(base, base.shape[1:]), rows=False), winner)
+
+
+def _as_answered(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:
+    """Round the output's row as the model answers it: the first of equals is the predicted one."""
+    return row if narrow is None else op.Cast(op.Cast(row, to=int(narrow)), to=int(row.dtype))
+
+
+def emit_values(op: Ops, seed: Seed, totals: Sequence[Tensor], *, gap: bool) -> list[ir.Value]:
+    """Return the base value, the explained value and, if asked for, what lies between them beside totals."""
+    outputs = [] if seed.base is None else [op.rows_output(seed.base, BASE_VALUE)]
+    outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
+    if gap:
+        left = seed.explained if seed.base is None else op.Sub(seed.explained, seed.base)
+        left = left if seed.rest is None else op.Sub(left, seed.rest)
+        for total in totals:
+            left = op.Sub(left, op.Cast(total, to=int(left.dtype)) if total.dtype != left.dtype else total)
+        outputs.append(op.rows_output(left, GAP))
+    return outputs
+
+
+def in_two(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
+    """Return a value as the graph answers it, and what that rounding leaves of it; nothing of none.
+
+    Two numbers of the graph's own type say more than one: where the references are constants, both are, and
+    a server computes nothing in float64.
+    """
+    if base is None or base.dtype == dtype:
+        return [] if base is None else [base]
+    answered = op.Cast(base, to=int(dtype))
+    rest = op.Sub(base, op.Cast(answered, to=int(base.dtype)))
+    return [answered, op.Cast(rest, to=int(dtype))]
+
+
+def total_of(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
+    """Return Σ over the features of an attributions output: row shape [1, T]."""
+    whole = Tensor(value, (1, op.sizes["T"], *x.shape[1:]), x.dtype, frozenset("N"), rows=True)
+    axes = list(range(2, whole.rank))
+    return op.ReduceSum(whole, axes, keepdims=0) if axes else whole

@@ -1,0 +1,256 @@
+"""The reverse walk, the same for every method, and what it asks of one."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.methods.engine import Method
+from rationale.methods.environment import At, Call
+from rationale.rules.rule import Evaluation, Kind, Rule
+from rationale.schema.manifest import Extension
+
+
+@dataclass(frozen=True)
+class Relevance:
+    """What is handed back where a multiplier cannot say it: R itself, of the value's own shape.
+
+    R = m·x, so a value that may vanish while its relevance does not has no multiplier. At a fan-in both
+    meet as R.
+    """
+
+    tensor: Tensor
+
+
+Carried = Tensor | Relevance
+Readers = Mapping[str, list[Call]]
+Pull = Callable[[Ops, Call, Any], Sequence[Carried | None]]
+
+
+def _never_called(*_: object, **__: object) -> Evaluation:
+    raise NotImplementedError("nothing of the path")
+
+
+_NOBODY = Rule("outside", "", Kind.LOCAL, _never_called)
+_OUTSIDE = Call("outside", _NOBODY, {}, (None,), (), (False,), At((None,), (), (None,)))
+"""Who reads a value that is kept: no call that others can be joined with."""
+
+
+def readers_of(calls: Sequence[Call], kept: Collection[str] = ()) -> Readers:
+    """Return for each value the calls of the path that depend on it; for those kept, somebody outside too."""
+    readers: dict[str, list[Call]] = defaultdict(list, {name: [_OUTSIDE] for name in kept})
+    for call in calls:
+        for name in call.sources:
+            readers[name].append(call)
+    return readers
+
+
+def walk(
+    op: Ops,
+    calls: Sequence[Call],
+    output: str,
+    seed: Carried,
+    pull: Pull,
+    advance: Callable[[int], None],
+    kept: Collection[str] = (),
+) -> dict[str, Any]:
+    """Hand the seed's multiplier from the explained output back to every value before it.
+
+    Fan-in and broadcasting are handled here and nowhere else: what several readers of a value send back
+    adds up, and is summed over the axes along which the value was repeated.
+
+    Args:
+        calls: the operators of the path in topological order.
+        pull: the method's choice of multipliers for one call: one per input, None for none.
+        advance: called with the number of operators done, for a progress bar.
+        kept: names of values on the way of which it is asked, too, what arrives there.
+
+    Returns:
+        What arrives at each value that nothing on the path computes, and at those kept, by name: a
+        multiplier, or relevance if the method's `pull` hands it back.
+    """
+    arrived: dict[str, Carried] = {}
+    pending: dict[str, list[Carried]] = defaultdict(list)
+    pending[output].append(seed)
+    read: dict[str, Tensor] = {}
+    for done, call in enumerate(reversed(calls)):
+        advance(done)
+        if not any(name in pending for name in call.outputs):
+            continue
+        op.scope = f"backward/{call.name}"
+        arriving = [
+            _arriving(op, pending.pop(name, []), y)
+            for name, y in zip(call.outputs, call.x.outputs, strict=True)
+        ]
+        arrived.update((n, m) for n, m in zip(call.outputs, arriving, strict=True) if n in kept)
+        if call.rule.kind is not Kind.POINTWISE:
+            arriving = [_expand(op, m, y) for m, y in zip(arriving, call.x.outputs, strict=True)]
+        try:
+            leaving = pull(op, call, arriving[0] if len(arriving) == 1 else tuple(arriving))
+            for name, x, m in zip(call.inputs, call.x.inputs, leaving, strict=False):
+                if name is not None and x is not None and m is not None and 0 not in x.shape:
+                    pending[name].append(_sum_to(op, m, x))
+                    read[name] = x
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{call.rule.op_type} node {call.name!r}: {error}") from error
+    op.scope = "rationale"
+    return arrived | {name: _gather(op, ms, read.get(name)) for name, ms in pending.items()}
+
+
+def _arriving(op: Ops, ms: Sequence[Carried], y: Tensor) -> Carried:
+    if not ms:  # a second output that does not reach the target
+        return op.row_constant(np.zeros((1,) * y.rank, y.dtype.numpy()))
+    return _gather(op, ms, y)
+
+
+def _expand(op: Ops, m: Carried, y: Tensor) -> Carried:
+    return m if isinstance(m, Relevance) else op.expand(m, y.shape)
+
+
+def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
+    """Sum m to the shape of x.
+
+    Raises:
+        UnsupportedModelError: the sizes of an operator's inputs contradict each other.
+    """
+    sent = m.tensor.shape if isinstance(m, Relevance) else m.shape
+    pairs = list(zip(reversed(sent), reversed(x.shape), strict=False))
+    if len(pairs) < x.rank or any(a != b and 1 not in (a, b) for a, b in pairs):
+        raise UnsupportedModelError(
+            f"its input {x.name!r} is {list(x.shape)}, but its other inputs are made for {list(sent)}. "
+            "Export the model again."
+        )
+    if isinstance(m, Relevance):
+        return Relevance(op.sum_to(m.tensor, x.shape))
+    return op.sum_to(m, x.shape)
+
+
+def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
+    """Add what the readers of a value x send back; a multiplier that meets relevance becomes m·x."""
+    multipliers = [m for m in carried if not isinstance(m, Relevance)]
+    relevances = [m.tensor for m in carried if isinstance(m, Relevance)]
+    if not relevances:
+        return _add(op, multipliers)
+    if multipliers:
+        relevances.append(op.Mul(_add(op, multipliers), x))
+    return Relevance(_add(op, relevances))
+
+
+def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
+    """Return Σ m.
+
+    Multipliers that vary over fewer axes come first, so that they add up while they are small.
+    """
+    total, *others = sorted(ms, key=lambda m: len(m.batch_axes))
+    for m in others:
+        total = op.Add(total, m)
+    return total
+
+
+@runtime_checkable
+class Walked(Method, Protocol):
+    """A method that walks back from the output, operator by operator."""
+
+    def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        """Return the multiplier of each input of `call`, given the multiplier(s) of its output(s)."""
+
+    def attribute(
+        self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        """Return the attributions of an input from its multiplier: neither K nor S among the result's axes.
+
+        Args:
+            r: the references, or where `OnPaths.point` lets the path start.
+        """
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A method that joins operators into layers, or treats a layer by its place among the others."""
+
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+        """Return the operators that the walk reads, in topological order, and how each is pulled back.
+
+        Without it the walk reads every operator as it is, one by one.
+
+        Args:
+            kept: names of values whose multipliers are requested: what is joined for the sake of time alone
+                leaves them. What the method's definition joins has no such value.
+        """
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where rules are called instead of at x: `at`, on a path that comes from `start` (if it has one)."""
+
+    at: Tensor
+    start: Tensor | None
+
+
+@runtime_checkable
+class OnPaths(Protocol):
+    """A method whose rules are called at other points than the sample: S of them."""
+
+    each_reference: ClassVar[bool]  # whether every reference has S points of its own
+
+    @property
+    def points(self) -> int:
+        """S."""
+
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+        """Return the points of an explained input: S, and K too with `each_reference`, among their axes."""
+
+
+@runtime_checkable
+class Averaged(Protocol):
+    """A method whose attributions are a mean over independent draws, and so have a standard error."""
+
+    averages: ClassVar[str]  # the axis, K or S, along which the draws lie
+
+    @property
+    def standard_error(self) -> bool:
+        """Whether the graph shall return it."""
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        """Return what is averaged: the attributions of an input by each draw.
+
+        No other axis of draws is left.
+        """
+
+
+@runtime_checkable
+class Extended(Protocol):
+    """A method that may compute with what is no part of Rationale."""
+
+    @property
+    def extensions(self) -> Sequence[Extension]:
+        """What that is, each once."""
+
+
+@runtime_checkable
+class ExplainsScores(Protocol):
+    """A method that starts from scores rather than from the probabilities that are taken of them."""
+
+    explains_scores: ClassVar[bool]
+
+
+def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
+    """Return every varying input's pullback at a point.
+
+    Raises:
+        UnsupportedModelError: an input varies for which the operator's rule has no pullback.
+    """
+    leaving: list[Tensor | None] = []
+    for i, (varying, pullback) in enumerate(zip(call.varying, at.pullbacks, strict=True)):
+        if varying and pullback is None:
+            raise UnsupportedModelError(
+                f"its input {i} ({call.inputs[i]!r}) depends on what is explained; its rule takes that as "
+                "fixed"
+            )
+        leaving.append(pullback(m) if varying and pullback is not None else None)
+    return leaving

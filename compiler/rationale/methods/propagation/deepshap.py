@@ -1,0 +1,186 @@
+"""DeepLIFT's multipliers, averaged over references: DeepSHAP.
+
+Shrikumar et al., "Learning Important Features Through Propagating Activation Differences", 2017;
+Lundberg and Lee, "A Unified Approach to Interpreting Model Predictions", 2017, section 4.2.
+Every rule keeps summation to delta: Σ m·Δx = Δy, so attributions add up to f(x) − mean f(r).
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.ops import Ops, mean
+from rationale.graph.tensor import Tensor
+from rationale.methods.engine import Engine, References, Weighted
+from rationale.methods.environment import Call
+from rationale.methods.propagation.backward import Pull, pull_back
+from rationale.methods.propagation.engine import WALK
+from rationale.methods.propagation.speed import commute, fuse
+from rationale.rules.rule import Kind, Selection, Trait
+from rationale.rules.secants import difference, tiny
+
+
+@dataclass(frozen=True, eq=False)
+class DeepShap(Weighted):
+    """Shapley values of a network, approximated by the DeepLIFT rule over a reference set.
+
+    Exact where the network is a sum of functions of single inputs and of products of two; elsewhere
+    `rationale evaluate --shapley` measures how far they are off.
+
+    Args:
+        references: one array [K, *shape of the input], or a mapping from input name to such an array.
+        weights: K weights of the references (they are normalised); None for equal weights.
+        standard_error: whether the graph also says how far the mean over these references may be from
+            that over all that they stand for.
+    """
+
+    references: References
+    weights: npt.ArrayLike | None = None
+    standard_error: bool = False
+
+    name: ClassVar[str] = "deepshap"
+    engine: ClassVar[Engine] = WALK
+    averages: ClassVar[str] = "K"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"standard_error": self.standard_error}
+
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+        """Order linear operators by least cost; fuse what has one multiplier together."""
+        return fuse(commute(op, calls, kept), kept), self.pull
+
+    def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        return _PULL[Kind.LOCAL if call.rule.deeplift_form else call.rule.kind](op, call, m)
+
+    def attribute(
+        self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        """Return the mean over references of m·(x − r); with one m for all of them, m·(x − mean r)."""
+        assert r is not None
+        if "K" not in m.batch_axes:
+            r = mean(op, r, "K", weights)
+        return mean(op, op.Mul(m, op.Sub(x, r)), "K", weights)
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        """Return the attributions by each reference."""
+        return op.Mul(m, op.Sub(x, r))
+
+
+def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
+    """Pull m back at the midpoint (x + r)/2: the exact two-player Shapley value of a product."""
+    if _indices_differ(call):
+        return _between_indices(op, call, m)
+    if sum(call.varying) == 1:
+        return pull_back(call.x, call, m)
+    middle = [
+        op.Add(op.Mul(x, 0.5), op.Mul(r, 0.5)) if varying else x  # r/2 is baked: one pass over the references
+        for x, r, varying in zip(call.x.inputs, call.reference.inputs, call.varying, strict=True)
+    ]
+    return pull_back(call.at(op, middle), call, m)
+
+
+def _indices_differ(call: Call) -> bool:
+    """Tell whether what the operator takes as given, such as computed indices, differs at the references."""
+    if call.r is None:  # a linear call that another has changed places with: it is not made there
+        return False
+    both = [
+        (x, r)
+        for x, r, varying in zip(call.x.inputs, call.r.inputs, call.varying, strict=True)
+        if x is not None and r is not None and not varying
+    ]
+    # weights may hold a neighbour's factors
+    return any(x.value is not r.value and x.batch_axes for x, r in both)
+
+
+def _between_indices(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+    """Return ½(P_x + P_r)ᵀm, and what of m·Δy is left in proportion to |Δx|: exact and bounded."""
+    halves = [pull_back(at, call, op.Mul(m, 0.5)) for at in (call.x, call.reference)]
+    means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]
+    both = zip(call.x.inputs, call.reference.inputs, means, strict=True)
+    deltas = [None if g is None else op.Sub(x, r) for x, r, g in both]
+    left, size = _sum(op, op.Mul(m, op.Sub(call.x.y, call.reference.y))), op.array([0.0], call.x.y)
+    for g, d in zip(means, deltas, strict=True):
+        if g is not None and d is not None:
+            left, size = op.Sub(left, _sum(op, op.Mul(g, d))), op.Add(size, _sum(op, op.Abs(d)))
+    share = op.Div(left, op.Max(size, tiny(call.x.y)))
+    return [
+        None if g is None or d is None else op.Add(g, op.Mul(op.Sign(d), op.reshape(share, (1,) * d.rank)))
+        for g, d in zip(means, deltas, strict=True)
+    ]
+
+
+def _sum(op: Ops, x: Tensor) -> Tensor:
+    """Sum over a whole row: [1]."""
+    return op.reshape(op.ReduceSum(x, list(range(x.rank)), keepdims=1), (1,))
+
+
+def _pointwise(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+    """Pull m back by the secant (f(x) − f(r))/(x − r) of a function that is smooth on the scale of 1."""
+    if any(call.varying[1:]):
+        raise UnsupportedModelError("a parameter of it depends on what is explained")
+    return [op.Mul(m, _smooth_secant(op, call)), *(None for _ in call.inputs[1:])]
+
+
+def _smooth_secant(op: Ops, call: Call) -> Tensor:
+    """Return (Δy·Δx + ε·f'(x))/(Δx² + ε): the quotient, and f' where it would cancel.
+
+    With ε the rounding of the dtype, Σ m·Δ keeps Δy to its rounding, and the slope of a function on the scale
+    of 1 is off by √ε/2 at most, at Δx ≈ √ε; the plain quotient loses all digits there.
+    """
+    x, r = call.x.first, call.reference.first
+    epsilon = float(np.finfo(x.dtype.numpy()).eps)
+    slope = call.at(op, call.x.inputs).pullback()
+    d, change = op.Sub(x, r), op.Sub(call.x.y, call.reference.y)
+    rise = op.Add(op.Mul(change, d), slope(op.array([epsilon], x)))
+    return op.Div(rise, op.Add(op.Mul(d, d), epsilon))
+
+
+def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+    """Pull m back by the cross-maximum c = max(y, y_r).
+
+    (c − y_r)·m goes to x's winner, (y − c)·m to r's, both over x − r.
+
+    One of the two is zero, so one value is scattered for each output; and x − r has the sign of y − y_r
+    at either winner, so both may stand there by their size.
+    """
+    x, r = call.x.first, call.reference.first
+    at_x, at_r = call.x.pullbacks[0], call.reference.pullbacks[0]
+    assert isinstance(at_x, Selection)
+    assert isinstance(at_r, Selection)
+    minus = partial(difference, op) if Trait.MASKED in call.rule.traits else op.Sub
+    delta = minus(call.x.y, call.reference.y)
+    rises = op.Greater(delta, 0.0)
+    winners = op.Where(
+        op.reshape(rises, at_x.winners.shape) if rises.shape != at_x.winners.shape else rises,
+        at_x.winners,
+        at_r.winners,
+    )
+    relevance = at_x.scatter(op.Mul(m, op.Abs(delta)), winners)
+    multiplier = op.Div(relevance, op.Max(op.Abs(minus(x, r)), tiny(x)))
+    return [multiplier, *(None for _ in call.x.inputs[1:])]
+
+
+def _local(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
+    """Pull m back by the operator's own rule, of whatever kind it is."""
+    if call.rule.deeplift_form is None:
+        raise UnsupportedModelError("it has a gradient, but no rule that keeps summation to delta")
+    at_x, at_r = call.x, call.reference
+    xs, rs = list(at_x.inputs), list(at_r.inputs)
+    leaving = call.rule.deeplift_form(op, m, xs, rs, at_x.y, at_r.y, **call.attributes)
+    if any(call.varying[len(leaving) :]):
+        raise UnsupportedModelError("a parameter of it depends on what is explained")
+    return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
+
+
+_PULL: dict[Kind, Callable[[Ops, Call, Any], Sequence[Tensor | None]]] = {
+    Kind.BILINEAR: _bilinear,
+    Kind.POINTWISE: _pointwise,
+    Kind.SELECTION: _selection,
+    Kind.LOCAL: _local,
+}

@@ -1,0 +1,252 @@
+"""The walk: values at x and at the references, rules called there, and multipliers handed back."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
+from rationale.graph.ops import Ops, along, mean, open_rows, open_weights
+from rationale.graph.tensor import Tensor
+from rationale.lowering import Lowered
+from rationale.methods.engine import Canvas, Engine, Method, Selection
+from rationale.methods.environment import Call, Environment, MovedEnvironment
+from rationale.methods.feature_names import named
+from rationale.methods.leaves import Leaf, choose_leaves
+from rationale.methods.outputs import Outputs, attributions_name, check_group_names, seed_of
+from rationale.methods.propagation.attributions import (
+    Explained,
+    concepts_of,
+    emit_channels,
+    emit_heatmaps,
+    emit_outputs,
+    has_gap_error,
+    has_standard_error,
+    layers_walked,
+    requested_layers,
+)
+from rationale.methods.propagation.backward import (
+    Carried,
+    ExplainsScores,
+    Extended,
+    OnPaths,
+    Planned,
+    Walked,
+    walk,
+)
+from rationale.methods.propagation.path import Path, choose_path
+from rationale.methods.target import check_names, reach_forward
+from rationale.references.reference_set import ReferenceSet
+from rationale.references.request_time import WEIGHTS, references_name
+from rationale.schema.manifest import Extension
+from rationale.schema.request import CompileRequest
+
+
+class Walk(Engine):
+    """DeepSHAP, gradients, LRP: a walk back from the output, operator by operator."""
+
+    players = "sum"
+    takes_missing = False
+
+    def leaves(self, lowered: Lowered, method: Method, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+        return choose_leaves(lowered, inputs, _referenced(method)).leaves
+
+    def select(self, lowered: Lowered, method: Method, request: CompileRequest) -> Selection:
+        """Find the path from the explained inputs to the explained output.
+
+        It begins at the first of the layers that are named where an operator before them has no rule.
+        """
+        if (request.layers or request.concepts) and isinstance(method, OnPaths):
+            raise InvalidOptionError(
+                f"{method.name} takes its points on a path between inputs, so that one walk explains no "
+                "layers: explain a layer by itself (--input LAYER), or choose deepshap, gradient, lrp or "
+                "attnlrp."
+            )
+        choose = partial(
+            choose_path,
+            referenced=_referenced(method),
+            scores_for=method.name if isinstance(method, ExplainsScores) else None,
+        )
+        try:
+            lowered, target, path = choose(lowered, request)
+        except UnsupportedModelError as error:
+            if request.inputs is not None or request.layers == "all" or not request.layers:
+                raise
+            first = _foremost(lowered, request.layers)
+            lowered, target, path = choose(lowered, request.model_copy(update={"inputs": first}))
+            note = f"attributions end at {first}, and the inputs have none: {error}"
+            target = replace(target, notes=(*target.notes, note))
+        if method.reference_set is None and method.has_base_value:
+            raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
+        return named(Selection(lowered, target, method, None, path), request)
+
+    def outputs(self, selection: Selection) -> Outputs:
+        method = selection.method
+        own = Outputs.of(
+            selection.target, standard_errors=has_standard_error(method), gap_error=has_gap_error(method)
+        )
+        return replace(own, concepts=concepts_of(selection, selection.part.concepts))
+
+    def axes(self, method: Method, references: ReferenceSet | None) -> dict[str, int]:
+        """Return the axes on which a walk lies, with their lengths; of paired ones the longer."""
+        counts = {"K": references.count} if references and not references.is_open else {}
+        if not isinstance(method, OnPaths):
+            return counts
+        if not method.each_reference:  # the references are met by the base value alone
+            return {**counts, "S": method.points}
+        return {"S": method.points} if "K" not in counts or method.points > counts["K"] else counts
+
+    def sizes(self, selection: Selection) -> dict[str, int]:
+        method, concepts = selection.method, selection.part.concepts
+        return {
+            "S": method.points if isinstance(method, OnPaths) else 1,
+            "C": concepts.count if concepts else 1,
+        }
+
+    def points(self, method: Method, references: int) -> int:
+        if not isinstance(method, OnPaths):
+            return references
+        return method.points * (references if method.each_reference else 1)
+
+    def path(self, selection: Selection) -> Collection[ir.Node]:
+        return {node for node, _ in selection.part.nodes}
+
+    def on(self, selection: Selection, nodes: Mapping[ir.Node, ir.Node]) -> Selection:
+        path = replace(selection.part, nodes=tuple((nodes[n], rule) for n, rule in selection.part.nodes))
+        return replace(selection, part=path)
+
+    def carries_all(self, selection: Selection, layer: str) -> bool:
+        path: Path = selection.part
+        return path.carries_all(selection.target, layer)
+
+    def options(self, selection: Selection) -> dict[str, Any]:
+        path: Path = selection.part
+        requested = {"layers": path.layers, "concepts": path.concepts and asdict(path.concepts)}
+        return {name: value for name, value in requested.items() if value}
+
+    def extensions(self, method: Method) -> Sequence[Extension]:
+        return method.extensions if isinstance(method, Extended) else ()
+
+    def open_faults(self, method: Method) -> list[str]:
+        drawn = isinstance(method, OnPaths) and not method.each_reference
+        faults = [f"{method.name} draws from the references when the graph is made"] if drawn else []
+        return faults + ["a standard error"] * has_standard_error(method)
+
+    def emit(self, canvas: Canvas) -> None:
+        """Walk back from the output to what is explained; the graph's own nodes are the forward pass."""
+        op, references, selection = canvas.op, canvas.references, canvas.selection
+        method, target, path = selection.method, selection.target, selection.part
+        assert isinstance(method, Walked)
+        at_x = canvas.at_x(path.active, path.blocked)
+        calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
+        at_x.lift_outputs()
+        at_r = None if references is None else _at_references(at_x, references, path)
+        if at_r is not None:
+            calls = [replace(call, r=at_r.evaluate(call)) for call in calls]
+        starts, calls = _onto_paths(at_x, at_r, selection, references, calls)
+        weights = references.weights if references else None
+        op.scope = "seed"
+        y = at_x.at(target.output)
+        base = None
+        if at_r is not None and method.has_base_value:
+            at = op.reshape(at_r.at(target.output), (1, int(np.prod(y.shape))))
+            base = _mean_over_references(op, at, weights)
+        seed = seed_of(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
+        requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
+        own = [path.concepts.layer] if concepts else []
+        watched = {*requested, *own}
+        steps, pull = method.plan(op, calls, watched) if isinstance(method, Planned) else (calls, method.pull)
+        kept = layers_walked(requested, calls, steps, named=path.layers != "all")
+        check_names(selection.lowered, {attributions_name(name) for name in kept})
+        check_group_names(target, kept)
+        layers_walked(own, calls, steps, named=True)
+
+        def walk_from(output: str, multiplier: Carried) -> dict[str, Any]:
+            report = partial(canvas.progress, "walking back")
+            return walk(op, steps, output, multiplier, pull, lambda i: report(i, len(steps)), {*kept, *own})
+
+        def explained(arriving: Mapping[str, Any]) -> list[Explained]:
+            leaves = target.leaves
+            return [Explained(s, at_x.at(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in leaves]
+
+        arriving = walk_from(target.output, seed.multiplier)
+        layers = {
+            n: Explained(Leaf(n, n), at_x.at(n), arriving[n], at_r.at(n) if at_r else None)
+            for n in (*kept, *own)
+        }
+        if concepts is not None:
+            outputs, masked = emit_channels(op, method, concepts, layers[own[0]], weights)
+            zeros = {
+                t: np.zeros((1,) * at_x.at(t).rank, seed.explained.dtype.numpy()) for t in target.tensors
+            }
+            nothing = {t: op.row_constant(array) for t, array in zeros.items()}
+            reached = explained(nothing | walk_from(own[0], masked))
+            op.graph.outputs.extend([*outputs, *emit_heatmaps(op, method, concepts, reached, weights)])
+        emit_outputs(
+            op, method, explained(arriving), [layers[n] for n in kept], seed, references, target.players
+        )
+
+
+WALK = Walk()
+
+
+def _referenced(method: Method) -> Collection[str]:
+    """Return names for which references are given."""
+    return method.reference_set if isinstance(method.reference_set, Mapping) else ()
+
+
+def _foremost(lowered: Lowered, layers: Sequence[str]) -> list[str]:
+    """Return the layers that depend on no other one."""
+    behind = {name: reach_forward(lowered.model.graph, [name]) - {name} for name in layers}
+    return [name for name in layers if not any(name in others for others in behind.values())]
+
+
+def _at_references(at_x: Environment, references: ReferenceSet, path: Path) -> MovedEnvironment:
+    op = at_x.op
+    op.scope = "reference"
+    if references.is_open:
+        dtypes = {name: ir.DataType.from_numpy(array.dtype) for name, array in references.arrays.items()}
+        op.weights["K"] = open_weights(op, WEIGHTS, "K", next(iter(dtypes.values())))
+        rows = {
+            name: open_rows(op, references_name(name), array.shape[1:], "K", dtypes[name])
+            for name, array in references.arrays.items()
+        }
+    else:
+        rows = {name: along(op, array, "K") for name, array in references.arrays.items()}
+    return MovedEnvironment(at_x, "reference", rows, path.dependent)
+
+
+def _onto_paths(
+    at_x: Environment,
+    at_r: MovedEnvironment | None,
+    selection: Selection,
+    references: ReferenceSet | None,
+    calls: list[Call],
+) -> tuple[dict[str, Tensor | None], list[Call]]:
+    """Return where the paths to x start, by tensor; and the calls at their points.
+
+    The calls change where the method walks on paths.
+    """
+    method, target = selection.method, selection.target
+    starts = {name: at_r.at(name) if at_r else None for name in target.tensors}
+    if not isinstance(method, OnPaths):
+        return starts, calls
+    at_x.op.scope = "point"
+    weights = references.weights if references else None
+    points = {
+        s.tensor: method.point(at_x.op, s.name, at_x.at(s.tensor), starts[s.tensor], weights)
+        for s in target.leaves
+    }
+    there = {name: point.at for name, point in points.items()}
+    moved_to = MovedEnvironment(at_x, "point", there, selection.part.dependent)
+    moved = [replace(call, x=moved_to.evaluate(call)) for call in calls]
+    return {name: point.start for name, point in points.items()}, moved
+
+
+def _mean_over_references(op: Ops, y: Tensor, weights: np.ndarray | None) -> Tensor:
+    """Return the mean in float64: in float32 a sum of thousands of large outputs loses their differences."""
+    wide = y if y.dtype == ir.DataType.DOUBLE else op.Cast(y, to=int(ir.DataType.DOUBLE))
+    return mean(op, wide, "K", weights)

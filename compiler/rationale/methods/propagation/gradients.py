@@ -1,0 +1,294 @@
+"""The gradient family: the gradient at x, at noisy copies of it, or on paths from references to it.
+
+The pullback is the same for all of them; only the point differs at which rules are called.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rationale.errors import InvalidOptionError
+from rationale.graph.ops import Ops, along, mean, rows_along
+from rationale.graph.tensor import Tensor
+from rationale.methods.engine import Engine, Gap, References
+from rationale.methods.environment import Call
+from rationale.methods.propagation.backward import Point, pull_back
+from rationale.methods.propagation.engine import WALK
+from rationale.references.reference_set import Baseline
+from rationale.schema.request import whole_number
+
+Sigma = npt.ArrayLike | Mapping[str, npt.ArrayLike]
+MAX_STEPS, MAX_SAMPLES = 1000, 100_000
+
+
+def path_quadrature(steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return points α in (0, 1) and weights that sum to 1: Gauss–Legendre, exact to degree 2·steps − 1."""
+    nodes, weights = np.polynomial.legendre.leggauss(steps)
+    return (nodes + 1) / 2, weights / weights.sum()
+
+
+class _Derivative:
+    """The plain pullback, at x or at the points to which `point` moved the rules."""
+
+    engine: ClassVar[Engine] = WALK
+    reference_weights: ClassVar[None] = None
+
+    def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
+        return pull_back(call.x, call, m)
+
+
+@dataclass(frozen=True)
+class Gradient(_Derivative):
+    """The signed gradient dy/dx of the target, or x·dy/dx with `times_input`.
+
+    Simonyan et al., "Deep Inside Convolutional Networks", 2014 (there as an absolute value);
+    Shrikumar et al., "Not Just a Black Box", 2016 for the product.
+    Neither adds up to the output, so the graph has no base value and no completeness gap.
+    """
+
+    times_input: bool = False
+
+    name: ClassVar[str] = "gradient"
+    has_base_value: ClassVar[bool] = False
+    gap: ClassVar[Gap | None] = None
+    reference_set: ClassVar[None] = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"times_input": self.times_input}
+
+    def attribute(
+        self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        return op.Mul(m, x) if self.times_input else op.expand(m, x.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class IntegratedGradients(_Derivative):
+    """(x − r)·∫ f'(r + α(x − r)) dα from 0 to 1, by the Gauss–Legendre rule; the mean over references.
+
+    Sundararajan et al., "Axiomatic Attribution for Deep Networks", 2017, equation 1. The integral adds up
+    to f(x) − f(r) exactly, so the completeness gap is the error of the rule.
+
+    Args:
+        references: a number, which stands for one reference row that holds it everywhere; or as for
+            DeepShap, [K, *shape of the input].
+        steps: S, the points of the rule. A row costs K·S rows of the model.
+        standard_error: as for DeepShap; K > 1.
+
+    Raises:
+        InvalidOptionError: steps outside of 1 to 1000.
+    """
+
+    references: References = 0
+    steps: int = 50
+    standard_error: bool = False
+
+    name: ClassVar[str] = "integrated-gradients"
+    has_base_value: ClassVar[bool] = True
+    gap: ClassVar[Gap | None] = Gap.QUADRATURE
+    averages: ClassVar[str] = "K"
+    each_reference: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        whole_number("steps", self.steps, 1, MAX_STEPS)
+
+    @property
+    def reference_set(self) -> References:
+        return _baseline(self.references) or self.references
+
+    @property
+    def points(self) -> int:
+        return self.steps
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"steps": int(self.steps), "standard_error": self.standard_error}
+
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+        assert r is not None
+        alphas, _ = path_quadrature(self.steps)
+        return Point(_between(op, r, x, alphas), r)
+
+    def attribute(
+        self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        return mean(op, self.spread(op, m, x, r), "K", weights)
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        _, over_path = path_quadrature(self.steps)
+        return op.Mul(mean(op, m, "S", over_path), op.Sub(x, r))
+
+
+@dataclass(frozen=True, eq=False)
+class ExpectedGradients(_Derivative):
+    """The mean of (x − r)·f'(r + α(x − r)) over references r and α in (0, 1), drawn when the graph is made.
+
+    Erion et al., "Improving performance of deep learning models with axiomatic attribution priors and
+    expected gradients", 2021, equation 3; SHAP's GradientExplainer, captum's GradientShap. The expectation
+    adds up to f(x) − mean f(r) over all references, so the completeness gap is the error of the draws.
+
+    Args:
+        references: as for DeepShap.
+        samples: S, the pairs (r, α) that are drawn, each with replacement. A row costs S rows of the model.
+        seed: of the draws: the same seed makes the same graph.
+        standard_error: whether the graph also returns that of each attribution.
+
+    Raises:
+        InvalidOptionError: samples outside of 2 to 100,000, or a negative seed.
+    """
+
+    references: References
+    samples: int = 200
+    seed: int = 0
+    standard_error: bool = False
+
+    name: ClassVar[str] = "expected-gradients"
+    has_base_value: ClassVar[bool] = True
+    gap: ClassVar[Gap | None] = Gap.SAMPLING
+    averages: ClassVar[str] = "S"
+    each_reference: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        whole_number("samples", self.samples, 2, MAX_SAMPLES)
+        whole_number("seed", self.seed, 0)
+
+    @property
+    def reference_set(self) -> References:
+        return self.references
+
+    @property
+    def points(self) -> int:
+        return self.samples
+
+    @property
+    def options(self) -> dict[str, Any]:
+        draws = {"samples": int(self.samples), "seed": int(self.seed)}
+        return {**draws, "standard_error": self.standard_error}
+
+    def pairs(self, count: int, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Draw [S] indices of the references and [S] values of α."""
+        random = np.random.default_rng(self.seed)
+        return random.choice(count, self.samples, p=weights), random.random(self.samples)
+
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+        assert r is not None
+        rows = rows_along(op, r)
+        indices, alphas = self.pairs(len(rows), weights)
+        start = along(op, rows[indices], "S")
+        return Point(_between(op, start, x, alphas), start)
+
+    def attribute(
+        self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        return mean(op, self.spread(op, m, x, r), "S")
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        return op.Mul(m, op.Sub(x, r))
+
+
+@dataclass(frozen=True, eq=False)
+class SmoothGrad(_Derivative):
+    """The mean of the signed gradient over copies of x with normal noise, drawn when the graph is made.
+
+    Smilkov et al., "SmoothGrad: removing noise by adding noise", 2017. Like the gradient it adds up to
+    nothing.
+
+    Args:
+        samples: S, the noisy copies. A row costs S rows of the model.
+        sigma: the noise's standard deviation in the input's own units (not, as in the paper, a share of
+            the range of one image): a number, an array that broadcasts to a row of the input, such as one
+            number per feature, or a mapping from input name to either.
+        seed: of the noise: the same seed makes the same graph.
+        standard_error: whether the graph also returns that of each attribution.
+
+    Raises:
+        InvalidOptionError: samples outside of 2 to 100,000, a negative seed, a sigma that is not positive.
+    """
+
+    samples: int
+    sigma: Sigma
+    seed: int = 0
+    standard_error: bool = False
+
+    name: ClassVar[str] = "smoothgrad"
+    has_base_value: ClassVar[bool] = False
+    gap: ClassVar[Gap | None] = None
+    averages: ClassVar[str] = "S"
+    each_reference: ClassVar[bool] = False
+    reference_set: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        whole_number("samples", self.samples, 2, MAX_SAMPLES)
+        whole_number("seed", self.seed, 0)
+        for sigma in self.sigma.values() if isinstance(self.sigma, Mapping) else [self.sigma]:
+            _check_sigma(sigma)
+
+    @property
+    def points(self) -> int:
+        return self.samples
+
+    @property
+    def options(self) -> dict[str, Any]:
+        plain = (
+            {name: np.asarray(sigma).tolist() for name, sigma in self.sigma.items()}
+            if isinstance(self.sigma, Mapping)
+            else np.asarray(self.sigma).tolist()
+        )
+        known = {"samples": int(self.samples), "sigma": plain, "seed": int(self.seed)}
+        return {**known, "standard_error": self.standard_error}
+
+    def noise(self, name: str, row: Sequence[int]) -> np.ndarray:
+        """Draw the noise of one input: [S, *row]; it does not depend on which other inputs are explained.
+
+        Raises:
+            InvalidOptionError: no sigma for that input, or one that does not fit a row.
+        """
+        if isinstance(self.sigma, Mapping) and name not in self.sigma:
+            raise InvalidOptionError(f"sigma has no entry for input {name!r}: {sorted(self.sigma)}.")
+        sigma = np.asarray(self.sigma[name] if isinstance(self.sigma, Mapping) else self.sigma, np.float64)
+        if sigma.ndim > len(row) or any(
+            s not in (1, n) for s, n in zip(sigma.shape[::-1], row[::-1], strict=False)
+        ):
+            raise InvalidOptionError(
+                f"sigma of shape {list(sigma.shape)} does not broadcast to a row of {name!r}, {list(row)}."
+            )
+        random = np.random.default_rng([self.seed, zlib.crc32(name.encode())])
+        return np.asarray(random.standard_normal((self.samples, *row)) * sigma)
+
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+        noise = self.noise(name, x.shape[1:]).astype(x.dtype.numpy())
+        return Point(op.Add(x, along(op, noise, "S")), None)
+
+    def attribute(
+        self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        return op.expand(mean(op, m, "S"), x.shape)
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        return m
+
+
+def _baseline(references: object) -> Baseline | None:
+    """Return the row that a number stands for; None for anything else."""
+    number = isinstance(references, int | float | np.number) and not isinstance(references, bool)
+    return Baseline(float(np.asarray(references))) if number else None
+
+
+def _between(op: Ops, start: Tensor, x: Tensor, alphas: np.ndarray) -> Tensor:
+    """Return start + α(x − start), varying over S. In this form nothing of the size K·S is a constant."""
+    shaped = alphas.astype(x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
+    return op.Add(op.Mul(op.Sub(x, start), along(op, shaped, "S")), start)
+
+
+def _check_sigma(sigma: npt.ArrayLike) -> None:
+    try:
+        array = np.asarray(sigma, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidOptionError(f"sigma {sigma!r}: give numbers in the input's units.") from error
+    if array.size == 0 or not (np.isfinite(array).all() and (array >= 0).all() and array.any()):
+        raise InvalidOptionError(f"sigma {sigma!r} must be finite, not negative, and not zero throughout.")

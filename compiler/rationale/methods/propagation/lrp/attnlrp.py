@@ -1,0 +1,124 @@
+"""Layer-wise relevance propagation for transformers: AttnLRP and CP-LRP.
+
+Achtibat et al., "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers", 2024 (arXiv
+2402.05602); Ali et al., "XAI for Transformers: Better Explanations through Conservative Propagation", 2022.
+Both are `Lrp`'s walk with the ε-rule for every layer, and
+
+    softmax           R_i = z_i·(R_i − p_i·Σ R_j); CP-LRP: none, attention weights are constants
+    product           half of the relevance to each of two that vary; ε stands beside 2z where it sums
+    gate f(g)·u       half to each, as of any product; CP-LRP: all to u, f(g) is a constant
+    normalisation     its deviation is a constant; mean, scale and offset by the ε-rule
+    activation        R unchanged
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.ops import Ops
+from rationale.methods.engine import Gap
+from rationale.methods.environment import Call
+from rationale.methods.propagation.backward import Pull
+from rationale.methods.propagation.lrp.attention import (
+    activations,
+    conditions,
+    detach,
+    deviations,
+    free_names,
+    gates,
+    reaching,
+    refusal,
+    shares,
+)
+from rationale.methods.propagation.lrp.layers import Layer, is_linear, is_product, join
+from rationale.methods.propagation.lrp.lrp import Propagated, Propagation
+from rationale.methods.propagation.lrp.modified import Bounds
+from rationale.methods.propagation.lrp.rules import STABILISER, Epsilon, Zero
+from rationale.rules.rule import Kind, Trait
+
+
+@dataclass(frozen=True)
+class AttnLrp(Propagated):
+    """Relevance of the inputs for an output of a transformer, through its attention.
+
+    Args:
+        epsilon: what is added to denominators, with their sign; it absorbs relevance where they are small.
+
+    Raises:
+        InvalidOptionError: an epsilon that is no number of at least 0.
+    """
+
+    epsilon: float = STABILISER
+
+    name: ClassVar[str] = "attnlrp"
+    gap: ClassVar[Gap | None] = Gap.ABSORBED
+
+    def __post_init__(self) -> None:
+        Epsilon(self.epsilon)  # refuses it
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"epsilon": self.epsilon}
+
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+        calls = conditions(calls)
+        read = self.read(activations(detach(calls, deviations(calls))))
+        _demand_rules(read)
+        joined, layers = join(op, read)
+        epsilons = _stabilisers(joined, layers, self.epsilon)
+        rules = {name: Epsilon(epsilon) for name, epsilon in epsilons.items()}
+        return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None)).pull
+
+    def read(self, calls: Sequence[Call]) -> Sequence[Call]:
+        """Return the calls by which relevance is handed back."""
+        return calls
+
+
+@dataclass(frozen=True)
+class CpLrp(AttnLrp):
+    """The same with attention weights and gates held constant: no relevance takes its way through them."""
+
+    name: ClassVar[str] = "cplrp"
+
+    def read(self, calls: Sequence[Call]) -> Sequence[Call]:
+        detached = detach(detach(calls, shares(calls)), gates(calls))
+        left = reaching([c for c in detached if Trait.SHARING not in c.rule.traits], calls[-1].outputs)
+        _demand_reached(calls, left)
+        return left
+
+
+def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
+    """Return ε by the output of layers with weights, normalisations that add an offset, and sums.
+
+    The sums are products that sum. For these y + ε/2, and halves, are 2y + ε for both.
+    """
+    found = {name: epsilon for name, layer in layers.items() if layer.weights is not None}
+    for call in calls:
+        name, traits = call.outputs[0], call.rule.traits
+        if Trait.CENTRING in traits:
+            found[name] = epsilon
+        elif name not in layers and Trait.PRODUCT in traits and not is_product(call):
+            found[name] = epsilon / sum(call.varying)
+    return found
+
+
+def _demand_rules(calls: Sequence[Call]) -> None:
+    """Raise UnsupportedModelError, with every operator that is not linear and has no rule of its own."""
+    missing = [
+        call
+        for call in calls
+        if call.rule.kind is Kind.LOCAL and not is_linear(call) and not call.rule.has_relevance
+    ]
+    if missing:
+        raise refusal("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
+
+
+def _demand_reached(calls: Sequence[Call], left: Sequence[Call]) -> None:
+    """Raise UnsupportedModelError for an explained input that reaches the output by constants alone."""
+    lost = sorted(free_names(calls) - free_names(left))
+    if lost:
+        raise UnsupportedModelError(
+            f"CP-LRP hands nothing through a Softmax or a gate, and {', '.join(map(repr, lost))} reaches the "
+            "explained output through these alone. Explain the tensor before them (--output), or use AttnLRP."
+        )

@@ -1,0 +1,236 @@
+"""Layers as relevance sees them: normalisations, factors and offsets are part of the layer beside them.
+
+A convolution and the BatchNormalization behind it are one linear map: rules that take signs apart must see
+its weights. Nothing changes in the model itself; the walk reads a joined call in place of the two.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.methods.environment import At, Call
+from rationale.rules.rule import Kind, Trait, Weights
+
+
+@dataclass(frozen=True)
+class Layer:
+    """y = linear(x, W) + b.
+
+    Attributes:
+        call: its rule computes the linear part.
+        weights: None where the operator's own weights are equal and positive, as an average's are.
+        joined: whether `weights` are not the call's own.
+        nonnegative: whether x is known not to be negative, which spares half of the rules that take signs
+            apart. Nothing depends on it.
+    """
+
+    call: Call
+    weights: Weights | None
+    joined: bool = False
+    nonnegative: bool = False
+
+    @property
+    def x(self) -> Tensor:
+        return self.call.x.first
+
+    @property
+    def bias(self) -> Tensor | None:
+        return None if self.weights is None else self.weights.bias
+
+    def linear(self, op: Ops, x: Tensor, weight: Tensor | None) -> At:
+        """Call the linear part with another input and other weights."""
+        own = self.call.x.inputs[1:]
+        if self.weights is None:
+            return self.call.at(op, [x, *own])
+        call = replace(self.call, attributes={**self.call.attributes, **self.weights.attributes})
+        return call.at(op, [x, weight, *(None for _ in own[1:])])
+
+
+@dataclass(frozen=True)
+class Affine:
+    """y = factor·x + offset, element by element, the same for every row."""
+
+    factor: Tensor
+    offset: Tensor
+
+
+def is_linear(call: Call) -> bool:
+    """Tell whether it is linear in what varies, if one input does; in each of them, if several do."""
+    if call.rule.kind is Kind.BILINEAR:
+        return True
+    return Trait.LINEAR_IN_FIRST in call.rule.traits and not any(call.varying[1:])
+
+
+def is_plain(call: Call) -> bool:
+    """Tell whether it moves its one varying input, or is an affine map of it element by element."""
+    traits = {Trait.MOVING, Trait.ELEMENTWISE} & call.rule.traits
+    return bool(traits) and is_linear(call) and sum(call.varying) == 1 and len(call.outputs) == 1
+
+
+def is_product(call: Call) -> bool:
+    """Tell whether it multiplies or divides element by element: nothing is summed."""
+    return {Trait.PRODUCT, Trait.ELEMENTWISE} <= call.rule.traits
+
+
+def sums(calls: Sequence[Call]) -> list[Call]:
+    """Return the linear operators in which values meet: sums, averages, products that sum, offsets."""
+    return [c for c in calls if is_linear(c) and Trait.MOVING not in c.rule.traits and not is_product(c)]
+
+
+def preparations(calls: Sequence[Call]) -> list[Call]:
+    """Return the affine maps that an input passes before anything else, such as (x − mean)/deviation."""
+    inputs = {name for call in calls for name in call.inputs} - {n for c in calls for n in c.outputs}
+    found = []
+    for call in calls:
+        name = call.inputs[call.varying.index(True)]
+        if name in inputs and is_plain(call):
+            inputs.update(call.outputs)
+            if Trait.ELEMENTWISE in call.rule.traits and Trait.NORMALISING not in call.rule.traits:
+                found.append(call)
+    return found
+
+
+def as_layer(op: Ops, call: Call) -> Layer | None:
+    """Return a call with weights that one can take apart, or an average, as a layer; None for any other."""
+    if not call.varying[0] or any(call.varying[1:]):
+        return None
+    if Trait.AVERAGING in call.rule.traits:
+        return Layer(call, None)
+    if call.rule.layer_form is None:
+        return None
+    weight, bias = (*call.x.inputs[1:], None)[:2]
+    assert weight is not None
+    op.scope = f"weights/{call.name}"
+    weights = call.rule.layer_form(op, weight, bias, **call.attributes)
+    return None if weights is None or weight.rows else Layer(call, weights)
+
+
+def join(op: Ops, calls: Sequence[Call]) -> tuple[list[Call], dict[str, Layer]]:
+    """Join each affine map to the layer next to it; return the calls, and all layers by their output."""
+    readers = Counter(name for call in calls for name in call.sources)
+    layers: dict[str, Layer] = {}
+    joined: list[Call] = []
+    for call in calls:
+        before = _sole_source(call, layers, readers)
+        layer = as_layer(op, call)
+        if layer is None and before is not None:
+            layer = _behind(op, before, call)
+            if layer is not None:
+                old = before.call.outputs[0]
+                del layers[old]
+                joined = [c for c in joined if c is not before.call]
+        if layer is not None:
+            layers[layer.call.outputs[0]] = layer
+        joined.append(call if layer is None else layer.call)
+    joined, layers = _join_forward(op, joined, layers, readers)
+    return joined, _mark(joined, layers)
+
+
+def _mark(calls: Sequence[Call], layers: dict[str, Layer]) -> dict[str, Layer]:
+    """Return the layers, with what is known of their inputs' signs."""
+    known: set[str | None] = set()
+    for call in calls:
+        if Trait.NONNEGATIVE in call.rule.traits or (_keeps_signs(call) and known.issuperset(call.sources)):
+            known.update(call.outputs)
+    return {n: replace(layer, nonnegative=layer.call.inputs[0] in known) for n, layer in layers.items()}
+
+
+def _keeps_signs(call: Call) -> bool:
+    """Tell whether y ≥ 0 where all of its inputs are: it selects, averages, or moves nothing but them."""
+    if Trait.MOVING in call.rule.traits:
+        constants = zip(call.x.inputs, call.varying, strict=True)
+        return not any(
+            x is not None and x.dtype.is_floating_point() for x, varying in constants if not varying
+        )
+    return call.rule.kind is Kind.SELECTION or Trait.AVERAGING in call.rule.traits
+
+
+def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str]) -> Layer | None:
+    """Return the layer whose output this call reads, if nothing else does."""
+    if len(call.sources) != 1 or readers[call.sources[0]] != 1:
+        return None
+    layer = layers.get(call.sources[0])
+    return layer if layer is not None and layer.weights is not None else None
+
+
+def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
+    """Return the affine map of an elementwise call, by its rule at 0 and the pullback of 1, or None.
+
+    Args:
+        axis: where the channels lie; the factor must be one number for each.
+    """
+    i = call.varying.index(True)
+    x = call.x.inputs[i]
+    if x is None or Trait.ELEMENTWISE not in call.rule.traits or not is_linear(call):
+        return None
+    if call.x.y.shape != x.shape or sum(call.varying) != 1:
+        return None
+    if Trait.NORMALISING in call.rule.traits and axis % x.rank != 1:
+        return None
+    shape = [n if i == axis % x.rank else 1 for i, n in enumerate(x.shape)]
+    op.scope = f"weights/{call.name}"
+    zeros, ones = (op.row_constant(np.full(shape, v, x.dtype.numpy())) for v in (0, 1))
+    at_zero = call.at(op, [zeros if j == i else v for j, v in enumerate(call.x.inputs)])
+    factor, offset = at_zero.pullback(i)(ones), at_zero.y
+    if factor.shape != tuple(shape) or factor.batch_axes or offset.batch_axes:
+        return None
+    return Affine(_plain(op, factor), _plain(op, offset))
+
+
+def _plain(op: Ops, x: Tensor) -> Tensor:
+    """Return a row that is the same for all, as a weight [1, …]."""
+    return replace(op.flat(x), rows=False)
+
+
+def _behind(op: Ops, layer: Layer, call: Call) -> Layer | None:
+    """Return the layer with the affine map that reads it: W·f, b·f + g."""
+    weights = layer.weights
+    assert weights is not None
+    affine = _affine(op, call, weights.axis)
+    if affine is None or weights.outputs is None:
+        return None
+    weight = op.Mul(weights.weight, op.Reshape(affine.factor, list(weights.outputs)))
+    bias = affine.offset
+    if weights.bias is not None:
+        bias = op.Add(op.Mul(weights.bias, affine.factor), bias)
+    at = replace(layer.call.x, outputs=call.x.outputs)
+    joined = replace(layer.call, outputs=call.outputs, x=at)
+    return Layer(joined, replace(weights, weight=weight, bias=bias), joined=True)
+
+
+def _join_forward(
+    op: Ops, calls: Sequence[Call], layers: dict[str, Layer], readers: Counter[str]
+) -> tuple[list[Call], dict[str, Layer]]:
+    """Join what no layer before took to the one behind: linear(f·x + g) + b."""
+    behind = {layer.call.inputs[0]: layer for layer in layers.values() if layer.weights is not None}
+    kept = list(calls)
+    for call in calls:
+        layer = behind.get(call.outputs[0])
+        if Trait.NORMALISING not in call.rule.traits or layer is None or readers[call.outputs[0]] != 1:
+            continue
+        joined = _before(op, call, layer)
+        if joined is not None:
+            kept = [joined.call if c is layer.call else c for c in kept if c is not call]
+            layers[joined.call.outputs[0]] = joined
+    return kept, layers
+
+
+def _before(op: Ops, call: Call, layer: Layer) -> Layer | None:
+    """Return the layer with the affine map before it: W·f, and a bias from the offset's way through it."""
+    weights = layer.weights
+    assert weights is not None
+    affine = _affine(op, call, weights.axis)
+    if affine is None or weights.inputs is None or call.x.inputs[0] is None:
+        return None
+    weight = op.Mul(weights.weight, op.Reshape(affine.factor, list(weights.inputs)))
+    offset = op.expand(replace(affine.offset, rows=True), layer.x.shape)
+    bias = _plain(op, layer.linear(op, offset, weights.weight).y)
+    if weights.bias is not None:
+        bias = op.Add(bias, weights.bias)
+    at = replace(layer.call.x, inputs=(call.x.inputs[0], *layer.call.x.inputs[1:]))
+    joined = replace(layer.call, inputs=(call.inputs[0], *layer.call.inputs[1:]), x=at)
+    return Layer(joined, replace(weights, weight=weight, bias=bias), joined=True)

@@ -1,0 +1,268 @@
+"""Layer-wise relevance propagation.
+
+Bach et al., 2015; Montavon et al., 2019 (see `lrp.rules`). The walk starts with the output's own value: with
+m = 1, since relevance is m times the value. What is carried is the multiplier m wherever R = m·x says all,
+so that ReLUs and sums need no denominator, and R itself where x may vanish while its relevance does not.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.methods.engine import Engine, Gap
+from rationale.methods.environment import Call
+from rationale.methods.propagation.backward import Carried, Pull, Relevance, pull_back
+from rationale.methods.propagation.engine import WALK
+from rationale.methods.propagation.lrp.attention import activations, conditions, refusal
+from rationale.methods.propagation.lrp.composite_file import read_composite
+from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
+from rationale.methods.propagation.lrp.layers import Layer, is_linear, is_product, join
+from rationale.methods.propagation.lrp.modified import Bounds, hand_back, multiplier, relevance_of
+from rationale.methods.propagation.lrp.registry import check_rule, origins
+from rationale.methods.propagation.lrp.rules import (
+    Bound,
+    DeconvRelu,
+    Epsilon,
+    GuidedRelu,
+    Pass,
+    RelevanceRule,
+    Taylor,
+    Zero,
+    check_bounds,
+)
+from rationale.rules.rule import Kind, Trait
+from rationale.schema.manifest import Extension
+
+
+class Propagated:
+    """What methods have in common that hand back relevance, layer by layer."""
+
+    engine: ClassVar[Engine] = WALK
+    has_base_value: ClassVar[bool] = False
+    explains_scores: ClassVar[bool] = True
+    reference_set: ClassVar[None] = None
+    reference_weights: ClassVar[None] = None
+
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
+        raise NotImplementedError("relevance is propagated by layers: see `plan`")
+
+    def attribute(
+        self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        return relevance_of(op, m, x)
+
+
+@dataclass(frozen=True, eq=False)
+class Lrp(Propagated):
+    """Relevance of the inputs for an output, by rules chosen for each operator.
+
+    Args:
+        composite: the preset that `rules` refine: EpsilonPlus, EpsilonAlpha2Beta1, EpsilonPlusFlat,
+            EpsilonAlpha2Beta1Flat, EpsilonGammaBox or ExcitationBackprop. GuidedBackprop and Deconvnet are
+            gradients with other ReLUs: they take no rules, and their attributions promise no sum. `from_toml`
+            reads a file of your own.
+        rules: pairs of selector and rule, such as ("Conv", Gamma(0.25)), ("name:head.*", Epsilon(0.1)) or
+            ("first", ZBox()); the last match wins. See `lrp.composites`.
+        low, high: bounds of the model's input for ZBox: numbers, or arrays that broadcast to it.
+
+    Raises:
+        InvalidOptionError: a composite, selector or rule that is not known, or bounds that are none.
+    """
+
+    composite: str = "EpsilonPlus"
+    rules: Sequence[Choice] = ()
+    low: Bound = None
+    high: Bound = None
+
+    name: ClassVar[str] = "lrp"
+
+    def __post_init__(self) -> None:
+        if self.composite not in COMPOSITES:
+            raise InvalidOptionError(
+                f"composite {self.composite!r} is not known; there are {', '.join(COMPOSITES)}."
+            )
+        if COMPOSITES[self.composite].is_gradient and self.rules:
+            raise InvalidOptionError(f"composite {self.composite} takes no rules: it is a gradient.")
+        if not isinstance(self.rules, Sequence):
+            raise InvalidOptionError(f"rules must be a list of selectors and rules, not {self.rules!r}.")
+        for choice in self.rules:
+            if not isinstance(choice, tuple | list) or len(choice) != 2:
+                raise InvalidOptionError(f"rules are pairs of a selector and a rule, not {choice!r}.")
+            parse_selector(choice[0])
+            check_rule(choice[1])
+        check_bounds("Lrp", self.low, self.high)
+
+    @classmethod
+    def from_toml(
+        cls, path: str | Path, rules: Sequence[Choice] = (), low: Bound = None, high: Bound = None
+    ) -> "Lrp":
+        """Read the composite in a file, whose form docs/methods.md shows.
+
+        Args:
+            rules: follow those of the file, so that they win.
+            low, high: in place of the file's.
+
+        Raises:
+            InvalidOptionError: the file, the key, and what may stand there.
+        """
+        read = read_composite(Path(path))
+        bounds = {k: v for k, v in (("low", low), ("high", high)) if v is not None}
+        try:
+            return cls(**{**read, **bounds, "rules": (*read["rules"], *rules)})
+        except InvalidOptionError as error:
+            raise InvalidOptionError(f"{path}: {error}") from error
+
+    @property
+    def gap(self) -> Gap | None:
+        return None if COMPOSITES[self.composite].is_gradient else Gap.ABSORBED
+
+    @property
+    def options(self) -> dict[str, Any]:
+        bounds = {
+            k: np.asarray(v).tolist() for k, v in (("low", self.low), ("high", self.high)) if v is not None
+        }
+        rules = [[selector, str(rule)] for selector, rule in self.rules]
+        return {"composite": self.composite, "rules": rules, **bounds}
+
+    @property
+    def extensions(self) -> tuple[Extension, ...]:
+        return origins(rule for _, rule in self.rules)
+
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+        composite = COMPOSITES[self.composite]
+        joined, layers = (calls, {}) if composite.is_gradient else join(op, activations(conditions(calls)))
+        rules = assign(joined, layers, composite, self.rules)
+        rest = Taylor() if composite.is_gradient else Zero()
+        if not composite.is_gradient:
+            _demand_rules(joined, rules)
+        return joined, Propagation(layers, rules, rest, Bounds(joined, self.low, self.high)).pull
+
+    def attribute(
+        self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
+    ) -> Tensor:
+        if COMPOSITES[self.composite].is_gradient:
+            return op.expand(multiplier(op, m, x, Taylor()), x.shape)
+        return super().attribute(op, m, x, r, weights)
+
+
+def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
+    """Raise UnsupportedModelError, with every operator for which LRP has no rule and none was chosen."""
+    missing = [
+        call
+        for call in calls
+        if call.rule.kind is Kind.LOCAL
+        and not is_linear(call)
+        and Trait.CONSERVING not in call.rule.traits
+        and call.outputs[0] not in rules
+    ]
+    if missing:
+        types = sorted({call.rule.op_type for call in missing})
+        passing = [t for t in types if all(takes(Pass(), c, None) for c in missing if c.rule.op_type == t)]
+        expanded, passed = (
+            " ".join(f"--rule {t}={r}" for t in g) for g, r in ((types, "taylor"), (passing, "pass"))
+        )
+        advice = f"Take attnlrp for attention and normalisations, or first-order expansions ({expanded})"
+        advice += f", or hand relevance on unchanged ({passed})." if passing else "."
+        raise refusal("LRP", missing, calls, advice)
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """How relevance leaves each operator; rules and layers by an operator's first output.
+
+    Attributes:
+        rest: the rule of operators for which none was chosen.
+    """
+
+    layers: Mapping[str, Layer]
+    rules: Mapping[str, RelevanceRule]
+    rest: RelevanceRule
+    bounds: Bounds
+
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+        rule = self.rules.get(call.outputs[0], self.rest)
+        layer = self.layers.get(call.outputs[0])
+        if isinstance(rule, Pass):
+            return _passed(op, call, m)
+        if isinstance(rule, Taylor):
+            return pull_back(call.x, call, m if isinstance(m, tuple) else multiplier(op, m, call.x.y, rule))
+        if isinstance(rule, GuidedRelu):
+            return pull_back(call.x, call, op.Max(m, 0.0))
+        if isinstance(rule, DeconvRelu):
+            return [op.Max(m, 0.0)]
+        if layer is not None:
+            others = [None for _ in call.inputs[1:]]
+            return [hand_back(op, rule, layer, m, self.bounds), *others]
+        return _PULL[Kind.BILINEAR if is_linear(call) else call.rule.kind](op, call, m, rule)
+
+
+def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
+    """Hand R back unchanged, in equal shares to the inputs that vary."""
+    relevance = relevance_of(op, m, call.x.y)
+    count = sum(call.varying)
+    share = Relevance(relevance if count == 1 else op.Mul(relevance, 1 / count))
+    return [share if varying else None for varying in call.varying]
+
+
+def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+    """Take the multiplier or relevance of values that were only moved back to where they came from."""
+    parts = m if isinstance(m, tuple) else (m,)
+    if not any(isinstance(part, Relevance) for part in parts):
+        return pull_back(call.x, call, m)
+    pairs = zip(parts, call.x.outputs, strict=True)
+    tensors = tuple(relevance_of(op, part, y) for part, y in pairs)
+    leaving = pull_back(call.x, call, tensors if len(tensors) > 1 else tensors[0])
+    return [None if r is None else Relevance(r) for r in leaving]
+
+
+def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
+    """Hand back through a linear operator without weights to modify.
+
+    A product of two that vary gives each one half.
+    """
+    if Trait.MOVING in call.rule.traits:
+        return _moved(op, call, m)
+    if isinstance(m, Relevance) and is_product(call) and not isinstance(rule, Epsilon):
+        return _passed(op, call, m)
+    m = multiplier(op, m, call.x.y, rule)
+    if sum(call.varying) == 1:
+        return pull_back(call.x, call, m)
+    pairs = zip(call.x.inputs, call.varying, strict=True)
+    halves = [op.Mul(x, 0.5) if varying else x for x, varying in pairs]
+    return pull_back(call.at(op, halves), call, m)
+
+
+def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
+    """Hand R back unchanged: the multiplier times f(x)/x.
+
+    That is f'(x) where f is homogeneous; else R itself is handed back.
+    """
+    if any(call.varying[1:]):
+        raise UnsupportedModelError("a parameter of it depends on what is explained")
+    if isinstance(m, Relevance) or Trait.HOMOGENEOUS not in call.rule.traits:
+        return _passed(op, call, m)
+    return pull_back(call.x, call, m)
+
+
+def _local(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
+    """Hand back by the operator's own rule."""
+    form, at = call.rule.relevance_form, call.x
+    m = multiplier(op, m, at.y, rule)
+    if form is None:
+        return pull_back(at, call, m)
+    leaving = form(op, m, list(at.inputs), at.y, **call.attributes)
+    return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
+
+
+_PULL: dict[Kind, Callable[[Ops, Call, Any, RelevanceRule], Sequence[Carried | None]]] = {
+    Kind.BILINEAR: _linear,
+    Kind.POINTWISE: _pointwise,
+    Kind.SELECTION: lambda op, call, m, _: _moved(op, call, m),  # to the winner
+    Kind.LOCAL: _local,
+}

@@ -1,0 +1,249 @@
+"""A layer called in a rule's modified way, and the relevance that leaves it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rationale.errors import InvalidOptionError
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.methods.environment import Call
+from rationale.methods.propagation.backward import Carried, Relevance
+from rationale.methods.propagation.lrp.layers import Layer, is_plain
+from rationale.methods.propagation.lrp.rules import (
+    STABILISER,
+    Bound,
+    Epsilon,
+    Group,
+    Modified,
+    Operand,
+    Parts,
+    RelevanceRule,
+    Term,
+    ZBox,
+    Zero,
+    high,
+    itself,
+    low,
+    negative,
+    positive,
+)
+from rationale.rules.pointwise.conditions import number
+from rationale.rules.rule import Pullback
+
+_READS_X = frozenset({itself, positive, negative})
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lowest and highest values for ZBox: a rule's own, or the model input's, carried up to the layer."""
+
+    calls: Sequence[Call]
+    low: Bound
+    high: Bound
+
+    def of(self, op: Ops, rule: ZBox, layer: Layer) -> dict[Operand, Tensor]:
+        """Return the smallest and largest values of a layer's input.
+
+        Raises:
+            InvalidOptionError: none are given, or they do not fit the layer's input.
+        """
+        who = f"ZBox at {layer.call.rule.op_type} {layer.call.name!r}"
+        if rule.low is not None:
+            ends = _row(op, rule.low, layer.x, who), _row(op, rule.high, layer.x, who)
+        elif self.low is not None:
+            ends = self._at(op, str(layer.call.inputs[0]), layer.x, who)
+        else:
+            raise InvalidOptionError(
+                f"{who} needs the smallest and largest value an input may take: low and high "
+                "(--low, --high), or ZBox(low, high) (first=zbox:LOW:HIGH)."
+            )
+        return dict(zip((low, high), ends, strict=True))
+
+    def _at(self, op: Ops, name: str, x: Tensor, who: str) -> tuple[Tensor, Tensor]:
+        """Return the bounds of a value that the input reaches through moves and elementwise affine maps."""
+        call = next((c for c in self.calls if name in c.outputs), None)
+        if call is None:
+            return _row(op, self.low, x, who), _row(op, self.high, x, who)
+        if not is_plain(call):
+            raise InvalidOptionError(
+                f"{who}: low and high bound the model's input, which reaches this layer through "
+                f"{call.rule.op_type} {call.name!r}. Give bounds of what the layer itself reads: "
+                "ZBox(low, high) (SELECTOR=zbox:LOW:HIGH)."
+            )
+        i = call.varying.index(True)
+        source = call.x.inputs[i]
+        assert source is not None
+        ends = self._at(op, str(call.inputs[i]), source, who)
+        a, b = (call.at(op, [end if j == i else v for j, v in enumerate(call.x.inputs)]).y for end in ends)
+        return op.Min(a, b), op.Max(a, b)
+
+
+def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
+    try:
+        array = np.broadcast_to(np.asarray(bound, x.dtype.numpy()), x.shape)
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"{who}: a bound of shape {list(np.shape(np.asarray(bound)))} does not broadcast to its input "
+            f"{list(x.shape)}."
+        ) from error
+    return op.row_constant(np.ascontiguousarray(array))
+
+
+def stabilised(op: Ops, z: Tensor, epsilon: float) -> Tensor:
+    """Return z + ε·sign z with sign 0 = 1.
+
+    For ε = 0 a 1 stands in place of 0, which divides what is lost anyway.
+    """
+    if epsilon == 0:
+        return op.Where(op.Equal(z, 0.0), 1.0, z)
+    return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
+
+
+def relevance_of(op: Ops, m: Carried, y: Tensor) -> Tensor:
+    """Return what arrives, as relevance of y, which may be a whole number."""
+    return m.tensor if isinstance(m, Relevance) else op.Mul(m, number(op, y))
+
+
+def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
+    """Return what arrives, as a multiplier of y.
+
+    It is R/(y + ε·sign y), with the rule's ε, which enters here alone.
+    """
+    if isinstance(m, Relevance):
+        return op.Div(m.tensor, stabilised(op, number(op, y), _epsilon(rule)))
+    if isinstance(rule, Epsilon) and rule.epsilon:
+        return op.Div(op.Mul(m, y), stabilised(op, y, rule.epsilon))
+    return m
+
+
+def _epsilon(rule: RelevanceRule) -> float:
+    return float(getattr(rule, "epsilon", STABILISER))
+
+
+def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bounds) -> Carried:
+    """Return what leaves a layer: a multiplier of x where the rule reads x, else relevance."""
+    if isinstance(rule, Zero | Epsilon) and not rule.epsilon and not isinstance(m, Relevance):
+        return _pullback(op, layer)(m)
+    y = layer.call.x.y
+    relevance = relevance_of(op, m, y)
+    groups = rule.groups()
+    stand_ins = _stand_ins(op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
+    leaving: dict[Operand, Tensor] = {}
+    for group in groups:
+        z, pullbacks = _evaluate(op, layer, group, stand_ins)
+        if z is None:
+            continue
+        s = op.Div(_share(op, relevance, y, group), stabilised(op, z, _epsilon(rule)))
+        for operand, pullback in pullbacks:
+            c = pullback(s)
+            leaving[operand] = op.Add(leaving[operand], c) if operand in leaving else c
+    if leaving.keys() <= _READS_X:
+        return _as_multiplier(op, layer, leaving)
+    return Relevance(_sum(op, [op.Mul(stand_ins[operand], c) for operand, c in leaving.items()]))
+
+
+def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
+    if group.only:
+        beyond = op.Greater(y, 0.0) if group.only > 0 else op.Less(y, 0.0)
+        relevance = op.Where(beyond, relevance, 0.0)
+    return relevance if group.share == 1 else op.Mul(relevance, group.share)
+
+
+def _stand_ins(
+    op: Ops, groups: Sequence[Group], layer: Layer, given: dict[Operand, Tensor]
+) -> dict[Operand, Tensor]:
+    """Return what each operand is, for this layer."""
+    known = given | ({positive: layer.x} if layer.nonnegative else {})
+    used = dict.fromkeys(term.operand for group in groups for term in group.terms)
+    return {operand: known[operand] if operand in known else operand(op, layer.x) for operand in used}
+
+
+def _evaluate(
+    op: Ops, layer: Layer, group: Group, stand_ins: Mapping[Operand, Tensor]
+) -> tuple[Tensor | None, list[tuple[Operand, Pullback]]]:
+    """Return z of the group and each term's pullback; z is None where nothing is left of the weights."""
+    if group.terms in _UNMODIFIED:
+        return layer.call.x.y, [(itself, _pullback(op, layer))]
+    parts: list[Tensor] = []
+    pullbacks: list[tuple[Operand, Pullback]] = []
+    for term in group.terms:
+        if term.operand is negative and layer.nonnegative:
+            continue
+        found = _call(op, layer, term, stand_ins[term.operand])
+        if found is None:
+            continue
+        y, pullback = found
+        bias = None if layer.bias is None or term.bias is None else modified(op, layer.bias, term.bias)
+        if bias is not None:
+            y = op.Add(y, bias)
+        parts.append(_signed(op, y, term.sign))
+        pullbacks.append((term.operand, pullback))
+    return (_sum(op, parts) if parts else None), pullbacks
+
+
+_UNMODIFIED = {Zero().groups()[0].terms}
+
+
+def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
+    """Return ρ(W)·x and its pullback with the term's sign; None where ρ(W) = 0."""
+    scale = 1.0
+    if layer.weights is None:  # equal and positive: ρ can only scale them
+        scale = term.weight.positive if isinstance(term.weight, Parts) else 1.0
+        if scale == 0:
+            return None
+        at = layer.linear(op, x, None)
+    else:
+        at = layer.linear(op, x, modified(op, layer.weights.weight, term.weight))
+    back = at.pullback()
+
+    def pullback(s: Tensor) -> Tensor:
+        return _signed(op, back(s), scale * term.sign)
+
+    return _signed(op, at.y, scale), pullback
+
+
+def _pullback(op: Ops, layer: Layer) -> Pullback:
+    """Return the layer's own pullback, weights unmodified."""
+    at = layer.call.x
+    if layer.joined and layer.weights is not None:
+        at = layer.linear(op, layer.x, layer.weights.weight)
+    return at.pullback()
+
+
+def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
+    """Return a group's c as a multiplier of x.
+
+    max(x, 0) and min(x, 0) differ from 0 at different places: there each one's c is x's multiplier.
+    """
+    x = layer.x
+    if itself in leaving:
+        return leaving[itself]
+    if layer.nonnegative and positive in leaving:
+        return leaving[positive]
+    zero = op.array([0.0], x)
+    return op.Where(op.Greater(x, 0.0), leaving.get(positive, zero), leaving.get(negative, zero))
+
+
+def modified(op: Ops, w: Tensor, how: Modified) -> Tensor:
+    """Return ρ(W)."""
+    if not isinstance(how, Parts):
+        return how(op, w)
+    parts = [
+        _signed(op, part(w, 0.0), factor)
+        for part, factor in ((op.Max, how.positive), (op.Min, how.negative))
+        if factor
+    ]
+    return w if how == Parts() else _sum(op, parts)
+
+
+def _signed(op: Ops, x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else op.Neg(x) if factor == -1 else op.Mul(x, factor)
+
+
+def _sum(op: Ops, parts: Sequence[Tensor]) -> Tensor:
+    total, *others = parts
+    for part in others:
+        total = op.Add(total, part)
+    return total

@@ -1,0 +1,86 @@
+"""LRP rules by name: ours, those that this process declared, and those that installed packages bring.
+
+A package's class is imported when its name is asked for, and no sooner.
+"""
+
+from collections.abc import Iterable
+from dataclasses import fields
+
+from rationale.errors import ExtensionError, InvalidOptionError
+from rationale.extensions import LRP_RULES, Installed, installed
+from rationale.methods.propagation.lrp.rules import NAME, RULES, Group, RelevanceRule, is_own
+from rationale.schema.manifest import Extension
+
+
+def find(name: str) -> type[RelevanceRule]:
+    """Return the class of that name; of a package's and a script's, the package's.
+
+    Raises:
+        InvalidOptionError: no such name; the text lists those that there are.
+        ExtensionError: a package brings it and it is no rule, has the name of another, or fails to import.
+    """
+    brought = installed(LRP_RULES)
+    found = [one for one in brought if one.point.name == name]
+    declared = RULES.get(name)
+    if not found:
+        if declared is None:
+            names = dict.fromkeys([*RULES, *(one.point.name for one in brought)])
+            raise InvalidOptionError(f"rule {name!r} is not known; there are {', '.join(names)}.")
+        return declared
+    if declared is not None and is_own(declared):
+        raise ExtensionError(f"{found[0]}: one of Rationale's own rules has that name. Choose another.")
+    if len(found) > 1:
+        raise ExtensionError(f"{found[0]}, and {found[1]}: rules of one name. Uninstall one of the two.")
+    return _loaded(found[0])
+
+
+def _loaded(one: Installed) -> type[RelevanceRule]:
+    cls = one.load()
+    if not isinstance(cls, type) or not issubclass(cls, RelevanceRule):
+        raise ExtensionError(f"{one}: {cls!r} is no class derived from rationale.RelevanceRule.")
+    fault = _fault(cls, one.point.name)
+    if fault is not None:
+        raise ExtensionError(f"{one}: class {cls.__qualname__} {fault}.")
+    return cls
+
+
+def _fault(cls: type[RelevanceRule], name: str) -> str | None:
+    """Return what an author is to change; None where nothing is."""
+    if "__dataclass_fields__" not in vars(cls):
+        return "is no dataclass: decorate it with @dataclass(frozen=True)"
+    if getattr(cls, "name", None) != name or any(f.name == "name" for f in fields(cls)):
+        return f'needs the name by which it is asked for: write name: ClassVar[str] = "{name}" in it'
+    if not NAME.fullmatch(name):
+        return "has a name that no command line can write: take letters, digits, - and _"
+    if not is_own(cls) and cls.groups is RelevanceRule.groups:
+        return "says nowhere what stands for x, W and b: give it `groups`"
+    return None
+
+
+def check_rule(rule: object) -> None:
+    """Raise InvalidOptionError for what cannot be chosen as a rule."""
+    if not isinstance(rule, RelevanceRule):
+        raise InvalidOptionError(f"{rule!r} is not a rule: give one such as Epsilon(1e-6).")
+    cls = type(rule)
+    if is_own(cls):
+        return
+    fault = _fault(cls, getattr(cls, "name", cls.__name__.lower()))
+    if fault is not None:
+        raise InvalidOptionError(f"rule {cls.__qualname__} {fault}.")
+    groups = rule.groups()
+    if not isinstance(groups, tuple) or not groups or not all(isinstance(g, Group) for g in groups):
+        raise InvalidOptionError(f"rule {rule}: its `groups` must give a tuple of Group, not {groups!r}.")
+
+
+def origins(rules: Iterable[RelevanceRule]) -> tuple[Extension, ...]:
+    """Return where those rules come from that are not ours, each class once."""
+    classes = dict.fromkeys(type(rule) for rule in rules if not is_own(type(rule)))
+    return tuple(_origin(cls) for cls in classes)
+
+
+def _origin(cls: type[RelevanceRule]) -> Extension:
+    for one in installed(LRP_RULES):
+        if one.point.name == cls.name and one.load() is cls:
+            return one.recorded
+    value = f"{cls.__module__}:{cls.__qualname__}"
+    return Extension(group=LRP_RULES, name=cls.name, value=value, package=None, version=None)

@@ -1,0 +1,168 @@
+"""Rules as texts: `gamma:0.25` or `gamma(0.25)`, and with a selector `Conv=gamma:0.25`.
+
+With colons parameters stand in the order of the dataclass's fields; a call takes them by name too, as Python
+does: `zbox(low=-1, high=1, epsilon=1e-9)`.
+"""
+
+import ast
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from rationale.errors import InvalidOptionError
+from rationale.methods.propagation.lrp.composites import Choice, parse_selector
+from rationale.methods.propagation.lrp.registry import find
+from rationale.methods.propagation.lrp.rules import NAME, RelevanceRule, fits, kind_of
+
+_WRITTEN = re.compile(rf"({NAME.pattern})(?::([^()\"']*)|\((.*)\))?", re.DOTALL)
+_LONGEST = 10_000  # characters of a call, so that Python's parser is not driven to its limits
+_PLURALS = {float: "numbers", int: "whole numbers", bool: "true or false", str: "texts"}
+
+
+def parse_choice(text: str) -> Choice:
+    """Parse `Conv=gamma:0.25`, as written on the command line; raise as `parse_rule` does."""
+    ends = [i for i, sign in enumerate(text) if sign == "="]
+    rules = [i for i in ends if i and _looks_like_a_rule(text[i + 1 :])]
+    at = (rules or ends or [0])[-1]
+    if not at:
+        raise InvalidOptionError(
+            f"rule {text!r}: give SELECTOR=RULE, such as Conv=gamma:0.25 or 'first=zbox(low=-2, high=2)'."
+        )
+    selector = text[:at].strip()
+    parse_selector(selector)
+    return selector, parse_rule(text[at + 1 :])
+
+
+def _looks_like_a_rule(text: str) -> bool:
+    return text.count("(") == text.count(")") and _WRITTEN.fullmatch(text.strip()) is not None
+
+
+def parse_rule(text: str) -> RelevanceRule:
+    """Return the rule that a text writes.
+
+    Raises:
+        InvalidOptionError: the rules that are known, the parameters that this one has, or what it refuses.
+        ExtensionError: an installed package brings a rule of that name which cannot be used.
+    """
+    written = _WRITTEN.fullmatch(text.strip())
+    if written is None:
+        raise InvalidOptionError(
+            f"rule {text!r}: write a name alone, or gamma:0.25, or gamma(0.25) with literals as in Python."
+        )
+    name, values, arguments = written.groups()
+    cls = find(name)
+    parameters = {f.name: f for f in fields(cls) if f.init}
+    if arguments is not None:
+        given = _of_call(text, arguments, parameters)
+    else:
+        given = _of_values(text, values.split(":") if values is not None else [], parameters)
+    needed = [f.name for f in parameters.values() if f.default is MISSING and f.default_factory is MISSING]
+    if not given.keys() >= set(needed):
+        raise InvalidOptionError(f"rule {text!r} needs {', '.join(needed)}; {_form(name, parameters)}.")
+    try:
+        return cls(**given)
+    except (TypeError, ValueError) as error:
+        raise InvalidOptionError(f"rule {text!r}: {error}.") from error
+
+
+Parameters = Mapping[str, "Field[Any]"]
+
+
+def _of_values(text: str, values: Sequence[str], parameters: Parameters) -> dict[str, Any]:
+    _demand_room(text, len(values), parameters)
+    pairs = zip(values, parameters.values(), strict=False)
+    try:
+        return {f.name: _READ.get(kind_of(f), _any)(value.strip()) for value, f in pairs}
+    except ValueError as error:
+        raise InvalidOptionError(f"rule {text!r}: give {_values(parameters)}.") from error
+
+
+def _of_call(text: str, arguments: str, parameters: Parameters) -> dict[str, Any]:
+    positional, named = _literals(text, arguments)
+    _demand_room(text, len(positional), parameters)
+    given = dict(zip(parameters, positional, strict=False))
+    for name, value in named:
+        if name is None or name not in parameters or name in given:
+            fault = "comes twice" if name in given else "is no parameter of it"
+            form = _form(_name(text), parameters)
+            raise InvalidOptionError(f"rule {text!r}: {name or '**'} {fault}; {form}.")
+        given[name] = value
+    for name, value in given.items():
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        kind = kind_of(parameters[name])
+        given[name] = _float(value) if number and kind is not int else value
+        if not fits(kind, given[name]):
+            raise InvalidOptionError(f"rule {text!r}: give {_values(parameters)}.")
+    return given
+
+
+def _literals(text: str, arguments: str) -> tuple[list[Any], list[tuple[str | None, Any]]]:
+    """Return positional and named arguments. Nothing is evaluated but literals."""
+    try:
+        if len(arguments) > _LONGEST:
+            raise ValueError(f"more than {_LONGEST} characters")
+        call = ast.parse(f"f({arguments})", mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("more than one call")
+        positional = [ast.literal_eval(node) for node in call.args]
+        named = [(pair.arg, ast.literal_eval(pair.value)) for pair in call.keywords]
+        for value in (*positional, *(value for _, value in named)):
+            json.dumps(value)  # a TypeError for sets, bytes, complex numbers …
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise InvalidOptionError(
+            f"rule {text[:200]!r}: parameters are literals such as 0.25, True, 'text' or [0, 1] ({error})."
+        ) from error
+    return positional, named
+
+
+def _demand_room(text: str, count: int, parameters: Parameters) -> None:
+    if count > len(parameters):
+        kinds = {kind_of(f) for f in parameters.values()}
+        many = "numbers" if kinds <= {float} else "values"
+        raise InvalidOptionError(f"rule {text!r} has too many {many}; {_form(_name(text), parameters)}.")
+
+
+def _name(text: str) -> str:
+    return re.split("[:(]", text.strip(), maxsplit=1)[0]
+
+
+def _form(name: str, parameters: Parameters) -> str:
+    colons = ":".join([name, *(p.upper() for p in parameters)])
+    return f"the form is {colons} or {name}({', '.join(f'{p}=…' for p in parameters)})"
+
+
+def _values(parameters: Parameters) -> str:
+    """Return which values are given for which parameters."""
+    kinds: dict[str, list[str]] = {}
+    for f in parameters.values():
+        kinds.setdefault(_PLURALS.get(kind_of(f), "numbers or lists"), []).append(f.name)
+    return ", ".join(f"{what} for {', '.join(names)}" for what, names in kinds.items())
+
+
+def _float(number: float) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # of a whole number
+        return math.inf if number > 0 else -math.inf
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
+
+
+def _any(text: str) -> Any:
+    """Read a number, a list of them, or the text itself: the rule knows what it takes."""
+    for read in (float, json.loads):
+        try:
+            return read(text)
+        except (ValueError, RecursionError):
+            continue
+    return text
+
+
+_READ: dict[Any, Callable[[str], Any]] = {float: float, int: int, bool: _truth, str: str}

@@ -1,0 +1,440 @@
+"""The path of a walk: the operators between what is explained and the output, and where attributions end.
+
+Attributions pass through every operator that has a rule, through conditions and whole numbers too: Casts go
+around an Add or a Reshape of integers, whose values stay. They end at an operator that has no rule and gives
+no floats (ArgMax), and where a whole number decides which values are taken (Gather's indices): a choice like
+that has no multiplier. Each such end is noted.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import onnx
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.graph.nodes import Nodes, names_read, stand_for
+from rationale.lowering import Lowered, with_model
+from rationale.methods.environment import demand_rows
+from rationale.methods.leaves import Chosen, choose_leaves, keeps_batch
+from rationale.methods.logits import choose_logits, logits_behind
+from rationale.methods.propagation.unsupported import without_rules, without_slope
+from rationale.methods.target import (
+    MOST_NAMED,
+    OF_SIZES,
+    Stop,
+    Target,
+    check_shapes,
+    choose_output,
+    choose_targets,
+    made_by,
+    reach_backward,
+    reach_forward,
+)
+from rationale.rules.rule import Kind, Rule, Trait, find_rule
+from rationale.schema.request import CompileRequest, Concepts
+
+_CONSTANT = frozenset({"IsNaN", "IsInf"})  # the same for all numbers
+_NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Attributions on their way.
+
+    Attributes:
+        active: names of the values that carry them.
+        blocked: pairs of a node's first output and the position of an input that is active, yet carries none.
+        stops: with the name of an output of each node, by which one knows whether it matters.
+    """
+
+    active: frozenset[str]
+    blocked: frozenset[tuple[str, int]]
+    stops: tuple[tuple[str, Stop], ...]
+
+
+def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
+    """Follow attributions from where a walk ends through the graph."""
+    active, blocked, stops = set(ends), set(), []
+    opset = lowered.model.graph.opset_imports.get("", 21)
+    for node in lowered.model.graph:
+        if active.isdisjoint(names_read(node)) or made_by(node, ends) or node.op_type in OF_SIZES | _CONSTANT:
+            continue
+        about = _Operator(node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered)
+        first = str(node.outputs[0].name)
+        carried = [i for i, v in enumerate(node.inputs) if v is not None and v.name in active]
+        kept = [i for i in carried if about.takes(i)]
+        for i in carried:
+            if i not in kept:
+                blocked.add((first, i))
+                stops.append((first, about.stop(i, "it chooses values by place, and has no multiplier")))
+        inner = bool(carried) is False  # read from inside a branch or a body
+        given = [v for j, v in enumerate(node.outputs) if v.name and about.gives(j)]
+        if kept or inner:
+            active.update(str(v.name) for v in given)
+            if about.rule is None and not given:
+                stops += [
+                    (first, about.stop(i, "the operator has no rule, and gives no floats")) for i in kept
+                ]
+    return Flow(frozenset(active), frozenset(blocked), tuple(stops))
+
+
+def is_number(lowered: Lowered, value: ir.Value) -> bool:
+    """Tell whether a value holds floats to compute with; True where its type is not known."""
+    spec = lowered.specs.get(str(value.name))
+    dtype = spec[1] if spec else value.dtype
+    return dtype is None or dtype in _NUMBERS
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """A node, and what its inputs and outputs may carry."""
+
+    node: ir.Node
+    rule: Rule | None
+    types: tuple[list[str], list[str], dict[str, bool]]
+    lowered: Lowered
+
+    def takes(self, i: int) -> bool:
+        """Tell whether an active input may carry an attribution."""
+        value = self.node.inputs[i]
+        assert value is not None
+        return self._carries(value, self.types[0], i)
+
+    def gives(self, j: int) -> bool:
+        value = self.node.outputs[j]
+        if self.rule is None:
+            return is_number(self.lowered, value)
+        return self._carries(value, self.types[1], j)
+
+    def _carries(self, value: ir.Value, kinds: Sequence[str], i: int) -> bool:
+        """Tell whether a value carries attributions.
+
+        Floats do; whole numbers where the operator takes floats in their place, or has a rule for them.
+        """
+        if is_number(self.lowered, value) or (self.rule is not None and Trait.DISCRETE in self.rule.traits):
+            return True
+        return bool(kinds) and self.types[2].get(kinds[i], False)
+
+    def stop(self, i: int, reason: str) -> Stop:
+        value, name = self.node.inputs[i], self.node.name or str(self.node.outputs[0].name)
+        assert value is not None
+        return Stop(name, self.node.op_type, str(value.name), reason)
+
+
+def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[str, bool]]:
+    """Return the schema's type parameter of each input and output, and whether each may stand for floats."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset if not node.domain else 1, node.domain)
+    except onnx.defs.SchemaError:
+        return [], [], {}
+    floats = {c.type_param_str: "tensor(float)" in c.allowed_type_strs for c in schema.type_constraints}
+    inputs, outputs = (
+        [of[min(i, len(of) - 1)].type_str for i in range(len(values))] if of else []
+        for of, values in ((schema.inputs, node.inputs), (schema.outputs, node.outputs))
+    )
+    return inputs, outputs, floats
+
+
+_TRUNCATING = frozenset({"Div", "ReduceMean"})  # of integers: the result has no fraction
+
+
+def in_floats(
+    lowered: Lowered,
+    nodes: Sequence[ir.Node],
+    active: frozenset[str],
+    blocked: Collection[tuple[str, int]],
+    dtype: ir.DataType,
+) -> Lowered:
+    """Return a copy with Casts around nodes that take floats alone; `lowered` itself where there are none.
+
+    Args:
+        nodes: those on the path.
+        active, blocked: see `Flow`.
+        dtype: in which they are computed.
+    """
+    chosen = {
+        node: [v for v in _carrying(node, active, blocked) if not is_number(lowered, v)]
+        for node in nodes
+        if _knows_floats_alone(node)
+    }
+    if not any(chosen.values()):
+        return lowered
+    model = lowered.model.clone()
+    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
+    for node, values in chosen.items():
+        if values:
+            _cast_around(lowered, model.graph, copies[node], {str(v.name) for v in values}, dtype)
+    return with_model(lowered, model)
+
+
+def _carrying(node: ir.Node, active: frozenset[str], blocked: Collection[tuple[str, int]]) -> list[ir.Value]:
+    """Return the inputs and outputs through which attributions pass."""
+    first = str(node.outputs[0].name)
+    inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in blocked]
+    return [v for v in (*inputs, *node.outputs) if v.name in active]
+
+
+def _knows_floats_alone(node: ir.Node) -> bool:
+    rule = find_rule(node.op_type, node.domain)
+    return rule is not None and Trait.DISCRETE not in rule.traits
+
+
+def _cast_around(
+    lowered: Lowered, graph: ir.Graph, node: ir.Node, carrying: Collection[str], dtype: ir.DataType
+) -> None:
+    """Compute the node in floats.
+
+    Casts stand on every operand of the type that a carrying one has, and lead back behind the node.
+    """
+    takes, gives, _ = type_letters(node, graph.opset_imports.get("", 21))
+    pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
+    whole = {v: letter for v, letter in pairs if v is not None and not is_number(lowered, v)}
+    letters = {letter for v, letter in whole.items() if v.name in carrying}
+    op = Nodes(graph, f"{node.name or node.outputs[0].name}/in_floats", before=node)
+    inputs = [op.Cast(v, to=int(dtype)) if v in whole and whole[v] in letters else v for v in node.inputs]
+    attributes = list(node.attributes.values())
+    twin = ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=len(node.outputs))
+    twin.name = node.name
+    graph.insert_before(node, twin)
+    for old, new in zip(node.outputs, twin.outputs, strict=True):
+        if whole.get(old) in letters:
+            if node.op_type in _TRUNCATING:
+                new = op.Mul(op.Sign(new), op.Floor(op.Abs(new)))
+            new = op.Cast(new, to=int(lowered.specs[str(old.name)][1]))
+        stand_for(old, new)
+    graph.remove(node, safe=True)
+
+
+_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
+_JOINT = frozenset({Trait.ELEMENTWISE, Trait.MOVING})  # of a bilinear one: sums and copies of all its inputs
+
+
+@dataclass(frozen=True)
+class Path:
+    """The operators whose multipliers are needed.
+
+    Attributes:
+        dependent: names of all values that depend on the explained inputs, in whatever way.
+        active: names of the values through which attributions reach them.
+        blocked: see `Flow`.
+        nodes: the operators of the path, in topological order, with their rules.
+        layers: values on the way whose attributions are asked for too, in the order of the graph, or "all".
+        concepts: the channels of one of them, one by one.
+    """
+
+    dependent: frozenset[str]
+    active: frozenset[str]
+    blocked: frozenset[tuple[str, int]]
+    nodes: tuple[tuple[ir.Node, Rule], ...]
+    layers: tuple[str, ...] | Literal["all"] = ()
+    concepts: Concepts | None = None
+
+    def carries_all(self, target: Target, name: str) -> bool:
+        """Tell whether every way from the leaves to the output leads through a value."""
+        reached = set() if name == target.output else {target.output}
+        for node, _ in reversed(self.nodes):
+            if not reached.isdisjoint(str(v.name) for v in node.outputs):
+                reached |= (names_read(node) & self.active) - {name}
+        return reached.isdisjoint(target.tensors)
+
+
+def choose_path(
+    lowered: Lowered, request: CompileRequest, referenced: Collection[str] = (), scores_for: str | None = None
+) -> tuple[Lowered, Target, Path]:
+    """Find the path from the explained tensors to the output; the model returned has floats for integers.
+
+    Args:
+        referenced: names for which references are given.
+        scores_for: the name of a method that prefers scores to the probabilities which are taken of them.
+
+    Raises:
+        InvalidOptionError: names that do not exist, or of layers that do not lie on the way.
+        UnsupportedModelError: what has no rule.
+    """
+    chosen = choose_leaves(lowered, request.inputs, referenced)
+    ends = tuple(s.tensor for s in chosen.leaves)
+    _check_types(lowered, ends)
+    name = choose_output(lowered, request.output, ends)
+    notes = chosen.notes
+    if request.logits:
+        name = choose_logits(lowered.source, name)
+    elif scores_for is not None:
+        name, more = _prefer_scores(lowered, name, ends, scores_for, request)
+        notes += more
+    route = _route_to(lowered, name, chosen)
+    if request.inputs is None and not chosen.notes:  # which name those beside token ids
+        notes += _without_attributions(lowered, chosen, route)
+    leaves = tuple(s for s in chosen.leaves if s.tensor in route.active)
+    check_shapes(lowered, [s.tensor for s in leaves])
+    dtype = lowered.specs[leaves[0].tensor][1]
+    floats = in_floats(lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype)
+    if floats is not lowered:
+        lowered, route = floats, _route_to(floats, name, chosen)
+    demand_rows(lowered, name, route.needed)
+    target = Target(
+        leaves=leaves,
+        output=name,
+        elements=choose_targets(request.targets, name, lowered.specs[name][0][1:]),
+        stops=tuple(dict.fromkeys(stop for first, stop in route.flowing.stops if first in route.needed)),
+        notes=notes,
+    )
+    path = Path(
+        dependent=reach_forward(lowered.model.graph, ends),
+        active=route.active,
+        blocked=route.flowing.blocked,
+        nodes=route.nodes,
+        layers=_choose_layers(lowered, request.layers, route, ends, name),
+        concepts=_choose_concepts(lowered, request.concepts, route, ends, name),
+    )
+    return lowered, target, path
+
+
+@dataclass(frozen=True)
+class _Route:
+    """What lies between the ends of a walk and the output.
+
+    Attributes:
+        needed: names of all that the output is computed from.
+        active: names of the values among them that carry attributions.
+    """
+
+    flowing: Flow
+    needed: frozenset[str]
+    active: frozenset[str]
+    nodes: tuple[tuple[ir.Node, Rule], ...]
+
+
+def _route_to(lowered: Lowered, output: str, chosen: Chosen) -> _Route:
+    graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.leaves)
+    flowing, needed = flow(lowered, ends), reach_backward(graph, output, ends)
+    if output not in flowing.active:
+        raise without_slope(graph, output, chosen.names, flowing.active, needed)
+    active = flowing.active & needed
+    between = _between(graph, active, ends)
+    nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
+    if len(nodes) < len(between):  # what has no rule often has no known shape either: this is told first
+        raise without_rules(lowered, between, active, ends, output)
+    return _Route(flowing, needed, active, nodes)
+
+
+def _without_attributions(lowered: Lowered, chosen: Chosen, route: _Route) -> tuple[str, ...]:
+    """Return a note for inputs that change the output and are not explained, such as words."""
+    read = [v for v in lowered.model.graph.inputs if v.name in route.needed and v.name not in chosen.names]
+    if not (names := [str(v.name) for v in read if v.shape is not None and v.shape.rank() > 0]):
+        return ()
+    return (
+        f"these inputs change the output and get no attributions: {', '.join(names)}. They hold no floats, "
+        "and are as they are in each row, for references too; permutationshap, exactshap and, of trees, "
+        "treeshap explain inputs of any type",
+    )
+
+
+def _prefer_scores(
+    lowered: Lowered, output: str, ends: Sequence[str], method: str, request: CompileRequest
+) -> tuple[str, tuple[str, ...]]:
+    """Return the scores behind probabilities, and notes for the user.
+
+    Relevance starts from the scores since probabilities saturate. An output that was named is explained all
+    the same.
+    """
+    scores = logits_behind(lowered.source, output)
+    if scores is None or scores in ends or scores not in flow(lowered, ends).active:
+        return output, ()
+    sizes = {prod(lowered.specs[name][0]) for name in (scores, output)}
+    is_chosen = request.output is not None or (request.targets is not None and len(sizes) > 1)
+    if is_chosen:  # by indices that would be others
+        return output, (
+            f"{output!r} holds probabilities, which saturate: {method} is defined for scores. "
+            f"Explain {scores!r} instead (--logits).",
+        )
+    return scores, (
+        f"explains the scores {scores!r} behind the probabilities {output!r}: {method} is defined for scores "
+        "(--output chooses another tensor)",
+    )
+
+
+def _check_types(lowered: Lowered, tensors: Sequence[str]) -> None:
+    for name in tensors:
+        dtype = lowered.specs[name][1] if name in lowered.specs else ir.DataType.FLOAT
+        if dtype not in _TYPES:
+            raise UnsupportedModelError(
+                f"{name!r} holds {dtype.name}, in which attributions cannot be computed. "
+                "Convert the model to float32."
+            )
+
+
+def _choose_layers(
+    lowered: Lowered, layers: object, route: _Route, ends: Sequence[str], output: str
+) -> tuple[str, ...] | Literal["all"]:
+    if layers == "all":
+        return "all"
+    if isinstance(layers, str) or not isinstance(layers, Iterable):
+        raise InvalidOptionError(f"layers {layers!r}: give a list of names, or 'all'.")
+    given = list(layers)
+    made = [str(v.name) for n, _ in route.nodes for v in n.outputs if v.name in route.active]
+    unknown = [n for n in given if n not in made and n not in ends]
+    if unknown:
+        raise InvalidOptionError(
+            f"layers {unknown} do not lie on the way from {list(ends)} to {output!r}. Name outputs of "
+            f"operators there: {', '.join(_some(made))} (look them up in Netron; 'all' takes every layer)."
+        )
+    odd = [n for n in given if not lowered.specs.get(n, ((),))[0]]
+    if odd:
+        raise InvalidOptionError(f"layers {odd} have rows of no known size: name others.")
+    return tuple(n for n in made if n in given and n not in ends)
+
+
+def _choose_concepts(
+    lowered: Lowered, concepts: Concepts | None, route: _Route, ends: Sequence[str], output: str
+) -> Concepts | None:
+    if concepts is None:
+        return None
+    if not isinstance(concepts, Concepts):
+        raise InvalidOptionError(f"concepts {concepts!r}: give Concepts(layer, count).")
+    name = "".join(_choose_layers(lowered, [concepts.layer], route, ends, output))
+    row = lowered.specs[name][0] if name and keeps_batch(lowered, name) else ()
+    if not 1 <= concepts.axis < len(row):
+        raise InvalidOptionError(
+            f"concepts of {concepts.layer!r}: name a tensor behind the inputs that has the batch on axis 0, "
+            f"and the axis {concepts.axis}; a row of it is {list(row[1:])}."
+        )
+    if not 1 <= concepts.count <= row[concepts.axis]:
+        raise InvalidOptionError(
+            f"concepts of {name!r}: it has {row[concepts.axis]} channels on axis {concepts.axis}; ask for 1 "
+            f"to that many, not {concepts.count}."
+        )
+    return concepts
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    return [*map(repr, names)] if len(names) <= MOST_NAMED else [*map(repr, names[:MOST_NAMED]), "…"]
+
+
+def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> list[ir.Node]:
+    return [
+        node
+        for node in graph
+        if any(v.name in active for v in node.outputs)
+        and not active.isdisjoint(names_read(node))
+        and not made_by(node, ends)
+    ]
+
+
+def is_linear(target: Target, path: Path) -> bool:
+    """Tell whether the output is a linear function of what is explained, as far as operators say so."""
+    if target.stops or any(leaf.indices is not None for leaf in target.leaves):
+        return False
+    return all(_is_linear(node, rule, path) for node, rule in path.nodes)
+
+
+def _is_linear(node: ir.Node, rule: Rule, path: Path) -> bool:
+    names = [None if v is None else str(v.name) for v in node.inputs]
+    varying = [i for i, name in enumerate(names) if name in path.active]
+    if len(varying) < sum(name in path.dependent for name in names):  # what the row decides without a rule
+        return False
+    if rule.kind is not Kind.BILINEAR or rule.deeplift_form is not None:
+        return Trait.LINEAR_IN_FIRST in rule.traits and varying == [0]
+    return len(varying) == 1 or (bool(rule.traits & _JOINT) and Trait.PRODUCT not in rule.traits)

@@ -1,0 +1,209 @@
+"""References of inner tensors and of token ids: what the model's own graph makes of rows of its inputs."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from rationale.errors import InvalidModelError, InvalidReferencesError
+from rationale.graph.nodes import extract, nodes_behind
+from rationale.graph.runtime.session import Runner
+from rationale.lowering import Lowered
+from rationale.methods.engine import References, Selection
+from rationale.methods.leaves import Leaf
+from rationale.methods.target import Target
+from rationale.references.reference_set import (
+    Baseline,
+    OpenReferences,
+    ReferenceSet,
+    as_array,
+    check_count,
+    check_rows,
+    prepare,
+    unnamed,
+    whole_numbers,
+)
+from rationale.schema.manifest import is_float
+
+Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
+
+
+@dataclass(frozen=True)
+class Referenced:
+    """The references of a walk.
+
+    Attributes:
+        set: at the tensors at which the walk ends; None for a method without references.
+        fed: rows of model inputs that were given for them, by name.
+    """
+
+    set: ReferenceSet | None = None
+    fed: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def shapes_of(given: References | None) -> dict[str | None, tuple[int, ...]]:
+    """Return the references' shapes, by input; under None for the only one.
+
+    What has no shape is refused later.
+    """
+    if isinstance(given, OpenReferences):
+        given = given.examples
+    if given is None or isinstance(given, Baseline):
+        return {}
+    arrays = given if isinstance(given, Mapping) else {None: given}
+    found: dict[str | None, tuple[int, ...]] = {}
+    for name, array in arrays.items():
+        with suppress(ValueError):
+            found[name] = np.shape(array)
+    return found
+
+
+def prepare_references(selection: Selection) -> Referenced:
+    """Prepare references for each tensor at which the walk ends: the third stage of a compile.
+
+    Raises:
+        InvalidReferencesError: names, shapes or ids that do not fit the model.
+    """
+    lowered, target, method = selection.lowered, selection.target, selection.method
+    if method.reference_set is None:
+        return Referenced()
+    given, fed = at_leaves(lowered, target, method.reference_set)
+    dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in target.tensors}
+    rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
+    missing = method.engine.takes_missing
+    return Referenced(prepare(given, method.reference_weights, rows, missing=missing), fed)
+
+
+def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
+    """Return references for each tensor at which the walk begins, and the given rows of model inputs.
+
+    Args:
+        given: for an inner tensor its own rows, or those of the inputs it is computed from; for token ids a
+            sequence [K, *shape of the input] or an embedding.
+
+    Raises:
+        InvalidReferencesError: names, shapes or ids that do not fit the model.
+    """
+    own = {str(v.name) for v in lowered.model.graph.inputs}
+    if isinstance(given, Baseline) or own.issuperset(target.tensors):
+        return given, {}
+    if isinstance(given, OpenReferences):
+        inner = sorted(set(target.tensors) - own)
+        raise InvalidReferencesError(
+            f"references can be an input of the graph only where the model's own float inputs are explained, "
+            f"not {inner}: compile with a reference set."
+        )
+    arrays = _by_name(lowered, target, given)
+    known: dict[str, np.ndarray] = {}
+    pending: list[Leaf] = []
+    for leaf in target.leaves:
+        if leaf.name in arrays and _fits(lowered, leaf, arrays):
+            known[leaf.tensor] = arrays[leaf.name]
+        else:
+            pending.append(leaf)
+    direct = {s.name for s in target.leaves if s.tensor in known and s.name != s.tensor}
+    fed = {name: _rows_of(lowered, name, a) for name, a in arrays.items() if name in own - direct}
+    nodes, read = _needed(lowered.model.graph, [s.tensor for s in pending])
+    needed = {str(v.name) for v in read}
+    surplus = sorted(set(arrays) - {s.name for s in target.leaves} - needed)
+    if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
+        raise InvalidReferencesError(
+            f"references are given for {surplus}; {list(target.inputs)} are explained: give rows of those, "
+            f"or of what they are computed from ({[str(v.name) for v in read]})."
+        )
+    if fed:
+        check_count(fed)
+    if pending:
+        known |= _computed(lowered, [s.tensor for s in pending], nodes, read, fed)
+    return {s.tensor: known[s.tensor] for s in target.leaves}, fed
+
+
+def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
+    """Tell whether they are inputs that have no references: a mask next to ids, which is each row's own."""
+    return all(not lowered.specs[name][1].is_floating_point() for name in names)
+
+
+def _by_name(lowered: Lowered, target: Target, given: Any) -> dict[str, np.ndarray]:
+    own = [str(v.name) for v in lowered.model.graph.inputs]
+    if isinstance(given, Mapping):
+        unknown = sorted(set(map(str, given)) - {*own, *target.inputs})
+        if unknown:
+            raise InvalidReferencesError(
+                f"references are given for {unknown}; {list(target.inputs)} are explained, and the model's "
+                f"inputs are {own}."
+            )
+        return {str(name): as_array(str(name), a) for name, a in given.items()}
+    if len(target.inputs) != 1:
+        raise unnamed(target.inputs)
+    (name,), array = target.inputs, as_array(target.inputs[0], given)
+    if name not in own and len(own) == 1 and not _is_row_of(lowered, name, array):
+        name = own[0]  # rows of the model's input, from which the inner tensor follows
+    return {name: array}
+
+
+def _is_row_of(lowered: Lowered, tensor: str, array: np.ndarray) -> bool:
+    return array.shape[1:] == lowered.specs[tensor][0][1:]
+
+
+def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> bool:
+    """Tell whether the array of that name has the tensor's own rows; for ids, whether it is an embedding."""
+    if leaf.indices is None:
+        return True
+    array = arrays[leaf.name]
+    return is_float(array.dtype) and _is_row_of(lowered, leaf.tensor, array)
+
+
+def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
+    """Return rows of an input in its dtype."""
+    row, dtype = lowered.specs[name][0], lowered.specs[name][1].numpy()
+    check_rows(name, array, row, dtype)
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype)
+    if dtype.kind in "iub" and not np.array_equal(cast, array):
+        raise whole_numbers(name, dtype)
+    return np.asarray(cast)
+
+
+def _computed(
+    lowered: Lowered,
+    tensors: Sequence[str],
+    nodes: Sequence[ir.Node],
+    read: Sequence[ir.Value],
+    fed: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Compute [K, …] of each tensor by `nodes` from the inputs `read`.
+
+    This goes row by row, since a model may be one row's alone.
+    """
+    missing = [str(v.name) for v in read if v.name not in fed]
+    if missing:
+        raise InvalidReferencesError(
+            f"references of {list(tensors)} are computed from {[v.name for v in read]}: give rows for each "
+            f"({missing} missing), or rows of the tensors themselves."
+        )
+    names = [str(v.name) for v in read]
+    values = {str(v.name): v for node in nodes for v in node.outputs}
+    run = Runner(
+        extract(lowered.model, nodes, read, [values[t] for t in tensors]), optimise=False, given=True
+    )
+    rows = []
+    for i in range(len(fed[names[0]])):
+        try:
+            rows.append(run({name: fed[name][i : i + 1] for name in names}))
+        except InvalidModelError as error:
+            raise InvalidReferencesError(
+                f"references: the model cannot take row {i} of {names} (an id outside of its table?): {error}"
+            ) from error
+    return {t: np.concatenate([row[t] for row in rows]) for t in tensors}
+
+
+def _needed(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
+    """Return the nodes that compute some tensors, in order, and the graph's inputs that they read."""
+    values = [v for v in (*graph.inputs, *(v for n in graph for v in n.outputs)) if v.name in tensors]
+    nodes = nodes_behind(graph, values)
+    needed = {*values, *(v for n in nodes for v in n.inputs)}
+    return nodes, [v for v in graph.inputs if v in needed]

@@ -1,0 +1,209 @@
+"""What of a graph depends on the tensors that are explained, and what an output is computed from."""
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.graph.nodes import names_read, reached_from
+from rationale.lowering import Lowered
+from rationale.methods.leaves import Leaf, is_float
+from rationale.methods.players import Players
+from rationale.schema.manifest import ends_of
+from rationale.schema.request import Element
+
+OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # what depends on no value
+
+
+def made_by(node: ir.Node, ends: Sequence[str]) -> bool:
+    """Tell whether a node computes one of the `ends`."""
+    return any(v.name in ends for v in node.outputs)
+
+
+def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
+    """Return the names of what depends on the `ends`; each is a value of its own, whatever computes it."""
+    return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not made_by(n, ends)))
+
+
+def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
+    """Return the names of what an output is computed from, no further than the `ends`."""
+    reached = {output}
+    for node in reversed(graph):
+        if any(v.name in reached for v in node.outputs) and not made_by(node, ends):
+            reached.update(names_read(node))
+    return frozenset(reached)
+
+
+MOST_NAMED = 12  # values in a message
+MOST_STOPS = 5  # in a warning; the manifest has all
+_CONTRAST = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
+_TWO_CLASSES = (2,)  # a row of them: the winner of two would ask another question from row to row
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Where attributions end on the way: the value `tensor` as `node` reads it."""
+
+    node: str
+    operator: str
+    tensor: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """What every engine explains.
+
+    Attributes:
+        leaves: the tensors that get attributions, and what each of them explains.
+        output: the name of the explained tensor.
+        elements: flat indices into the output's row and contrasts of two, or "predicted".
+        players: who attributions are given to where features are in groups.
+        stops: where attributions end on the way.
+        notes: what the user is told about the choice.
+    """
+
+    leaves: tuple[Leaf, ...]
+    output: str = ""
+    elements: tuple[Element, ...] | Literal["predicted"] = ()
+    players: Players | None = None
+    stops: tuple[Stop, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what is explained: inputs, or inner tensors."""
+        return tuple(dict.fromkeys(s.name for s in self.leaves))
+
+    @property
+    def ungrouped(self) -> tuple[str, ...]:
+        """Those of them of which no feature is in a group: each has attributions of its own."""
+        return tuple(name for name in self.inputs if self.players is None or name not in self.players.of)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the tensors that get attributions."""
+        return tuple(s.tensor for s in self.leaves)
+
+    @property
+    def count(self) -> int:
+        """T."""
+        return 1 if self.elements == "predicted" else len(self.elements)
+
+    def matrix(self, size: int) -> np.ndarray:
+        """Return [size, T]: how much of each element of the output's row a target is; not of "predicted"."""
+        found = np.zeros((size, self.count))
+        for column, element in zip(found.T, self.elements, strict=True):
+            first, against = ends_of(element) if isinstance(element, str) else (int(element), None)
+            column[first] = 1
+            if against is not None:
+                column[against] = -1
+        return found
+
+
+def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
+    """Return what the user is told of the places where attributions end."""
+    if not stops:
+        return ()
+    named = [f"{s.operator} {s.node!r} reads {s.tensor!r}: {s.reason}" for s in stops[:MOST_STOPS]]
+    more = [f"and {len(stops) - MOST_STOPS} more"] if len(stops) > MOST_STOPS else []
+    return (f"attributions end, and what goes on from there has none: {'; '.join([*named, *more])}",)
+
+
+def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
+    """Raise UnsupportedModelError for explained tensors whose features are not countable."""
+    values = {str(v.name): v for v in lowered.model.graph.inputs}
+    for name in tensors:
+        if name not in lowered.specs:
+            shape = ", ".join(str(d) for d in values[name].shape or ())
+            raise UnsupportedModelError(
+                f"input {name!r} has the shape [{shape}]: every axis but the first needs a fixed size, since "
+                "each feature gets an attribution. Say it (--size NAME=LENGTH, sizes={NAME: LENGTH}), give "
+                "references of that length, or export the model with static feature sizes."
+            )
+        if 0 in lowered.specs[name][0]:
+            raise UnsupportedModelError(f"input {name!r} has no features: an axis of it has length 0.")
+
+
+def choose_output(lowered: Lowered, output: str | None, ends: Sequence[str]) -> str:
+    """Return the named tensor, or the first output of floats, among what depends on the `ends` of a walk.
+
+    Raises:
+        InvalidOptionError, UnsupportedModelError: there is none.
+    """
+    dependent = reach_forward(lowered.model.graph, ends) - set(ends)
+    names = [str(v.name) for v in lowered.model.graph.outputs]
+    if output is not None:
+        if output not in dependent:
+            raise InvalidOptionError(
+                f"no tensor {output!r} depends on the explained inputs; the model's outputs are {names}, "
+                "and any inner tensor can be named (look it up in Netron)."
+            )
+        return output
+    for value in lowered.model.graph.outputs:
+        if value.name in dependent and is_float(lowered, value):
+            return str(value.name)
+    raise UnsupportedModelError(
+        f"none of the outputs {names} holds floats that depend on the explained inputs. Name an inner tensor "
+        "that does, such as the scores before an ArgMax (--output)."
+    )
+
+
+def choose_targets(
+    targets: object, output: str, row: tuple[int, ...]
+) -> tuple[Element, ...] | Literal["predicted"]:
+    """Return the targets as they are explained.
+
+    Args:
+        targets: as they were requested.
+        row: the shape of one row of the output.
+
+    Raises:
+        InvalidOptionError: what is no index of an element, and no contrast of two different ones.
+    """
+    size = prod(row)
+    if targets is None and row == _TWO_CLASSES:
+        return (1,)
+    if targets is None:
+        return (0,) if size == 1 else "predicted"
+    if targets == "predicted":
+        return "predicted"
+    if targets == "all":
+        return tuple(range(size))
+    if isinstance(targets, str) or not isinstance(targets, Iterable):
+        raise InvalidOptionError(
+            f"targets {targets!r}: give a list of indices (or contrasts such as '1-0'), 'all' or 'predicted'."
+        )
+    given = list(targets)
+    if not given or not all(_is_index(t, size) or _is_contrast(t, size) for t in given):
+        raise InvalidOptionError(
+            f"targets {given}: output {output!r} has indices 0 to {size - 1}, and contrasts of two different "
+            "ones such as '1-0'."
+        )
+    return tuple(t if isinstance(t, str) else int(t) for t in given)
+
+
+def _is_index(target: object, size: int) -> bool:
+    if isinstance(target, bool) or not isinstance(target, int | np.integer):
+        return False
+    return 0 <= int(target) < size
+
+
+def _is_contrast(target: object, size: int) -> bool:
+    found = _CONTRAST.fullmatch(target) if isinstance(target, str) else None
+    first, second = map(int, found.groups()) if found else (0, 0)
+    return first != second and max(first, second) < size
+
+
+def check_names(lowered: Lowered, new: Collection[str]) -> None:
+    """Raise InvalidOptionError where the model has tensors of these names already."""
+    taken = sorted({*new} & set(lowered.specs))
+    if taken:
+        raise InvalidOptionError(
+            f"the model already has tensors named {taken}: rename them before compiling."
+        )

@@ -1,0 +1,299 @@
+"""The tree ensemble that makes the explained output, read so that its scores are explained without a walk.
+
+Between the model's inputs and the ensemble may stand any preprocessing, as long as no feature that the
+ensemble reads is made of two of theirs: all features of one element are one player then. Between the scores
+and the output stands nothing but what moves values. What the ensemble makes of its scores (LOGISTIC, SOFTMAX)
+is left out: explained is the margin, which the graph answers beside the probabilities.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import InvalidOptionError, UnsupportedModelError
+from rationale.graph.nodes import extract
+from rationale.graph.runtime.session import Runner
+from rationale.lowering import Lowered
+from rationale.methods.environment import demand_rows
+from rationale.methods.leaves import raw_leaves
+from rationale.methods.players import NOBODY, CoalitionGame
+from rationale.methods.target import (
+    MOST_NAMED,
+    Target,
+    check_shapes,
+    choose_output,
+    choose_targets,
+    made_by,
+    reach_backward,
+)
+from rationale.methods.trees.method import TreeMethod
+from rationale.methods.trees.provenance import made_of
+from rationale.references.reference_set import OpenReferences
+from rationale.schema.request import CompileRequest
+from rationale.trees.ensemble import Ensemble
+from rationale.trees.read import OPERATORS, is_ensemble, read_ensemble
+
+_MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
+_PROBES = 64  # rows on which a margin is held against what is made of it
+_SAME = 1e-4
+_WIDE = 1e30  # CatBoost tells a missing value from others by the largest float32 number
+
+
+@dataclass(frozen=True)
+class Trees:
+    """A tree ensemble whose scores are explained.
+
+    Attributes:
+        reads: the name of the tensor that holds its features.
+        margin: of its scores, where not they are explained but the probabilities that are made of them.
+        game: who plays.
+        player_of: [features] the player of each.
+    """
+
+    ensemble: Ensemble
+    reads: str
+    margin: str | None = None
+    game: CoalitionGame = NOBODY
+    player_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+
+
+def choose_ensemble(
+    lowered: Lowered, method: TreeMethod, request: CompileRequest
+) -> tuple[Lowered, Target, Trees]:
+    """Find the tree ensemble whose scores are the output; the model returned has its margin beside it.
+
+    Raises:
+        InvalidOptionError: names that do not exist, references that come with a request, or no LOGISTIC.
+        UnsupportedModelError: an output that is not made by one tree ensemble alone.
+        InvalidModelError: trees that are none.
+    """
+    if isinstance(method.reference_set, OpenReferences):
+        raise InvalidOptionError(
+            f"{method.name} computes its tables from the references: they cannot come with a request. Give a "
+            "reference set."
+        )
+    leaves = raw_leaves(lowered, request.inputs)
+    check_shapes(lowered, [s.tensor for s in leaves])
+    ends = tuple(s.tensor for s in leaves)
+    name = choose_output(lowered, request.output, ends)
+    node, scores = _ensemble_behind(lowered, method.name, name)
+    read = node.inputs[0]
+    assert read is not None
+    reads = str(read.name)
+    shape, dtype = lowered.specs[reads]
+    ensemble = read_ensemble(ir.serde.serialize_node(node), prod(shape[1:]), dtype.numpy())
+    notes, margin = tuple[str, ...](), None
+    if ensemble.post_transform != "NONE":
+        lowered, margin = _with_margin(lowered, node, scores, ensemble)
+        notes += _margin_notes(name, margin, ensemble, method.probability)
+        name = name if method.probability else margin or name
+    if method.probability and (margin is None or ensemble.post_transform != "LOGISTIC"):
+        raise InvalidOptionError(
+            f"space 'probability' is for scores of which the ensemble makes probabilities by LOGISTIC, and "
+            f"{node.op_type} node {node.name or scores.name!r} has {ensemble.post_transform}: leave it out."
+        )
+    if name not in lowered.specs:
+        lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
+    demand_rows(lowered, name, {name, *ends})
+    elements = choose_targets(request.targets, name, lowered.specs[name][0][1:])
+    trees = Trees(ensemble, reads, margin if method.probability else None)
+    return lowered, Target(leaves, name, elements, notes=notes), trees
+
+
+def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value]:
+    """Return the tree ensemble whose scores are the output, and these."""
+    value = next(v for node in lowered.model.graph for v in node.outputs if v.name == output)
+    scores = _behind_moves(value)
+    node = scores.producer()
+    if node is not None and is_ensemble(node.op_type, node.domain) and scores is node.outputs[-1]:
+        return node, scores
+    made = "is an input" if node is None else f"is made by {node.op_type} node {node.name or scores.name!r}"
+    raise UnsupportedModelError(
+        f"{method} explains the scores of one tree ensemble ({', '.join(OPERATORS)}), and output {output!r} "
+        f"{made}. Name the ensemble's own output (--output), or choose another method."
+    )
+
+
+def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
+    """Return for each of the [features] that an ensemble reads of whose elements it is made.
+
+    Whose a constant feature is makes no difference.
+
+    Raises:
+        UnsupportedModelError: a feature that is made of elements of several players, or of what is not
+            explained.
+    """
+    graph, ends, tensor = lowered.model.graph, target.tensors, trees.reads
+    player_of_element = np.concatenate([trees.game.of[end].reshape(-1) for end in ends])
+    behind = reach_backward(graph, tensor, ends)
+    nodes = [n for n in graph if not made_by(n, ends) and any(v.name in behind for v in n.outputs)]
+    numbers, words = dict[str, np.ndarray](), list[str]()
+    for name in (*ends, *(str(v.name) for v in graph.inputs)):
+        if name not in numbers and name in lowered.specs:
+            row = lowered.specs[name][0]
+            numbers[name] = len(words) + np.arange(prod(row)).reshape(row)
+            words += [f"{name}[{', '.join(map(str, i[1:]))}]" for i in np.ndindex(*row)]
+    made = made_of(lowered, nodes, numbers, tensor)
+    for feature, of in enumerate(made.of):
+        if len({int(player_of_element[i]) for i in of if i < len(player_of_element)}) > 1:
+            raise UnsupportedModelError(
+                f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
+                f"{feature} of {tensor!r}, which the trees read, is made of several: {_some(words, of)} "
+                f"({made.joined[of]}). Make them one player (groups=, --group), or explain what the trees "
+                f"read (--input {tensor}), with references of it or of the model's inputs."
+            )
+        if max(of, default=0) >= len(player_of_element):
+            raise UnsupportedModelError(
+                f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
+                f"{_some(words, of)}, which is none of what is explained "
+                f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
+            )
+    return np.asarray([player_of_element[min(of, default=0)] for of in made.of])
+
+
+def _some(words: Sequence[str], of: Collection[int]) -> str:
+    named = [words[i] for i in sorted(of)]
+    return ", ".join([*named[:MOST_NAMED], *["…"] * (len(named) > MOST_NAMED)])
+
+
+def _margin_notes(output: str, margin: str | None, ensemble: Ensemble, probability: bool) -> tuple[str, ...]:
+    if margin is None:
+        return ()
+    if probability:
+        return (
+            f"explains {output!r} by Shapley values of its margin, to each reference rescaled to the "
+            "probability: they add up to it, and are not its own Shapley values",
+        )
+    return (
+        f"explains {margin!r}, the margin of {output!r} before its {ensemble.post_transform}: Shapley values "
+        "of the probability itself are not computed",
+    )
+
+
+def _behind_moves(value: ir.Value) -> ir.Value:
+    """Return the value before it was moved."""
+    while True:
+        node = value.producer()
+        if node is None or node.domain or node.op_type not in _MOVES or node.inputs[0] is None:
+            return value
+        value = node.inputs[0]
+
+
+def _with_spec(lowered: Lowered, name: str, ensemble: Ensemble, dtype: ir.DataType) -> Lowered:
+    """Add a specification: ONNX's inference knows no shapes of these operators' older versions."""
+    specs = {**lowered.specs, name: ((1, ensemble.columns), dtype)}
+    return replace(lowered, specs=specs, batched=lowered.batched | {name})
+
+
+def _with_margin(
+    lowered: Lowered, node: ir.Node, scores: ir.Value, ensemble: Ensemble
+) -> tuple[Lowered, str | None]:
+    """Return the model with a twin of the ensemble that makes nothing of its scores, and its output's name.
+
+    The name is None where the ensemble itself makes nothing of them.
+
+    Raises:
+        UnsupportedModelError: ONNX Runtime makes something else of the scores than it says.
+    """
+    name = f"{scores.name}_margin"
+    if name in lowered.specs:
+        raise InvalidOptionError(f"the model already has a tensor {name!r}: rename it before compiling.")
+    model = lowered.model.clone()
+    position = list(lowered.model.graph).index(node)
+    twin = model.graph[position]
+    attributes = [a for a in twin.attributes.values() if a.name != "post_transform"]
+    if twin.op_type == "TreeEnsemble":
+        attributes.append(ir.AttrInt64("post_transform", 0))
+    bare = ir.Node(
+        twin.domain, twin.op_type, list(twin.inputs), attributes, num_outputs=len(twin.outputs), name=name
+    )
+    for copied, own in zip(bare.outputs, twin.outputs, strict=True):
+        copied.name, copied.type = f"{own.name}_of_margin", own.type
+    margin = bare.outputs[-1]
+    margin.name, margin.dtype = name, scores.dtype or ir.DataType.FLOAT
+    model.graph.insert_after(twin, bare)
+    read = twin.inputs[0]
+    assert read is not None
+    probe = {str(read.name): _probes(ensemble, lowered.specs[str(read.name)])}
+    run = Runner(extract(model, [twin, bare], [read], [twin.outputs[-1], margin]), optimise=False, given=True)
+    answered = run(probe)
+    made, plain = (answered[str(v.name)].astype(np.float64) for v in (twin.outputs[-1], margin))
+    if np.allclose(made, plain, atol=_SAME):
+        return lowered, None
+    for shift in (np.zeros(plain.shape[1]), np.eye(1, plain.shape[1])[0]):
+        # beside one score s of two classes stands −s, or 1 − s where no leaf is negative
+        if np.allclose(_MADE[ensemble.post_transform](plain - shift), made, atol=_SAME):
+            break
+    else:
+        raise UnsupportedModelError(
+            f"{node.op_type} node {node.name or scores.name!r}: ONNX Runtime makes something else of its "
+            f"scores than {ensemble.post_transform}, so that no margin is known. Export it "
+            "with post_transform NONE."
+        )
+    dtype = margin.dtype or ir.DataType.FLOAT
+    if shift.any():
+        _shifted(model, margin, shift)
+    for made_there in {name, str(margin.name)}:
+        lowered = _with_spec(lowered, made_there, ensemble, dtype)
+    return replace(lowered, model=model), name
+
+
+def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
+    """Subtract a constant in place, under the same name."""
+    name, node = str(margin.name), margin.producer()
+    assert node is not None
+    margin.name = f"{name}_given"
+    dtype = margin.dtype or ir.DataType.FLOAT
+    array = ir.Tensor(shift[None].astype(dtype.numpy()), name=f"{name}_shift")
+    constant = ir.Value(name=array.name, const_value=array)
+    constant.dtype, constant.shape = dtype, ir.Shape([1, len(shift)])
+    model.graph.register_initializer(constant)
+    taken = ir.node("Sub", [margin, constant], name=f"{name}_shifted")
+    taken.outputs[0].name, taken.outputs[0].dtype = name, dtype
+    model.graph.insert_after(node, taken)
+
+
+def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np.ndarray:
+    """Return rows with numbers on both sides of the bounds."""
+    random = np.random.default_rng(0)
+    (_, *row), dtype = spec
+    rows = random.standard_normal((_PROBES, prod(row)))
+    splits = np.flatnonzero(ensemble.feature >= 0)
+    for feature in np.unique(ensemble.feature[splits]):
+        own = [ensemble.bounds[ensemble.bounds_of(int(n))] for n in splits if ensemble.feature[n] == feature]
+        bounds = np.concatenate(own)
+        bounds = bounds[np.abs(bounds) < _WIDE].astype(np.float64)
+        if len(bounds):
+            spread = 1e-3 * (1 + np.abs(bounds).mean()) + bounds.std()
+            rows[:, feature] = random.choice(bounds, _PROBES) + spread * rows[:, feature]
+    return rows.reshape(_PROBES, *row).astype(dtype.numpy())
+
+
+def _logistic(scores: np.ndarray) -> np.ndarray:
+    return np.asarray(np.exp(-np.logaddexp(0, -scores)))
+
+
+def _softmax(scores: np.ndarray) -> np.ndarray:
+    powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def _softmax_zero(scores: np.ndarray) -> np.ndarray:
+    """Return the Softmax of the scores that are not 0; 0 stays."""
+    powers = np.where(np.abs(scores) > 1e-7, np.exp(scores - scores.max(axis=1, keepdims=True)), 0)
+    return np.asarray(powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300))
+
+
+def _unknown(scores: np.ndarray) -> np.ndarray:
+    return np.full_like(scores, np.nan)
+
+
+_MADE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "LOGISTIC": _logistic,
+    "SOFTMAX": _softmax,
+    "SOFTMAX_ZERO": _softmax_zero,
+    "PROBIT": _unknown,
+}

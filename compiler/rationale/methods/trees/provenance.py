@@ -1,0 +1,229 @@
+"""Of which raw elements each element of an inner tensor is made: what stands between them is followed.
+
+Each operator is looked at with one row. What moves values is run on numbers that say whose they are; what
+runs element by element joins those of its operands; of any other operator, every result is made of all that
+it reads.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.errors import UnsupportedModelError
+from rationale.graph.batching import is_elementwise
+from rationale.graph.nodes import reads
+from rationale.graph.runtime.session import Runner
+from rationale.lowering import Lowered
+from rationale.methods.target import OF_SIZES
+
+_MOVES = frozenset(
+    "Expand Flatten Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Tile Transpose "
+    "Unsqueeze".split()
+)
+_ML = "ai.onnx.ml"
+_EACH = frozenset(
+    {("", name) for name in "And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Where Xor".split()}
+    | {(_ML, name) for name in "Binarizer CategoryMapper Imputer LabelEncoder Scaler".split()}
+)  # what runs element by element, beside those whose rules say so
+_NOTHING: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one row of a tensor is made of.
+
+    Attributes:
+        of: for each element of the row, flat, the players of which it is made.
+        joined: for a set of several players, the operator that first joined them.
+    """
+
+    of: tuple[frozenset[int], ...]
+    joined: Mapping[frozenset[int], str]
+
+
+def made_of(
+    lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray], tensor: str
+) -> Made:
+    """Return the players of which one row of a tensor is made.
+
+    Args:
+        nodes: in their order, those that compute the tensor of the players'.
+        players: by tensor, which player each element of its row is, of the row's shape [1, …].
+
+    Raises:
+        UnsupportedModelError: an operator of several players whose result has no known shape.
+    """
+    follow = _followed(lowered, nodes, players)
+    return Made(follow.of(tensor), follow.joined)
+
+
+def all_made_of(
+    lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]
+) -> dict[str, tuple[frozenset[int], ...]]:
+    """Return `made_of` of every tensor that is made of players, by name."""
+    follow = _followed(lowered, nodes, players)
+    return {name: follow.of(name) for name in follow.known}
+
+
+def _followed(lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]) -> "_Following":
+    follow = _Following(lowered)
+    for name, elements in players.items():
+        follow.known[name] = follow.numbers([frozenset({int(p)}) for p in elements.flat], elements.shape)
+    for node in nodes:
+        follow.through(node)
+    return follow
+
+
+@dataclass
+class _Following:
+    """Every set of players has a number, and every value an array of these: one for each of its elements."""
+
+    lowered: Lowered
+    known: dict[str, np.ndarray] = field(default_factory=dict)
+    sets: list[frozenset[int]] = field(default_factory=lambda: [_NOTHING])  # by their numbers
+    numbered: dict[frozenset[int], int] = field(default_factory=lambda: {_NOTHING: 0})
+    joined: dict[frozenset[int], str] = field(default_factory=dict)
+    whole: set[str] = field(default_factory=set)  # values in which nothing is missing
+
+    def numbers(self, sets: Sequence[frozenset[int]], shape: tuple[int, ...]) -> np.ndarray:
+        return np.asarray([self._number(s) for s in sets], np.int64).reshape(shape)
+
+    def _number(self, players: frozenset[int]) -> int:
+        if players not in self.numbered:
+            self.numbered[players] = len(self.sets)
+            self.sets.append(players)
+        return self.numbered[players]
+
+    def of(self, name: str) -> tuple[frozenset[int], ...]:
+        """Return of what each element of a tensor is made; of nothing where no player was used."""
+        numbers = self.known[name] if name in self.known else np.zeros(self.shape(name), np.int64)
+        return tuple(self.sets[i] for i in numbers.flat)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        if name not in self.lowered.specs:
+            raise UnsupportedModelError(
+                f"the shape of {name!r} is not known before the model runs, nor what it is made of. Export "
+                "with static feature sizes."
+            )
+        return self.lowered.specs[name][0]
+
+    def through(self, node: ir.Node) -> None:
+        """Note of what a node's outputs are made."""
+        made = [v for v in reads(node) if v.name in self.known]
+        if not made or node.op_type in OF_SIZES:
+            return
+        if self._misses_nothing(node):
+            self.whole.add(str(node.outputs[0].name))
+        if self._is_zero(node):
+            found = [np.zeros(self.shape(str(node.outputs[0].name)), np.int64)]
+        elif self._moves(node):
+            found = self._moved(node)
+        elif (position := _looks_up(node)) is not None:
+            found = [self._spread(node, position)]
+        elif is_elementwise(node.op_type, node.domain) or (node.domain, node.op_type) in _EACH:
+            found = [self._broadcast(node)]
+        else:
+            every = self._union(node, np.concatenate([self.known[str(v.name)].reshape(-1) for v in made]))
+            found = [np.full(self.shape(str(v.name)), every) for v in node.outputs if v.name]
+        self.known.update(zip((str(v.name) for v in node.outputs if v.name), found, strict=False))
+
+    def _misses_nothing(self, node: ir.Node) -> bool:
+        """Tell whether a node's output misses nothing: of an Imputer's Where, and of what moves that."""
+        if node.op_type == "Where":
+            test = node.inputs[0].producer() if node.inputs[0] is not None else None
+            return test is not None and test.op_type == "IsNaN" and test.inputs[0] is node.inputs[2]
+        moves = self._moves(node) or node.op_type == "Cast"
+        return moves and all(v is None or v.is_initializer() or v.name in self.whole for v in node.inputs)
+
+    def _is_zero(self, node: ir.Node) -> bool:
+        """Tell whether a node takes 0 times numbers, as skl2onnx does for a column of as many rows."""
+        constants = [v.const_value for v in node.inputs if v is not None and v.const_value is not None]
+        given = [v for v in node.inputs if v is not None and v.const_value is None]
+        zero = node.op_type == "Mul" and any(not c.numpy().any() for c in constants)
+        return zero and all(v.name in self.whole for v in given)
+
+    def _moves(self, node: ir.Node) -> bool:
+        """Tell whether it puts elements elsewhere, by indices that do not depend on a row."""
+        if node.domain or node.op_type == "Concat":
+            return not node.domain
+        first, *others = node.inputs
+        fixed = all(v is None or v.is_initializer() or v.name in self.lowered.constants for v in others)
+        return node.op_type in _MOVES and fixed and first is not None and not first.is_initializer()
+
+    def _moved(self, node: ir.Node) -> list[np.ndarray]:
+        """Move the numbers to where a node puts them."""
+        operands: list[ir.Value | None] = []
+        given, constants = dict[str, np.ndarray](), list[ir.Value]()
+        for i, value in enumerate(node.inputs):
+            if value is None:
+                operands.append(None)
+            elif i and node.op_type != "Concat":
+                known = value.const_value
+                array = self.lowered.constants[str(value.name)] if known is None else known.numpy()
+                # A tensor of its own: the value's name becomes that of its tensor, which is the user's.
+                constants.append(ir.Value(name=f"place{i}", const_value=ir.Tensor(array)))
+                operands.append(constants[-1])
+            else:
+                given[f"data{i}"] = self._of(node, i)
+                operands.append(_integers(f"data{i}", given[f"data{i}"].shape))
+        copy = ir.Node(
+            "", node.op_type, operands, list(node.attributes.values()), num_outputs=len(node.outputs)
+        )
+        for i, value in enumerate(copy.outputs):
+            value.name, value.type = f"moved{i}", ir.TensorType(ir.DataType.INT64)
+        graph = ir.Graph(
+            [v for v in operands if v is not None and v.name in given],
+            copy.outputs,
+            nodes=[copy],
+            initializers=constants,
+            opset_imports=self.lowered.model.graph.opset_imports,
+            name="moves",
+        )
+        model = ir.Model(graph, ir_version=self.lowered.model.ir_version)
+        return list(Runner(model, optimise=False, given=True)(given).values())
+
+    def _of(self, node: ir.Node, position: int) -> np.ndarray:
+        """Return of what an operand is made; a constant, of nothing."""
+        value = node.inputs[position]
+        assert value is not None
+        if str(value.name) in self.known:
+            return self.known[str(value.name)]
+        constant = value.const_value
+        return np.zeros(self.shape(str(value.name)) if constant is None else constant.numpy().shape, np.int64)
+
+    def _spread(self, node: ir.Node, position: int) -> np.ndarray:
+        """Repeat each element's number for all that it looks up, along the axes behind its own."""
+        by, shape = self._of(node, position), self.shape(str(node.outputs[0].name))
+        return np.broadcast_to(by.reshape(*by.shape, *(1 for _ in shape[by.ndim :])), shape)
+
+    def _broadcast(self, node: ir.Node) -> np.ndarray:
+        arrays = [self._of(node, i) for i, v in enumerate(node.inputs) if v is not None]
+        shape, made = np.broadcast_shapes(*(a.shape for a in arrays)), [a for a in arrays if a.any()]
+        if len(made) < 2:
+            return np.broadcast_to(made[0] if made else arrays[0], shape)
+        together = np.stack([a.reshape(-1) for a in np.broadcast_arrays(*made)])
+        columns, inverse = np.unique(together, axis=1, return_inverse=True)
+        joined = np.asarray([self._union(node, column) for column in columns.T], np.int64)
+        own = joined[inverse.reshape(-1)].reshape(np.broadcast_shapes(*(a.shape for a in made)))
+        return np.broadcast_to(own, shape)
+
+    def _union(self, node: ir.Node, numbers: np.ndarray) -> int:
+        whole = _NOTHING.union(*(self.sets[i] for i in np.unique(numbers)))
+        if whole not in self.numbered and len(whole) > 1:
+            self.joined[whole] = f"{node.op_type} node {node.name or node.outputs[0].name!r}"
+        return self._number(whole)
+
+
+def _looks_up(node: ir.Node) -> int | None:
+    """Return the operand by whose elements rows of a table are looked up, one for each; None without one."""
+    if (node.domain, node.op_type) == (_ML, "OneHotEncoder"):
+        return 0
+    table = node.inputs[0] if (node.domain, node.op_type) == ("", "Gather") else None
+    looks_up = table is not None and table.is_initializer() and not node.attributes.get_int("axis", 0)
+    return 1 if looks_up else None
+
+
+def _integers(name: str, shape: Sequence[int]) -> ir.Value:
+    return ir.Value(name=name, type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape(shape))

@@ -1,0 +1,202 @@
+"""Exact Shapley values of tree ensembles, over a reference set or by the covers of their nodes.
+
+Lundberg et al., "From local explanations to global understanding with explainable AI for trees", 2020;
+docs/adr/0032-trees-as-tables.md says how they become tables that a row is looked up in.
+"""
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from rationale.errors import InvalidOptionError
+from rationale.graph.ops import Ops
+from rationale.graph.tensor import Tensor
+from rationale.methods.engine import Engine, Gap, References
+from rationale.methods.trees.engine import TREES
+from rationale.methods.trees.method import Margins
+from rationale.references.reference_set import OpenReferences, ReferenceSet
+from rationale.trees.by_leaf import apart, build_leaves
+from rationale.trees.covers import counted
+from rationale.trees.emit import emit_interactions, emit_rescaled, emit_tables
+from rationale.trees.emit_leaves import emit_leaves
+from rationale.trees.ensemble import Ensemble
+from rationale.trees.picking import Picking
+from rationale.trees.probability import separated
+from rationale.trees.tables import Tables, build_tables, trees_of
+
+
+@dataclass(frozen=True, eq=False)
+class TreeShap:
+    """Exact Shapley values of a tree ensemble's scores.
+
+    The time does not depend on how many rows are given.
+
+    With references a coalition's features come from the row, all others from a reference (interventional).
+    Without, at a split by a feature outside the coalition a row goes both ways, by the shares of the rows
+    that did so in training (path-dependent).
+
+    Args:
+        references: one array [K, F]; NaN where a value is missing. None for path-dependent values.
+        covers: for path-dependent values, rows [R, F] by which nodes' covers are counted; by default the
+            model's own (nodes_hitrates), which few converters write.
+        space: "output", the ensemble's scores, or "probability", what LOGISTIC makes of them: each
+            reference's attributions are rescaled, as shap does with model_output="probability".
+        interactions: also return `<input>_interactions` [N, T, F, F]: half the Shapley interaction of two
+            features for either, and on the diagonal what an attribution holds beside them.
+        weights: K weights of the references or covers (they are normalised); None for equal weights.
+
+    Raises:
+        InvalidOptionError: references and covers, weights of neither, or an unknown space; probabilities
+            without references, or with interactions.
+    """
+
+    references: References | None = None
+    covers: References | None = None
+    space: str = "output"
+    interactions: bool = False
+    weights: npt.ArrayLike | None = None
+
+    name: ClassVar[str] = "treeshap"
+    engine: ClassVar[Engine] = TREES
+    has_base_value: ClassVar[bool] = True
+    gap: ClassVar[Gap | None] = Gap.ROUNDING
+
+    def __post_init__(self) -> None:
+        if self.references is not None and self.covers is not None:
+            raise InvalidOptionError(
+                "treeshap compares a row with references, or goes by covers: give one of the two."
+            )
+        if isinstance(self.covers, OpenReferences):
+            raise InvalidOptionError("covers cannot come with a request: give rows.")
+        if self.weights is not None and self.reference_set is None:
+            raise InvalidOptionError("weights are for references or covers: give either.")
+
+        if self.space not in ("output", "probability"):
+            raise InvalidOptionError(f"space {self.space!r}: choose output or probability.")
+        if self.probability and (self.references is None or self.interactions):
+            raise InvalidOptionError(
+                "space 'probability' rescales what each reference adds: it needs references, and has no "
+                "interactions."
+            )
+
+    @property
+    def probability(self) -> bool:
+        return self.space == "probability"
+
+    @property
+    def reference_set(self) -> References | None:
+        """Covers too: by these rows the base value is the mean output, as it is by references."""
+        return self.covers if self.references is None else self.references
+
+    @property
+    def reference_weights(self) -> npt.ArrayLike | None:
+        return self.weights
+
+    @property
+    def options(self) -> dict[str, Any]:
+        known: dict[str, Any] = {"path_dependent": self.references is None, "interactions": self.interactions}
+        known["space"] = self.space if self.probability else None
+        return {name: chosen for name, chosen in known.items() if chosen}
+
+    def attributions(
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        target_matrix: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        player_of: np.ndarray,
+        margins: Margins | None = None,
+    ) -> Tensor:
+        """Look up what was computed for every pattern of conditions that a row can satisfy."""
+        if margins is not None and references is not None:
+            return _rescaled(op, ensemble, target_matrix, x, references, player_of, margins)
+        if self.references is not None and references is not None:
+            return _by_references(op, ensemble, ensemble.weights @ target_matrix, x, references, player_of)
+        tables = self._tables(ensemble, target_matrix, x, references, player_of)
+        return emit_tables(op, tables, _flat(op, x), op.dtype)
+
+    def interaction_values(
+        self,
+        op: Ops,
+        ensemble: Ensemble,
+        target_matrix: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        attributions: Tensor,
+        player_of: np.ndarray,
+    ) -> Tensor:
+        """Look interactions up in tables of their own."""
+        tables = self._tables(ensemble, target_matrix, x, references, player_of, pairs=True)
+        return emit_interactions(op, tables, _flat(op, x), attributions)
+
+    def _tables(
+        self,
+        ensemble: Ensemble,
+        target_matrix: np.ndarray,
+        x: Tensor,
+        references: ReferenceSet | None,
+        player_of: np.ndarray,
+        *,
+        pairs: bool = False,
+    ) -> Tables:
+        count = prod(x.shape[1:])
+        rows, weights = None, None
+        if references is not None:
+            (rows,), weights = references.arrays.values(), references.weights
+            rows = rows.reshape(len(rows), count)
+        if self.references is None and rows is not None:
+            ensemble, rows = counted(ensemble, rows, weights), None
+        return build_tables(ensemble, ensemble.weights @ target_matrix, rows, weights, player_of, pairs=pairs)
+
+
+def _by_references(
+    op: Ops,
+    ensemble: Ensemble,
+    values: np.ndarray,
+    x: Tensor,
+    references: ReferenceSet,
+    player_of: np.ndarray,
+) -> Tensor:
+    """Look attributions up in tables, and compute them leaf by leaf where these would be too large."""
+    (rows,), x = references.arrays.values(), _flat(op, x)
+    rows, weights = rows.reshape(len(rows), -1), references.weights
+    ensemble = replace(ensemble, share=None)
+    kept, deep = apart(trees_of(ensemble, values), values, player_of)
+    found = emit_tables(op, build_tables(ensemble, values, rows, weights, player_of, trees=kept), x, op.dtype)
+    if not any(tree.groups for tree in deep):
+        return found
+    return op.Add(found, emit_leaves(op, build_leaves(deep, values, rows, weights, player_of), x, op.dtype))
+
+
+def _rescaled(
+    op: Ops,
+    ensemble: Ensemble,
+    target_matrix: np.ndarray,
+    x: Tensor,
+    references: ReferenceSet,
+    player_of: np.ndarray,
+    margins: Margins,
+) -> Tensor:
+    """Return the attributions of the margin to each reference times the slope to it.
+
+    The slope is a sum of products, with a table for each of these.
+    """
+    columns = np.flatnonzero(target_matrix.any(axis=1))
+    (rows,), x = references.arrays.values(), _flat(op, x)
+    known = margins.at_references.astype(np.float64)
+    rows = rows.reshape(len(rows), -1)
+    low, high = ensemble.scores_between() + (known - ensemble.scores(rows)).mean(axis=0)
+    terms = [separated(known[:, c], low[c], high[c]) for c in columns]
+    of_column = np.repeat(columns, [len(t.at) for t in terms])
+    share = np.full(len(rows), 1 / len(rows)) if references.weights is None else references.weights
+    weights = np.concatenate([t.weights for t in terms]) * share
+    tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, player_of)
+    return emit_rescaled(op, tables, x, Picking(op)(margins.at_x, columns), terms, target_matrix[columns])
+
+
+def _flat(op: Ops, x: Tensor) -> Tensor:
+    return op.reshape(x, (1, prod(x.shape[1:])))

@@ -1,0 +1,129 @@
+"""`rationale explain`: the rows of a file, explained in batches, printed in lines and saved."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from rationale.artifact.compiled import Compiled, Explanation
+from rationale.artifact.entry import open_entry, read_inputs
+from rationale.errors import CheckFailedError, InvalidOptionError
+from rationale.pictures.panels import largest_targets, targets_of
+from rationale.portfolios.files import check_kind, write_explanations
+from rationale.schema.request import Progress, silent
+
+TARGETS = 10  # of a row, that are printed
+
+
+def explain_file(
+    repository: Path,
+    name: str,
+    file: Path,
+    save: Path | None,
+    top: int,
+    rows: int | None,
+    progress: Progress,
+) -> list[str]:
+    """Explain the rows of a file, in batches that the entry's memory budget holds.
+
+    Args:
+        save: where to write the explanation of every row; see `write_explanations`.
+        top: features of a row that are printed, those with the largest attributions.
+        rows: rows that are printed; None for all. Without `save` no others are explained.
+
+    Returns:
+        What to print, in lines.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+    """
+    if save is not None:
+        check_kind(save)
+        if save.exists() and file.exists() and save.samefile(file):
+            raise InvalidOptionError(f"{save}: holds the rows to explain: save to another file.")
+    compiled = open_entry(repository, name)
+    inputs = read_inputs(compiled, file)
+    count = len(next(iter(inputs.values())))
+    shown = count if rows is None else min(rows, count)
+    lines: list[str] = []
+    answers = _collecting(
+        batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
+    )
+    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers)}"]
+    for _ in answers:  # what was not saved
+        pass
+    more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
+    return [*saved, *lines, *([more] if count > shown else [])]
+
+
+def parse_rows(text: str) -> int | None:
+    """Parse "10", or "all", which is None; raise InvalidOptionError for anything else."""
+    if text != "all" and not text.isdecimal():
+        raise InvalidOptionError(f"--rows {text!r}: give a whole number, or all.")
+    return None if text == "all" else int(text)
+
+
+def batches(
+    compiled: Compiled, inputs: Mapping[str, np.ndarray], count: int, progress: Progress = silent
+) -> Iterator[Explanation]:
+    """Explain the first `count` rows of inputs.
+
+    Raises:
+        InvalidOptionError: rows that the model cannot take.
+    """
+    run, size = compiled.run, compiled.manifest.measured.max_batch
+    for start in range(0, count, size):
+        progress("explaining", start, count)
+        stop = min(start + size, count)
+        part = {name: a[start:stop] for name, a in inputs.items()}
+        try:
+            answer = run(part)
+        except CheckFailedError as error:
+            raise InvalidOptionError(
+                f"rows {start} to {stop - 1}: the model cannot take one of them (an id outside of its "
+                f"table?): {error}"
+            ) from error
+        yield Explanation(answer, compiled.manifest, part)
+
+
+def _collecting(
+    answers: Iterable[Explanation], rows: int, top: int, lines: list[str]
+) -> Iterator[Explanation]:
+    """Yield the same answers; `lines` gets those of the first `rows` rows as they pass."""
+    first = 0
+    for answer in answers:
+        count = len(answer[answer.manifest.explained_value])
+        for i in range(min(count, rows - first)):
+            lines += _row(answer, i, first + i, top)
+        first += count
+        yield answer
+
+
+def _row(answer: Explanation, i: int, row: int, top: int) -> Iterator[str]:
+    """Return the lines of row i of an answer, which is `row` of the file."""
+    manifest = answer.manifest
+    explained, targets = answer[manifest.explained_value][i], targets_of(answer)[i]
+    for j in largest_targets(answer, i, TARGETS):
+        base = f", base {answer[manifest.base_value][i, j]:.6g}" if manifest.base_value else ""
+        gap = f", gap {answer[manifest.completeness_gap][i, j]:.1e}" if manifest.completeness_gap else ""
+        yield f"row {row}, target {_target(manifest.targets, targets[j])}: {explained[j]:.6g}{base}{gap}"
+        yield from _features(answer, i, j, top)
+    if len(explained) > TARGETS:
+        yield f"row {row}: {len(explained) - TARGETS} more targets, of smaller value"
+
+
+def _target(targets: object, target: object) -> str:
+    return f"{target} (predicted)" if targets == "predicted" and target != "predicted" else str(target)
+
+
+def _features(answer: Explanation, i: int, j: int, top: int) -> Iterator[str]:
+    """Return lines of the largest attributions, those of all inputs together."""
+    lines = []
+    for entry in answer.manifest.attributed:
+        values = answer[entry.attributions][i, j].reshape(-1)
+        names = entry.names(len(values))
+        errors = answer[entry.standard_error][i, j].reshape(-1) if entry.standard_error else None
+        for k in np.argsort(-np.abs(values), kind="stable")[:top]:
+            error = "" if errors is None else f" ± {errors[k]:<8.2g}"
+            lines.append((abs(values[k]), f"  {values[k]:+12.6g}{error}  {names[k]}"))
+    return (line for _, line in sorted(lines, key=lambda pair: -pair[0])[:top])

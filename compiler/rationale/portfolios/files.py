@@ -1,0 +1,223 @@
+"""Explanations of many rows as a file: .npz, .csv, .json or .parquet, written batch by batch.
+
+A batch has N rows with T targets each.
+"""
+
+import csv
+import importlib.util
+import math
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from rationale.artifact.compiled import Explanation
+from rationale.artifact.folder import whole
+from rationale.errors import InvalidOptionError
+from rationale.pictures.panels import targets_of
+
+MOST_COLUMNS = 16_384  # what spreadsheets read
+ROW_GROUP = 10_000  # rows of a parquet file that are written together
+
+Columns = dict[str, np.ndarray]
+
+
+def check_kind(path: Path) -> None:
+    """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed."""
+    if path.suffix.lower() not in _WRITERS:
+        raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(_WRITERS)}.")
+    if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise InvalidOptionError(
+            f"{path}: parquet files need pyarrow: pip install 'rationale[parquet]', or save .csv or .npz."
+        )
+
+
+def write_explanations(path: Path, batches: Iterable[Explanation]) -> str:
+    """Write them, whole or not at all; return what was written, in words.
+
+    A .npz holds every tensor of the answers; the others have a row for each row of the input and target.
+
+    Raises:
+        InvalidOptionError: the file cannot be written, or cannot hold the features.
+    """
+    check_kind(path)
+    with whole(path) as part:
+        return _WRITERS[path.suffix.lower()](part, batches)
+
+
+# -- every tensor --------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Tensor:
+    """The arrays of one tensor, one behind the other in a file."""
+
+    aside: Path
+    dtype: np.dtype
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(self, array: np.ndarray) -> None:
+        with self.aside.open("ab") as file:
+            np.save(file, array, allow_pickle=False)
+        self.dtype = np.result_type(self.dtype, array.dtype)  # of texts, the longest
+        self.shapes.append(array.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return sum(rows for rows, *_ in self.shapes), *self.shapes[0][1:]
+
+    def write(self, member: IO[bytes]) -> None:
+        """Write as one .npy."""
+        head = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(member, {**head, "shape": self.shape})
+        with self.aside.open("rb") as file:
+            for _ in self.shapes:
+                member.write(np.load(file).astype(self.dtype).tobytes())
+
+
+def _write_npz(path: Path, batches: Iterable[Explanation]) -> str:
+    """Write tensors: any name is fine, and none is pickled."""
+    tensors: dict[str, _Tensor] = {}
+    for answer in batches:
+        for name, array in answer.items():
+            a = array.astype(str) if array.dtype.kind == "O" else array
+            aside = path.with_name(f"{len(tensors)}.npy")
+            tensors.setdefault(name, _Tensor(aside, a.dtype)).add(a)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, tensor in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                tensor.write(member)
+    return ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
+
+
+# -- a row for each row and target ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Columns [N·T]: what is said of a row and target, attributions and standard errors by feature."""
+
+    facts: Columns
+    attributions: Columns
+    errors: Columns
+
+    @property
+    def columns(self) -> Columns:
+        return {
+            **self.facts,
+            **self.attributions,
+            **{f"{n}_standard_error": e for n, e in self.errors.items()},
+        }
+
+
+def _tables(batches: Iterable[Explanation]) -> Iterator[_Rows]:
+    first = 0
+    for answer in batches:
+        yield _rows_of(answer, first)
+        first += len(answer[answer.manifest.explained_value])
+
+
+def columns_of_answer(answer: Explanation, first: int) -> Columns:
+    """Return an answer as columns [N·T]: `row` (counted from `first`), `target`, values, attributions.
+
+    Raises:
+        InvalidOptionError: too many features for columns, or names that are taken.
+    """
+    return _rows_of(answer, first).columns
+
+
+def _rows_of(answer: Explanation, first: int) -> _Rows:
+    manifest = answer.manifest
+    n, t = answer[manifest.explained_value].shape
+    facts = {"row": np.repeat(np.arange(first, first + n), t), "target": targets_of(answer).reshape(-1)}
+    values = [manifest.explained_value, manifest.base_value, manifest.completeness_gap]
+    values += [manifest.completeness_gap_standard_error]
+    facts |= {name: answer[name].reshape(-1) for name in values if name}
+    attributions, errors = Columns(), Columns()
+    for explained in manifest.attributed:
+        width = math.prod(answer[explained.attributions].shape[2:])
+        names = explained.names(width)
+        if len(names) > MOST_COLUMNS:
+            raise InvalidOptionError(
+                f"{explained.tensor.name!r} has {len(names)} features, too many for columns of a table: save "
+                ".npz instead."
+            )
+        attributions |= zip(names, answer[explained.attributions].reshape(n * t, width).T, strict=True)
+        if explained.standard_error:
+            errors |= zip(names, answer[explained.standard_error].reshape(n * t, width).T, strict=True)
+    clash = sorted(facts.keys() & attributions.keys())
+    if clash:
+        raise InvalidOptionError(
+            f"features are named {clash}, as columns of the file's own: save .npz instead."
+        )
+    return _Rows(facts, attributions, errors)
+
+
+def _write_csv(path: Path, batches: Iterable[Explanation]) -> str:
+    rows, names = 0, list[str]()
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        for table in _tables(batches):
+            if not names:
+                names = list(table.columns)
+                writer.writerow(names)
+            writer.writerows(zip(*table.columns.values(), strict=True))
+            rows += len(table.facts["row"])
+    return f"{rows} rows of {len(names)} columns"
+
+
+def _write_json(path: Path, batches: Iterable[Explanation]) -> str:
+    """Write a list of objects, one in a line; what is no number is null."""
+    import orjson
+
+    rows = 0
+    with path.open("wb") as file:
+        for table in _tables(batches):
+            for i in range(len(table.facts["row"])):
+                record = {name: column[i] for name, column in table.facts.items()}
+                record["attributions"] = {name: column[i] for name, column in table.attributions.items()}
+                if table.errors:
+                    record["standard_errors"] = {name: column[i] for name, column in table.errors.items()}
+                file.write(b",\n" if rows else b"[\n")
+                file.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY))
+                rows += 1
+        file.write(b"\n]\n")
+    return f"{rows} objects"
+
+
+def _write_parquet(path: Path, batches: Iterable[Explanation]) -> str:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows, writer, table = 0, None, None
+    with ExitStack() as stack:
+        for columns in _groups(batches):
+            table = pa.table(columns)
+            writer = writer or stack.enter_context(parquet.ParquetWriter(path, table.schema))
+            writer.write_table(table)
+            rows += table.num_rows
+    return f"{rows} rows of {0 if table is None else table.num_columns} columns"
+
+
+def _groups(batches: Iterable[Explanation]) -> Iterator[Columns]:
+    """Return the columns of several batches together."""
+    waiting: list[Columns] = []
+    for table in _tables(batches):
+        waiting.append(table.columns)
+        if sum(len(columns["row"]) for columns in waiting) >= ROW_GROUP:
+            yield {name: np.concatenate([c[name] for c in waiting]) for name in waiting[0]}
+            waiting = []
+    if waiting:
+        yield {name: np.concatenate([c[name] for c in waiting]) for name in waiting[0]}
+
+
+_WRITERS: dict[str, Callable[[Path, Iterable[Explanation]], str]] = {
+    ".npz": _write_npz,
+    ".csv": _write_csv,
+    ".json": _write_json,
+    ".parquet": _write_parquet,
+}

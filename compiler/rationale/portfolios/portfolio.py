@@ -1,0 +1,45 @@
+"""`rationale explain` of many parquet files: a file of explanations for each."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rationale.portfolios.answered_files import Source, answer_files
+from rationale.portfolios.arrow import batches_schema, explain_batches
+from rationale.schema.request import Progress, silent
+
+
+def explain_portfolio(
+    entry: Path,
+    rows: str,
+    save: str,
+    keep: Sequence[str] = (),
+    threads: int | None = None,
+    progress: Progress = silent,
+) -> list[str]:
+    """Explain the rows of parquet files, as `answer_files` does it; return what to print, in lines.
+
+    Args:
+        entry: its folder.
+        keep: columns that are written as they are.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+    """
+    return [str(answer_files(rows, save, _Explaining(entry, tuple(keep), threads), progress))]
+
+
+@dataclass(frozen=True)
+class _Explaining:
+    entry: Path
+    keep: tuple[str, ...]
+    threads: int | None
+    stage: str = "explaining"
+    batch_rows: int = 65_536
+
+    def schema(self, given: Any) -> Any:
+        return batches_schema(self.entry, given, self.keep)
+
+    def answers(self, _: Source, batches: Iterator[Any]) -> Iterable[Any]:
+        return explain_batches(self.entry, batches, keep=self.keep, threads=self.threads)

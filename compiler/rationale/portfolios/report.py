@@ -1,0 +1,150 @@
+"""`rationale explain --html`: the rows of a file with their pictures, as one page that loads nothing."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.etree.ElementTree import Element
+
+from rationale.artifact.compiled import Explanation
+from rationale.artifact.entry import open_entry, read_inputs
+from rationale.artifact.folder import write
+from rationale.decisions.decide import NoReasonsError, decide
+from rationale.decisions.domain import outside
+from rationale.decisions.rows import ExplainedRow, explained_rows, values_of
+from rationale.errors import InvalidOptionError
+from rationale.pictures.figures import figures
+from rationale.pictures.markup import element, page, table
+from rationale.pictures.overview import overviews, tables_of
+from rationale.pictures.panels import panels_of
+from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary
+from rationale.portfolios.explain import TARGETS, batches
+from rationale.schema.manifest import EmbeddedProfile, Manifest
+from rationale.schema.request import Progress
+from rationale.terminal import facts
+
+MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one
+MOST_SUMMED = 10_000  # rows that the overview is of
+_FACTS = {"explains", "players", "method", "references", "decision", "reasons", "completeness gap"}
+
+
+def report_file(
+    repository: Path,
+    name: str,
+    file: Path,
+    out: Path,
+    rows: int | None,
+    top: int,
+    tokenizer: Path | None,
+    progress: Progress,
+) -> str:
+    """Write a page about the rows of a file, and say what it shows.
+
+    Args:
+        out: .html.
+        rows: that are drawn one by one, the first ones; None for all.
+        top: features of a row that have a bar of their own.
+        tokenizer: see `read_vocabulary`; without one token ids are shown as numbers.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+    """
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise InvalidOptionError(f"--html {out}: give a name that ends in .html; --plot draws other files.")
+    vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
+    compiled = open_entry(repository, name)
+    manifest, inputs = compiled.manifest, read_inputs(compiled, file)
+    count = len(next(iter(inputs.values())))
+    drawn = min(count if rows is None else rows, MOST_ROWS, count)
+    summed = min(count, MOST_SUMMED) if tables_of(manifest) and count > 1 else 0
+    sections = _Sections(manifest, drawn, min(top, MOST_BARS), vocabulary)
+    answers = sections.of(batches(compiled, inputs, max(drawn, summed), progress))
+    over = figures(overviews(answers, summed, sections.top)) if summed else []
+    for _ in answers:  # those that the overview did not take
+        pass
+    left = list(_left_out(drawn, summed, count))
+    head = [("rows", "; ".join([f"{count:,} of {file.name}", *left]))]
+    head += [(key, text) for key, text in facts(manifest) if key in _FACTS]
+    head.append(
+        ("explainer", f"{manifest.digests.explanation[:12]}, the digest of model, references and options")
+    )
+    notes = [f"warning: {warning}" for warning in manifest.warnings]
+    if missing := _undecided(manifest):
+        notes.append(
+            f"Nothing is decided here: the profile needs {', '.join(missing)} too (rationale decide)."
+        )
+    elif manifest.decision is not None:
+        notes.append(
+            "What is decided here is recorded nowhere; `rationale decide --audit` and the gateway record."
+        )
+    content = [table(head), *(element("p", note, class_="note") for note in notes)]
+    made = page(f"Explanations by {name}", [*content, *over, *sections.made])
+    write(out.parent, {out.name: made}, "--html")
+    return "; ".join([f"wrote {out}: {count:,} row{'s' * (count > 1)}", *left])
+
+
+def _left_out(drawn: int, summed: int, count: int) -> Iterator[str]:
+    if drawn < count:
+        yield f"the first {drawn:,} one by one"
+    if 0 < summed < count:
+        yield f"the overview is of the first {summed:,}"
+
+
+@dataclass
+class _Sections:
+    """A section for each of the first rows."""
+
+    manifest: Manifest
+    rows: int
+    top: int
+    vocabulary: Vocabulary
+    made: list[Element] = field(default_factory=list)
+
+    def of(self, answers: Iterable[Explanation]) -> Iterator[Explanation]:
+        """Yield the same answers; sections are made of the first rows as they pass."""
+        first = 0
+        for answer in answers:
+            count = len(answer[self.manifest.explained_value])
+            here = min(count, self.rows - first)
+            decisions = _decisions(answer) if here > 0 else []
+            for i in range(here):
+                drawn = panels_of(answer, i, first + i, self.top, self.vocabulary, TARGETS)
+                more = self.manifest.target_count - TARGETS
+                note = element("p", f"{more:,} more targets, of smaller value", class_="note")
+                self.made += [element("h2", f"Row {first + i}"), *decisions[i : i + 1], *figures(drawn)]
+                self.made += [note] if more > 0 else []
+            first += count
+            yield answer
+
+
+def _undecided(manifest: Manifest) -> list[str]:
+    """Return what knock-outs look at that the model does not take, so that nothing is decided here."""
+    if manifest.decision is None:
+        return []
+    known = {name for e in manifest.explained for name in e.feature_names or ()}
+    return sorted({rule.feature for rule in manifest.decision.profile.knock_outs} - known)
+
+
+def _decisions(answer: Explanation) -> list[Element]:
+    """Return what the profile decides about each row; nothing where there is none, or it needs more."""
+    embedded = answer.manifest.decision
+    if embedded is None or _undecided(answer.manifest):
+        return []
+    values = values_of(answer.manifest, answer.inputs)
+    rows = explained_rows(answer.manifest, answer)
+    return [_decision(embedded, row, known) for row, known in zip(rows, values, strict=True)]
+
+
+def _decision(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
+    faults = list(outside(embedded.profile, values)) if embedded.profile.outside == "refuse" else []
+    if faults:
+        return element("p", f"Not decided: {'; '.join(faults)}")
+    try:
+        made = decide(embedded, row, values)
+    except NoReasonsError as error:
+        return element("p", f"Not decided: {error}")
+    outcome = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
+    reasons = [element("li", f"{reason.code} {reason.text}") for reason in made.reasons]
+    warnings = [element("p", f"warning: {warning}", class_="note") for warning in made.warnings]
+    listed = [element("ol", *reasons)] if reasons else []
+    return element("div", element("p", outcome), *listed, *warnings, class_="decision")

@@ -1,0 +1,575 @@
+"""`explanation.json`: what a combined graph is, for whoever serves it.
+
+The compiler writes it and the service reads it; the two packages meet nowhere else.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rationale.errors import RepositoryError
+from rationale.schema.profile import DecisionProfile
+from rationale.schema.request import CompileRequest
+
+FILE_NAME = "explanation.json"
+EXPLAIN_SUFFIX = "_explain"
+OPEN_SUFFIX = "_explain_open"  # of the entry whose references come with a request
+PLANNED_NODES = (
+    3_000  # above: ONNX Runtime's search for buffers to reuse takes time that grows with their square
+)
+EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
+GROUPS = "group"  # what all players together are called where a tensor would be
+_AS_THEY_ARE = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
+DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
+    "FLOAT": "FP32",
+    "DOUBLE": "FP64",
+    "FLOAT16": "FP16",
+    "BFLOAT16": "BF16",
+    "STRING": "BYTES",
+    **dict(zip(_AS_THEY_ARE, _AS_THEY_ARE, strict=True)),
+}
+
+
+FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Tell whether it holds floats: bfloat16 as well, which numpy itself does not know as one."""
+    return dtype.kind == "f" or dtype.name == "bfloat16"
+
+
+def ends_of(contrast: str) -> tuple[int, int]:
+    """Parse "1-0": the element that counts, and the one that it is contrasted with."""
+    first, _, second = contrast.partition("-")
+    return int(first), int(second)
+
+
+def elements(tensor: str, count: int) -> tuple[str, ...]:
+    """Name features without names: x[0], x[1] and so on."""
+    return tuple(f"{tensor}[{i}]" for i in range(count))
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TensorSpec(_Frozen):
+    """A tensor of the graph. `shape` leaves the batch axis out; −1 is a size known at run time only."""
+
+    name: str
+    datatype: str = Field(description="as OIP spells it: FP32, INT64, BYTES …")
+    shape: tuple[int, ...]
+
+    @property
+    def is_column(self) -> bool:
+        """Whether a row of it is one number or text: [N, 1], or [N]."""
+        return self.shape in ((1,), ())
+
+
+class Attributed(_Frozen):
+    """One output of attributions, [N, T, *tensor.shape]: those of an explained input, or of all players.
+
+    `feature_names` and `at` are those of the input, or `feature_names` are those of the players.
+    """
+
+    tensor: TensorSpec
+    attributions: str
+    standard_error: str | None = None
+    feature_names: tuple[str, ...] | None = None
+    at: tuple[str, ...] | None = None
+    of_players: bool = False
+
+    def names(self, count: int) -> tuple[str, ...]:
+        """Name the `count` flattened features of a row: by given names, else x[0], x[1] and so on."""
+        return self.feature_names or elements(self.tensor.name, count)
+
+
+class ExplainedInput(_Frozen):
+    """What has attributions: `tensor` is explained, `attributions` is the output that explains it.
+
+    `tensor` is an input of the model or an inner tensor. An integer input is explained `at` the inner tensors
+    in which its elements are looked up, summed to one value for each of them.
+
+    `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
+    where the graph gives them; where a feature is in a group, the players' output holds them instead, and
+    both are None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose
+    sum over the last axis is the attributions. `feature_names` names these features in row-major order; None
+    where they are too many to be named (images).
+    """
+
+    tensor: TensorSpec
+    attributions: str | None
+    at: tuple[str, ...] | None = None
+    standard_error: str | None = None
+    interactions: str | None = None
+    feature_names: tuple[str, ...] | None = None
+    takes_missing: bool = Field(default=False, description="whether NaN may be sent, for a missing value")
+
+    @property
+    def given_names(self) -> tuple[str, ...] | None:
+        """Names of a table's features, where somebody gave them; None for those such as x[0]."""
+        made_up = elements(self.tensor.name, len(self.feature_names or ()))
+        return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
+
+    def by(self, attributions: str, standard_error: str | None = None) -> Attributed:
+        """Return it as an output attributes to it."""
+        return Attributed(
+            tensor=self.tensor,
+            attributions=attributions,
+            standard_error=standard_error,
+            feature_names=self.feature_names,
+            at=self.at,
+        )
+
+
+class Player(_Frozen):
+    """A group of features, or a feature that stands beside groups and is in none."""
+
+    name: str
+    features: tuple[str, ...] = Field(min_length=1, description="names of its members")
+    kind: Literal["player", "sum"] = Field(
+        description="player: its attribution is that of one player, whose features are present or absent "
+        "together; sum: that of its features, added up"
+    )
+
+
+class ExplainedLayer(_Frozen):
+    """A tensor on the way: `attributions` is a float output [N, T, *tensor.shape]."""
+
+    tensor: TensorSpec
+    attributions: str
+    completeness_gap: float | None = Field(
+        description="largest |explained − base − Σ attributions| over largest |explained − base|, as the "
+        "check measured it; None where ways lead past the layer, the method promises nothing, or the output "
+        "does not move"
+    )
+
+
+class ExplainedConcepts(_Frozen):
+    """The channels of one tensor on the way, and what each input contributes to the most relevant ones."""
+
+    tensor: TensorSpec
+    axis: int = Field(description="of the tensor, that of its channels")
+    count: int = Field(description="C: channels with heatmaps of their own, largest first")
+    attributions: str = Field(description="name of the output [N, T, channels]")
+    channels: str = Field(description="name of the output [N, T, C], INT64: which channels these are")
+    heatmaps: dict[str, str] = Field(description="by explained input: the output [N, T, C, *its shape]")
+
+
+class Method(_Frozen):
+    name: str = Field(description="deepshap, gradient …")
+    options: dict[str, Any] = Field(default_factory=dict)
+    gap: str | None = Field(
+        None,
+        description="why attributions may miss the output's difference: rounding, quadrature, sampling or "
+        "absorbed; None where no sum is promised",
+    )
+
+
+class Extension(_Frozen):
+    """What the compile took from outside Rationale: of an installed package, or of a script."""
+
+    group: str = Field(description="of entry points: rationale.lrp_rules …")
+    name: str = Field(description="by which it is asked for")
+    value: str = Field(description="module:attribute")
+    package: str | None = Field(description="None where no installed package brings it")
+    version: str | None = Field(description="of the package")
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.package or self.value} {self.version or ''}".rstrip()
+
+
+class Category(_Frozen):
+    value: str
+    share: float = Field(description="of the references, by their weights")
+
+
+class Spread(_Frozen):
+    """How the values of one feature are spread over the references: no row of them, nor which go together."""
+
+    feature: str
+    quantiles: tuple[float, ...] = Field(
+        (), description="of a number: at 0, 5 … 100% of the references that have one, by their weights"
+    )
+    whole: bool = Field(False, description="whether all of its numbers are whole")
+    missing: float = Field(0.0, description="share of the references without a value")
+    categories: tuple[Category, ...] = Field((), description="of a text: the most frequent, most first")
+
+
+class References(_Frozen):
+    count: int = Field(ge=1, description="K: rows of the set, after equal ones were merged")
+    given: int = Field(ge=1, description="rows of the set as given")
+    spreads: tuple[Spread, ...] = Field((), description="of the named features of the model's inputs")
+    base_value: tuple[float, ...] | None = Field(description="mean output over the references, per target")
+
+
+class OpenReferences(_Frozen):
+    """References that come with a request: K of them for each row to explain, and their weights."""
+
+    count: int = Field(ge=1, description="K: rows that the graph takes; fewer are filled up at weight 0")
+    inputs: dict[str, TensorSpec] = Field(
+        description="by the explained input: the graph's input [N, K, *its shape] for its references"
+    )
+    weights: TensorSpec = Field(description="the graph's input [N, K]: not negative, not all 0 in a row")
+
+    @property
+    def names(self) -> set[str]:
+        """Inputs of the graph that it needs for itself."""
+        return {self.weights.name, *(spec.name for spec in self.inputs.values())}
+
+
+class OpenLength(_Frozen):
+    """A length that each request chooses, within what the graph was made for; see docs/adr/0019."""
+
+    name: str = Field(description="what the model calls it")
+    least: int = Field(ge=1)
+    most: int = Field(ge=1)
+    axes: tuple[tuple[str, int], ...] = Field(
+        min_length=1, description="inputs, and which of their axes have this length; axis 0 is the batch"
+    )
+
+    def fault(self, shapes: Mapping[str, Sequence[int]]) -> str | None:
+        """Return what is wrong with inputs of these shapes, and what to do; None for valid ones."""
+        lengths = {f"{name}, axis {axis}": shapes[name][axis] for name, axis in self.axes}
+        if len(set(lengths.values())) > 1:
+            return f"the inputs differ in their length '{self.name}': {lengths}"
+        length = next(iter(lengths.values()))
+        if self.least <= length <= self.most:
+            return None
+        wider = f"{self.name}={min(self.least, length)}..{max(self.most, length)}"
+        return (
+            f"the rows have {self.name} = {length}, but the explanation was compiled for {self.least} to "
+            f"{self.most}: send rows of such a length, or compile it with --size {wider}"
+        )
+
+
+class Digests(_Frozen):
+    """SHA-256, so that an answer can be reproduced.
+
+    `explanation` is the digest of the other three; where the entry decides, of that and the names of
+    features.
+    """
+
+    model: str
+    references: str | None
+    options: str
+    explanation: str
+
+
+class Variants(_Frozen):
+    """In which of several equal variants operators were emitted, and for what machine."""
+
+    provider: str = Field(description="of ONNX Runtime: cpu or cuda")
+    threads: int = Field(description="of one run")
+    runtime: str = Field(
+        "onnxruntime", description="that the graph was made for: onnxruntime, openvino, tensorrt or any"
+    )
+    taken: dict[str, int] = Field(description='how often each stands in the graph, by "task: variant"')
+
+
+class Measured(_Frozen):
+    """What the check at compile time measured, on `rows` rows."""
+
+    rows: int
+    outputs_error: float = Field(description="largest |combined − original| over largest |original|")
+    rounding: float = Field(
+        0.0,
+        description="of the model's own numbers, relative, where it is in half precision",
+    )
+    own_rounding: float = Field(
+        0.0,
+        description="how far the model's own outputs change, relative, as ONNX Runtime computes the same in "
+        "another order or with weights that are rounded otherwise (looked for if outputs_error or the gap is "
+        "large)",
+    )
+    fused_integers: float = Field(
+        0.0,
+        description="how far the model's own outputs change, relative, where ONNX Runtime runs layers "
+        "between DequantizeLinear and QuantizeLinear on whole numbers (looked for as own_rounding is)",
+    )
+    completeness_gap: float | None = Field(
+        description="largest |gap| over largest |explained − base|; None where the method promises nothing, "
+        "or where the output does not move on the rows of the check"
+    )
+    gap_rounding: float = Field(
+        0.0,
+        description="what of completeness_gap may be rounding: own_rounding over the same difference",
+    )
+    gap_in_standard_errors: float | None = Field(
+        None, description="largest |gap| over its standard error; None where the gap is no sampling error"
+    )
+    rows_error: float | None = Field(
+        description="largest relative difference between a batch and its rows alone; None where the memory "
+        "budget holds no batch"
+    )
+    runtime_error: float | None = Field(
+        None,
+        description="of an entry measured elsewhere than in ONNX Runtime: the largest difference of an "
+        "answer from the one there, relative",
+    )
+    nodes: int
+    model_bytes: int
+    latency_ms: float = Field(description="one row, median, on the machine that compiled")
+    max_batch: int = Field(
+        1, description="rows of one request: what the memory budget holds and takes a second there at most"
+    )
+
+
+class Memory(_Frozen):
+    """How the graph uses memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
+
+    budget: int = Field(description="what weights, precomputed references and work may take together")
+    needed: int = Field(description="what they take, with the copies that ONNX Runtime makes of weights")
+    weights: int = Field(description="constants of the model and of the walk back")
+    baked: int = Field(description="references, and what was computed of them when the graph was made")
+    work: int = Field(description="the most that is alive at once during a run")
+    chunk: int | None = Field(
+        None, description="references (or points) that are walked at once; None: all of them"
+    )
+    chunks: int = Field(1, description="how many times that is done in a run")
+    recomputed: float = Field(
+        0.0, description="share of the references' forward pass that is done again in each run, 0 to 1"
+    )
+    storage: Literal["float32", "float16"] = "float32"
+    storage_error: float | None = Field(
+        None, description="largest difference of attributions that float16 makes, over the largest of them"
+    )
+
+
+class Stopped(_Frozen):
+    """Where attributions end on the way: what goes on from there has none."""
+
+    node: str
+    operator: str
+    tensor: str = Field(description="the value whose attribution the node does not hand on")
+    reason: str
+
+
+class Parity(_Frozen):
+    """How far the ONNX model is from the fitted model of which it was made.
+
+    Both are asked about the references, about mixtures of them (features of one, the others of another: what
+    Shapley values are made of), and about references some of whose values are missing. Errors are told by
+    column of the outputs: those of the one that is worst by its own range.
+    """
+
+    model: str = Field(description="the fitted model's class: xgboost.XGBClassifier …")
+    converter: str = Field(description="what made it ONNX, and its version")
+    rows: int = Field(description="references")
+    error: float = Field(description="largest |ONNX − fitted| of a score or probability, in `column`")
+    output_range: float = Field(description="largest less smallest of what the fitted model answers there")
+    output_largest: float = Field(0, description="largest |answer| of the fitted model there")
+    column: str = Field("", description="of the outputs, such as probabilities[1]")
+    row: int = Field(description="the reference where the error is largest, or of which such a row was made")
+    where: str = Field("", description="the row in words")
+    rounded: bool = Field(
+        False, description="whether they agree on numbers as float32 holds them, and not on those given"
+    )
+    labels: int | None = Field(description="rows whose label differs; None where it has none")
+    uncompared: tuple[str, ...] = Field(
+        (), description="outputs of numbers that the fitted model does not answer"
+    )
+    missing_rows: int = Field(description="references with missing values")
+    missing_error: float | None = Field(
+        description="largest on these, of a column's range; None where there are none"
+    )
+    mixtures: int = Field(0, description="mixtures of two references each")
+    mixtures_error: float | None = Field(
+        None, description="largest on these, of a column's range; None where there are none"
+    )
+    masked: int = Field(0, description="references with values taken out that the fitted model answers")
+    masked_error: float | None = Field(
+        None, description="largest on these, of a column's range; None where there are none"
+    )
+    refuses_missing: tuple[str, ...] = Field(
+        (), description="inputs in which a missing value is refused: the fitted model takes none, or differs"
+    )
+    missing_differs: str = Field(
+        "", description="the row that is worst where these differ; empty if none does"
+    )
+    missing_unknown: tuple[str, ...] = Field(
+        (), description="features of other inputs without which the fitted model answers nothing"
+    )
+    allowed: float | None = Field(
+        None, description="share of a column's range up to which an error was allowed, where one was given"
+    )
+
+    @property
+    def relative(self) -> float:
+        """The error, of the column's range."""
+        return self.error / self.output_range if self.output_range else self.error
+
+
+class CustomOps(_Frozen):
+    """A library of kernels that a server has to load for the graph; it lies beside `model.onnx`."""
+
+    file: str
+    sha256: str
+
+
+class Comparison(_Frozen):
+    """Another entry that explains the same model by other references, to see which reasons stay."""
+
+    name: str = Field(description="all_applicants, draw 1 …")
+    kind: Literal["baseline", "draw"] = Field(
+        description="baseline: rows of another policy; draw: as many rows, drawn from the same ones"
+    )
+    entry: str = Field(description="its folder in the repository")
+    explanation: str = Field(description="its digest")
+
+
+class Classes(_Frozen):
+    """Into which drift is counted: what lies up to a bound, between two, and above the last."""
+
+    bounds: tuple[float, ...]
+    shares: tuple[float, ...] = Field(description="of the references: one more than there are bounds")
+
+
+class EmbeddedProfile(_Frozen):
+    """A decision profile in an entry: the rules by which its answers become decisions."""
+
+    profile: DecisionProfile
+    digest: str = Field(description="SHA-256 of the profile")
+    output_range: tuple[float, float] = Field(
+        description="least and largest score: of the closing Sigmoid or Softmax, else over the references"
+    )
+    tolerance: float = Field(description="completeness gap above which there are no reasons")
+    comparisons: tuple[Comparison, ...] = ()
+    classes: dict[str, Classes] = Field(
+        {},
+        description="by feature or group, those of its attributions over the references, deciles; under '' "
+        "those of the score. Drift of decisions is measured by them",
+    )
+
+
+class Manifest(_Frozen):
+    version: Literal[1] = 1
+    model: str = Field(description="the plain model's entry, `NAME`")
+    method: Method
+    request: CompileRequest = Field(description="what was asked for, with the names that tables gave")
+    digests: Digests
+    graphs: dict[str, str] = Field(
+        {},
+        description="SHA-256 of what was written with it, by version folder, such as `NAME/1` and "
+        "`NAME_explain/1`: of the graph, its weights and kernels, as the audit trail records it",
+    )
+    one_shot: bool = Field(
+        False,
+        description="whether `NAME` is the only entry: its graph also takes BOOL `explain` [N, 1], the rows "
+        "to explain, and answers BOOL `explained` [N, 1]; other rows are explained by zeros",
+    )
+    inputs: tuple[TensorSpec, ...] = Field(description="every input of the model")
+    explained: tuple[ExplainedInput, ...]
+    players: tuple[Player, ...] = Field(
+        (), description="where features are in groups: groups, then the other features of the same inputs"
+    )
+    group_attributions: str | None = Field(None, description="name of the output [N, T, players]")
+    group_standard_error: str | None = Field(None, description="name of the output [N, T, players]")
+    layers: tuple[ExplainedLayer, ...] = Field((), description="on the way, from the inputs to the output")
+    concepts: ExplainedConcepts | None = None
+    outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
+    explained_output: str = Field(description="the tensor that is explained")
+    explained_shape: tuple[int, ...] = Field(description="of explained_output's row")
+    targets: tuple[int | str, ...] | Literal["predicted"] = Field(
+        description="flat indices into explained_output's row, or contrasts: '1-0' is element 1 less "
+        "element 0; 'predicted': each row's argmax (T = 1)"
+    )
+    base_value: str | None = Field(description="name of the output [N, T], None where the method has none")
+    explained_value: str = Field(description="name of the output [N, T]")
+    completeness_gap: str | None = Field(description="name of the output [N, T]")
+    completeness_gap_standard_error: str | None = Field(
+        None, description="name of the output [N, T]; None where the gap is no sampling error"
+    )
+    references: References | None
+    open_references: OpenReferences | None = Field(
+        None, description="where references are inputs of the graph and none are kept in it"
+    )
+    open_length: OpenLength | None = Field(None, description="where requests choose it")
+    points: int | None = Field(
+        None, description="references, points of paths or draws that are walked for one row and target"
+    )
+    stopped: tuple[Stopped, ...] = Field((), description="where attributions end before the inputs")
+    opset: int
+    ir_version: int
+    least_onnxruntime: str
+    extensions: tuple[Extension, ...] = Field((), description="what came from outside Rationale")
+    tools: dict[str, str] = Field(description="versions of what made the graph")
+    custom_ops: tuple[CustomOps, ...] = Field((), description="libraries of the kernels of own operators")
+    decision: EmbeddedProfile | None = Field(
+        None, description="where it was compiled with a decision profile"
+    )
+    measured: Measured
+    parity: Parity | None = Field(None, description="None where the model was given as ONNX")
+    variants: Variants
+    memory: Memory
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def suffix(self) -> str:
+        """Of the entry's name, where it explains `NAME` without being asked for by another one."""
+        return EXPLAIN_SUFFIX if self.open_references is None else OPEN_SUFFIX
+
+    @property
+    def takes_missing(self) -> frozenset[str]:
+        """Names of the inputs in which NaN is a missing value."""
+        return frozenset(item.tensor.name for item in self.explained if item.takes_missing)
+
+    @property
+    def target_count(self) -> int:
+        return 1 if self.targets == "predicted" else len(self.targets)
+
+    @property
+    def attributed(self) -> tuple[Attributed, ...]:
+        """Every output whose attributions add up: those of explained inputs, and of all players."""
+        inputs = (e.by(e.attributions, e.standard_error) for e in self.explained if e.attributions)
+        if self.group_attributions is None:
+            return tuple(inputs)
+        players = Attributed(
+            tensor=TensorSpec(name=GROUPS, datatype="FP32", shape=(len(self.players),)),
+            attributions=self.group_attributions,
+            standard_error=self.group_standard_error,
+            feature_names=tuple(player.name for player in self.players),
+            of_players=True,
+        )
+        return (*inputs, players)
+
+    @property
+    def given_names(self) -> dict[str, tuple[str, ...]] | None:
+        """Names of features by explained input, where somebody gave them."""
+        given = {e.tensor.name: e.given_names for e in self.explained}
+        return {name: names for name, names in given.items() if names} or None
+
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """As they were asked for: the players that are no single feature of that name."""
+        return {p.name: list(p.features) for p in self.players if p.features != (p.name,)}
+
+    @property
+    def contrasts(self) -> tuple[str, ...]:
+        """Those targets that are differences of two elements."""
+        return tuple(t for t in self.targets if isinstance(t, str)) if self.targets != "predicted" else ()
+
+    def to_json(self) -> str:
+        return self.model_dump_json(indent=2) + "\n"
+
+    @staticmethod
+    def read(path: Path) -> "Manifest":
+        """Read `explanation.json`.
+
+        Raises:
+            RepositoryError: the file is missing, is no JSON, or is not a manifest of this version.
+        """
+        try:
+            return Manifest.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the file"
+            raise RepositoryError(
+                f"{path}: not a manifest this version understands ({where}: {first['msg']}). "
+                "Compile the entry again with `rationale compile`."
+            ) from error

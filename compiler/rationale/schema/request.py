@@ -1,0 +1,245 @@
+"""What a compile is asked for, in plain values: as a command line, an API and the manifest have it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from rationale.errors import InvalidOptionError
+from rationale.schema.machine import HERE, Deployment
+
+Size = int | tuple[int, int]  # one length, or all from the first to the second
+Element = int | str
+"""A flat index into the output's row; or a contrast, "1-0": element 1 less element 0."""
+Targets = Sequence[Element] | Literal["all", "predicted"] | None
+Layers = Sequence[str] | Literal["all"]
+Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
+FeatureNames = Sequence[str] | Mapping[str, Sequence[str]]
+Groups = Mapping[str, Sequence[str]]
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, how much of it is done, and how much it is."""
+
+
+def silent(*_: object) -> None:
+    """Show no progress."""
+
+
+@dataclass(frozen=True)
+class Concepts:
+    """What is asked about the channels of one tensor.
+
+    Achtibat et al., "From attribution maps to human-understandable explanations through concept relevance
+    propagation", 2023.
+
+    Args:
+        layer: a tensor on the way to the output, by its name in the file.
+        count: of channels that get a heatmap of their own: those of the largest attributions by size.
+        axis: of the layer, that of its channels; 1 of images, 2 of tokens [N, S, E].
+
+    Raises:
+        InvalidOptionError: a count or an axis that is no whole number.
+    """
+
+    layer: str
+    count: int = 5
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        for name, value in (("count", self.count), ("axis", self.axis)):
+            whole_number(f"concepts of {self.layer!r}: {name}", value, 0)
+            object.__setattr__(self, name, int(value))
+
+
+class CompileRequest(BaseModel):
+    """A method by its name on the command line, its options, and what to explain by which inputs.
+
+    What a model decides (names, numbers of elements, lengths) is held against it when it is compiled.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: str = Field("deepshap", description="by its name on the command line")
+    options: dict[str, Any] = Field(
+        {}, description="of the method, by their Python names; those that are None were not given"
+    )
+    output: str | None = Field(None, description="the tensor to explain; None: the first float output")
+    logits: bool = Field(
+        False, description="explain what the output's last Sigmoid, Softmax or LogSoftmax is taken of"
+    )
+    targets: Any = Field(
+        None,
+        description="flat indices into the output's row, contrasts such as '1-0', 'all' or 'predicted'; "
+        "None: the only element, 1 of two, else 'predicted'",
+    )
+    inputs: Any = Field(None, description="tensors to attribute to; None: every float input, else ids")
+    features: Any = Field(None, description="names of the features, or of each input's")
+    groups: Any = Field({}, description="names of features by the name of their group")
+    sizes: Any = Field({}, description="lengths that the model leaves open: one, or the least and the most")
+    layers: Any = Field([], description="inner tensors whose attributions are answered too, or 'all'")
+    concepts: Concepts | None = Field(None, description="channels of an inner tensor")
+    open_references: int | None = Field(
+        None, description="K, where up to so many references come with each request and none are kept"
+    )
+    deployment: Deployment = Field(HERE, description="for what machine")
+    allow_parity: float | None = Field(
+        None, description="of a fitted model: share of a column's range that its ONNX model may be off by"
+    )
+    missing: float | None = Field(
+        None, description="of an XGBoost file: the number that means a missing value"
+    )
+    custom_ops: Any = Field((), exclude=True, description="libraries of kernels")
+    allow_pickle: bool = Field(False, exclude=True, description="whether a model's file may be a pickle")
+    decision: Path | None = Field(None, exclude=True, description="the file of a decision profile")
+    compare: dict[str, Path] = Field(
+        {}, exclude=True, description="files of other references to explain the model against, by name"
+    )
+    draws: int = Field(0, description="sets drawn from the references, to explain the model against each")
+    draws_seed: int = Field(0, description="of these draws")
+
+    @field_validator("targets", "inputs", "features", "groups", "layers", "options", mode="before")
+    @classmethod
+    def _plain(cls, value: Any) -> Any:
+        return plain(value)
+
+    @field_validator("concepts", mode="before")
+    @classmethod
+    def _of_a_layer(cls, value: Any) -> Any:
+        if value is not None and not isinstance(value, Concepts | dict):
+            raise InvalidOptionError(f"concepts {value!r}: give Concepts(layer, count).")
+        return value
+
+    @field_validator("sizes", mode="before")
+    @classmethod
+    def _spans(cls, value: Any) -> Any:
+        """Return a length, or a pair: the least and the most."""
+        found = plain(value)
+        pairs = found.items() if isinstance(found, dict) else ()
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in pairs} if pairs else found
+
+
+def plain(value: Any) -> Any:
+    """Return collections, arrays and NumPy's numbers as JSON has them; anything else as it is."""
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist())
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    return value
+
+
+def whole_number(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Raise InvalidOptionError for anything else."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        span = f"{least} to {most}" if most is not None else f"{least} or more"
+        raise InvalidOptionError(f"{name} must be a whole number, {span}, not {value!r}.")
+
+
+# -- texts of a command line -----------------------------------------------------------------------------
+
+
+def parse_targets(text: str | None) -> Targets:
+    """Parse "0,3,1-0", "all" or "predicted"; None is the default. Raise InvalidOptionError for others."""
+    words: dict[str | None, Targets] = {None: None, "all": "all", "predicted": "predicted"}
+    if text is None or text in words:
+        return words[text]
+    try:
+        return [part.strip() if "-" in part.strip()[1:] else int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidOptionError(
+            f"--targets {text!r}: give indices and contrasts such as 1-0 by commas, 'all' or 'predicted'."
+        ) from error
+
+
+def parse_compare(given: Sequence[str]) -> dict[str, Path]:
+    """Parse "all_applicants=all.npz": files of references by the name of a baseline.
+
+    Raises:
+        InvalidOptionError: another form, or a name given twice.
+    """
+    found: dict[str, Path] = {}
+    for text in given:
+        name, _, file = text.partition("=")
+        if not name or not file or name in found:
+            raise InvalidOptionError(
+                f"--compare {text!r}: give a name and a file, such as all_applicants=all.npz, each name once."
+            )
+        found[name] = Path(file)
+    return found
+
+
+def parse_composite(text: str | None) -> str | Path | None:
+    """Return a preset's name as it is, FILE.toml as a path."""
+    return Path(text) if text is not None and text.lower().endswith(".toml") else text
+
+
+def parse_layers(given: Sequence[str]) -> Layers:
+    """Parse "all" alone, or names."""
+    return "all" if list(given) == ["all"] else given
+
+
+def parse_concepts(text: str | None, axis: int | None) -> Concepts | None:
+    """Parse "conv5=4": four channels of the tensor conv5; raise InvalidOptionError for anything else."""
+    if text is None:
+        if axis is not None:
+            raise InvalidOptionError("--concept-axis belongs to --concepts TENSOR=COUNT.")
+        return None
+    name, _, count = text.rpartition("=")
+    if not name or not count.isdecimal():
+        raise InvalidOptionError(
+            f"--concepts {text!r}: give a tensor and how many channels, such as conv5=4."
+        )
+    return Concepts(name, int(count)) if axis is None else Concepts(name, int(count), axis)
+
+
+def parse_features(given: Sequence[str]) -> Columns:
+    """Parse "A,B,C", or "INPUT=A,B" for each of several inputs; raise InvalidOptionError for others."""
+    if not given or (len(given) == 1 and "=" not in given[0].split(",")[0]):
+        return [name.strip() for name in given[0].split(",")] if given else None
+    features: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, names = text.partition("=")
+        if not equals or "," in name or not name or name in features:
+            raise InvalidOptionError(
+                f"--features {text!r}: give names by commas once, or INPUT=A,B,C for each of several inputs."
+            )
+        features[name] = [part.strip() for part in names.split(",")]
+    return features
+
+
+def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
+    """Parse "housing=own,rent,free" …: features by the name of their group.
+
+    Raises:
+        InvalidOptionError: another form, or a name given twice.
+    """
+    groups: dict[str, list[str]] = {}
+    for text in given:
+        name, _, features = text.partition("=")
+        if not name.strip() or not features.strip():
+            raise InvalidOptionError(
+                f"--group {text!r}: give a name and features by commas, such as housing=own,rent,free."
+            )
+        if name.strip() in groups:
+            raise InvalidOptionError(f"--group {text!r}: {name.strip()!r} is given twice: name it once.")
+        groups[name.strip()] = [feature.strip() for feature in features.split(",")]
+    return groups
+
+
+def parse_sizes(given: Sequence[str]) -> dict[str, Size]:
+    """Parse "sequence=128" or "sequence=1..128" …: lengths by name; raise InvalidOptionError for others."""
+    sizes: dict[str, Size] = {}
+    for text in given:
+        name, _, length = text.rpartition("=")
+        ends = length.split("..")
+        if not name or len(ends) > 2 or not all(end.isdecimal() for end in ends):
+            raise InvalidOptionError(
+                f"--size {text!r}: give a name and a whole number, such as sequence=128, or two between "
+                "which it stays open: sequence=1..128."
+            )
+        sizes[name] = int(ends[0]) if len(ends) == 1 else (int(ends[0]), int(ends[1]))
+    return sizes

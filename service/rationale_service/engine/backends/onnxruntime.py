@@ -1,0 +1,462 @@
+"""Runs the repository in ONNX Runtime, inside this process."""
+
+import asyncio
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+
+from rationale.errors import RationaleError, RepositoryError
+from rationale.graph.runtime.kernels import load_kernels
+from rationale.schema.machine import LARGE_BLOCKS, processor
+from rationale.schema.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
+from rationale_service.engine.backends.base import gated, run_failure
+from rationale_service.engine.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
+from rationale_service.engine.scheduling.batch import Joined, LatencyModel, check_rows
+from rationale_service.engine.scheduling.batch_queue import BatchQueue, Compose
+from rationale_service.engine.scheduling.cpu_slots import CpuSlots
+from rationale_service.errors import InvalidInputError, NotReadyError
+from rationale_service.observability.logs import without_values
+from rationale_service.observability.metrics import EntryMetrics, Metrics
+from rationale_service.repository.entry import Entry, Warmup, agree, demand_kernels_allowed
+from rationale_service.tensors import DTYPES, Array, Tensors, from_binary
+
+log = logging.getLogger(__name__)
+
+_ORT_TYPES = {f"tensor({kind.lower()})": name for kind, name in DATATYPES.items()}
+# ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
+_ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
+_LONG_WARMUP_S = 0.25  # a batch that takes longer is the last size that is warmed
+_HOP_S = 0.0002  # of CPU: the way to a thread and back. A shorter run is cheaper on the event loop
+_INSTANT_S = 0.0005  # what the event loop can do without for one request that comes alone
+_QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
+
+
+@dataclass(frozen=True)
+class Sessions:
+    """Of a stored entry: one for each device, which all its instances there share."""
+
+    by_device: Mapping[str, ort.InferenceSession]
+    devices: tuple[str, ...]  # of each instance
+
+    @property
+    def on_gpus(self) -> bool:
+        return CPU not in self.devices
+
+
+class OnnxRuntimeBackend:
+    """One session per stored entry and device, shared by its instances there: the weights are held once.
+
+    The sides of a one-shot entry share it too, each with a queue and threads of its own: a prediction neither
+    waits for an explanation nor shares a batch with one.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(
+        self, max_queue_size: int, metrics: Metrics | None = None, devices: Devices | None = None
+    ) -> None:
+        self._max_queue_size = max_queue_size
+        self._devices = devices or Devices()
+        self._loaded: dict[Entry, _Loaded] = {}
+        self._metrics = metrics or Metrics()
+        self._budget = CpuSlots(self._devices.cores)
+
+    async def start(self, entries: Iterable[Entry]) -> dict[Entry, str]:
+        failed = {}
+        for entry in entries:
+            try:
+                await self.load(entry)
+            except RepositoryError as error:
+                failed[entry] = str(error)
+        return failed
+
+    async def load(self, entry: Entry) -> None:
+        began_s = time.monotonic()
+        sessions, warmed = await asyncio.to_thread(
+            load_and_time, entry, self._sessions_of(entry), self._devices
+        )
+        size = entry.max_queue_size or self._max_queue_size
+        self._loaded[entry] = _Loaded(entry, sessions, warmed, self._metrics.of(entry), size, self._budget)
+        self._metrics.loaded(entry, time.monotonic() - began_s)
+
+    async def unload(self, entry: Entry) -> None:
+        loaded = self._loaded.pop(entry, None)
+        if loaded is not None:
+            await loaded.close()
+
+    def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
+        loaded = list(self._loaded.values()) if entry is None else [self._loaded.get(entry)]
+        found = {device for one in loaded if one is not None for device in one.sessions.devices}
+        return tuple(sorted(found))
+
+    def runtime(self, entry: Entry) -> dict[str, Any]:
+        return runtime(entry, self._devices.cores, self.devices(entry))
+
+    async def ready(self, entry: Entry | None = None) -> bool:
+        return bool(self._loaded) if entry is None else entry in self._loaded
+
+    def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+        loaded = self._loaded.get(entry)
+        if loaded is not None:  # else it may be loaded for this request
+            loaded.queue.admit(deadline_s)
+
+    async def infer(
+        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
+    ) -> Tensors:
+        loaded = self._loaded.get(entry)
+        if loaded is None:
+            raise NotReadyError(f"model '{entry.name}' is not loaded")
+        return await loaded.queue.submit(inputs, outputs, deadline_s)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(self.unload(entry) for entry in list(self._loaded)))
+
+    def _sessions_of(self, entry: Entry) -> Sessions | None:
+        """Return those of the entry's other side, if it is loaded."""
+        if entry.stored is None:
+            return None
+        sides = (loaded.sessions for other, loaded in self._loaded.items() if other.stored is entry.stored)
+        return next(sides, None)
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """An answer, its rows, and the seconds that it took by the clock and of its thread's CPU."""
+
+    answer: Tensors
+    rows: int
+    wall_s: float
+    cpu_s: float
+
+
+class _Loaded:
+    """An entry that runs: its queue, and what runs its batches.
+
+    That is a thread for each instance, or the event loop's own where that costs less than the way
+    there and back.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        sessions: Sessions,
+        warmed: Sequence[tuple[int, float]],
+        metrics: EntryMetrics,
+        queue_size: int,
+        budget: CpuSlots,
+    ) -> None:
+        """Take the (rows, seconds) of runs before as `warmed`."""
+        self.sessions = sessions
+        self._entry = entry
+        self._metrics = metrics
+        # Of the calling thread's CPU: a busy machine makes no run longer. On a GPU by the clock.
+        self._times = LatencyModel()
+        self._own = threading.local()
+        self._unclaimed = list(sessions.devices)
+        instances = len(sessions.devices)
+        self._threads = ThreadPoolExecutor(
+            instances, thread_name_prefix=f"run-{entry.name}", initializer=self._claim
+        )
+        cores = 1 if sessions.on_gpus else _intra_op_threads(entry, budget.cores)
+        self.queue = BatchQueue(
+            replace(entry, instances=instances),
+            self._run_batch,
+            queue_size,
+            turn=partial(budget.turn, cores, prediction=entry.manifest is None),
+            run_here=self._run_here,
+            ahead=budget.has_nobody_waiting,
+            waited=metrics.queue_s,
+        )
+        for times in (self._times, self.queue.times):
+            times.learn(warmed)
+
+    async def close(self) -> None:
+        """Finish what was accepted."""
+        await self.queue.close()
+        self._threads.shutdown(wait=False)
+
+    def _claim(self) -> None:
+        """Claim an instance for this thread, which runs on its device."""
+        self._own.device = self._unclaimed.pop()
+
+    async def _run_batch(self, rows: int, compose: Compose) -> Tensors | None:
+        """Run what `compose` gives, about `rows` rows; None where it gives none any more."""
+        if self._is_briefer(_HOP_S, rows):
+            return self._observed(self._composed(compose))
+        loop = asyncio.get_running_loop()
+        return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
+
+    def _run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
+        """Return the answer at once; None where the run may not be brief enough for the event loop."""
+        if not self._is_briefer(_INSTANT_S, _rows(inputs)):
+            return None
+        return self._observed(self._run((inputs, outputs)))
+
+    def _is_briefer(self, limit_s: float, rows: int) -> bool:
+        return self._times.known and self._times.estimate(rows) < limit_s
+
+    def _composed(self, compose: Compose) -> _Ran | None:
+        what = compose()
+        return None if what is None else self._run(what)
+
+    def _run(self, what: Joined) -> _Ran:
+        inputs, outputs = what
+        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        device = getattr(self._own, "device", self.sessions.devices[0])
+        answer = run(self._entry, self.sessions.by_device[device], inputs, outputs)
+        return _Ran(answer, _rows(inputs), time.perf_counter() - wall_s, time.thread_time() - cpu_s)
+
+    def _observed(self, ran: _Ran | None) -> Tensors | None:
+        if ran is None:
+            return None
+        self._times.observe(ran.rows, ran.wall_s if self.sessions.on_gpus else ran.cpu_s)
+        self._metrics.compute_s(ran.wall_s)
+        self._metrics.batch_rows(ran.rows)
+        return ran.answer
+
+
+def _rows(inputs: Tensors) -> int:
+    return len(next(iter(inputs.values())))
+
+
+def load(entry: Entry) -> ort.InferenceSession:
+    """Return a warmed session on the CPU. Raises as `load_and_time`."""
+    return load_and_time(entry, devices=Devices("cpu"))[0].by_device[CPU]
+
+
+def load_and_time(
+    entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None
+) -> tuple[Sessions, list[tuple[int, float]]]:
+    """Return warmed sessions, and the (rows, seconds) of their warm runs.
+
+    The samples of the config run as they are; then the first with every power of two rows, up to the largest:
+    ONNX Runtime takes memory for a new size when it first comes. Large models stop where a run takes long.
+
+    Args:
+        loaded: those of the entry's other side, if that is loaded already.
+
+    Raises:
+        RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config, a warmup
+            sample fails, or the GPU that it must run on cannot be used.
+    """
+    sessions = loaded or _new_sessions(entry, devices or Devices())
+    timed: list[tuple[int, float]] = []
+    for session in sessions.by_device.values():
+        _check_tensors(entry, "input", entry.inputs, session.get_inputs())
+        _check_tensors(entry, "output", entry.outputs, session.get_outputs())
+        for sample in entry.warmups:
+            _warm(entry, session, sample)
+        for rows in _batch_sizes(entry) if entry.warmups else ():
+            took_s = _warm(entry, session, replace(entry.warmups[0], rows=rows, count=2))
+            timed.append((rows, took_s))
+            if took_s > _LONG_WARMUP_S:
+                break
+    return sessions, timed
+
+
+def _new_sessions(entry: Entry, devices: Devices) -> Sessions:
+    """Create the sessions of an entry. Raises RepositoryError."""
+    try:
+        demand_kernels_allowed(entry.custom_ops, allowed=devices.custom_ops)
+    except RepositoryError as error:
+        raise RepositoryError(f"{entry.model_path}: {error}") from error
+    try:
+        wanted = devices.of(entry)
+        return Sessions(
+            {device: _new_session(entry, device, devices.cores) for device in dict.fromkeys(wanted)}, wanted
+        )
+    except NoGpuError as error:
+        if devices.insists(entry):
+            raise NoGpuError(
+                f"{entry.model_path}: {error}. Set instance_group to KIND_AUTO or KIND_CPU in its "
+                "config.pbtxt, or --device cpu, or let it run on the CPU: RATIONALE_CPU_FALLBACK=true"
+            ) from error
+        log.warning("entry %s runs on the CPU: %s", entry.name, error)
+    return Sessions({CPU: _new_session(entry, CPU, devices.cores)}, (CPU,) * entry.instances)
+
+
+def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
+    """Create a session on a device. Raises RepositoryError, NoGpuError."""
+    try:
+        session = ort.InferenceSession(
+            entry.model_path,
+            session_options(entry, cores),
+            providers=providers(device),
+            enable_fallback=0,
+        )
+    except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
+        raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {error}") from error
+    if device != CPU and CUDA_PROVIDER not in session.get_providers():
+        raise NoGpuError(
+            f"ONNX Runtime cannot use {device}: its release has to fit the versions of CUDA and cuDNN here"
+        )
+    return session
+
+
+def _batch_sizes(entry: Entry) -> list[int]:
+    """Return 1, 2, 4 … and `max_batch_size`, where requests are joined; else 1 and the largest."""
+    largest = entry.max_batch_size
+    powers = [2**power for power in range((largest - 1).bit_length())] if entry.batching else [1]
+    return list(dict.fromkeys([*powers, largest]))
+
+
+def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
+    """Set threads as the config says, else the cores divided by the entry's instances.
+
+    They sleep between two runs: with many sessions on few cores, threads that spin take the cores from each
+    other, and from the event loop (docs/serving-performance.md has figures).
+    """
+    options = ort.SessionOptions()
+    nodes = entry.manifest.measured.nodes if entry.manifest is not None else 0
+    options.enable_mem_reuse = nodes <= PLANNED_NODES
+    options.log_severity_level = _QUIET
+    options.intra_op_num_threads = _intra_op_threads(entry, cores)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry(*LARGE_BLOCKS)
+    if entry.inter_op_threads is not None:
+        options.inter_op_num_threads = entry.inter_op_threads
+    for library in entry.custom_ops:
+        load_kernels(options, library)
+    return options
+
+
+def runtime(entry: Entry, cores: int, devices: Sequence[str] = (CPU,)) -> dict[str, Any]:
+    """Return what the last bits of the entry's answers depend on.
+
+    Kernels are chosen by the processor, and sums are divided among threads.
+    """
+    return {
+        "backend": OnnxRuntimeBackend.name,
+        "version": ort.__version__,
+        "devices": list(devices),
+        "threads": _intra_op_threads(entry, cores),
+        "processor": processor(),
+    }
+
+
+def _intra_op_threads(entry: Entry, cores: int) -> int:
+    return entry.intra_op_threads or max(cores // entry.instances, 1)
+
+
+def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: Sequence[str]) -> Tensors:
+    """Run the session in the calling thread.
+
+    Raises:
+        InvalidInputError: the model cannot compute these values, or a string is not UTF-8.
+        ModelFailedError: anything else; the cause goes to the log.
+    """
+    fed = inputs if entry.gate is None else gated(inputs, entry.gate)
+    feeds = {name: _to_ort(name, _shaped(array, entry.reshapes.get(name))) for name, array in fed.items()}
+    try:
+        arrays = _computed(entry, session, feeds, outputs)
+    except Exception as error:  # see load
+        log.warning("model %s failed: %s", entry.name, without_values(error))
+        raise run_failure(entry, refused=isinstance(error, _ORT_REFUSED)) from error
+    shapes = {spec.name: spec.shape for spec in entry.outputs if spec.name in entry.reshapes}
+    return {
+        name: _shaped(_from_ort(array), shapes.get(name)) for name, array in zip(outputs, arrays, strict=True)
+    }
+
+
+def _computed(
+    entry: Entry, session: ort.InferenceSession, feeds: Tensors, outputs: Sequence[str]
+) -> list[Array]:
+    """Run on a GPU bound to its memory: outputs stay there until all are computed. Strings cannot be."""
+    strings = any(spec.datatype == "BYTES" for spec in (*entry.inputs, *entry.outputs))
+    if strings or session.get_providers()[0] != CUDA_PROVIDER:
+        return list(session.run(list(outputs), feeds))
+    binding = session.io_binding()
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, np.ascontiguousarray(array))
+    number = int(session.get_provider_options()[CUDA_PROVIDER]["device_id"])
+    for name in outputs:
+        binding.bind_output(name, "cuda", number)
+    session.run_with_iobinding(binding)
+    return list(binding.copy_outputs_to_cpu())
+
+
+def _check_tensors(
+    entry: Entry, role: str, promised: Sequence[TensorSpec], found: Sequence[ort.NodeArg]
+) -> None:
+    types = {node.name: _ORT_TYPES.get(node.type, node.type) for node in found}
+    for spec in promised:
+        if spec.name not in types:
+            raise RepositoryError(
+                f"{entry.model_path}: has no {role} '{spec.name}', which config.pbtxt lists"
+            )
+        if types[spec.name] != spec.datatype:
+            raise RepositoryError(
+                f"{entry.model_path}: {role} '{spec.name}' is {types[spec.name]}, "
+                f"but {spec.datatype} in config.pbtxt"
+            )
+        _check_shape(entry, role, spec, next(node.shape for node in found if node.name == spec.name))
+    extra = set(types) - {spec.name for spec in promised} - ({EXPLAIN} if entry.gate is not None else set())
+    if role == "input" and extra:
+        raise RepositoryError(f"{entry.model_path}: config.pbtxt lacks its inputs {sorted(extra)}")
+
+
+def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int | str | None]) -> None:
+    if not found:  # unknown, even its rank
+        return
+    batch, *shape = (size if isinstance(size, int) else -1 for size in found)
+    expected = entry.reshapes.get(spec.name, spec.shape)
+    if batch != -1:
+        raise RepositoryError(
+            f"{entry.model_path}: {role} '{spec.name}' has a fixed batch of {batch}: rows cannot be batched"
+        )
+    if not agree(tuple(shape), expected):
+        raise RepositoryError(
+            f"{entry.model_path}: {role} '{spec.name}' has shape {shape} per row, but {list(expected)} "
+            "in config.pbtxt"
+        )
+
+
+def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
+    """Return the seconds that the last run took. Raises RepositoryError."""
+    inputs = {}
+    for given in sample.inputs:
+        spec, shape = given.spec, (1, *given.spec.shape)
+        zeros = b"\0\0\0\0" if spec.datatype == "BYTES" else bytes(DTYPES[spec.datatype].itemsize)
+        data = zeros * math.prod(shape) if given.data is None else given.data
+        try:
+            row = from_binary(spec.name, spec.datatype, shape, memoryview(data))
+        except InvalidInputError as error:
+            raise RepositoryError(f"{entry.name}: warmup: {error}") from error
+        inputs[spec.name] = np.repeat(row, sample.rows, axis=0)
+    try:
+        for _ in range(sample.count):
+            began_s = time.perf_counter()
+            check_rows(entry, run(entry, session, inputs, [spec.name for spec in entry.outputs]), sample.rows)
+    except RationaleError as error:
+        cause = error.__cause__ or error
+        raise RepositoryError(f"{entry.name}: its warmup sample fails: {cause}") from error
+    return time.perf_counter() - began_s
+
+
+def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
+    """Reshape [N, …] → [N, *shape], as Triton applies the `reshape` of a config; None leaves it."""
+    return array if shape is None else array.reshape(len(array), *shape)
+
+
+def _to_ort(name: str, array: Array) -> Array:
+    if array.dtype.kind != "O":
+        return array
+    try:
+        return np.array([item.decode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"input '{name}' holds bytes that are not UTF-8") from error
+
+
+def _from_ort(array: Array) -> Array:
+    if array.dtype.kind not in "OU":
+        return array
+    return np.array([str(item).encode() for item in array.reshape(-1)], dtype=np.object_).reshape(array.shape)

@@ -1,0 +1,197 @@
+"""Runs the repository in NVIDIA Triton, over its gRPC API."""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from tritonclient.grpc import InferRequestedOutput
+from tritonclient.grpc.aio import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from rationale_service.engine.backends.base import gated
+from rationale_service.engine.backends.triton_client import (
+    connect,
+    given,
+    is_never_by_request,
+    not_loaded,
+    refusal,
+    taken,
+)
+from rationale_service.errors import DeadlineError, NotReadyError, QueueFullError
+from rationale_service.observability.context import forwarded, note_run
+from rationale_service.observability.metrics import Metrics
+from rationale_service.repository.entry import Entry
+from rationale_service.security.tls import ClientTls
+from rationale_service.tensors import Tensors
+
+_POLL_S = 0.25
+_LOAD_S, _UNLOAD_S = 300.0, 10.0  # a Triton that hangs is not waited for beyond these
+_PROBE_S = 5.0  # a health question that takes longer counts as a no
+
+
+class TritonBackend:
+    """Speaks to one Triton; the entries must be loaded there under the same names."""
+
+    name = "triton"
+
+    def __init__(
+        self,
+        address: str,
+        wait_s: float,
+        max_in_flight: int = 256,
+        tls: ClientTls | None = None,
+        metrics: Metrics | None = None,
+        *,
+        is_shared: bool = False,
+    ) -> None:
+        """Take the address of Triton; nothing is connected yet.
+
+        Args:
+            address: of its gRPC end.
+            wait_s: for Triton to serve every entry at the start.
+            max_in_flight: requests of an entry at one time, where its config names no `max_queue_size`.
+            is_shared: with another worker, which decides what is unloaded there.
+        """
+        self._address = address
+        self._tls = tls
+        self._metrics = metrics or Metrics()
+        self._wait_s = wait_s
+        self._max_in_flight = max_in_flight
+        self._is_shared = is_shared
+        self._in_flight: Counter[Entry] = Counter()
+        self._connected: InferenceServerClient | None = None
+        self._latest: dict[str, Entry] = {}  # what Triton serves under a name
+
+    @property
+    def _client(self) -> InferenceServerClient:
+        """Raises NotReadyError before `start` and after `stop`."""
+        if self._connected is None:
+            raise NotReadyError("the connection to Triton is not open")
+        return self._connected
+
+    async def start(self, entries: Iterable[Entry]) -> dict[Entry, str]:
+        """Wait until Triton serves every entry, at most `wait_s` seconds; returns those it then does not."""
+        self._connected = connect(self._address, self._tls)
+        try:
+            entries = list(entries)
+            missing = await self._wait_for(entries)
+        except BaseException:
+            await self.stop()
+            raise
+        self._latest = {entry.model: entry.stored or entry for entry in entries if entry not in missing}
+        return missing
+
+    async def _wait_for(self, missing: Sequence[Entry]) -> dict[Entry, str]:
+        """Return those that Triton does not serve, and why. Raises NotReadyError where there is no Triton."""
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._wait_s
+        late = (
+            f"the Triton at {self._address} did not load it within {self._wait_s:g} s. "
+            "Does it serve the same model repository? Its log says why an entry was refused."
+        )
+        while missing := [entry for entry in missing if not await self.ready(entry)]:
+            refused = await self._refused()
+            if all(entry.model in refused for entry in missing):
+                return {entry: f"Triton cannot load it: {refused[entry.model]}" for entry in missing}
+            if loop.time() > end_s:
+                if await self.ready():
+                    return {entry: refused.get(entry.model, late) for entry in missing}
+                raise NotReadyError(
+                    f"no Triton answered at {self._address} within {self._wait_s:g} s. Is that its gRPC port "
+                    "(8001 by default), and has it started?"
+                )
+            await asyncio.sleep(_POLL_S)
+        return {}
+
+    async def _refused(self) -> dict[str, str]:
+        """Return what Triton has tried to load in vain, and why."""
+        try:
+            index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
+        except InferenceServerException:
+            return {}
+        return {one.name: one.reason for one in index.models if one.state == "UNAVAILABLE" and one.reason}
+
+    async def load(self, entry: Entry) -> None:
+        """Load an entry, where Triton has `--model-control-mode=explicit`, or loaded a new one by itself."""
+        try:
+            await self._client.load_model(entry.model, client_timeout=_LOAD_S)
+        except InferenceServerException as error:
+            known = entry.model in self._latest
+            if known or not is_never_by_request(error) or not await self.ready(entry):
+                raise not_loaded(entry, error) from error
+        self._latest[entry.model] = entry.stored or entry
+
+    async def unload(self, entry: Entry) -> None:
+        """Unload an entry; nothing where Triton serves another entry under the name by now."""
+        own = entry.stored or entry
+        if self._latest.get(entry.model, own) is own and not self._is_shared:
+            self._latest.pop(entry.model, None)
+            with contextlib.suppress(InferenceServerException):
+                await self._client.unload_model(entry.model, client_timeout=_UNLOAD_S)
+
+    def devices(self, entry: Entry | None = None) -> tuple[str, ...]:  # noqa: ARG002 (the protocol's)
+        return ()
+
+    def runtime(self, entry: Entry) -> dict[str, str]:  # noqa: ARG002 (Triton does not tell)
+        return {"backend": self.name}
+
+    async def ready(self, entry: Entry | None = None) -> bool:
+        try:
+            if entry is None:  # not whether it is ready: one model that it cannot load makes it unready
+                return bool(await self._client.is_server_live(client_timeout=_PROBE_S))
+            return bool(
+                await self._client.is_model_ready(entry.model, entry.version, client_timeout=_PROBE_S)
+            )
+        except InferenceServerException:
+            return False
+
+    def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+        if deadline_s <= asyncio.get_running_loop().time():
+            raise DeadlineError(f"the deadline of this request for '{entry.name}' is past")
+        if self._in_flight[entry] >= (entry.max_queue_size or self._max_in_flight):
+            raise QueueFullError(
+                f"{self._in_flight[entry]} requests for '{entry.name}' are with Triton: try again later"
+            )
+
+    async def infer(
+        self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
+    ) -> Tensors:
+        self.admit(entry, deadline_s)
+        began_s = time.monotonic()
+        self._in_flight[entry] += 1
+        try:
+            fed = inputs if entry.gate is None else gated(inputs, entry.gate)
+            answer = await self._ask(entry, fed, outputs, deadline_s)
+        except InferenceServerException as error:
+            raise refusal(entry, error) from error
+        finally:
+            self._in_flight[entry] -= 1
+            ended_s = time.monotonic()
+            note_run(began_s, began_s, ended_s)  # what waits does so in Triton
+        of = self._metrics.of(entry)
+        of.compute_s(ended_s - began_s)
+        of.batch_rows(len(next(iter(inputs.values()))))
+        return answer
+
+    async def _ask(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float) -> Tensors:
+        """Send a request; what is left until the deadline bounds the call, and its wait in Triton's queue."""
+        left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.0)
+        bounded = math.isfinite(left_s)
+        result = await self._client.infer(
+            entry.model,
+            given(inputs),
+            entry.version,
+            [InferRequestedOutput(name) for name in outputs],
+            timeout=max(int(left_s * 1e6), 1) if bounded else None,
+            client_timeout=left_s if bounded else None,
+            headers=forwarded(),
+        )
+        return taken(entry, result, outputs)
+
+    async def stop(self) -> None:
+        if self._connected is not None:
+            client, self._connected = self._connected, None
+            await client.close()

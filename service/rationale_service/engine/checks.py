@@ -1,0 +1,245 @@
+"""What may be wrong with a request, all of it reported at once, and with the tensors of an answer."""
+
+import itertools
+import math
+import re
+from collections.abc import Collection, Sequence
+from typing import Never
+
+import numpy as np
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from rationale.references.request_time import WEIGHTS, references_name
+from rationale.schema.manifest import TensorSpec
+from rationale_service.errors import InvalidInputError, MalformedError, NotFiniteError, ServiceError
+from rationale_service.repository.entry import Entry
+from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of
+
+_MOST = 10
+_LONGEST = 300  # characters of one among several
+_LONGEST_NAME = 80
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_TINY = 32  # values: so few are looked at sooner one by one than by numpy
+
+
+class Faults:
+    """Of one request. Nothing more is looked at where ten are found.
+
+    Attributes:
+        parts: names of what is at fault.
+    """
+
+    def __init__(self) -> None:
+        self.parts: set[str] = set()
+        self._found: list[ServiceError] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._found)
+
+    def add(self, fault: ServiceError, part: str | None = None) -> None:
+        """Add a fault. Raises as `report` does, once there are ten."""
+        self._found.append(fault)
+        if part is not None:
+            self.parts.add(part)
+        if len(self._found) == _MOST:
+            self.report()
+
+    def note(self, text: str, part: str | None = None) -> None:
+        """Add an InvalidInputError."""
+        self.add(InvalidInputError(text), part)
+
+    def __enter__(self) -> None:
+        """Add what is wrong within the `with`."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> bool:
+        if not isinstance(error, InvalidInputError | MalformedError):
+            return False
+        self.add(error)
+        return True
+
+    def report(self) -> None:
+        """Raise one error for all, of the kind of the first; nothing where there are none.
+
+        It is kept no longer: an error that those keep whom it passes would keep the request.
+        """
+        if self._found:
+            try:
+                raise _joined(self._found)
+            finally:
+                self._found = []
+
+    def end(self, fault: ServiceError) -> Never:
+        """Add a last one, behind which nothing can be found out, and raise them."""
+        self._found.append(fault)
+        del fault
+        self.report()
+        raise AssertionError("there is one to report")
+
+
+def from_validation(error: ValidationError, kind: type[ServiceError], whole: str) -> ServiceError:
+    """Return what pydantic found wrong, as one error. `whole` is the name of what was validated."""
+    details = itertools.islice(error.errors(include_url=False, include_input=False), _MOST)
+    return _joined([kind(f"{_place(each) or whole}: {each['msg']}") for each in details])
+
+
+def _place(detail: ErrorDetails) -> str:
+    return ".".join(str(part) for part in detail["loc"])[:_LONGEST_NAME]
+
+
+def _joined(found: Sequence[ServiceError]) -> ServiceError:
+    if len(found) == 1:
+        return found[0]
+    first = "the first " if len(found) == _MOST else ""
+    texts = " ".join(f"({i}) {_shortened(str(fault))}" for i, fault in enumerate(found, 1))
+    return type(found[0])(f"{first}{len(found)} problems: {texts}")
+
+
+def check_name(name: str, whose: str, error: type[ServiceError]) -> str:
+    """Return the name of a resource, which is a file's too.
+
+    Raises `error`, whose text calls it `whose` name.
+    """
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise error(
+            f"{whose} name is made of letters, digits, '.', '_' and '-', begins with a letter or digit and "
+            "has at most 100 characters"
+        )
+    return name
+
+
+def listed(names: Collection[str]) -> str:
+    """Quote the first ten of them."""
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return ", ".join(f"'{name[:_LONGEST_NAME]}'" for name in itertools.islice(names, _MOST)) + more
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+# --- tensors --------------------------------------------------------------------------------------------
+
+
+def check_request(
+    entry: Entry,
+    inputs: Tensors,
+    outputs: Sequence[str] | None = None,
+    missing: Collection[str] = (),
+) -> tuple[int, tuple[str, ...]]:
+    """Return the number of rows N, and the outputs to compute.
+
+    Args:
+        missing: inputs in which NaN is a missing value.
+
+    Raises:
+        InvalidInputError: inputs or outputs that do not fit.
+    """
+    faults = Faults()
+    _check_inputs(entry, inputs, missing, faults)
+    wanted = _check_outputs(entry, outputs, faults)
+    faults.report()
+    return len(next(iter(inputs.values()))), wanted
+
+
+def tell_all(
+    faults: Faults, entry: Entry, inputs: Tensors, outputs: Sequence[str] | None, missing: Collection[str]
+) -> None:
+    """Raise `faults` together with what else is wrong, but for references: another entry may take those."""
+    faults.parts.update(name for name in entry.input_specs if _is_of_references(name))
+    own = {name: array for name, array in inputs.items() if not _is_of_references(name)}
+    _check_inputs(entry, own, missing, faults)
+    _check_outputs(entry, outputs, faults)
+    faults.report()
+
+
+def _check_inputs(entry: Entry, inputs: Tensors, missing: Collection[str], faults: Faults) -> None:
+    known = entry.input_specs
+    if inputs.keys() != known.keys():
+        named = {
+            "unknown": inputs.keys() - known.keys(),
+            "missing": known.keys() - inputs.keys() - faults.parts,
+        }
+        for verb, names in named.items():
+            if names:
+                faults.note(
+                    f"{verb} input {listed(sorted(names))}: model '{entry.name}' takes {listed(known)}"
+                )
+    for name, array in inputs.items():
+        if name in known:
+            with faults:
+                _check_input(known[name], array, missing=name in missing)
+    if not faults:
+        with faults:
+            _check_together(entry, inputs)
+
+
+def _check_together(entry: Entry, inputs: Tensors) -> None:
+    counts = {name: len(array) for name, array in inputs.items()}
+    if min(counts.values()) != max(counts.values()):
+        raise InvalidInputError(f"the inputs differ in their number of rows (axis 0): {counts}")
+    opened = entry.manifest.open_length if entry.manifest is not None else None
+    if opened is not None and (fault := opened.fault({name: a.shape for name, a in inputs.items()})):
+        raise InvalidInputError(fault)
+
+
+def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) -> tuple[str, ...]:
+    """Return the outputs to compute."""
+    known = entry.output_names
+    if not outputs:
+        return known
+    unknown = [name for name in outputs if name not in known]
+    if unknown:
+        faults.note(f"unknown output {listed(unknown)}: model '{entry.name}' gives {listed(known)}")
+    return tuple(dict.fromkeys(outputs))
+
+
+def _check_input(spec: TensorSpec, array: Array, *, missing: bool) -> None:
+    if array.dtype != DTYPES[spec.datatype]:
+        raise InvalidInputError(
+            f"input '{spec.name}' is {datatype_of(array)}, but the model takes {spec.datatype}"
+        )
+    fits = array.ndim == len(spec.shape) + 1 and all(
+        size == expected or (expected == -1 and size > 0)
+        for size, expected in zip(array.shape[1:], spec.shape, strict=True)
+    )
+    if not fits:
+        raise InvalidInputError(
+            f"input '{spec.name}' has shape {list(array.shape)}, but the model takes "
+            f"{[-1, *spec.shape]}, where -1 is any size"
+        )
+    if array.shape[0] == 0:
+        raise InvalidInputError(f"input '{spec.name}' is empty: send at least one row")
+    index = first_non_finite(np.where(np.isnan(array), 0, array) if missing else array)
+    if index is not None:
+        raise InvalidInputError(
+            f"input '{spec.name}' holds {array[index]} at {list(index)}: send finite numbers "
+            f"within the range of {spec.datatype}"
+        )
+
+
+def check_answer(entry: Entry, tensors: Tensors) -> None:
+    """Check that every number of an answer is finite. Raises NotFiniteError."""
+    for name, array in tensors.items():
+        index = first_non_finite(array)
+        if index is not None:
+            raise NotFiniteError(
+                f"model '{entry.name}' gives {array[index]} for output '{name}' at {list(index)}: "
+                "the input lies outside of what it can compute"
+            )
+
+
+def first_non_finite(array: Array) -> tuple[int, ...] | None:
+    """Return the index of the first NaN or infinity of a float array, None where there is none."""
+    if array.dtype.kind != "f":
+        return None
+    if array.size <= _TINY and all(map(math.isfinite, array.reshape(-1).tolist())):
+        return None
+    finite = np.isfinite(array)
+    if finite.all():
+        return None
+    return tuple(int(axis) for axis in np.unravel_index(int(finite.argmin()), array.shape))
+
+
+def _is_of_references(name: str) -> bool:
+    return name == WEIGHTS or name.endswith(references_name(""))

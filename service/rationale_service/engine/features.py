@@ -1,0 +1,231 @@
+"""Rows of named features → tensors, as v1's instances and references in JSON are written."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rationale.references.request_time import WEIGHTS, references_name
+from rationale.schema.manifest import Manifest, TensorSpec
+from rationale_service.engine.checks import Faults, listed
+from rationale_service.errors import InvalidInputError
+from rationale_service.repository.entry import Entry, agree
+from rationale_service.tensors import DTYPES, Array, Tensors, flatten, from_values, json_type_name
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Rows of a request, and the references that it brings with their weights, if it brings some."""
+
+    rows: list[Any]
+    references: list[Any] | None = None
+    weights: list[Any] | None = None
+
+    def tensors(self, entry: Entry, manifest: Manifest | None, faults: Faults) -> Tensors:
+        """Return the inputs of `entry`, and references under the names that the Open Inference Protocol has.
+
+        Args:
+            manifest: what knows the names of its features.
+            faults: what is known to be wrong already.
+
+        Raises:
+            InvalidInputError: they do not fit.
+        """
+        form = form_of(entry, manifest)
+        tensors = to_tensors(form, self.rows, faults)
+        if manifest is not None and self.references is not None:
+            rows = to_tensors(form, self.references, faults, "references")
+            explained = [item.tensor.name for item in manifest.explained if item.tensor.name in rows]
+            tensors |= {references_name(name): rows[name] for name in explained}
+        if self.weights is not None:
+            with faults:
+                tensors[WEIGHTS] = from_values(WEIGHTS, "FP64", (len(self.weights),), self.weights)
+        faults.report()
+        return tensors
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an entry's instances may be written: `features` maps a name to (input, flat index).
+
+    `missing` names the inputs in which null is a missing value: NaN, which JSON has no word for.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    features: dict[str, tuple[str, int]]
+    missing: frozenset[str] = frozenset()
+
+    def names(self) -> list[str]:
+        """Return what an object must have: the features, and the inputs that have none."""
+        owners = {tensor for tensor, _ in self.features.values()}
+        return [*self.features, *(spec.name for spec in self.inputs if spec.name not in owners)]
+
+    @cached_property
+    def taken(self) -> frozenset[str]:
+        """What an object may have: the features, and the inputs whole."""
+        return frozenset((*self.features, *(spec.name for spec in self.inputs)))
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One input's part of one instance: values in row-major order and their shape."""
+
+    values: list[Any]
+    shape: tuple[int, ...]
+
+
+def form_of(entry: Entry, manifest: Manifest | None) -> Form:
+    """Return the form of `entry`; without a manifest there are no feature names.
+
+    References are no instances.
+    """
+    opened = manifest.open_references.names if manifest and manifest.open_references else ()
+    specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
+    inputs = {spec.name for spec in specs}
+    named = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
+    features = {
+        feature: (name, index)
+        for name, names in unshared(named).items()
+        for index, feature in enumerate(names)
+        if name in inputs
+    }
+    floats = frozenset(spec.name for spec in specs if DTYPES[spec.datatype].kind == "f")
+    return Form(specs, features, floats & manifest.takes_missing if manifest else frozenset())
+
+
+def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
+    """Return tensors with names of their features, if no other tensor's features share one."""
+    uses = Counter(feature for names in named.values() for feature in names or ())
+    return {
+        name: names for name, names in named.items() if names and all(uses[feature] == 1 for feature in names)
+    }
+
+
+def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str = "instances") -> Tensors:
+    """Convert instances → one [N, …] array per input.
+
+    Args:
+        faults: takes what is wrong, with the instances, and the features or inputs, at fault. Where it takes
+            something the tensors are not whole.
+        called: the member that they are.
+    """
+    if not instances:
+        faults.note(f"{called} is empty: send at least one")
+    rows = [_split(form, instance, f"{called}[{i}]", faults) for i, instance in enumerate(instances)]
+    tensors: Tensors = {}
+    if faults:
+        return tensors
+    for spec in form.inputs:
+        with faults:
+            tensors[spec.name] = _stack(form, spec, [row[spec.name] for row in rows])
+    return tensors
+
+
+def _split(form: Form, instance: Any, where: str, faults: Faults) -> dict[str, _Row]:
+    """Split one instance → a row per input."""
+    if isinstance(instance, dict):
+        return _split_object(form, instance, where, faults)
+    rows: dict[str, _Row] = {}
+    if len(form.inputs) > 1:
+        names = listed([spec.name for spec in form.inputs])
+        faults.note(f"{where} must be an object with a member for each of the inputs {names}")
+        return rows
+    spec = form.inputs[0]
+    with faults:
+        rows[spec.name] = _array_row(spec, instance, where)
+    return rows
+
+
+def _split_object(form: Form, instance: dict[str, Any], where: str, faults: Faults) -> dict[str, _Row]:
+    rows: dict[str, _Row] = {}
+    named: dict[str, dict[int, Any]] = {}
+    unknown: list[str] = []
+    whole: set[str] = set()  # inputs, as far as they could be read
+    specs = {spec.name: spec for spec in form.inputs}
+    for name, value in instance.items():
+        if name in form.features and not (name in specs and isinstance(value, list)):
+            tensor, index = form.features[name]
+            if (wrong := _scalar_fault(form, specs[tensor], value)) is not None:
+                faults.note(f"{where}: feature '{name}' {wrong}")
+            named.setdefault(tensor, {})[index] = value
+        elif name in specs:
+            whole.add(name)
+            with faults:
+                rows[name] = _array_row(specs[name], value, f"{where}.{name[:80]}")
+        else:
+            unknown.append(name)
+    if unknown:
+        faults.note(f"{where}: unknown feature {listed(unknown)}; the model takes {listed(form.names())}")
+    for name, values in named.items():
+        if name in rows:
+            faults.note(f"{where}: input '{name}' is given twice, whole and by its features")
+        rows[name] = _Row(_complete(form, name, values, where, faults), specs[name].shape)
+    for name in specs:
+        if name not in rows and name not in whole:
+            missing = [feature for feature, (tensor, _) in form.features.items() if tensor == name] or [name]
+            faults.note(f"{where}: missing {listed(missing)}")
+    return rows
+
+
+def _complete(form: Form, tensor: str, values: dict[int, Any], where: str, faults: Faults) -> list[Any]:
+    """Return all features' values in row-major order."""
+    order = {index: feature for feature, (owner, index) in form.features.items() if owner == tensor}
+    missing = [feature for index, feature in sorted(order.items()) if index not in values]
+    if missing:
+        faults.note(f"{where}: missing feature {listed(missing)}")
+        return []
+    return [values[index] for index in range(len(order))]
+
+
+def _array_row(spec: TensorSpec, data: Any, where: str) -> _Row:
+    try:
+        values, shape = flatten(data)
+    except ValueError as error:
+        raise InvalidInputError(f"{where} is ragged: {error}") from error
+    single = shape == () and all(size == 1 for size in spec.shape)
+    if single:
+        shape = spec.shape
+    if not agree(shape, spec.shape):
+        given = f"a list of shape {list(shape)}" if shape else json_type_name(data)
+        raise InvalidInputError(
+            f"{where} is {given}, but input '{spec.name}' takes {list(spec.shape)} per row"
+        )
+    return _Row(values, shape)
+
+
+def _stack(form: Form, spec: TensorSpec, rows: Sequence[_Row]) -> Array:
+    shapes = {row.shape for row in rows}
+    if len(shapes) > 1:
+        raise InvalidInputError(
+            f"input '{spec.name}' has rows of different shapes ({', '.join(map(str, sorted(shapes)[:4]))}): "
+            "send them in requests of their own"
+        )
+    values = [value for row in rows for value in row.values]
+    if spec.name in form.missing:
+        values = [math.nan if value is None else value for value in values]
+    return from_values(spec.name, spec.datatype, (len(rows), *shapes.pop()), values)
+
+
+_SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
+    "b": ((bool,), "true or false"),
+    "u": ((int,), "a whole number"),
+    "i": ((int,), "a whole number"),
+    "f": ((int, float), "a number"),
+    "O": ((str,), "a string"),
+}
+
+
+def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
+    """Describe what is wrong with the value of a feature."""
+    allowed, expected = _SCALARS[DTYPES[spec.datatype].kind]
+    if type(value) in allowed:
+        return None
+    if isinstance(value, list):
+        return "is one value, not a list"
+    if value is None and spec.name in form.missing:
+        return None
+    if value is None:
+        return f"must be {expected}, not null: the model takes no missing values in '{spec.name}'"
+    return f"must be {expected}, not {json_type_name(value)[:80]}"

@@ -1,0 +1,139 @@
+"""A request for a prediction or an explanation, as every protocol decodes it, and its answer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.features import Instances
+from rationale_service.errors import InvalidInputError, MalformedError
+from rationale_service.repository.entry import Entry
+from rationale_service.tensors import DTYPES, Tensors, bytes_of
+
+# What numpy can shape at all; how much really comes is bounded by the body.
+_MAX_RANK = 32
+_MAX_SIZE = 1 << 48
+_SHARED_MEMORY = "shared_memory_region"
+
+
+@dataclass(frozen=True)
+class InferenceRequest:
+    """Decoded. `outputs` None asks for all, `explainer` and `reference_set` None for the default.
+
+    Attributes:
+        inputs: those that are tensors; `faults` are of the others.
+        instances: what stands in place of `inputs` where rows are written by the names of features.
+        stability: of a decision, whether to tell which reasons stay by other references.
+        dry_run: of a decision, whether to tell what would be decided, and to record nothing.
+        timeout_s: how long the caller waits.
+        binary: whether an output is answered in binary, where that is not `binary_by_default`.
+    """
+
+    inputs: Tensors = field(default_factory=dict)
+    faults: Faults = field(default_factory=Faults)
+    instances: Instances | None = None
+    outputs: tuple[str, ...] | None = None
+    timeout_s: float | None = None
+    explainer: str | None = None
+    reference_set: str | None = None
+    stability: bool = False
+    dry_run: bool = False
+    id: str = ""
+    binary_by_default: bool = False
+    binary: Mapping[str, bool] = field(default_factory=dict)
+
+    def wants_binary(self, output: str) -> bool:
+        return self.binary.get(output, self.binary_by_default)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a request.
+
+    Attributes:
+        model: as the request named it; so `version`, if it named one.
+        entry: what computed the answer.
+        tensors: by name, in the order requested.
+        explainer: the name of the model's explainer; None where a model answers, or where it has no name.
+        references: digest of the reference set that the request brought or named.
+        is_split: whether another explainer answers other such requests.
+    """
+
+    request: InferenceRequest
+    model: str
+    version: str
+    entry: Entry
+    tensors: Tensors
+    explainer: str | None = None
+    references: str | None = None
+    is_split: bool = False
+
+    @property
+    def json_bytes(self) -> int:
+        """Of the tensors that are to be written as JSON."""
+        wants_binary = self.request.wants_binary
+        return sum(bytes_of(array) for name, array in self.tensors.items() if not wants_binary(name))
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What reproduces an explanation: its method and digests. Empty for a plain model's answer."""
+        manifest = self.entry.manifest
+        if manifest is None:
+            return {}
+        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation}
+        if self.is_split and self.explainer is not None:
+            identity["explainer"] = self.explainer
+        return identity if self.references is None else {**identity, "references": self.references}
+
+
+def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
+    """Raise InvalidInputError where an input or output requests an extension that is not offered."""
+    if _SHARED_MEMORY in parameters:
+        raise InvalidInputError(f"'{name[:80]}': shared memory is not offered; send the data itself")
+    if parameters.get("classification"):
+        raise InvalidInputError(f"output '{name[:80]}': the classification extension is not offered")
+
+
+def note_twice(name: str, faults: Faults) -> None:
+    """Note an input of a name that is known already."""
+    faults.note(f"input '{name[:80]}' is given twice", name)
+
+
+def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
+    """Raise InvalidInputError where no tensor can have this datatype and shape."""
+    if datatype not in DTYPES:
+        raise InvalidInputError(
+            f"input '{name[:80]}': datatype '{datatype[:20]}' is none of {', '.join(DTYPES)}"
+        )
+    if len(shape) > _MAX_RANK:
+        raise InvalidInputError(f"input '{name[:80]}': shape {list(shape[:8])} is too large")
+    if min(shape, default=0) < 0:
+        raise InvalidInputError(f"input '{name[:80]}': shape {list(shape)} has a negative size")
+    if math.prod([size or 1 for size in shape]) > _MAX_SIZE:
+        raise InvalidInputError(f"input '{name[:80]}': shape {list(shape)} is too large")
+
+
+def timeout_of(timeout: Any) -> float | None:
+    """Return the request parameter `timeout`, microseconds, in seconds; None and 0 set no limit.
+
+    Raises:
+        MalformedError: it is no number of microseconds.
+    """
+    if timeout is None or timeout == 0:
+        return None
+    if type(timeout) is not int or timeout < 0:
+        raise MalformedError("parameters.timeout must be a number of microseconds")
+    return timeout / 1e6
+
+
+def name_of(parameters: Mapping[str, Any], key: str) -> str | None:
+    """Return the name in the request parameter `key`; None where there is none.
+
+    Raises:
+        MalformedError: it is no name.
+    """
+    name = parameters.get(key)
+    if name is not None and not (isinstance(name, str) and name):
+        raise MalformedError(f"{key} must be a name")
+    return name

@@ -1,0 +1,1 @@
+"""What can be asked: explainers and reference sets, while the gateway serves."""

@@ -1,0 +1,196 @@
+"""Where compiled entries lie: made in the state's folder, served from the repository.
+
+An entry is made aside, put on the disk, and moved by one rename: whoever looks sees all of it or nothing.
+Where machines share the state, the entry is kept as one file in their storage, and each has a copy in its
+repository. Every method blocks.
+"""
+
+import hashlib
+import shutil
+import sys
+import tarfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rationale_service.errors import StateUnavailableError
+from rationale_service.models.explainers.records import Artifact, lease_of
+from rationale_service.models.explainers.worker import synced
+from rationale_service.repository.entry import Entry, read_entry
+from rationale_service.state.blobs import Blobs
+from rationale_service.state.files import reported, sync
+from rationale_service.state.state import State
+
+_ON_THE_WAY = ".publishing-"  # hidden folders of the repository, which nobody reads
+_BLOBS = "artifacts"  # the folder of the storage
+_YOUNG_S = 60.0  # a copy may be newer than the records that were read
+
+
+@dataclass(frozen=True)
+class ArtifactStore:
+    """Where entries lie, the state in whose folder they are made, and what machines share.
+
+    Attributes:
+        repository: the folder with the entries: that of the models, or one of copies alone.
+    """
+
+    repository: Path
+    state: State
+    blobs: Blobs | None = None
+
+    def served(self, entry: str) -> bool:
+        """Return whether it is in the repository."""
+        return (self.repository / entry).is_dir()
+
+    def staging(self) -> Path:
+        """Return a new folder in which an entry can be made; `discard` it in the end."""
+        return self.state.new_staging()
+
+    def discard(self, folder: Path) -> None:
+        """Delete a staging folder; what cannot be deleted now is swept at the next start."""
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def keep(self, made: Path, digest: str) -> str:
+        """Put an entry where other machines find it, if there are any; returns the digest of its file.
+
+        Raises:
+            StateUnavailableError: it cannot be written.
+        """
+        if self.blobs is None:
+            return ""
+        file = made.parent / f"{made.name}.tar"
+        with reported("the entry"), tarfile.open(file, "w") as archive:
+            archive.add(made, made.name)
+        found = _sha256(file)
+        self.blobs.put(_blob(digest), file)
+        file.unlink()
+        return found
+
+    def publish(self, made: Path) -> None:
+        """Move an entry into the repository, by a copy where that is on another disk.
+
+        Raises:
+            StateUnavailableError: it cannot be written; nothing has changed then.
+        """
+        aside = self.repository / f"{_ON_THE_WAY}{made.name}"
+        with reported("the entry"):
+            self.repository.mkdir(parents=True, exist_ok=True)
+            _delete(aside)
+            try:
+                shutil.move(made, aside)
+                synced(aside)
+                aside.rename(self.repository / made.name)
+            finally:
+                self.discard(aside)
+            sync(self.repository)
+
+    def fetch(self, artefact: Artifact) -> bool:
+        """Have an entry that another machine made in the repository; return False where there is none.
+
+        Raises:
+            StateUnavailableError: it cannot be read, is not what was recorded, or cannot be written.
+        """
+        if self.blobs is None or self.served(artefact.entry):
+            return self.served(artefact.entry)
+        folder = self.staging()
+        try:
+            file = folder / "entry.tar"
+            if not self.blobs.get(_blob(artefact.digest), file):
+                return False
+            if _sha256(file) != artefact.sha256:
+                raise StateUnavailableError(
+                    f"the artifact of {artefact.entry} is not the file that was recorded: delete the "
+                    "explainer and PUT it again"
+                )
+            with reported("the entry"):
+                _unpack(file, folder)
+            self.publish(folder / artefact.entry)
+        finally:
+            self.discard(folder)
+        return True
+
+    def read(self, artefact: Artifact) -> Entry:
+        """Return the entry, fetched where it is missing. Raises as `fetch`, and RepositoryError."""
+        self.fetch(artefact)
+        return read_entry(self.repository / artefact.entry)
+
+    def remove(self, artefact: Artifact) -> None:
+        """Delete an entry, with the references in it, for all."""
+        if self.blobs is not None:
+            self.blobs.remove(_blob(artefact.digest))
+        self.remove_here(artefact.entry)
+
+    def forget(self, artefact: Artifact) -> None:
+        """Delete this machine's copy of an entry that another one has removed."""
+        if self.blobs is not None:
+            self.remove_here(artefact.entry)
+
+    def remove_here(self, entry: str) -> None:
+        """Delete an entry of the repository. It is renamed first: nobody reads a part of it."""
+        folder, aside = self.repository / entry, self.repository / f"{_ON_THE_WAY}gone-{entry}"
+        with reported("the entry"):
+            _delete(aside)
+            try:
+                folder.rename(aside)
+            except FileNotFoundError:
+                return
+            _delete(aside)
+
+    def sweep(self, artefacts: Collection[Artifact]) -> None:
+        """Delete what was half made or half deleted when an earlier gateway ended."""
+        self.state.sweep()
+        leases = self.state.leases()
+        busy = {f"{_ON_THE_WAY}{one.entry}" for one in artefacts if lease_of(one.digest) in leases}
+        with reported("the entry"):
+            for path in self.repository.glob(f"{_ON_THE_WAY}*"):
+                if path.name not in busy:
+                    _delete(path)
+        if self.blobs is not None:
+            self._sweep_copies({one.entry for one in artefacts})
+            if not self.state.behind(sys.maxsize):  # nobody else makes one
+                known = {_blob(one.digest) for one in artefacts}
+                for name in self.blobs.names(_BLOBS):
+                    if f"{_BLOBS}/{name}" not in known:
+                        self.blobs.remove(f"{_BLOBS}/{name}")
+
+    def _sweep_copies(self, known: Collection[str]) -> None:
+        """Delete copies of entries that were removed while this machine did not follow."""
+        if self.repository != copies_in(self.state) or not self.repository.is_dir():
+            return
+        with reported("the entry"):
+            for path in self.repository.iterdir():
+                if path.name not in known and path.stat().st_mtime < time.time() - _YOUNG_S:
+                    _delete(path)
+
+
+def copies_in(state: State) -> Path:
+    """Return the folder of a machine's copies of what machines share."""
+    return state.folder / "entries"
+
+
+def _blob(digest: str) -> str:
+    return f"{_BLOBS}/{digest}.tar"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as read:
+        return hashlib.file_digest(read, "sha256").hexdigest()
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _unpack(file: Path, folder: Path) -> None:
+    """Unpack an entry whose digest is the recorded one.
+
+    That alone vouches for it in Python before 3.11.4, as Debian 12 has it, which knows no filter.
+    """
+    safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+    with tarfile.open(file) as archive:
+        archive.extractall(folder, **safely)  # noqa: S202

@@ -1,0 +1,109 @@
+"""What a gateway remembers of its explainers when it starts, made to agree with what lies on the disk."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from rationale.errors import RationaleError
+from rationale_service.errors import StateUnavailableError
+from rationale_service.models.explainers import records
+from rationale_service.models.explainers.artifact_store import ArtifactStore
+from rationale_service.models.explainers.records import Artifact, Record, RecordStore, Stage, lease_of
+from rationale_service.models.explainers.spec import ExplainerSpec, file_digest
+from rationale_service.repository.entry import Entry, read_entry
+from rationale_service.repository.registry import ModelRegistry
+
+log = logging.getLogger(__name__)
+
+
+def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
+    """Return what is remembered, of the models as they are today.
+
+    An artefact that is gone or cannot be read is made again where it served, and so is what explains a model
+    that is another one now. Nothing is made where there is no state.
+
+    A database that does not answer is followed when it does: until then the models of the repository answer.
+
+    Raises:
+        StateUnavailableError: the state folder cannot be read or written.
+    """
+    state = artifacts.state
+    if not state.exists:
+        return RecordStore(state, registry)
+    try:
+        return _recovered(artifacts, registry)
+    except StateUnavailableError as error:
+        if not state.is_remote:
+            raise
+        log.error("explainers made over the API do not answer yet: %s", error)
+        return RecordStore(state, registry)
+
+
+def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
+    state = artifacts.state
+    while True:
+        known = records.read(state)
+        artifacts.sweep(known.artefacts)
+        leases = state.leases()
+        entries = {
+            one.digest: registry.entries.get(one.entry) or _fetched(artifacts, one) for one in known.artefacts
+        }
+        gone = [
+            one
+            for one in known.artefacts
+            if entries[one.digest] is None and lease_of(one.digest) not in leases
+        ]
+        for one in gone:
+            artifacts.remove(one)
+        kept = {one.digest: one for one in known.artefacts if one not in gone}
+        base = registry.without({one.entry for one in known.artefacts})
+        digests = digests_of({one.model for one in known.records}, base)
+        today = [of_today(_mended(one, kept), kept, digests.get(one.model)) for one in known.records]
+        changed = [new for new, old in zip(today, known.records, strict=True) if new != old]
+        revision: int | None = known.revision
+        if changed or gone:
+            revision = records.write(state, changed, gone, since=known.revision)
+        if revision is not None:
+            store = RecordStore(state, base, today, kept.values(), known.splits, revision)
+            serving = {one.serving for one in today}
+            store.entries = {key: entry for key, entry in entries.items() if entry and key in serving}
+            return store
+
+
+def _fetched(artifacts: ArtifactStore, artefact: Artifact) -> Entry | None:
+    """Return the entry as another machine made it; None where there is none that can be read."""
+    try:
+        if artifacts.blobs is not None:
+            artifacts.remove_here(artefact.entry)  # a copy that could not be read
+        return read_entry(artifacts.repository / artefact.entry) if artifacts.fetch(artefact) else None
+    except RationaleError as error:
+        log.error("explainer %s cannot be read: %s", artefact.entry, error)
+        return None
+
+
+def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:
+    """Return the digests of the files of those models that are served. Blocks."""
+    known = {name: registry.entries[name] for name in models if name in registry.entries}
+    return {name: file_digest(entry.model_path.parent) for name, entry in known.items()}
+
+
+def _mended(record: Record, artefacts: Mapping[str, Artifact]) -> Record:
+    """Return a record whose artefact is there; what is gone is made again."""
+    if record.serving not in artefacts:
+        record = replace(record, serving=None, is_default=False)
+    if record.stage is Stage.READY and record.serving is None:
+        return replace(record, stage=Stage.QUEUED, attempts=0)
+    return record
+
+
+def of_today(record: Record, artefacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
+    """Return a record that goes with the model as it is now."""
+    served = artefacts.get(record.serving or "")
+    if served is not None and served.model_digest != model_digest:
+        record = replace(record, serving=None, is_default=False, stage=Stage.QUEUED, attempts=0)
+    if record.settled:
+        return record
+    if model_digest is None:
+        return replace(record, stage=Stage.FAILED, error=f"the repository has no model '{record.model}' now")
+    spec = ExplainerSpec.model_validate(record.spec)
+    return replace(record, digest=spec.digest(model_digest, record.references))

@@ -1,0 +1,221 @@
+"""What an explainer is asked to be, and the digest that names what comes of it."""
+
+import asyncio
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from rationale import extensions
+from rationale.errors import RationaleError
+from rationale.from_files import check_method
+from rationale.schema.machine import Deployment, parse_bytes
+from rationale.schema.request import CompileRequest, parse_concepts
+from rationale_service.errors import ConflictError, InvalidExplainerError, UnknownModelError
+from rationale_service.repository.entry import Entry, stamp_of
+from rationale_service.repository.registry import ModelRegistry
+
+_DIGITS = 16  # of a digest in an entry's name
+Count = Annotated[int, Field(ge=1)]
+Target = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+-\d+$")]
+
+
+_MOST_NAMES = 10_000
+
+
+def _bounded(given: Any) -> Any:
+    """Bound the whole before its members are read: each of a million may be wrong, and would be reported."""
+    if isinstance(given, dict | list) and len(given) > _MOST_NAMES:
+        raise ValueError(f"{len(given)} members are more than {_MOST_NAMES}")
+    return given
+
+
+_Bounded = BeforeValidator(_bounded)
+_Names = Annotated[list[str], Field(fail_fast=True)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_bounded(cls, given: Any) -> Any:
+        return _bounded(given)
+
+
+class MethodOptions(_Strict):
+    """Options of the methods, as `rationale compile` has them; each method takes some of them."""
+
+    steps: int | None = Field(None, description="integrated-gradients: points on the path")
+    samples: int | None = Field(None, description="expected-gradients, smoothgrad: draws")
+    permutations: int | None = Field(None, description="permutationshap: pairs of orders of the features")
+    sigma: float | None = Field(None, description="smoothgrad: standard deviation of the noise")
+    seed: int | None = Field(None, description="of the draws")
+    standard_error: bool | None = Field(None, description="also answer how far attributions may be off")
+    composite: str | None = Field(None, description="lrp: the preset of rules, by name")
+    rule: _Names | None = Field(
+        None,
+        description="lrp: SELECTOR=RULE, the last match wins: Conv=gamma:0.25 or first=zbox(low=-1, high=1)",
+    )
+    low: float | None = Field(None, description="lrp: the least value of an input")
+    high: float | None = Field(None, description="lrp: the largest value of an input")
+    epsilon: float | None = Field(None, description="attnlrp, cplrp: what is added to denominators")
+    space: str | None = Field(None, description="treeshap: output, or probability")
+    interactions: bool | None = Field(None, description="treeshap: also answer the interaction of each two")
+
+
+class ExplainerSpec(_Strict):
+    """How to explain a model. The names are those of `rationale compile --help`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"method": "deepshap", "reference_set": "approved", "default": True}]}
+    )
+
+    method: str = Field("deepshap", description="deepshap, gradient, integrated-gradients, lrp …")
+    options: MethodOptions = Field(default_factory=MethodOptions)
+    reference_set: str | None = Field(None, description="name of an uploaded reference set")
+    open_references: Count | None = Field(
+        None, description="K: take up to K references with each request, and bake none"
+    )
+    output: str | None = Field(None, description="the tensor to explain; default: the first float output")
+    logits: bool = Field(
+        False, description="explain the tensor before the output's last Sigmoid, Softmax or LogSoftmax"
+    )
+    targets: Annotated[list[Target], Field(fail_fast=True)] | Literal["all", "predicted"] | None = Field(
+        None,
+        description="indices into the output's row, contrasts such as '1-0' (element 1 rather than 0), all, "
+        "or predicted: each row's own largest; default: the only element, 1 of two (an output [N, 2]), else "
+        "predicted",
+    )
+    inputs: _Names | None = Field(None, description="inputs to attribute to; default: all")
+    layers: _Names | Literal["all"] = Field(
+        default_factory=list, description="inner tensors whose attributions the graph answers too"
+    )
+    concepts: str | None = Field(
+        None,
+        description="TENSOR=COUNT: for how many channels of an inner tensor to answer what inputs contribute",
+    )
+    concept_axis: Count | None = Field(None, description="of that tensor, that of its channels; default: 1")
+    sizes: Annotated[dict[str, Count], _Bounded] = Field(
+        default_factory=dict, description="lengths that the model leaves open"
+    )
+    features: _Names | Annotated[dict[str, _Names], _Bounded] | None = Field(
+        None, description="feature names, or each explained input's"
+    )
+    groups: Annotated[dict[str, _Names], _Bounded] = Field(
+        default_factory=dict,
+        description="features by the name of their group; group_attributions are those of the manifest's "
+        "players",
+    )
+    memory_budget: str = Field("4GB", description="for references and one row's work together")
+    storage: Literal["float32", "float16"] = Field("float32", description="of baked references")
+    default: bool | None = Field(
+        None,
+        description="whether it answers requests that name no explainer; left out: if none else does",
+    )
+
+    def requested(self, *, referenced: bool) -> CompileRequest:
+        """Return it as the compiler takes it. Raises InvalidExplainerError for options that make no sense.
+
+        Args:
+            referenced: whether it gets a reference set.
+        """
+        try:
+            same = CompileRequest.model_fields.keys() & ExplainerSpec.model_fields.keys()
+            request = CompileRequest(
+                **{name: getattr(self, name) for name in same - {"options", "concepts"}},
+                options=self.options.model_dump(),
+                concepts=parse_concepts(self.concepts, self.concept_axis),
+                deployment=Deployment(memory_budget=parse_bytes(self.memory_budget), storage=self.storage),
+            )
+            check_method(request, referenced=referenced or self.open_references is not None)
+        except RationaleError as error:
+            raise InvalidExplainerError(str(error)) from error
+        return request
+
+    def digest(self, model: str, references: str | None) -> str:
+        """Return the SHA-256 of what decides the outcome: digests of model and references, options, compiler.
+
+        Where installed packages bring rules, their versions too.
+        """
+        own = self.model_dump(exclude={"default", "reference_set"}, exclude_defaults=True)
+        parts: list[Any] = [model, references, own, package_version("rationale")]
+        if brought := extensions.packages():
+            parts.append(brought)
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def entry_name(model: str, digest: str) -> str:
+    """Return the repository's entry name, `NAME_explain_<digest>`."""
+    return f"{model}_explain_{digest[:_DIGITS]}"
+
+
+def file_digest(folder: Path) -> str:
+    """Hash (SHA-256) an entry's name and its version's files: two models of the same content stay apart."""
+    digest = hashlib.sha256(f"{folder.parent.name}\n".encode())
+    for path in sorted(path for path in folder.iterdir() if path.is_file()):
+        with path.open("rb") as file:
+            own: Any = hashlib.file_digest(file, "sha256")
+        digest.update(f"{path.name}\0{own.hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model to explain: its entry's name, its file, the digest of that, and libraries of its kernels."""
+
+    name: str
+    path: Path
+    digest: str
+    custom_ops: tuple[Path, ...] = ()
+
+
+class Models:
+    """The plain entries of the repository."""
+
+    def __init__(self, base: ModelRegistry) -> None:
+        self._base = base
+        self._digests: dict[str, str] = {}
+
+    def entry(self, name: str) -> Entry:
+        """Return the entry.
+
+        Raises UnknownModelError, InvalidExplainerError: it is an explanation, or one-shot.
+        """
+        entry = self._base.entries.get(name)
+        if entry is None:
+            raise UnknownModelError(f"no model '{name[:80]}' here that could have explainers")
+        if entry.manifest is not None or entry.gate is not None:
+            raise InvalidExplainerError(
+                f"'{name}' is an explanation, or holds its own: explainers are made of plain models. "
+                "Compile it without --one-shot"
+            )
+        return entry
+
+    def digest(self, name: str) -> str | None:
+        """Return the digest of a model as it is served; None where its files are others by now. Blocks."""
+        entry = self._base.entries.get(name)
+        if entry is None or stamp_of(self._base.folder / name) != entry.stamp:
+            return None
+        if name not in self._digests:
+            self._digests[name] = file_digest(entry.model_path.parent)
+        return self._digests[name]
+
+    async def get(self, name: str) -> Model:
+        """Return the model.
+
+        Raises as `entry`, and ConflictError where the files are no more those that are served.
+        """
+        entry = self.entry(name)
+        if await asyncio.to_thread(stamp_of, self._base.folder / name) != entry.stamp:
+            raise ConflictError(
+                f"the files of '{name}' are not those that are served: reload it with "
+                f"POST /v2/repository/models/{name}/load, or the whole repository with SIGHUP"
+            )
+        if name not in self._digests:
+            self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
+        return Model(name, entry.model_path, self._digests[name], entry.custom_ops)

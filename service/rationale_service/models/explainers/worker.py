@@ -1,0 +1,139 @@
+"""The process that compiles one explainer: `python -m rationale_service.models.explainers.worker`.
+
+It reads one line from its input, the order, and writes lines to its output: `{"stage", "done", "total"}` on
+the way, and at the end `{"written": bytes}` or `{"error": text}`. It ends at once when its input is closed,
+which is also what happens when the gateway dies.
+"""
+
+import json
+import os
+import resource
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from rationale.errors import RationaleError
+from rationale.from_files import compile_files
+from rationale.schema.request import CompileRequest
+
+_NICENESS = 10
+_SHOWN = 4000  # characters of an error
+_MARGIN_BYTES = (
+    512 << 20
+)  # over the limit that the gateway watches: threads' stacks, and what one step may take
+_ORPHANED = 3
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to compile.
+
+    Attributes:
+        model: the ONNX file; `name` is its entry's name.
+        entry: the folder to make.
+        request: `CompileRequest`, as a dictionary.
+        references: a file of rows.
+        memory_bytes: what the process may take.
+    """
+
+    model: str
+    name: str
+    entry: str
+    request: dict[str, Any]
+    references: str | None
+    memory_bytes: int
+
+    def to_line(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+
+def main() -> None:
+    channel = _own_output()
+    order = Order(**json.loads(sys.stdin.readline()))
+    threading.Thread(target=_end_with_the_gateway, daemon=True).start()
+    _take_a_back_seat(order.memory_bytes)
+    try:
+        size = run(order, channel)
+    except RationaleError as error:
+        cause = error.__cause__
+        gone = isinstance(cause, FileNotFoundError) and str(cause.filename) == order.references
+        _say(channel, error=_for_others(str(error), order)[:_SHOWN], references_gone=gone)
+    except MemoryError:
+        _say(channel, error=f"it takes more memory than the {order.memory_bytes >> 20} MB that it may have")
+    else:
+        _say(channel, written=size)
+
+
+def run(order: Order, channel: TextIO) -> int:
+    """Compile, check, write and sync the entry; returns its bytes. Raises RationaleError."""
+    request = CompileRequest.model_validate(order.request)
+    references = None if order.references is None else Path(order.references)
+
+    def progress(stage: str, done: int, total: int) -> None:
+        _say(channel, stage=stage, done=done, total=total)
+
+    compiled = compile_files(request, Path(order.model), references, progress)
+    progress("writing", 0, 1)
+    compiled.write_explainer(Path(order.entry), order.name)
+    return synced(Path(order.entry))
+
+
+def synced(folder: Path) -> int:
+    """Put every file and folder below on the disk, whatever happens next; returns the sum of their bytes."""
+    size = 0
+    for path in (*folder.rglob("*"), folder):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+            size += os.fstat(handle).st_size if path.is_file() else 0
+        finally:
+            os.close(handle)
+    return size
+
+
+def _for_others(text: str, order: Order) -> str:
+    """Return it without the paths of files, which are the server's own affair."""
+    places = {order.entry: "the entry", order.model: order.name, order.references: "the reference set"}
+    for place, name in places.items():
+        if place is not None:
+            text = text.replace(place, name)
+    return text
+
+
+def _say(channel: TextIO, **message: Any) -> None:
+    channel.write(json.dumps(message) + "\n")
+    channel.flush()
+
+
+def _own_output() -> TextIO:
+    """Return the channel to the gateway.
+
+    Whatever else is printed goes to stderr, libraries in C++ included.
+    """
+    channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return channel
+
+
+def _end_with_the_gateway() -> None:
+    while sys.stdin.read(1):
+        pass
+    os._exit(_ORPHANED)
+
+
+def _take_a_back_seat(memory_bytes: int) -> None:
+    """Let others go first on the processor; this one goes first when memory runs out."""
+    os.nice(_NICENESS)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":  # elsewhere RLIMIT_DATA does not hold what mmap gives
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = memory_bytes + _MARGIN_BYTES
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The repository while it is served: what is new, changed or gone on the disk is taken up on demand."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rationale.artifact.remote import RemoteRepository
+from rationale.errors import RationaleError, RepositoryError
+from rationale_service.engine.backends.base import Backend
+from rationale_service.errors import ConflictError, NotReadyError, ServiceError, UnknownModelError
+from rationale_service.models.explainers.records import Known, read
+from rationale_service.models.explainers.service import Explainers
+from rationale_service.repository.entry import Entry, Stamp, stamp_of
+from rationale_service.repository.registry import (
+    UNLOADED,
+    ModelRegistry,
+    Unserved,
+    check_served,
+    folders,
+    read_folder,
+    refused_stamp,
+)
+from rationale_service.settings import Settings
+from rationale_service.state import Change
+from rationale_service.state.state import State
+
+log = logging.getLogger(__name__)
+
+_UNLOADED, _LOADED = "unloaded", "loaded"  # kinds of records
+
+
+class LiveRepository:
+    """A model repository whose entries are swapped by folder while requests are answered.
+
+    The old ones answer until the new ones are ready, or for good where those cannot be loaded; they
+    are freed `grace_s` later: as long as a request takes that looked them up before.
+    """
+
+    def __init__(
+        self,
+        explainers: Explainers,
+        backend: Backend,
+        settings: Settings,
+        state: State,
+        published: Callable[[ModelRegistry], None],
+        remote: RemoteRepository | None = None,
+    ) -> None:
+        """Take what was read; nothing is loaded yet.
+
+        Args:
+            published: called with what is served, whenever that changes.
+            remote: of which the repository's folder is a copy; None where it is none.
+        """
+        self._remote = remote
+        self._published = published
+        self.grace_s = settings.request_timeout_s
+        self._registry = explainers.store.base
+        self._explainers = explainers
+        self._backend = backend
+        self._strict = settings.strict
+        self._state = state
+        self._loads = ""  # which load of a folder this process has heard of last
+        self._written = 0  # revision of the state at which this process wrote last
+        self._telling = asyncio.Lock()  # what others wrote is not looked at between a change and its record
+        self._turn = asyncio.Lock()
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Load what was read. Raises RepositoryError where nothing can be; when strict, for any fault."""
+        async with self._turn:
+            served, unserved = self._registry.by_folder(), dict(self._registry.unserved)
+            failed = await self._backend.start(self._registry.entries.values())
+            for entry, reason in failed.items():
+                served.pop(entry.model, None)
+                unserved[entry.model] = Unserved(reason, entry.stamp)
+            registry = _with(self._registry, served, unserved)
+            check_served(registry, strict=self._strict)
+            for name in unserved:
+                log.error("entry %s is not served: %s", name, registry.why_unserved(name))
+            await self._publish(registry)
+        with contextlib.suppress(ServiceError):  # what was unloaded is known when the state answers
+            await self.follow(await asyncio.to_thread(read, self._state))
+
+    async def stop(self) -> None:
+        for task in self._leaving:
+            task.cancel()
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+
+    def look(self) -> object:
+        """Return what changes with the repository, wherever it is. Blocks. Raises OSError."""
+        if self._remote is None:
+            return self.stamps()
+        try:
+            return self._remote.look()
+        except RepositoryError as error:
+            raise OSError(str(error)) from error
+
+    def stamps(self) -> dict[str, Stamp]:
+        """Return the stamp of every folder, as it is on the disk now. Blocks. Raises OSError."""
+        found = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
+        return found | {name: refused_stamp(reason) for name, reason in self._refused().items()}
+
+    def _refused(self) -> Mapping[str, str]:
+        """Return why what is elsewhere is not here as it is there, by folder."""
+        return {} if self._remote is None else self._remote.refused
+
+    async def _pull(self) -> None:
+        """Have a copy of what is elsewhere, if it is. Raises RepositoryError."""
+        if self._remote is not None:
+            await asyncio.to_thread(self._remote.pull)
+
+    async def scan(self) -> None:
+        """Take up what has changed on the disk since it was taken up last; faults go to the log."""
+        async with self._turn:
+            try:
+                await self._pull()
+            except RepositoryError as error:
+                log.error("%s; what was pulled before is served", error)
+            owned = set(self._explainers.store.owned())
+            try:
+                found = await asyncio.to_thread(self.stamps)
+            except OSError as error:
+                log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
+                return
+            owned.update(self._explainers.store.owned())  # before and after: they come and go
+            known = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
+            known |= {name: one.stamp for name, one in self._registry.unserved.items()}
+            changed = [
+                name for name, stamp in found.items() if name not in owned and known.get(name) != stamp
+            ]
+            await self._take_up(changed, gone=known.keys() - found.keys())
+
+    async def follow(self, known: Known) -> None:
+        """Serve what the other processes of the state serve: what was loaded and unloaded by request."""
+        async with self._telling:
+            if known.revision >= self._written:  # else it is from before what was requested here
+                await self._follow(known)
+
+    async def _follow(self, known: Known) -> None:
+        loads = "".join(str(row["token"]) for row in known.others.get(_LOADED, ()))
+        if loads != self._loads:
+            self._loads = loads
+            await self.scan()
+        own, unloaded = (
+            self._registry.unloaded(),
+            {str(row["name"]) for row in known.others.get(_UNLOADED, ())},
+        )
+        for name in unloaded - own:
+            with contextlib.suppress(UnknownModelError, ConflictError):  # gone from the disk
+                await self._unload(name)
+        for name in own - unloaded:
+            with contextlib.suppress(RationaleError):  # listed, with the reason
+                await self._load(name)
+
+    async def load(self, name: str) -> None:
+        """Take up a folder as it is on the disk now, changed or not.
+
+        Raises:
+            UnknownModelError: there is none.
+            ConflictError: it belongs to an explainer, or cannot be loaded; what was served before still is.
+            NotReadyError: Triton does not answer, or loads nothing by request.
+            StateUnavailableError: other processes cannot be told.
+        """
+        token = secrets.token_hex(8)
+        async with self._telling:
+            await self._load(name)
+            self._loads = token
+            await self._write((_UNLOADED, name, None), (_LOADED, "last", {"token": token}))
+        await self._explainers.following.published()
+
+    async def _load(self, name: str) -> None:
+        async with self._turn:
+            self._check_ours(name)
+            try:
+                await self._pull()
+            except RepositoryError as error:
+                raise NotReadyError(str(error)) from error
+            if name not in await asyncio.to_thread(self.stamps):
+                raise UnknownModelError(f"the repository has no entry '{name[:80]}'")
+            for fault in (await self._take_up([name])).values():
+                if isinstance(fault, ServiceError):
+                    raise fault
+                raise ConflictError(self._registry.why_unserved(name)) from fault
+
+    async def unload(self, name: str) -> None:
+        """Serve a folder no more until it is loaded or changes.
+
+        Raises:
+            UnknownModelError: it is not served.
+            ConflictError: it belongs to an explainer.
+            StateUnavailableError: other processes cannot be told.
+        """
+        async with self._telling:
+            await self._unload(name)
+            await self._write((_UNLOADED, name, {"name": name}))
+        await self._explainers.following.published()
+
+    async def _write(self, *changes: Change) -> None:
+        """Record what all processes of the state are to serve. Raises StateUnavailableError."""
+        revision = await asyncio.to_thread(self._state.write, *changes)
+        self._written = self._written if revision is None else revision
+
+    async def _unload(self, name: str) -> None:
+        async with self._turn:
+            self._check_ours(name)
+            served = self._registry.by_folder()
+            if name not in served:
+                raise UnknownModelError(f"no entry '{name[:80]}' is served")
+            (gone, *_) = served.pop(name)
+            await self._serve(served, {**self._registry.unserved, name: Unserved(UNLOADED, gone.stamp)})
+
+    def _check_ours(self, name: str) -> None:
+        if name in self._explainers.store.owned():
+            raise ConflictError(f"'{name}' belongs to an explainer: PUT or DELETE that one instead")
+
+    async def _take_up(
+        self, changed: Collection[str], gone: Collection[str] = ()
+    ) -> Mapping[str, RationaleError]:
+        """Serve folders as they are on the disk now, all from one moment on; returns their faults."""
+        if not changed and not gone:
+            return {}
+        served = {key: one for key, one in self._registry.by_folder().items() if key not in gone}
+        unserved = {key: one for key, one in self._registry.unserved.items() if key not in gone}
+        faults: dict[str, RationaleError] = {}
+        for name in changed:
+            path = self._registry.folder / name
+            refused = self._refused().get(name)
+            stamp = stamp_of(path) if refused is None else refused_stamp(refused)
+            try:
+                if refused is not None:
+                    raise RepositoryError(refused)
+                served[name] = await self._loaded(path, served)
+                unserved.pop(name, None)
+            except RationaleError as error:
+                faults[name] = error
+                unserved[name] = Unserved(str(error), stamp)
+                log.error("entry %s is not taken up: %s", name, error)
+        await self._serve(served, unserved)
+        return faults
+
+    async def _loaded(self, folder: Path, served: Mapping[str, tuple[Entry, ...]]) -> tuple[Entry, ...]:
+        """Read and load a folder. Raises RepositoryError, NotReadyError."""
+        others = _with(self._registry, served, {}).entries
+        entries = await asyncio.to_thread(read_folder, folder, others)
+        loaded = []
+        try:
+            for entry in entries:
+                await self._backend.load(entry)
+                loaded.append(entry)
+        except RationaleError:
+            for entry in loaded:
+                await self._backend.unload(entry)
+            raise
+        return entries
+
+    async def _serve(self, served: Mapping[str, tuple[Entry, ...]], unserved: Mapping[str, Unserved]) -> None:
+        """Answer requests by these from now on; those entries that answered before leave."""
+        before, unloaded = set(self._registry.entries.values()), self._registry.unloaded()
+        await self._publish(_with(self._registry, served, unserved))
+        for name in unloaded & served.keys():  # it has changed: what was requested of it is over
+            with contextlib.suppress(ServiceError):
+                await asyncio.to_thread(self._state.write, (_UNLOADED, name, None))
+        now = set(self._registry.entries.values())
+        log.warning(
+            "taken up: %s; gone: %s", _names(now - before) or "nothing", _names(before - now) or "nothing"
+        )
+        for entry in before - now:
+            task = asyncio.create_task(self._leave(entry))
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
+
+    async def _publish(self, registry: ModelRegistry) -> None:
+        await self._explainers.take_up(registry)
+        self._registry = registry
+        self._published(registry)
+
+    async def _leave(self, entry: Entry) -> None:
+        await asyncio.sleep(self.grace_s)
+        await self._backend.unload(entry)
+
+
+def _with(
+    registry: ModelRegistry, served: Mapping[str, tuple[Entry, ...]], unserved: Mapping[str, Unserved]
+) -> ModelRegistry:
+    entries = {entry.name: entry for of_folder in served.values() for entry in of_folder}
+    return replace(registry, entries=entries, unserved=unserved)
+
+
+def _names(entries: Iterable[Entry]) -> str:
+    return ", ".join(sorted(entry.name for entry in entries))

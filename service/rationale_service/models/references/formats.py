@@ -1,0 +1,218 @@
+"""Reference sets as they come: npz, npy, parquet, CSV or JSON, checked against a model's inputs."""
+
+import hashlib
+import io
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rationale.errors import InvalidReferencesError, LargeReferencesError
+from rationale.references.tables import FEATURE_NAMES, WEIGHTS, Table, read_stream
+from rationale.schema.manifest import Manifest, TensorSpec
+from rationale_service.engine.checks import Faults, first_non_finite
+from rationale_service.engine.features import form_of, to_tensors
+from rationale_service.engine.large_requests import parse_json
+from rationale_service.errors import InvalidInputError, MalformedError, TooLargeError
+from rationale_service.repository.entry import Entry, agree
+from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of
+
+JSON = "application/json"
+NPZ = "application/x-npz"
+MEDIA_TYPES = {
+    JSON: ".json",
+    NPZ: ".npz",
+    "application/zip": ".npz",
+    "application/x-npy": ".npy",
+    "application/vnd.apache.parquet": ".parquet",
+    "application/x-parquet": ".parquet",
+    "text/csv": ".csv",
+}
+_JSON_SHARE = 32  # JSON takes about 40 times its own size while it is read
+_BODY = "the body"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A reference set.
+
+    Attributes:
+        arrays: [K, …] in the model's own dtypes, by the name of its input.
+        weights: [K] float64, not negative and not all 0; None where all are equal.
+        features: names of the columns, where there is one table that has some.
+    """
+
+    arrays: Tensors
+    weights: Array | None = None
+    features: tuple[str, ...] | None = None
+
+    @property
+    def count(self) -> int:
+        return len(next(iter(self.arrays.values())))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the content, whatever kind of file it came in."""
+        digest = hashlib.sha256()
+        for name, array in sorted(self.arrays.items()):
+            digest.update(f"{name}\0{datatype_of(array)}\0{array.shape}\0".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        digest.update(b"" if self.weights is None else self.weights.tobytes())
+        digest.update(repr(self.features).encode())
+        return digest.hexdigest()
+
+
+def parse_rows(body: bytes, kind: str, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
+    """Read an upload. Blocks, and takes memory in proportion to `most_bytes`.
+
+    Args:
+        kind: one of the values of MEDIA_TYPES.
+        entry: the plain model whose inputs the rows are for.
+        manifest: of an explainer of it, which knows the names of features.
+        most_bytes: that the arrays may take.
+
+    Raises:
+        MalformedError, InvalidInputError, TooLargeError.
+    """
+    if kind == ".json":
+        return _from_json(body, entry, manifest, most_bytes)
+    names = _feature_names(entry, manifest)
+    try:
+        table = read_stream(io.BytesIO(body), kind, _BODY, names, most_bytes)
+    except LargeReferencesError as error:
+        raise TooLargeError(str(error)) from error
+    except InvalidReferencesError as error:
+        raise InvalidInputError(str(error)) from error
+    columns = table.columns if None in table.arrays else None
+    return check_rows(_by_input(table, entry, manifest), entry, table.weights, columns, _missing(manifest))
+
+
+def check_rows(
+    given: Mapping[str, Array],
+    entry: Entry,
+    weights: Any = None,
+    features: tuple[str, ...] | None = None,
+    missing: Collection[str] = (),
+) -> Rows:
+    """Return reference rows in the dtypes of the entry's inputs.
+
+    Args:
+        missing: inputs in which NaN is a missing value.
+
+    Raises:
+        InvalidInputError: they do not fit.
+    """
+    specs = {spec.name: spec for spec in entry.inputs}
+    unknown = [name[:80] for name in given if name not in specs]
+    if unknown or not given:
+        raise InvalidInputError(
+            f"references are given for {unknown[:10] or 'nothing'}; model '{entry.name}' takes {list(specs)}"
+        )
+    arrays = {name: _fit(specs[name], array, missing=name in missing) for name, array in given.items()}
+    counts = {name: len(array) for name, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise InvalidInputError(f"every input needs the same number of references, not {counts}")
+    return Rows(arrays, _check_weights(weights, next(iter(counts.values()))), features)
+
+
+def to_file(rows: Rows) -> dict[str, Array]:
+    """Return the members of the .npz of the rows, as `rationale compile --references` reads it."""
+    own = {WEIGHTS: rows.weights, FEATURE_NAMES: None if rows.features is None else np.array(rows.features)}
+    return {**rows.arrays, **{name: array for name, array in own.items() if array is not None}}
+
+
+def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
+    """Read `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows as v1's instances."""
+    if len(body) > most_bytes // _JSON_SHARE:
+        raise TooLargeError(
+            f"references in JSON may have {most_bytes // _JSON_SHARE} bytes: send npz, parquet or CSV"
+        )
+    message = parse_json(body, most_bytes // _JSON_SHARE)
+    message = {"references": message} if isinstance(message, list) else message
+    rows = message.get("references") if isinstance(message, dict) else None
+    if not isinstance(rows, list) or set(message) - {"references", "weights"}:
+        raise MalformedError('the body must be a list of rows, or {"references": [ … ], "weights": [ … ]}')
+    faults = Faults()
+    tensors = to_tensors(form_of(entry, manifest), rows, faults, "references")
+    faults.report()
+    explained = _explained(entry, manifest)
+    return check_rows(
+        {name: tensors[name] for name in explained},
+        entry,
+        message.get("weights"),
+        _feature_names(entry, manifest),
+        _missing(manifest),
+    )
+
+
+def _missing(manifest: Manifest | None) -> Collection[str]:
+    return () if manifest is None else manifest.takes_missing
+
+
+def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
+    """Return the inputs that references are for: those that are explained, or all of numbers."""
+    own = {spec.name for spec in entry.inputs}
+    explained = (
+        [item.tensor.name for item in manifest.explained if item.tensor.name in own] if manifest else []
+    )
+    return explained or [spec.name for spec in entry.inputs if spec.datatype not in ("BYTES", "BOOL")]
+
+
+def _feature_names(entry: Entry, manifest: Manifest | None) -> tuple[str, ...] | None:
+    """Return the columns to look for in a table; None for names that nobody gave, such as x[0]."""
+    explained = _explained(entry, manifest)
+    if manifest is None or len(explained) != 1:
+        return None
+    return next((i.given_names for i in manifest.explained if i.tensor.name == explained[0]), None)
+
+
+def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
+    arrays = {name: array for name, array in table.arrays.items() if name is not None}
+    if None not in table.arrays:
+        return arrays
+    explained = _explained(entry, manifest)
+    if len(explained) != 1:
+        raise InvalidInputError(
+            f"one array without a name, for the inputs {explained}: send an .npz with one for each"
+        )
+    return {explained[0]: table.arrays[None]}
+
+
+def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
+    """Return rows in the input's dtype: floats are rounded, everything else must survive unchanged."""
+    dtype, named = DTYPES[spec.datatype], f"references of '{spec.name}'"
+    if array.dtype.kind not in "fiub" or dtype.kind == "O":
+        raise InvalidInputError(f"{named} hold {array.dtype}; the model takes {spec.datatype}")
+    if array.ndim == 0 or array.size == 0 or not agree(array.shape[1:], spec.shape):
+        raise InvalidInputError(
+            f"{named} have shape {list(array.shape)}, but the model takes {['K', *spec.shape]}, K at least 1"
+        )
+    with np.errstate(all="ignore"):
+        cast = np.ascontiguousarray(array, dtype)
+        lost = None if dtype.kind == "f" else np.argwhere(cast != array)
+    numbers = np.where(np.isnan(cast), 0, cast) if missing and lost is None else cast
+    wrong = first_non_finite(numbers) if lost is None else tuple(map(int, lost[0])) if len(lost) else None
+    if wrong is not None:
+        raise InvalidInputError(
+            f"{named} hold {array[wrong]} at {list(wrong)}, which does not fit {spec.datatype}: impute, "
+            "scale or drop such rows"
+        )
+    return cast
+
+
+def _check_weights(given: Any, count: int) -> Array | None:
+    if given is None:
+        return None
+    try:
+        weights = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"weights must be {count} numbers") from error
+    if (
+        weights.shape != (count,)
+        or not np.isfinite(weights).all()
+        or (weights < 0).any()
+        or not weights.any()
+    ):
+        raise InvalidInputError(f"weights must be {count} finite numbers, not negative and not all zero")
+    return None if np.ptp(weights) == 0 else weights

@@ -1,0 +1,270 @@
+"""Explain requests that bring references of their own, or name a reference set that is kept here.
+
+A named set is answered by a graph with its rows precomputed, made when the set is put or first asked for.
+References of the request's own are answered by a graph that takes them as an input (an open entry:
+`NAME_explain_open` of the repository, or one made in the background); where the operator asked for it, those
+that come back are kept and precomputed too. All give the same numbers.
+
+    OIP    tensors `{input}_references` [K, …] beside the inputs, and `reference_weights` [K] if they have
+           some; or the parameter `reference_set`
+    v1     the member `references`, a list as `instances` is; or `reference_set`
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from cachetools import LRUCache
+
+from rationale.references.request_time import WEIGHTS, for_rows, references_name
+from rationale.schema.manifest import OPEN_SUFFIX, Manifest
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.errors import InvalidInputError, NotReadyError, ServiceError, TooLargeError
+from rationale_service.models.explainers.records import HIDDEN
+from rationale_service.models.explainers.service import Explainers
+from rationale_service.models.explainers.spec import ExplainerSpec, MethodOptions
+from rationale_service.models.references.formats import Rows, check_rows
+from rationale_service.models.references.store import ReferenceSets
+from rationale_service.observability.metrics import Metrics
+from rationale_service.repository.entry import Entry
+from rationale_service.settings import Settings
+from rationale_service.tensors import Tensors
+
+log = logging.getLogger(__name__)
+
+_SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # as an entry's request has them
+_REMEMBERED = 4096  # digests of sets that came: digests alone, no rows
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The entry that answers a request and what it is fed; `references` is the digest of its set."""
+
+    entry: Entry
+    inputs: Tensors
+    references: str | None = None
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A request that says against which references.
+
+    Attributes:
+        model: the plain one's name, `spec` how the request wants it explained.
+        inputs: the model's own.
+        deadline_s: on the event loop's clock.
+    """
+
+    model: str
+    spec: ExplainerSpec
+    inputs: Tensors
+    deadline_s: float
+
+
+class ReferenceResolver:
+    """Chooses what answers a request that says against which references."""
+
+    def __init__(
+        self, explainers: Explainers, sets: ReferenceSets, settings: Settings, metrics: Metrics
+    ) -> None:
+        self._explainers = explainers
+        self._sets = sets
+        self._open_rows = settings.open_references
+        self._unnamed = settings.max_unnamed_reference_sets
+        self._most_bytes = settings.max_reference_bytes
+        self._precompute_after = settings.bake_references_after
+        self._counts = metrics.cache("baked_references")
+        self._seen: LRUCache[str, int] = LRUCache(_REMEMBERED)
+
+    async def choose(
+        self,
+        plane: DataPlane,
+        entry: Entry,
+        inputs: Tensors,
+        reference_set: str | None,
+        deadline_s: float,
+    ) -> Chosen:
+        """Return what answers: `entry` itself where the request says nothing of references.
+
+        Args:
+            deadline_s: on the event loop's clock; until then it may wait for an entry that is being made.
+
+        Raises:
+            InvalidInputError: references that do not fit, or for a method that has none.
+            UnknownResourceError: no such set.
+            NotReadyError: what answers is still being made.
+            CompileFailedError: it cannot be made.
+        """
+        manifest = entry.manifest
+        given = {} if manifest is None else _given(entry, manifest, inputs)
+        if manifest is None or (reference_set is None and not given):
+            return Chosen(entry, inputs)
+        if reference_set is not None and given:
+            raise InvalidInputError("a request brings references or names a reference_set, not both")
+        own = {name: array for name, array in inputs.items() if name not in given}
+        question = _Question(manifest.model, spec_of(manifest), own, deadline_s)
+        if reference_set is not None:
+            digest = self._sets.find(reference_set, manifest.model)
+            return await self._precomputed(question, digest)
+        rows = _rows_of(manifest, plane.repository.entry(manifest.model), given)
+        if rows.count > self._open_rows:
+            raise InvalidInputError(
+                f"{rows.count} references in a request: {self._open_rows} at most. Upload them as a "
+                "reference set, and name it"
+            )
+        digest = rows.digest
+        if await self._is_precomputed(question, rows, digest):
+            return await self._precomputed(question, digest)
+        return await self._open(question, _written(plane, entry, rows.count), rows, digest)
+
+    async def _made(self, question: _Question, spec: ExplainerSpec, references: str | None) -> Entry:
+        try:
+            async with asyncio.timeout_at(question.deadline_s):
+                return await self._explainers.made(question.model, spec, references)
+        except TimeoutError as error:
+            raise NotReadyError(
+                "what answers requests with such references is being made: ask again"
+            ) from error
+
+    # --- precomputed --------------------------------------------------------------------------------------
+
+    async def _precomputed(self, question: _Question, digest: str) -> Chosen:
+        entry = await self._made(question, question.spec, digest)
+        self._counts.hit()
+        return Chosen(entry, question.inputs, digest)
+
+    async def _is_precomputed(self, question: _Question, rows: Rows, digest: str) -> bool:
+        """Return whether an entry has them precomputed; where they came often enough, one is made."""
+        if not self._precompute_after:
+            return False
+        times = self._seen[digest] = self._seen.get(digest, 0) + 1
+        try:
+            if not self._sets.named(digest):
+                if times < self._precompute_after:
+                    return False
+                name = f"{HIDDEN}{digest[:16]}"
+                await asyncio.to_thread(self._sets.put, name, question.model, rows)
+                await self._make_room()
+            return await self._explainers.ensure(question.model, question.spec, digest) is not None
+        except ServiceError as error:
+            log.warning("references of a request for %s are not precomputed: %s", question.model, error)
+            return False
+
+    async def _make_room(self) -> None:
+        """Delete the oldest sets without a name, with what was precomputed from them."""
+        own = [one for one in self._sets.all() if one.name.startswith(HIDDEN)]
+        for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._unnamed, 0)]:
+            with self._sets.leaving(one.digest):
+                if self._sets.named(one.digest) == [one.name]:
+                    await self._explainers.forget(one.digest)
+                await asyncio.to_thread(self._sets.remove, one.name)
+
+    # --- open ---------------------------------------------------------------------------------------------
+
+    async def _open(self, question: _Question, written: Entry | None, rows: Rows, digest: str) -> Chosen:
+        """Return the entry that takes references as an input, fed with them."""
+        spec = question.spec
+        if spec.method not in ("deepshap", "integrated-gradients") or spec.options.standard_error:
+            raise InvalidInputError(
+                f"{spec.method} with these options needs its references beforehand: upload them as a "
+                "reference set, and name it"
+            )
+        self._counts.miss()
+        open_spec = spec.model_copy(update={"open_references": self._open_rows})
+        entry = written or await self._made(question, open_spec, None)
+        return Chosen(entry, self._fed(entry, question.inputs, rows), digest)
+
+    def _fed(self, entry: Entry, inputs: Tensors, rows: Rows) -> Tensors:
+        opened = entry.manifest.open_references if entry.manifest is not None else None
+        count = max((len(array) for array in inputs.values() if array.ndim), default=0)
+        if opened is None or not count:
+            return inputs  # an empty request is refused as any other is
+        each = sum(array.nbytes // len(array) for array in rows.arrays.values())
+        if count * opened.count * each > self._most_bytes:
+            raise TooLargeError(
+                f"{count} rows with {opened.count} references each are more than {self._most_bytes} bytes: "
+                "send fewer rows at once, or upload the references as a set"
+            )
+        fed = for_rows(opened, rows.arrays, rows.weights, count)
+        return inputs | {name: np.ascontiguousarray(array) for name, array in fed.items()}
+
+
+def _rows_of(manifest: Manifest, plain: Entry, given: Tensors) -> Rows:
+    """Return the references of a request. Raises InvalidInputError."""
+    names = _explained(manifest)
+    missing = [f"'{name}'" for name in names if name not in given]
+    if missing:
+        raise InvalidInputError(f"references are missing: {', '.join(missing)}")
+    arrays = {names[name]: array for name, array in given.items() if name != WEIGHTS}
+    return check_rows(arrays, plain, given.get(WEIGHTS))
+
+
+def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
+    """Return the references of a request, by the names they came under."""
+    opened = manifest.open_references
+    if opened is None and len(inputs) == len(entry.inputs):
+        return {}  # most requests, or one that does not fit
+    if opened is not None and opened.weights.name in inputs and inputs[opened.weights.name].ndim > 1:
+        return {}  # the graph's own inputs, one set for each row
+    names = _explained(manifest)
+    found = {name: array for name, array in inputs.items() if name in names}
+    if found and WEIGHTS in inputs:
+        found[WEIGHTS] = inputs[WEIGHTS]
+    return found
+
+
+def _explained(manifest: Manifest) -> dict[str, str]:
+    """Map `{input}_references` → the explained input, where no input of the model has that name."""
+    own = {spec.name for spec in manifest.inputs}
+    named = {references_name(item.tensor.name): item.tensor.name for item in manifest.explained}
+    return {name: tensor for name, tensor in named.items() if name not in own and tensor in own}
+
+
+def spec_of(manifest: Manifest) -> ExplainerSpec:
+    """Return how to explain as an entry does, with other references. Raises InvalidInputError."""
+    if manifest.base_value is None or (manifest.references is None and manifest.open_references is None):
+        raise InvalidInputError(
+            f"{manifest.method.name} explains without references: choose another explainer, or send none"
+        )
+    request = manifest.request
+    options: dict[str, Any] = {k: v for k, v in request.options.items() if v is not False}
+    if not options.keys() <= MethodOptions.model_fields.keys():
+        raise InvalidInputError(f"{manifest.method.name} cannot be made anew with other references")
+    names = request.features
+    alone = next(iter(names.values())) if isinstance(names, dict) and len(manifest.explained) == 1 else names
+    return ExplainerSpec(
+        method=request.method,
+        options=MethodOptions(**options),
+        features=alone,
+        default=False,
+        **{
+            name: getattr(request, name)
+            for name in ("output", "logits", "targets", "inputs", "sizes", "groups")
+        },
+    )
+
+
+def _written(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
+    """Return an open entry that explains as `entry` does: itself, or what `rationale compile` made."""
+    for found in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
+        opened = found and found.manifest and found.manifest.open_references
+        if found and opened and rows <= opened.count and _way(found) == _way(entry):
+            return found
+    return None
+
+
+def _way(entry: Entry) -> tuple[object, ...]:
+    manifest = entry.manifest
+    if manifest is None:
+        return (entry.name,)
+    return (
+        manifest.model,
+        manifest.digests.model,
+        manifest.method,
+        manifest.explained_output,
+        manifest.targets,
+        tuple(item.tensor.name for item in manifest.explained),
+        manifest.players,
+    )

@@ -1,0 +1,130 @@
+"""Reference sets as a resource: put, precomputed and removed, with what was made of them."""
+
+import asyncio
+import logging
+import weakref
+
+from rationale.references.archives import read_npz
+from rationale.references.reference_set import spreads
+from rationale.references.tables import FEATURE_NAMES, WEIGHTS
+from rationale.schema.manifest import Manifest, Spread
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotExplainableError,
+    ServiceError,
+    UnknownModelError,
+)
+from rationale_service.models.explainers.records import HIDDEN
+from rationale_service.models.explainers.service import Explainers
+from rationale_service.models.references.formats import Rows, parse_rows
+from rationale_service.models.references.resolver import spec_of
+from rationale_service.models.references.store import ReferenceSet, ReferenceSets
+
+log = logging.getLogger(__name__)
+
+
+class ReferenceSetService:
+    """One gateway's sets, and one upload at a time: parsing takes several times the memory of its rows."""
+
+    def __init__(
+        self, sets: ReferenceSets, explainers: Explainers, plane: DataPlane, most_bytes: int
+    ) -> None:
+        self.sets = sets
+        self.most_bytes = most_bytes
+        self._explainers = explainers
+        self._plane = plane
+        self._parsing = asyncio.Lock()
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    async def parse(self, body: bytes, kind: str, model: str) -> Rows:
+        """Parse an upload. Raises as `parse_rows`, and UnknownModelError."""
+        entry = self._plane.repository.entry(model)
+        async with self._parsing:
+            return await asyncio.to_thread(
+                parse_rows, body, kind, entry, self._explained(model), self.most_bytes
+            )
+
+    async def put(self, name: str, model: str, rows: Rows, *, force: bool) -> tuple[ReferenceSet, bool]:
+        """Return the set, which is being precomputed then, and whether its name is new."""
+        async with self._turn(name):
+            known = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
+            before = known.get(name)
+            if before is None or before.digest == rows.digest:
+                made = await asyncio.to_thread(self.sets.put, name, model, rows)
+            else:
+                with self.sets.leaving(before.digest):
+                    await self._release(before, force=force)
+                    made = await asyncio.to_thread(self.sets.put, name, model, rows)
+            await self._explainers.following.published()
+            await self._bake(made)
+            return made, before is None
+
+    async def remove(self, name: str, *, force: bool) -> None:
+        async with self._turn(name):
+            found = await asyncio.to_thread(self.sets.get, name)
+            with self.sets.leaving(found.digest):
+                await self._release(found, force=force)
+                await asyncio.to_thread(self.sets.remove, name)
+            await self._explainers.following.published()
+
+    def users(self, one: ReferenceSet) -> tuple[list[str], list[str]]:
+        """Return `model/explainer` of those that use a set: requested by name, and made for requests.
+
+        The latter go without being asked.
+        """
+        found = self._explainers.users(one.digest)
+        hidden = [user for user in found if f"/{HIDDEN}" in user]
+        return [user for user in found if user not in hidden], hidden
+
+    def spreads(self, one: ReferenceSet) -> tuple[Spread, ...]:
+        """Return how each named feature is spread over a set. Blocks. Raises UnknownResourceError."""
+        with self.sets.path(one.digest).open("rb") as file:
+            arrays = read_npz(file)
+        weights = arrays.pop(WEIGHTS, None)
+        arrays.pop(FEATURE_NAMES, None)
+        return spreads(arrays, self._names(one), None if weights is None else weights / weights.sum())
+
+    def _names(self, one: ReferenceSet) -> dict[str, tuple[str, ...] | None]:
+        """Return the names of the features of each input, as the set has them, else the model's explainer."""
+        if one.features is not None and len(one.inputs) == 1:
+            return {next(iter(one.inputs)): tuple(one.features)}
+        try:
+            manifest = self._explained(one.model)
+        except UnknownModelError:  # it has gone since
+            manifest = None
+        return {} if manifest is None else {e.tensor.name: e.feature_names for e in manifest.explained}
+
+    async def _bake(self, one: ReferenceSet) -> None:
+        """Begin to make what explains the model by default, with this set: requests will name it."""
+        manifest = self._explained(one.model)
+        if manifest is None:
+            return
+        try:
+            await self._explainers.ensure(one.model, spec_of(manifest), one.digest, again=True)
+        except InvalidInputError:
+            return  # it explains without references
+        except ServiceError as error:
+            log.warning("reference set %s is precomputed when a request names it: %s", one.name, error)
+
+    async def _release(self, one: ReferenceSet, *, force: bool) -> None:
+        """Delete what was precomputed from a content that no other name stands for, before its rows."""
+        if self.sets.named(one.digest) != [one.name]:
+            return
+        users, _ = self.users(one)
+        if users and not force:
+            raise ConflictError(
+                f"reference set '{one.name}' is used by {', '.join(users[:10])}: delete them first, or say "
+                "?force=true to delete them too"
+            )
+        await self._explainers.forget(one.digest)
+
+    def _explained(self, model: str) -> Manifest | None:
+        try:
+            return self._plane.repository.explainer(model).manifest
+        except NotExplainableError:
+            return None
+
+    def _turn(self, name: str) -> asyncio.Lock:
+        return self._turns.setdefault(name, asyncio.Lock())

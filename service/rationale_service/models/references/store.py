@@ -1,0 +1,244 @@
+"""Reference sets as resources: kept by their content, under any number of names.
+
+They are rows of real people. A set's file, `STATE/references/DIGEST.npz`, is there as long as a name stands
+for it; what was precomputed from it goes with it. What writes blocks.
+"""
+
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rationale.references.archives import write_npz
+from rationale_service.errors import StateUnavailableError, UnknownResourceError
+from rationale_service.models.references.formats import Rows, to_file
+from rationale_service.state.blobs import Blobs
+from rationale_service.state.files import reported, sync
+from rationale_service.state.state import State
+from rationale_service.tensors import datatype_of
+
+KIND = "reference_set"  # of records
+_YOUNG_S = 60.0  # a file may come before its record, from another process
+
+
+@dataclass(frozen=True)
+class ReferenceSet:
+    """A name, and the content it stands for.
+
+    Attributes:
+        digest: SHA-256 of the content.
+        model: the one whose inputs it was checked against.
+        inputs: by name {"datatype": …, "shape": [K, …]}.
+        features: names of the columns, if it has some.
+        size: of its file, bytes.
+        created_s: since the epoch.
+    """
+
+    name: str
+    digest: str
+    model: str
+    rows: int
+    weighted: bool
+    inputs: dict[str, Any]
+    features: list[str] | None
+    size: int
+    created_s: float
+
+
+class ReferenceSets:
+    """The sets of one gateway."""
+
+    def __init__(
+        self, state: State, blobs: Blobs | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._state = state
+        self._blobs = blobs
+        self._clock = clock
+        self._known: dict[str, ReferenceSet] | None = None  # as recorded
+        self._leaving: set[str] = set()  # contents that nothing new may be made of
+        self._coming: set[str] = set()  # contents whose record is not written yet
+
+    def all(self) -> list[ReferenceSet]:
+        """Return all by name. Reads the records the first time, and blocks then only; as `get`, `named`."""
+        return [one for _, one in sorted(self._records().items())]
+
+    def follow(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Go by what is recorded now, by another process too; this machine's copies of others go. Blocks."""
+        self._known = {row["name"]: ReferenceSet(**row) for row in rows}
+        if self._blobs is not None and self._state.references.is_dir():
+            self._delete_files(time.time())
+
+    def get(self, name: str) -> ReferenceSet:
+        """Return the set of that name. Raises UnknownResourceError."""
+        found = self._records().get(name)
+        if found is None:
+            raise UnknownResourceError(
+                f"no reference set '{name[:80]}' here; GET /v2/reference-sets lists them"
+            )
+        return found
+
+    def find(self, name: str, model: str) -> str:  # noqa: ARG002 (a compile tells whether it fits)
+        """Return the digest of the content that a name stands for. Raises UnknownResourceError."""
+        found = self.get(name)
+        if found.digest in self._leaving:
+            raise UnknownResourceError(f"reference set '{name[:80]}' is being deleted")
+        return found.digest
+
+    @contextmanager
+    def leaving(self, digest: str) -> Iterator[None]:
+        """Withhold a content while what was made of it is deleted: `find` and `path` know it no more."""
+        self._leaving.add(digest)
+        try:
+            yield
+        finally:
+            self._leaving.discard(digest)
+
+    def path(self, digest: str) -> Path:
+        """Return the file of a content: an .npz as `rationale compile --references` takes it.
+
+        Raises:
+            UnknownResourceError: it was deleted.
+        """
+        path = self._file(digest)
+        if digest in self._leaving or not (path.is_file() or self._fetched(digest)):
+            raise UnknownResourceError(f"there is no reference set of digest {digest[:80]} any more")
+        return path
+
+    def put(self, name: str, model: str, rows: Rows) -> ReferenceSet:
+        """Let `name` stand for this content; for another one before, whose file goes if nothing names it.
+
+        Raises:
+            StateUnavailableError: the disk; nothing has changed then.
+        """
+        digest = rows.digest
+        self._coming.add(digest)
+        try:
+            return self._put(name, model, rows)
+        finally:
+            self._coming.discard(digest)
+
+    def _put(self, name: str, model: str, rows: Rows) -> ReferenceSet:
+        digest = rows.digest
+        self._known = None  # another process may have written
+        before = self._records().get(name)
+        size = self._write(digest, rows)
+        described = {
+            key: {"datatype": datatype_of(array), "shape": list(array.shape)}
+            for key, array in rows.arrays.items()
+        }
+        made = ReferenceSet(
+            name=name,
+            digest=digest,
+            model=model,
+            rows=rows.count,
+            weighted=rows.weights is not None,
+            inputs=described,
+            features=None if rows.features is None else list(rows.features),
+            size=size,
+            created_s=before.created_s if before and before.digest == digest else self._clock(),
+        )
+        self._state.write((KIND, name, asdict(made)))
+        self._records()[name] = made
+        if before is not None:
+            self._drop_unnamed(before.digest)
+        return made
+
+    def remove(self, name: str) -> None:
+        """Forget the name, and delete the content where no other one stands for it."""
+        self._known = None  # another process may have written
+        found = self.get(name)
+        self._state.write((KIND, name, None))
+        self._records().pop(name, None)
+        self._drop_unnamed(found.digest)
+
+    def named(self, digest: str) -> list[str]:
+        """Return the names that stand for a content."""
+        return [one.name for one in self.all() if one.digest == digest]
+
+    def recover(self) -> None:
+        """Delete files that no name stands for: what a crash left between a file and its record."""
+        if self._state.exists and self._state.references.is_dir():
+            try:
+                self._delete_unnamed()
+            except StateUnavailableError:
+                if not self._state.is_remote:  # a database that does not answer is followed when it does
+                    raise
+
+    def _delete_unnamed(self) -> None:
+        others = self._state.behind(sys.maxsize)
+        self._delete_files(time.time() - _YOUNG_S if others else math.inf)
+        if self._blobs is not None and not others:
+            known = {one.digest for one in self.all()}
+            for name in self._blobs.names("references"):
+                if name.removesuffix(".npz") not in known:
+                    self._blobs.remove(f"references/{name}")
+
+    def _delete_files(self, before_s: float) -> None:
+        """Delete this machine's files of contents that no name stands for, if they are old enough."""
+        known = {one.digest for one in self.all()} | self._coming
+        with reported("the reference set"):
+            for path in self._state.references.iterdir():
+                if path.stem not in known and path.stat().st_mtime < before_s:
+                    path.unlink(missing_ok=True)
+
+    def _fetched(self, digest: str) -> bool:
+        """Copy a content that another machine has put; return False where there is none."""
+        if self._blobs is None:
+            return False
+        folder = self._state.new_staging()
+        try:
+            file = folder / "rows.npz"
+            if not self._blobs.get(_blob(digest), file):
+                return False
+            os.replace(file, self._file(digest))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return True
+
+    def _file(self, digest: str) -> Path:
+        return self._state.references / f"{digest}.npz"
+
+    def _records(self) -> dict[str, ReferenceSet]:
+        if self._known is None:
+            self._known = {row["name"]: ReferenceSet(**row) for row in self._state.read(KIND)}
+        return self._known
+
+    def _write(self, digest: str, rows: Rows) -> int:
+        """Write the content's file, on the disk as a whole when this returns; returns its bytes."""
+        self._state.open()
+        target = self._file(digest)
+        with reported("the reference set"):
+            if not target.is_file():
+                handle, name = tempfile.mkstemp(dir=self._state.staging)
+                try:
+                    with os.fdopen(handle, "wb") as file:
+                        write_npz(file, to_file(rows))
+                        file.flush()
+                        os.fsync(file.fileno())
+                    os.replace(name, target)
+                finally:
+                    Path(name).unlink(missing_ok=True)
+                sync(target.parent)
+            size = target.stat().st_size
+        if self._blobs is not None:
+            self._blobs.put(_blob(digest), target)
+        return size
+
+    def _drop_unnamed(self, digest: str) -> None:
+        if not self.named(digest):
+            if self._blobs is not None:
+                self._blobs.remove(_blob(digest))
+            with reported("the reference set"):
+                self._file(digest).unlink(missing_ok=True)
+                sync(self._state.references)
+
+
+def _blob(digest: str) -> str:
+    return f"references/{digest}.npz"

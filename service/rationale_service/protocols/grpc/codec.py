@@ -1,0 +1,162 @@
+"""Messages of the Open Inference Protocol over gRPC ↔ tensors.
+
+A request's tensors come as `raw_input_contents`, one for each input, or typed in each input's `contents`.
+Answers are always raw, as Triton's are.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2 as pb
+
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.request import (
+    Answer,
+    InferenceRequest,
+    check_form,
+    check_parameters,
+    name_of,
+    note_twice,
+    timeout_of,
+)
+from rationale_service.errors import InvalidInputError, MalformedError
+from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, to_binary
+
+# Where the protocol puts the values of a datatype. FP16 has no place: it must come raw.
+_CONTENTS = {
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
+
+# The places whose values may be out of the range of their datatype.
+_TYPED_VALUE = 8  # bytes, at most
+_WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
+
+
+def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
+    """Read a request. An input that does not fit its own shape or datatype is among its faults.
+
+    Raises:
+        MalformedError: not a request of this protocol.
+        InvalidInputError: a feature is not supported.
+    """
+    parameters = _plain(message.parameters)
+    faults = Faults()
+    return InferenceRequest(
+        id=message.id,
+        inputs=_decode_inputs(message, faults),
+        faults=faults,
+        outputs=_decode_outputs(message, faults),
+        timeout_s=timeout_of(parameters.get("timeout")),
+        explainer=name_of(parameters, "explainer"),
+        reference_set=name_of(parameters, "reference_set"),
+    )
+
+
+def typed_bytes(message: pb.ModelInferRequest) -> int:
+    """Count bytes of tensors that come typed: each value is looked at, which raw ones spare."""
+    if message.raw_input_contents:
+        return 0
+    filled = (field for tensor in message.inputs for field in tensor.contents.ListFields())
+    return sum(_TYPED_VALUE * len(values) for _, values in filled)
+
+
+def encode_answer(answer: Answer) -> pb.ModelInferResponse:
+    message = pb.ModelInferResponse(
+        model_name=answer.model,
+        model_version=answer.version,
+        id=answer.request.id,
+        raw_output_contents=[to_binary(array) for array in answer.tensors.values()],
+    )
+    for name, array in answer.tensors.items():
+        message.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
+    for name, value in answer.identity.items():
+        message.parameters[name].string_param = value
+    return message
+
+
+def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
+    """Return values in place of messages; None for a parameter that was given none."""
+    if not parameters:
+        return {}
+    chosen = {name: each.WhichOneof("parameter_choice") for name, each in parameters.items()}
+    return {
+        name: None if choice is None else getattr(parameters[name], choice) for name, choice in chosen.items()
+    }
+
+
+def _decode_inputs(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise MalformedError(
+            f"{len(raw)} raw_input_contents for {len(message.inputs)} inputs: send one for each, or none"
+        )
+    arrays: Tensors = {}
+    for i, tensor in enumerate(message.inputs):
+        name = tensor.name
+        if name in arrays:
+            note_twice(name, faults)
+        try:
+            arrays[name] = _decode(name, tensor, raw[i] if raw else None)
+        except (InvalidInputError, MalformedError) as fault:
+            faults.add(fault, name)
+    return arrays
+
+
+def _decode(name: str, tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Array:
+    datatype, shape = tensor.datatype, list(tensor.shape)  # each look into a message makes an object
+    check_parameters(name, _plain(tensor.parameters))
+    check_form(name, datatype, shape)
+    if raw is None:
+        return _from_contents(name, datatype, shape, tensor.contents)
+    if tensor.HasField("contents"):
+        raise MalformedError(f"input '{name[:80]}' has both contents and raw_input_contents")
+    return from_binary(name, datatype, shape, memoryview(raw))
+
+
+def _decode_outputs(message: pb.ModelInferRequest, faults: Faults) -> tuple[str, ...] | None:
+    """Return the names of the requested outputs; None where none is named."""
+    if not message.outputs:
+        return None
+    for output in message.outputs:
+        with faults:
+            check_parameters(output.name, _plain(output.parameters))
+    return tuple(output.name for output in message.outputs)
+
+
+def _from_contents(name: str, datatype: str, shape: list[int], contents: pb.InferTensorContents) -> Array:
+    """Convert typed values → an array.
+
+    Raises:
+        InvalidInputError: they are of another datatype, out of its range, too many or too few.
+    """
+    place = _CONTENTS.get(datatype)
+    if place is None:
+        raise InvalidInputError(
+            f"input '{name[:80]}': {datatype} has no typed contents: send raw_input_contents"
+        )
+    for filled, _ in contents.ListFields():
+        if filled.name != place:
+            raise InvalidInputError(f"input '{name[:80]}' is {datatype} and takes {place}, not {filled.name}")
+    values, dtype = getattr(contents, place), DTYPES[datatype]
+    if len(values) != math.prod(shape):
+        raise InvalidInputError(
+            f"input '{name[:80]}' has {len(values)} values, but its shape {shape} holds {math.prod(shape)}"
+        )
+    wide = np.fromiter(values, _WIDE.get(place, dtype), len(values))
+    narrow = wide.astype(dtype, copy=False)
+    if place in _WIDE and (wrong := np.flatnonzero(narrow != wide)).size:
+        raise InvalidInputError(f"input '{name[:80]}': {wide[wrong[0]]} is out of the range of {datatype}")
+    return narrow.reshape(shape)

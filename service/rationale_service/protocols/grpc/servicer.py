@@ -1,0 +1,141 @@
+"""`GRPCInferenceService`: its methods, thin over the data plane.
+
+There is no verb to explain here: the explain entry of a model, `{model}_explain`, is a model of its own.
+"""
+
+from collections.abc import Callable
+from importlib.metadata import version as package_version
+from typing import TypeVar
+
+from grpc.aio import ServicerContext as Context
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+
+from rationale.schema.manifest import TensorSpec
+from rationale_service.engine.index import index_of
+from rationale_service.engine.request import InferenceRequest
+from rationale_service.errors import NotReadyError, UnknownModelError
+from rationale_service.handlers import INFER, NOT_OFFERED, Call, Handler
+from rationale_service.observability.statistics import statistics_of
+from rationale_service.protocols.grpc.codec import decode_request, encode_answer, typed_bytes
+from rationale_service.protocols.grpc.stream import stream_infer
+from rationale_service.protocols.interceptor import RequestInterceptor
+from rationale_service.repository.entry import PLATFORM, Entry
+
+EXTENSIONS = ["model_configuration", "model_repository", "statistics"]
+T = TypeVar("T")
+_DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+SERVICE: str = _DESCRIPTOR.full_name
+
+_LOADING = (
+    "an operator loads and unloads by HTTP: POST /v2/repository/models/{model}/load of the admin API, "
+    "and makes explainers with PUT /v2/models/{model}/explainers/{name}"
+)
+_NOT_OFFERED = {
+    "RepositoryModelLoad": _LOADING,
+    "RepositoryModelUnload": _LOADING,
+    **{
+        f"{kind}SharedMemory{verb}": NOT_OFFERED["shared memory"]
+        for kind in ("System", "Cuda")
+        for verb in ("Status", "Register", "Unregister")
+    },
+    "TraceSetting": NOT_OFFERED["trace settings"],
+    "LogSettings": NOT_OFFERED["log settings"],
+}
+# What Triton offers and a gateway must not: {path: why, and what to do instead}.
+REFUSED = {f"/{SERVICE}/{name}": why for name, why in _NOT_OFFERED.items()}
+OFFERED: list[str] = [each.name for each in _DESCRIPTOR.methods if each.name not in _NOT_OFFERED]
+
+
+class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """What methods raise becomes the call's status in the interceptor."""
+
+    def __init__(self, handler: Handler, interceptor: RequestInterceptor) -> None:
+        self._handler = handler
+        self._plane = handler.plane
+        self._interceptor = interceptor
+
+    async def ServerLive(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: pb.ServerReadyRequest, context: Context) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=await self._plane.ready())
+
+    async def ServerMetadata(
+        self, request: pb.ServerMetadataRequest, context: Context
+    ) -> pb.ServerMetadataResponse:
+        return pb.ServerMetadataResponse(
+            name="rationale", version=package_version("rationale"), extensions=EXTENSIONS
+        )
+
+    async def ModelReady(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
+        """Answer whether a model is ready; one that is not there is not, as Triton answers too."""
+        try:
+            entry = self._entry(request.name, request.version)
+        except (UnknownModelError, NotReadyError):
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=await self._plane.ready(entry))
+
+    async def ModelMetadata(
+        self, request: pb.ModelMetadataRequest, context: Context
+    ) -> pb.ModelMetadataResponse:
+        entry = self._entry(request.name, request.version)
+        return pb.ModelMetadataResponse(
+            name=entry.name,
+            versions=[entry.version],
+            platform=PLATFORM,
+            inputs=[_tensor(spec) for spec in entry.inputs],
+            outputs=[_tensor(spec) for spec in entry.outputs],
+        )
+
+    async def ModelConfig(self, request: pb.ModelConfigRequest, context: Context) -> pb.ModelConfigResponse:
+        return pb.ModelConfigResponse(config=self._entry(request.name, request.version).config)
+
+    async def RepositoryIndex(
+        self, request: pb.RepositoryIndexRequest, context: Context
+    ) -> pb.RepositoryIndexResponse:
+        """Return the index; `ready` requests the models that can answer now; there is one repository."""
+        answer = pb.RepositoryIndexResponse()
+        for listed in await index_of(self._plane, only_ready=request.ready):
+            answer.models.add(**listed)
+        return answer
+
+    async def ModelStatistics(
+        self, request: pb.ModelStatisticsRequest, context: Context
+    ) -> pb.ModelStatisticsResponse:
+        """Return the statistics of one model, or of all where it names none."""
+        named = [self._entry(request.name, request.version)] if request.name else None
+        statistics = statistics_of(self._plane.metrics, named or self._plane.repository.entries.values())
+        return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in statistics])
+
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
+        return await infer(self._handler, request, context.time_remaining())
+
+    async def ModelStreamInfer(self, requests: object, context: Context) -> None:
+        await stream_infer(infer, self._handler, self._interceptor, context)
+
+    def _entry(self, name: str, version: str) -> Entry:
+        """Return the entry. Raises UnknownModelError."""
+        return self._plane.repository.entry(name, version or None)
+
+
+async def infer(
+    handler: Handler, request: pb.ModelInferRequest, left_s: float | None
+) -> pb.ModelInferResponse:
+    """Run a request.
+
+    The shorter of its `timeout` and `left_s`, until the call's own deadline, is its limit.
+    """
+    off_loop = handler.plane.off_loop
+
+    async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
+        return await off_loop.run(typed_bytes(request), lambda: then(decode_request(request)), deadline_s)
+
+    call = Call(INFER, request.model_name, request.model_version or None, timeout_s=left_s)
+    return encode_answer(await handler.answer(call, read))
+
+
+def _tensor(spec: TensorSpec) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(
+        name=spec.name, datatype=spec.datatype, shape=[-1, *spec.shape]
+    )

@@ -1,0 +1,60 @@
+"""Messages as they come, looked at before they are parsed: a field of 2 bytes may become an object of 90."""
+
+from rationale_service.engine.large_requests import SMALL
+from rationale_service.errors import TooLargeError
+
+_MOST_FIELDS = 30_000  # of a message: inputs, outputs and raw tensors, of as many as JSON may name
+_RAW_TENSORS = 7  # the field of ModelInferRequest that is kept as it comes
+_TYPED_SHARE = 2  # of the bytes that JSON may have: parsed, they are up to 14 times as many
+_MOST_SHIFT = 63
+
+
+def check_message(body: bytes, most_json_bytes: int) -> None:
+    """Bound what a message grows to when it is parsed. Up to 1 MiB that is no harm.
+
+    Only the outermost fields are looked at, one by one. What they hold takes at most 45 times its bytes.
+
+    Raises:
+        TooLargeError: very many fields, or much that is not `raw_input_contents`.
+    """
+    if len(body) <= SMALL:
+        return
+    most, typed, at = most_json_bytes // _TYPED_SHARE, 0, 0
+    for _ in range(_MOST_FIELDS):
+        if at >= len(body):
+            return
+        tag, at = _varint(body, at)
+        began = at
+        match tag & 7:
+            case 0:  # a number
+                _, at = _varint(body, at)
+            case 1:  # one of 8 bytes
+                at += 8
+            case 2:  # its size, and so many bytes
+                size, at = _varint(body, at)
+                at += size
+            case 5:  # a number of 4 bytes
+                at += 4
+            case _:
+                return  # no message: whoever parses it says so
+        if at > len(body):
+            return  # cut off: its parser says so too
+        typed += 0 if tag >> 3 == _RAW_TENSORS else at - began
+        if typed > most:
+            raise TooLargeError(
+                f"the message has more than {most} bytes beside raw_input_contents: send tensors in these"
+            )
+    raise TooLargeError(f"the message has more than {_MOST_FIELDS} fields")
+
+
+def _varint(body: bytes, at: int) -> tuple[int, int]:
+    """Return the number at `at`, and what is behind it; the body's end where it is cut off or too long."""
+    number = shift = 0
+    while at < len(body) and shift <= _MOST_SHIFT:
+        byte = body[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at
+        shift += 7
+    return 0, len(body)

@@ -1,0 +1,84 @@
+"""Two explainers of a model at given shares: the default, and a canary that answers some of its requests."""
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.responses import Response
+
+from rationale_service.engine.checks import from_validation
+from rationale_service.engine.large_requests import SMALL, parse_json
+from rationale_service.errors import InvalidExplainerError, MalformedError
+from rationale_service.models.explainers.records import Split
+from rationale_service.protocols.rest.administration import AdministrativeRoute
+from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
+from rationale_service.protocols.rest.explainers import explainers_of
+from rationale_service.protocols.rest.openapi import JSON, body_of
+from rationale_service.protocols.rest.problems import problem_responses
+
+router = APIRouter(prefix="/v2/models/{model}/canary", tags=["explainers"], route_class=AdministrativeRoute)
+
+
+class CanarySpec(BaseModel):
+    """Which explainer answers a share of the explain requests that name none."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={"examples": [{"explainer": "approved-2026", "share": 0.1}]},
+    )
+
+    explainer: str = Field(
+        min_length=1, description="one of the model's explainers beside its default; compiled: `NAME_explain`"
+    )
+    share: float = Field(ge=0, le=1, description="of the requests, 0 to 1")
+
+
+@router.get(
+    "",
+    summary="A model's canary",
+    operation_id="get_canary",
+    responses=problem_responses(404, 422),
+)
+async def get_canary(request: Request, model: str) -> CanarySpec:
+    return _shown(explainers_of(request).split(model))
+
+
+@router.put(
+    "",
+    summary="Have another explainer answer a share of the requests",
+    description="Of those that name no explainer; decisions are not split. A request with the same `id`, or "
+    "the same header `x-request-id`, is answered by the same one; at a larger share the canary keeps those "
+    "that it has. Answers name their explainer, and `rationale_canary_requests` counts both.",
+    operation_id="put_canary",
+    responses=problem_responses(400, 404, 409, 413, 415, 422, 503),
+    openapi_extra=body_of(CanarySpec),
+)
+async def put_canary(request: Request, model: str) -> CanarySpec:
+    media_type_of(request, JSON)
+    spec = _spec(await read_body(request, SMALL, plane_of(request).deadline()))
+    request.state.detail = spec.model_dump(mode="json")
+    return _shown(await explainers_of(request).put_split(Split(model, spec.explainer, spec.share)))
+
+
+@router.delete(
+    "",
+    summary="Have the default explainer answer all requests",
+    operation_id="delete_canary",
+    status_code=204,
+    response_class=Response,
+    responses=problem_responses(404, 422, 503),
+)
+async def delete_canary(request: Request, model: str) -> None:
+    await explainers_of(request).delete_split(model)
+
+
+def _spec(body: bytearray) -> CanarySpec:
+    if not isinstance(parse_json(body, SMALL), dict):
+        raise MalformedError('the body must be an object, such as {"explainer": "new", "share": 0.1}')
+    try:
+        return CanarySpec.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error, InvalidExplainerError, "the body") from error
+
+
+def _shown(split: Split) -> CanarySpec:
+    return CanarySpec(explainer=split.explainer, share=split.share)

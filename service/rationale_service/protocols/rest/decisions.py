@@ -1,0 +1,194 @@
+"""Decisions that were recorded: read by id, written as the notice of an applicant, computed again."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+import orjson
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.responses import Response
+
+from rationale_service.decisions.archive import Archive, noticed
+from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.engine.checks import from_validation
+from rationale_service.engine.large_requests import SMALL, parse_json
+from rationale_service.errors import InvalidInputError, MalformedError
+from rationale_service.observability.context import current
+from rationale_service.protocols.rest.administration import RecordedRoute
+from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
+from rationale_service.protocols.rest.openapi import JSON, body_of
+from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.protocols.rest.schemas import Decision, Instance
+from rationale_service.security.keys import AUDIT
+
+Model = TypeVar("Model", bound=BaseModel)
+_NOT_STORED = {"Cache-Control": "no-store"}
+
+
+class DecisionRoute(RecordedRoute):
+    """Whoever looks at a decision looks at a person's data: each call is recorded."""
+
+    scopes = AUDIT
+
+
+router = APIRouter(prefix="/v1/decisions", tags=["decisions"], route_class=DecisionRoute)
+
+
+class Recorded(BaseModel):
+    """A decision as the audit trail has it."""
+
+    time: str = Field(description="RFC 3339, in UTC")
+    model: str
+    version: str
+    caller: str = Field(description="the name of the key that asked, empty where none was needed")
+    request_id: str
+    latency_ms: float
+    kept: Literal["plain", "hashed", "sealed", "erased"] = Field(description="how its inputs were kept")
+    instance: Instance = Field(
+        description="what was decided on; null where a digest alone was kept, or its key was erased. Values "
+        "in the answer's reasons are null then, too"
+    )
+    runtime: dict[str, Any] = Field(
+        description="what ran: the digest of the files, and the backend's own words"
+    )
+    answer: Decision = Field(description="as `:decide` answered it")
+
+
+class GivenInstance(BaseModel):
+    """What was decided on, for a trail that keeps a digest of it alone."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    instance: dict[str, Any] | None = Field(
+        None, description="as it was sent then, where the trail kept a digest alone; it is compared"
+    )
+
+
+class NoticeRequest(GivenInstance):
+    template: str = Field(
+        "adverse-action",
+        description="adverse-action (Regulation B, FCRA 615(a)) or eu-consumer-credit (directive 2023/2225)",
+    )
+    variables: dict[str, Any] = Field(
+        default_factory=dict,
+        description="what the template names, nested: creditor, applicant, application …; false where there "
+        "is no such thing",
+    )
+    person_declined: bool = Field(
+        default=False,
+        description="it was referred, and a person declined: `variables.judgment` has the person's reasons",
+    )
+
+
+class NoticeText(BaseModel):
+    id: str
+    template: str
+    text: str = Field(description="the statement, as plain text; a draft for your counsel")
+    warnings: list[str] = Field(description="what to look at before it is sent")
+
+
+class Replay(BaseModel):
+    """A decision that was computed again by the files that made it."""
+
+    id: str
+    same: bool = Field(description="whether nothing differs")
+    exact: bool = Field(
+        description="whether numbers were held to be equal bit for bit, the runtime being the one that "
+        "decided; else within 1e-4 of the largest"
+    )
+    differences: list[str]
+    elsewhere: list[str] = Field(description="in what the runtime is another than the one that decided")
+    passed_over: list[str] = Field(description="members of the answer that no replay computes")
+    entry: str = Field(description="what decided, by its name today")
+
+
+@router.get(
+    "/{decision}",
+    summary="A decision, as it was answered",
+    description="With what it was on, as far as the trail keeps it.",
+    operation_id="get_decision",
+    response_model=Recorded,
+    responses=problem_responses(404, 503),
+)
+async def get_decision(request: Request, decision: str) -> Response:
+    return _shown(await _read(request, decision))
+
+
+@router.post(
+    "/{decision}:notice",
+    summary="The notice that its applicant gets",
+    description="The statement of a decline's principal reasons, by a template that comes with Rationale. It "
+    "is returned, and neither sent nor stored. Variables that the template uses and nobody gave are named in "
+    "one error (422).",
+    operation_id="decision_notice",
+    responses=problem_responses(400, 404, 408, 413, 415, 422, 503),
+    openapi_extra=body_of(NoticeRequest),
+)
+async def decision_notice(request: Request, decision: str) -> NoticeText:
+    body = await _body(request, NoticeRequest)
+    request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
+    found = await _read(request, decision, body.instance)
+    made = noticed(found, body.template, body.variables, person_declined=body.person_declined)
+    return NoticeText(id=found.id, template=body.template, text=made.text, warnings=list(made.warnings))
+
+
+@router.post(
+    "/{decision}:replay",
+    summary="The decision, computed again",
+    description="By the entry with the recorded digests, the row alone, on as many threads as then. One "
+    "replay runs at a time, beside the models that are served.",
+    operation_id="replay_decision",
+    responses=problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 503, 504),
+    openapi_extra=body_of(GivenInstance),
+)
+async def replay_decision(request: Request, decision: str) -> Replay:
+    body = await _body(request, GivenInstance)
+    found = await _read(request, decision, body.instance)
+    made = await _archive(request).replay(found, plane_of(request).deadline())
+    return Replay(
+        id=found.id,
+        same=not made.differences,
+        exact=not made.elsewhere,
+        differences=list(made.differences),
+        elsewhere=list(made.elsewhere),
+        passed_over=list(made.passed_over),
+        entry=made.entry.name,
+    )
+
+
+async def _read(
+    request: Request, decision: str, instance: Mapping[str, Any] | None = None
+) -> RecordedDecision:
+    """Return a decision of a model that the caller may ask.
+
+    Raises:
+        ForbiddenError: of another one.
+        ServiceError: what `Archive.read` raises.
+    """
+    found = await _archive(request).read(decision, instance)
+    context = current()
+    if context is not None:
+        context.caller.require_model(found.model)
+    return found
+
+
+def _archive(request: Request) -> Archive:
+    archive: Archive = request.app.state.archive
+    return archive
+
+
+async def _body(request: Request, model: type[Model]) -> Model:
+    media_type_of(request, JSON)
+    message = parse_json(await read_body(request, SMALL, plane_of(request).deadline()), SMALL)
+    if not isinstance(message, dict):
+        raise MalformedError("the body must be an object, such as {}")
+    try:
+        return model.model_validate(message)
+    except ValidationError as error:
+        raise from_validation(error, InvalidInputError, "the body") from error
+
+
+def _shown(one: RecordedDecision) -> Response:
+    """Return what `Recorded` describes, every bit and every member of the answer as they were."""
+    content = {name: getattr(one, name) for name in Recorded.model_fields}
+    return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)

@@ -1,0 +1,213 @@
+"""What endpoints share: path, headers and a bounded body on the way in, the answer on the way out."""
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.engine.large_requests import SMALL
+from rationale_service.engine.request import Answer, InferenceRequest
+from rationale_service.errors import (
+    AnswerTooLargeError,
+    MalformedError,
+    SlowBodyError,
+    TooLargeError,
+    UnsupportedMediaError,
+)
+from rationale_service.handlers import Call, Handler, Read, Verb
+
+JSON = "application/json"
+BINARY = "application/octet-stream"
+REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
+LENGTH_HEADER = "Inference-Header-Content-Length"
+_TENSORS_TO_JSON = 2  # an answer's bytes of tensors, to bytes of JSON that a request may have
+Decode = Callable[[Request, bytearray], InferenceRequest]
+Encode = Callable[[Answer], Response]
+T = TypeVar("T")
+
+TIMEOUT_HEADER = "x-request-timeout-ms"
+_LONGEST_TIMEOUT = 12  # digits
+_GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
+
+_FORM = "application/x-www-form-urlencoded"
+_AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecond; what is more, a thread
+_MOST_INFLATION = 200  # as Apache's DeflateInflateRatioLimit; DEFLATE itself goes to 1032
+
+
+def plane_of(request: Request) -> DataPlane:
+    plane: DataPlane = request.app.state.plane
+    return plane
+
+
+async def respond(
+    request: Request, decode: Decode, encode: Encode, *media_types: str, verb: Verb
+) -> Response:
+    """Answer a request for a prediction or an explanation, of whichever codec."""
+    handler: Handler = request.app.state.handler
+    plane, call = handler.plane, call_of(request, verb)
+    deadline_s = plane.deadline(call.timeout_s)
+    answer = await handler.answer(call, reader(request, decode, *media_types))
+    size, most = answer.json_bytes, most_json(request) * _TENSORS_TO_JSON
+    if size > most:
+        raise AnswerTooLargeError(
+            f"the answer has {size} bytes of tensors, of which JSON may hold {most}: send fewer rows, or ask "
+            "for binary tensors"
+        )
+    with plane.budget.reserve_bytes(size):
+        return await plane.off_loop.run(size, partial(encode, answer), deadline_s)
+
+
+def call_of(request: Request, verb: Verb) -> Call:
+    """Return what the path and the headers say."""
+    named = request.path_params
+    return Call(verb, named["model"], named.get("version"), timeout_header(request))
+
+
+def reader(request: Request, decode: Decode, *media_types: str) -> Read:
+    """Return what reads and decodes the body when it is called."""
+
+    async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
+        media_type_of(request, *media_types)
+        plane, settings = plane_of(request), request.app.state.settings
+        has_raw = BINARY in media_types and LENGTH_HEADER in request.headers
+        limit = settings.max_body_bytes if has_raw else min(settings.max_body_bytes, settings.max_json_bytes)
+        with plane.budget.growing() as grow:
+            body = await read_body(request, limit, deadline_s, grow)
+            return await plane.off_loop.run(len(body), lambda: then(decode(request, body)), deadline_s)
+
+    return read
+
+
+async def read_body(
+    request: Request, limit: int, deadline_s: float | None = None, grow: Callable[[int], None] | None = None
+) -> bytearray:
+    """Return the decompressed body. Stops reading as soon as more than `limit` bytes are there.
+
+    Args:
+        deadline_s: when it must be there, on the event loop's clock; None waits for ever.
+        grow: counts bytes that have been read: see `MemoryLimit.growing`, whose caller holds them as long as
+            the body is there.
+
+    Raises:
+        TooLargeError (also where it inflates beyond measure), SlowBodyError, QueueFullError,
+        UnsupportedMediaError (Content-Encoding), MalformedError (broken compression, or the caller left).
+    """
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    inflater = _inflater(request.headers.get("content-encoding", ""))
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            body = await _read(request, inflater, limit, grow or (lambda _: None))
+    except TimeoutError as error:
+        raise SlowBodyError("the body did not arrive in time: send it faster, or fewer rows") from error
+    except zlib.error as error:
+        raise MalformedError("the body is not what its Content-Encoding says") from error
+    if inflater is not None and not inflater.eof:
+        raise MalformedError("the compressed body ends too early")
+    return body
+
+
+def _check_end(inflater: Any, piece: bytes) -> None:
+    """Raise MalformedError where something follows the compressed body."""
+    if inflater.unused_data or (inflater.eof and piece):
+        raise MalformedError("something follows the end of the compressed body: send one gzip member")
+
+
+async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int], None]) -> bytearray:
+    """Return the inflated body: a small piece on the wire may hold a thousand times its size."""
+    body = bytearray()
+    received, holds_more, more = 0, False, True
+    while holds_more or more:
+        if holds_more:
+            piece = await asyncio.to_thread(inflater.decompress, inflater.unconsumed_tail, _AT_ONCE)
+        else:
+            piece, more = await _receive(request)
+            received += len(piece)
+            if inflater is not None:
+                _check_end(inflater, piece)
+                piece = inflater.decompress(piece, _AT_ONCE)
+        if len(body) + len(piece) > limit:
+            raise _too_large(limit)
+        grow(len(piece))
+        body += piece
+        if inflater is not None:
+            _check_inflation(len(body), received - len(inflater.unconsumed_tail))
+        holds_more = inflater is not None and len(piece) == _AT_ONCE
+    if inflater is not None:
+        _check_end(inflater, b"")
+    return body
+
+
+def _check_inflation(size: int, compressed: int) -> None:
+    """Raise TooLargeError where `compressed` bytes have become so many that they are no request."""
+    if size > SMALL + _MOST_INFLATION * compressed:
+        raise TooLargeError(
+            f"the body inflates to more than {_MOST_INFLATION} times its size: send it uncompressed"
+        )
+
+
+async def _receive(request: Request) -> tuple[bytes, bool]:
+    """Return the next piece, and whether more come. Raises MalformedError where the caller left."""
+    message = await request.receive()
+    if message["type"] == "http.disconnect":
+        raise MalformedError("the connection was closed before the body ended")
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def most_json(request: Request) -> int:
+    """Return the bytes that the JSON of a request may have."""
+    most: int = request.app.state.settings.max_json_bytes
+    return most
+
+
+def media_type_of(request: Request, *allowed: str) -> str:
+    """Return the type that the body is read as, the first of `allowed` where the caller names none.
+
+    A form counts as none: it is what `curl -d` says of every body. This lets no page in a browser do what it
+    could not: a page may leave the type out, too (docs/security.md).
+
+    Raises UnsupportedMediaError.
+    """
+    given = request.headers.get("content-type")
+    if given is not None and given in allowed:
+        return given
+    named = "" if given is None else given.partition(";")[0].strip().lower()
+    if named in ("", _FORM):
+        return allowed[0]
+    if named not in allowed:
+        raise UnsupportedMediaError(
+            f"Content-Type '{named[:80]}' is not read here; send {' or '.join(allowed)}"
+        )
+    return named
+
+
+def timeout_header(request: Request) -> float | None:
+    """Return the seconds that the caller says it waits; None where it says nothing. Raises MalformedError."""
+    given = request.headers.get(TIMEOUT_HEADER)
+    if given is None:
+        return None
+    if not (given.isascii() and given.isdecimal() and len(given) < _LONGEST_TIMEOUT and int(given)):
+        raise MalformedError(
+            f"{TIMEOUT_HEADER} is '{given[:20]}', but must be a number of milliseconds, 1 or more"
+        )
+    return int(given) / 1e3
+
+
+def _inflater(encoding: str) -> Any:
+    """Return an inflater; None for a body that is not compressed. Raises UnsupportedMediaError."""
+    match encoding.strip().lower():
+        case "identity" | "":
+            return None
+        case "gzip" | "deflate":
+            return zlib.decompressobj(_GZIP_OR_ZLIB)
+    raise UnsupportedMediaError(f"Content-Encoding '{encoding[:80]}' is not read here; send gzip or deflate")
+
+
+def _too_large(limit: int) -> TooLargeError:
+    return TooLargeError(f"the body has more than {limit} bytes: send fewer rows, or binary tensors")

@@ -1,0 +1,156 @@
+"""What an operator does while the gateway serves: explainers as resources."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, Field, ValidationError
+from starlette.responses import Response
+
+from rationale_service.engine.checks import from_validation
+from rationale_service.engine.large_requests import SMALL, parse_json
+from rationale_service.errors import InvalidExplainerError, MalformedError
+from rationale_service.models.explainers.service import Explainers, Status
+from rationale_service.models.explainers.spec import ExplainerSpec
+from rationale_service.protocols.rest.administration import AdministrativeRoute
+from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
+from rationale_service.protocols.rest.openapi import JSON, body_of
+from rationale_service.protocols.rest.problems import problem_responses
+
+router = APIRouter(
+    prefix="/v2/models/{model}/explainers", tags=["explainers"], route_class=AdministrativeRoute
+)
+
+
+class CompileProgress(BaseModel):
+    stage: str = Field(description="of the compiler")
+    done: int
+    total: int
+
+
+class Serving(BaseModel):
+    """The entry that answers now."""
+
+    entry: str = Field(description="its name in the repository; also a model of its own under /v2/models")
+    digest: str = Field(description="of model, references, options and compiler: what names the artefact")
+    method: str
+    digests: dict[str, str | None] = Field(description="as its answers and its manifest carry them")
+    loaded: bool = Field(description="whether a request would find it loaded")
+
+
+class ExplainerStatus(BaseModel):
+    """An explainer, and what is being done for it."""
+
+    name: str
+    model: str
+    state: str = Field(description="queued, compiling, checking, publishing, loading, ready or failed")
+    progress: CompileProgress | None = None
+    error: str | None = Field(None, description="why it failed; what serves went on serving")
+    default: bool = Field(description="whether it answers requests that name no explainer")
+    asked: dict[str, Any] = Field(description="what was asked for last, defaults left out")
+    digest: str = Field(description="of what was asked for last")
+    serving: Serving | None = None
+    timings_s: dict[str, float] = Field(description="seconds spent in each state")
+    updated: datetime
+
+
+class ExplainerList(BaseModel):
+    explainers: list[ExplainerStatus]
+
+
+def explainers_of(request: Request) -> Explainers:
+    explainers: Explainers = request.app.state.explainers
+    return explainers
+
+
+@router.get(
+    "",
+    summary="A model's explainers",
+    operation_id="list_explainers",
+    responses=problem_responses(404, 422),
+)
+async def list_explainers(request: Request, model: str) -> ExplainerList:
+    return ExplainerList(explainers=[_shown(status) for status in explainers_of(request).all_of(model)])
+
+
+@router.get(
+    "/{name}",
+    summary="An explainer's state and progress",
+    operation_id="get_explainer",
+    responses=problem_responses(404, 422),
+)
+async def get_explainer(request: Request, model: str, name: str) -> ExplainerStatus:
+    return _shown(explainers_of(request).get(model, name))
+
+
+@router.put(
+    "/{name}",
+    summary="Make an explainer, or make it anew",
+    description="Answers at once; the compile runs in a process of its own. `Location` says where to look "
+    "how it goes. Until the new one is compiled, checked, loaded and warmed, the old one answers, and a "
+    "failure changes nothing. What an explainer answers by already is not compiled again.",
+    operation_id="put_explainer",
+    status_code=202,
+    response_model=ExplainerStatus,
+    responses={
+        200: {"model": ExplainerStatus, "description": "It is there already"},
+        **problem_responses(400, 404, 409, 413, 415, 422, 429, 503),
+    },
+    openapi_extra=body_of(ExplainerSpec),
+)
+async def put_explainer(request: Request, response: Response, model: str, name: str) -> ExplainerStatus:
+    media_type_of(request, JSON)
+    spec = _spec(await read_body(request, SMALL, plane_of(request).deadline()))
+    request.state.detail = spec.model_dump(mode="json", exclude_defaults=True)
+    status = await explainers_of(request).put(model, name, spec)
+    response.headers["Location"] = f"/v2/models/{model}/explainers/{name}"
+    response.status_code = 200 if status.record.settled else 202
+    return _shown(status)
+
+
+@router.delete(
+    "/{name}",
+    summary="Remove an explainer",
+    description="Running requests finish. What was compiled is deleted, unless another explainer uses it.",
+    operation_id="delete_explainer",
+    status_code=204,
+    response_class=Response,
+    responses=problem_responses(404, 422, 503),
+)
+async def delete_explainer(request: Request, model: str, name: str) -> None:
+    await explainers_of(request).delete(model, name)
+
+
+def _spec(body: bytearray) -> ExplainerSpec:
+    if not isinstance(parse_json(body, SMALL), dict):
+        raise MalformedError('the body must be an object, such as {"method": "gradient"}')
+    try:
+        return ExplainerSpec.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error, InvalidExplainerError, "the body") from error
+
+
+def _shown(status: Status) -> ExplainerStatus:
+    record, progress, entry = status.record, status.progress, status.entry
+    serving = None
+    if entry is not None and entry.manifest is not None:
+        serving = Serving(
+            entry=entry.name,
+            digest=record.serving or "",
+            method=entry.manifest.method.name,
+            digests=entry.manifest.digests.model_dump(),
+            loaded=status.loaded,
+        )
+    return ExplainerStatus(
+        name=record.name,
+        model=record.model,
+        state=record.stage.value,
+        progress=progress and CompileProgress(stage=progress.stage, done=progress.done, total=progress.total),
+        error=record.error,
+        default=record.is_default,
+        asked=record.spec,
+        digest=record.digest,
+        serving=serving,
+        timings_s=record.timings,
+        updated=datetime.fromtimestamp(record.updated_s, UTC),
+    )

@@ -1,0 +1,284 @@
+"""What a form for a model needs to know: its features by name, unit and range, and what explains it."""
+
+import math
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+
+from rationale.decisions.rows import profile_of, score_index
+from rationale.form import Field as FormField
+from rationale.form import Kind, knock_out_fields, model_fields
+from rationale.schema.manifest import Category, Manifest
+from rationale.schema.profile import DecisionProfile
+from rationale_service.engine.features import form_of
+from rationale_service.errors import NotExplainableError
+from rationale_service.observability.context import current
+from rationale_service.protocols.rest.endpoint import plane_of
+from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.repository.entry import Entry
+from rationale_service.repository.registry import ModelRegistry
+
+router = APIRouter(prefix="/v1/models", tags=["v1"])
+# Of explainers that the gateway answers references in a request by: the others need theirs beforehand.
+_OPEN_METHODS = ("deepshap", "integrated-gradients")
+
+Explainer = Annotated[
+    str | None, Query(description="one of the model's explainers; none for the default", max_length=80)
+]
+
+
+class ExplainerItem(BaseModel):
+    name: str
+    method: str
+    digest: str = Field(description="as its answers carry it")
+    default: bool = Field(description="whether it answers requests that name no explainer")
+
+
+class InputItem(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="of one row; -1 is any size")
+    explained: bool
+    features: list[str] | None = Field(None, description="their names; absent where the input is sent whole")
+
+
+class OutputItem(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int] = Field(description="of one row")
+
+
+class FeatureItem(BaseModel):
+    """What is not known is absent."""
+
+    name: str
+    input: str
+    kind: Kind
+    title: str | None = Field(None, description="of the decision profile")
+    unit: str | None = Field(None, description="of the decision profile")
+    missing: bool = Field(description="whether null may be sent, for a missing value")
+    whole: bool | None = Field(None, description="whether its numbers are whole, as far as one knows")
+    least: float | None = Field(None, description="of the decision profile, else of the references")
+    most: float | None = Field(None, description="of the decision profile, else of the references")
+    quantiles: list[float] | None = Field(
+        None, description="over the references that have a number, at 0, 5 … 100%"
+    )
+    missing_share: float | None = Field(None, description="of the references without a value")
+    categories: list[Category] | None = Field(
+        None, description="values of a text, and the share of the references that has each"
+    )
+    called: dict[str, str] | None = Field(
+        None, description="of the decision profile: its values, and what they are called"
+    )
+
+
+class Group(BaseModel):
+    name: str
+    title: str | None = Field(None, description="of the decision profile")
+    features: list[str]
+
+
+class Beside(BaseModel):
+    name: str
+    kind: Kind
+    missing: bool = Field(default=True, description="whether null may be sent, where it is not known")
+
+
+class Threshold(BaseModel):
+    """The decision profile, as far as a score's decision follows from it."""
+
+    output: str = Field(description="the tensor that has the score")
+    index: int = Field(description="of the score in the output's flattened row")
+    threshold: float
+    refer: list[float] | None = Field(None, description="between which, both included, a person decides")
+    adverse: Literal["above", "below"] = Field(description="on which side of the threshold it declines")
+    space: Literal["output", "margin"] = Field(description="what is explained: the score, or its margin")
+    beside: list[Beside] = Field(
+        description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
+    )
+    comparisons: list[str] = Field(
+        description="other references by which `:decide` can tell which reasons stay (`stability`)"
+    )
+
+
+class ReferencesItem(BaseModel):
+    rows: int = Field(description="of the set as given")
+    digest: str | None = None
+    base_value: list[float] | None = Field(None, description="mean output over them, for each target")
+
+
+class ModelFeatures(BaseModel):
+    model: str
+    explainer: str | None = Field(description="its name; null for one without")
+    method: str
+    digest: str
+    explainers: list[ExplainerItem] = Field(description="those of the model")
+    inputs: list[InputItem]
+    features: list[FeatureItem] = Field(description="that an instance may name, in their order")
+    groups: list[Group] = Field(description="features that are explained as one")
+    layers: list[str] = Field(description="tensors on the way that answers over v2 attribute to, too")
+    outputs: list[OutputItem] = Field(description="of a prediction, in their order")
+    output: str = Field(description="the tensor that is explained")
+    output_shape: list[int] = Field(description="of one row of it")
+    targets: list[int | str] | Literal["predicted"] = Field(
+        description="flat indices into the output's row, contrasts such as '1-0', or each row's largest"
+    )
+    has_base_value: bool
+    has_gap: bool = Field(description="whether attributions are to add up, so that answers tell the gap")
+    references: ReferencesItem | None = None
+    request_references: int = Field(
+        description="rows that a request may bring to be compared with; 0 where the method takes none then"
+    )
+    decision: Threshold | None = Field(None, description="where the model decides by a profile")
+    warnings: list[str] = Field(description="of the compile")
+
+
+@router.get(
+    "/{model}/features",
+    summary="A model's features, with what a form for them needs to know",
+    description="Names, units, ranges and categories: as the decision profile has them, and as the "
+    "references are spread, feature by feature; no row of them is told. Needs the scope `explain`, for the "
+    "spreads are of people's data.",
+    operation_id="v1_features",
+    response_model=ModelFeatures,
+    response_model_exclude_none=True,
+    responses=problem_responses(404, 422, 503),
+)
+async def features(request: Request, model: str, explainer: Explainer = None) -> ModelFeatures:
+    plane = plane_of(request)
+    await plane.loaded(plane.deadline())
+    registry = plane.repository
+    entry = registry.explainer(model, None, explainer)
+    manifest, named, context = entry.manifest, registry.explainer_name(entry), current()
+    if manifest is None:
+        raise NotExplainableError(f"model '{model}' has no explanation")
+    if context is not None:
+        context.caller.require_model(manifest.model)
+    decider = _decider(registry, manifest)
+    profile = None if decider is None else profile_of(decider[1]).profile
+    owners = [(name, tensor) for name, (tensor, _) in form_of(entry, manifest).features.items()]
+    spreads = manifest.references.spreads if manifest.references else ()
+    fields = model_fields(manifest, owners, profile, spreads)
+    return ModelFeatures(
+        model=manifest.model,
+        explainer=named,
+        method=manifest.method.name,
+        digest=manifest.digests.explanation,
+        explainers=_explainers(registry, manifest.model),
+        inputs=_inputs(manifest),
+        features=[_feature(field) for field in fields],
+        groups=_groups(manifest, profile),
+        layers=[layer.tensor.name for layer in manifest.layers],
+        outputs=[
+            OutputItem(name=spec.name, datatype=spec.datatype, shape=list(spec.shape))
+            for spec in manifest.outputs
+        ],
+        output=manifest.explained_output,
+        output_shape=list(manifest.explained_shape),
+        targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
+        has_base_value=manifest.base_value is not None,
+        has_gap=manifest.completeness_gap is not None,
+        references=_references(manifest),
+        request_references=_request_references(manifest, request.app.state.settings.open_references),
+        decision=None if decider is None else _threshold(*decider),
+        warnings=list(manifest.warnings),
+    )
+
+
+def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
+    default = registry.default_explainer(registry.entry(model))
+    compiled = registry.compiled(model)
+    found = [*registry.explainers.get(model, {}).values(), *(() if compiled is None else (compiled,))]
+    return [
+        ExplainerItem(
+            name=name,
+            method=entry.manifest.method.name,
+            digest=entry.manifest.digests.explanation,
+            default=entry is default,
+        )
+        for entry in found
+        if entry.manifest is not None and (name := registry.explainer_name(entry)) is not None
+    ]
+
+
+def _inputs(manifest: Manifest) -> list[InputItem]:
+    named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    return [
+        InputItem(
+            name=spec.name,
+            datatype=spec.datatype,
+            shape=list(spec.shape),
+            explained=spec.name in named,
+            features=None if named.get(spec.name) is None else list(named[spec.name] or ()),
+        )
+        for spec in manifest.inputs
+    ]
+
+
+def _feature(field: FormField) -> FeatureItem:
+    assert field.spec is not None  # noqa: S101 (the model takes it)
+    spread, rule = field.spread, field.rule
+    return FeatureItem(
+        name=field.name,
+        input=field.spec.name,
+        kind=field.kind,
+        title=rule.title,
+        unit=rule.unit,
+        missing=field.missing,
+        whole=field.whole,
+        least=field.least,
+        most=field.most,
+        quantiles=list(field.quantiles) or None,
+        missing_share=None if spread is None else spread.missing,
+        categories=None if spread is None else list(spread.categories) or None,
+        called=dict(rule.categories) or None,
+    )
+
+
+def _decider(registry: ModelRegistry, manifest: Manifest) -> tuple[Entry, Manifest] | None:
+    """Return the entry by which the model decides, whatever explains it here, and its manifest."""
+    entry = registry.compiled(manifest.model)
+    found = None if entry is None else entry.manifest
+    return None if entry is None or found is None or found.decision is None else (entry, found)
+
+
+def _groups(manifest: Manifest, profile: DecisionProfile | None) -> list[Group]:
+    titles = {} if profile is None else profile.groups
+    return [
+        Group(name=name, features=members, title=titles[name].title if name in titles else None)
+        for name, members in manifest.groups.items()
+    ]
+
+
+def _references(manifest: Manifest) -> ReferencesItem | None:
+    found = manifest.references
+    if found is None:
+        return None
+    base = None if found.base_value is None else list(found.base_value)
+    return ReferencesItem(rows=found.given, digest=manifest.digests.references, base_value=base)
+
+
+def _request_references(manifest: Manifest, most: int) -> int:
+    if manifest.base_value is None or manifest.request.method not in _OPEN_METHODS:
+        return 0
+    return most
+
+
+def _threshold(entry: Entry, manifest: Manifest) -> Threshold:
+    decided, form = profile_of(manifest), form_of(entry, manifest)
+    profile = decided.profile
+    shapes = {spec.name: spec.shape for spec in manifest.outputs}
+    return Threshold(
+        output=profile.tensor,
+        index=score_index(profile.index, abs(math.prod(shapes.get(profile.tensor, ())))),
+        threshold=profile.threshold,
+        refer=None if profile.refer is None else list(profile.refer),
+        adverse=profile.adverse,
+        space=profile.space,
+        beside=[
+            Beside(name=field.name, kind=field.kind, missing=field.missing)
+            for field in knock_out_fields(profile, form.taken)
+        ],
+        comparisons=[one.name for one in decided.comparisons],
+    )

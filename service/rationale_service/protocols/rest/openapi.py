@@ -1,0 +1,194 @@
+"""The OpenAPI document: what FastAPI gathers, made fit to generate a client from.
+
+Bodies and problems become components that are there once, FastAPI's own 422 goes, which no route here
+answers, and every operation gets its examples.
+"""
+
+import base64
+import copy
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+
+from rationale_service.protocols.rest.openapi_examples import EXAMPLES, MODEL
+from rationale_service.security.keys import needed_by_path
+
+JSON = "application/json"
+_REF = "#/components/schemas/{model}"
+_VALIDATION = ("HTTPValidationError", "ValidationError")
+_METHODS = ("get", "put", "post", "delete", "patch")
+
+_SCHEMES = {
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A key of `rationale keys new`, where the operator wants keys; it needs one of the "
+        "operation's `x-scopes`.",
+    },
+    "api_key": {"type": "apiKey", "in": "header", "name": "x-api-key", "description": "The same key."},
+}
+
+_PATH = "/docs"
+_FILES = f"{_PATH}/files"
+_SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+# Swagger UI sets styles on its elements, and has its pictures in its style sheet.
+_POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+    "script-src 'self' 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
+
+_MODELS: dict[str, type[BaseModel]] = {}  # those that routes refer to, by name
+
+Document = dict[str, Any]
+Documented = Callable[[], APIRouter]
+Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI has them
+
+
+def body_of(
+    model: type[BaseModel], *, required: bool = True, other: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return `openapi_extra` of a route that reads its body itself: JSON of `model`, and `other` types."""
+    content = {JSON: {"schema": schema_of(model)}, **(other or {})}
+    return {"requestBody": {"required": required, "content": content}}
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return a reference to its JSON schema, which is made when a document with the reference is."""
+    _MODELS[model.__name__] = model
+    return {"$ref": _REF.format(model=model.__name__)}
+
+
+MODEL_PARAMETER = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
+
+
+def header(name: str, kind: str, description: str) -> dict[str, Any]:
+    """Return an optional parameter that comes as a header."""
+    return {
+        "name": name,
+        "in": "header",
+        "required": False,
+        "description": description,
+        "schema": {"type": kind},
+    }
+
+
+def install(app: FastAPI, denied: Responses, documented: Sequence[Documented] = ()) -> None:
+    """Make `app.openapi` give the document below.
+
+    Args:
+        denied: what all but open routes may answer too.
+        documented: make what stands in for the app's routes that are not FastAPI's.
+    """
+    app.openapi = lambda: _document(app, denied, documented)  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI, denied: Responses, documented: Sequence[Documented]) -> Document:
+    if app.openapi_schema is None:
+        routes = [*app.routes, *(route for make in documented for route in make().routes)]
+        document = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=routes
+        )
+        components = document.setdefault("components", {}).setdefault("schemas", {})
+        document["components"]["securitySchemes"] = _SCHEMES
+        for path, operation in _operations(document):
+            _drop_validation(operation)
+            _secure(path, operation, denied)
+            _show(operation)
+        components.update(_schemas(document))
+        for name in _VALIDATION:
+            components.pop(name, None)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _operations(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, operations in document["paths"].items():
+        yield from ((path, operations[method]) for method in _METHODS if method in operations)
+
+
+def _secure(path: str, operation: dict[str, Any], denied: Responses) -> None:
+    """Add which keys open a route, where the operator wants keys."""
+    scopes = needed_by_path(path.replace("{model}", MODEL))
+    if not scopes:
+        return
+    operation["security"] = [*({name: []} for name in _SCHEMES), {}]
+    operation["x-scopes"] = sorted(scopes)
+    for status, answer in denied.items():
+        operation["responses"].setdefault(str(status), copy.deepcopy(answer))
+
+
+def _drop_validation(operation: dict[str, Any]) -> None:
+    content = operation["responses"].get("422", {}).get("content", {})
+    if content.get(JSON, {}).get("schema", {}).get("$ref", "").endswith(_VALIDATION[0]):
+        del operation["responses"]["422"]
+
+
+def _schemas(document: Document) -> dict[str, Any]:
+    """Return the schemas of the models that the document refers to."""
+    text = orjson.dumps(document).decode()
+    named = [model for name, model in _MODELS.items() if f'"{_REF.format(model=name)}"' in text]
+    _, schemas = models_json_schema([(model, "validation") for model in named], ref_template=_REF)
+    found: dict[str, Any] = schemas["$defs"]
+    return found
+
+
+def _show(operation: dict[str, Any]) -> None:
+    """Add the example of the request and of its answer."""
+    for parameter in operation.get("parameters", []):
+        if parameter["name"] == "model":
+            parameter["example"] = MODEL
+    example = EXAMPLES.get(operation["operationId"])
+    if example is None:
+        return
+    if example.request is not None:
+        operation["requestBody"]["content"][JSON]["example"] = example.request
+    operation["responses"]["200"]["content"][JSON]["example"] = example.answer
+
+
+class _Files(StaticFiles):
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(_NO_SNIFFING)
+        return response
+
+
+def add_page(app: FastAPI) -> None:
+    """Add `/docs`: the API in a browser, by Swagger UI, whose files come from this server alone.
+
+    The page's policy keeps it so: nothing of it is loaded from elsewhere, nor sent there. Its links are
+    relative: a proxy may put it under a prefix.
+    """
+    page = get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title=app.title,
+        swagger_js_url=f"{_FILES[1:]}/swagger-ui-bundle.js",
+        swagger_css_url=f"{_FILES[1:]}/swagger-ui.css",
+        swagger_favicon_url="data:,",
+        swagger_ui_parameters={"validatorUrl": None},  # by default it shows the document to swagger.io
+    ).body
+    policy = _POLICY.format(digest=_digest(bytes(page).decode()))
+    headers = {"Content-Security-Policy": policy, **_NO_SNIFFING}
+
+    async def docs() -> HTMLResponse:
+        return HTMLResponse(page, headers=headers)
+
+    app.get(_PATH, include_in_schema=False)(docs)
+    app.mount(_FILES, _Files(packages=[("fastapi_offline", "static")]))
+
+
+def _digest(page: str) -> str:
+    """Return the digest of the page's one script, as a policy names it."""
+    (script,) = _SCRIPT.findall(page)
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,203 @@
+"""Reference sets over HTTP: uploaded, listed, read back and deleted, by who has the scope admin alone.
+
+What uses a set stands between it and its deletion: with `force` that goes too.
+"""
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from rationale.schema.manifest import Spread
+from rationale_service.engine.checks import check_name
+from rationale_service.errors import InvalidInputError
+from rationale_service.models.references.formats import MEDIA_TYPES, NPZ
+from rationale_service.models.references.service import ReferenceSetService
+from rationale_service.models.references.store import ReferenceSet
+from rationale_service.protocols.rest.administration import AdministrativeRoute
+from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
+from rationale_service.protocols.rest.problems import problem_responses
+
+router = APIRouter(prefix="/v2/reference-sets", tags=["reference sets"], route_class=AdministrativeRoute)
+
+
+class InputRows(BaseModel):
+    datatype: str
+    shape: list[int] = Field(description="[K, …]")
+
+
+class ReferenceSetStatus(BaseModel):
+    """A reference set. Its rows are not shown here."""
+
+    name: str
+    digest: str = Field(description="SHA-256 of the content: one file, however many names stand for it")
+    model: str = Field(description="whose inputs it was checked against")
+    rows: int
+    weighted: bool = Field(description="whether the rows have weights, as centroids do")
+    inputs: dict[str, InputRows]
+    features: list[str] | None = Field(description="names of the columns, if it has some")
+    size: int = Field(description="bytes of its file")
+    created: datetime
+    used_by: list[str] = Field(description="explainers made of it, as model/explainer")
+    baked: list[str] = Field(
+        description="explainers that the gateway makes of it, for requests that name the set"
+    )
+
+
+class ReferenceSetSpreads(BaseModel):
+    name: str
+    digest: str
+    rows: int
+    features: list[Spread] = Field(description="by name, as far as they have names")
+
+
+class ReferenceSetList(BaseModel):
+    reference_sets: list[ReferenceSetStatus]
+
+
+def service_of(request: Request) -> ReferenceSetService:
+    service: ReferenceSetService = request.app.state.references
+    return service
+
+
+Force = Annotated[bool, Query(description="also delete the explainers that use it")]
+Model = Annotated[str, Query(description="the model for whose inputs the rows are")]
+_BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
+_ROWS: dict[str, Any] = {"type": "array", "items": {}, "description": "rows, as v1's instances are"}
+_UPLOAD = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            media: _BINARY if kind != ".json" else {"schema": {"oneOf": [
+                _ROWS,
+                {
+                    "type": "object",
+                    "required": ["references"],
+                    "properties": {
+                        "references": _ROWS,
+                        "weights": {"type": "array", "items": {"type": "number"}},
+                    },
+                },
+            ]}}
+            for media, kind in MEDIA_TYPES.items()
+        },
+    },
+}  # fmt: skip
+
+
+@router.get("", summary="The reference sets kept here", operation_id="list_reference_sets")
+async def list_reference_sets(request: Request) -> ReferenceSetList:
+    service = service_of(request)
+    known = await asyncio.to_thread(service.sets.all)
+    return ReferenceSetList(reference_sets=[_shown(one, service) for one in known])
+
+
+@router.get(
+    "/{name}",
+    summary="A reference set, without its rows",
+    operation_id="get_reference_set",
+    responses=problem_responses(404),
+)
+async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
+    service = service_of(request)
+    return _shown(await asyncio.to_thread(service.sets.get, name), service)
+
+
+@router.get(
+    "/{name}/rows",
+    summary="The rows of a reference set",
+    description="They are people's data: an .npz with an array for each input, and weights if it has some.",
+    operation_id="get_reference_set_rows",
+    response_class=Response,
+    responses={200: {"content": {NPZ: _BINARY}, "description": "An .npz"}, **problem_responses(404)},
+)
+async def get_reference_set_rows(request: Request, name: str) -> Response:
+    sets = service_of(request).sets
+
+    def read() -> bytes:
+        return sets.path(sets.get(name).digest).read_bytes()
+
+    return Response(await asyncio.to_thread(read), media_type=NPZ, headers={"Cache-Control": "no-store"})
+
+
+@router.get(
+    "/{name}/spreads",
+    summary="How the values of each feature are spread over a reference set",
+    description="Quantiles of each feature by itself, by the rows' weights; not which values belong to one "
+    "row. The least and the largest are somebody's.",
+    operation_id="get_reference_set_spreads",
+    responses=problem_responses(404),
+)
+async def get_reference_set_spreads(request: Request, name: str, response: Response) -> ReferenceSetSpreads:
+    service = service_of(request)
+
+    def read() -> ReferenceSetSpreads:
+        one = service.sets.get(name)
+        found = list(service.spreads(one))
+        return ReferenceSetSpreads(name=name, digest=one.digest, rows=one.rows, features=found)
+
+    response.headers["Cache-Control"] = "no-store"
+    return await asyncio.to_thread(read)
+
+
+@router.put(
+    "/{name}",
+    summary="Upload a reference set",
+    description="npz, npy, parquet, CSV or JSON, by Content-Type. Columns of a table are found by the names "
+    "of the model's features, as its explainers know them. The same content again changes nothing; another "
+    "content under the same name takes its place, unless explainers use it. What explains the model by "
+    "default is made with the set in the background: `Link` (rel status) says where to look how that goes, "
+    "and requests that name the set wait for it.",
+    operation_id="put_reference_set",
+    status_code=201,
+    response_model=ReferenceSetStatus,
+    responses={
+        200: {"model": ReferenceSetStatus, "description": "The name was there before"},
+        **problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 503),
+    },
+    openapi_extra=_UPLOAD,
+)
+async def put_reference_set(
+    request: Request, response: Response, name: str, model: Model, *, force: Force = False
+) -> ReferenceSetStatus:
+    service, plane = service_of(request), plane_of(request)
+    check_name(name, "a reference set's", InvalidInputError)
+    media_type = media_type_of(request, *MEDIA_TYPES)
+    plane.repository.entry(model)  # before the body is read: there may be no such model
+    with plane.budget.growing() as grow:
+        body = bytes(await read_body(request, service.most_bytes, plane.deadline(), grow))
+        rows = await service.parse(body, MEDIA_TYPES[media_type], model)
+        del body
+    request.state.detail = {"digest": rows.digest, "rows": rows.count}
+    made, is_new = await service.put(name, model, rows, force=force)
+    response.status_code = 201 if is_new else 200
+    response.headers["Location"] = f"/v2/reference-sets/{name}"
+    status = _shown(made, service)
+    for baked in status.baked:
+        response.headers.append("Link", f'</v2/models/{baked.replace("/", "/explainers/")}>; rel="status"')
+    return status
+
+
+@router.delete(
+    "/{name}",
+    summary="Delete a reference set and all that was baked from it",
+    description="When this answers, no file of the gateway and no loaded model holds its rows, unless "
+    "another name stands for the same content. 409 while explainers use it; with `force` they go too.",
+    operation_id="delete_reference_set",
+    status_code=204,
+    response_class=Response,
+    responses=problem_responses(404, 409, 422, 503),
+)
+async def delete_reference_set(request: Request, name: str, *, force: Force = False) -> None:
+    await service_of(request).remove(name, force=force)
+
+
+def _shown(one: ReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:
+    fields = asdict(one)
+    created = datetime.fromtimestamp(fields.pop("created_s"), UTC)
+    used_by, baked = service.users(one)
+    return ReferenceSetStatus(**fields, created=created, used_by=used_by, baked=baked)

@@ -1,0 +1,142 @@
+"""What the repository holds: the index, configurations and statistics, as Triton's HTTP end tells them."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from rationale_service.engine.checks import listed
+from rationale_service.engine.index import index_of
+from rationale_service.engine.large_requests import SMALL, parse_json
+from rationale_service.errors import MalformedError, NotOfferedError
+from rationale_service.models.live import LiveRepository
+from rationale_service.observability.statistics import statistics_of
+from rationale_service.protocols.rest.administration import AdministrativeRoute
+from rationale_service.protocols.rest.endpoint import plane_of, read_body
+from rationale_service.protocols.rest.openapi import body_of
+from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.protocols.rest.schemas import (
+    IndexItem,
+    IndexRequest,
+    LoadRequest,
+    ModelConfig,
+    ModelStatistics,
+    StatisticsList,
+)
+from rationale_service.protocols.rest.v2 import Version
+from rationale_service.repository.config_json import as_json
+
+router = APIRouter(prefix="/v2", tags=["models"])
+index = APIRouter(prefix="/v2", tags=["models"])  # on the admin port too
+admin = APIRouter(prefix="/v2/repository/models", tags=["repository"], route_class=AdministrativeRoute)
+
+
+@index.post(
+    "/repository/index",
+    summary="Every entry and whether it can answer",
+    operation_id="repository_index",
+    description="`ready` asks for those alone that can answer now. The body may be empty.",
+    responses=problem_responses(400, 408, 413),
+    openapi_extra=body_of(IndexRequest, required=False),
+)
+async def repository_index(request: Request) -> list[IndexItem]:
+    ready = (await _message(request)).get("ready", False)
+    if not isinstance(ready, bool):
+        raise MalformedError('the body must be empty or an object such as {"ready": true}')
+    return [IndexItem(**item) for item in await index_of(plane_of(request), only_ready=ready)]
+
+
+@router.get("/models/{model}/versions/{version}/config", include_in_schema=False)
+@router.get(
+    "/models/{model}/config",
+    summary="A model's configuration, its config.pbtxt as JSON",
+    operation_id="model_config",
+    response_model=ModelConfig,
+    response_model_exclude_unset=True,
+    responses=problem_responses(404, 503),
+)
+async def model_config(request: Request, model: str, version: Version = None) -> dict[str, Any]:
+    return as_json(plane_of(request).repository.entry(model, version).config)
+
+
+@router.get("/models/{model}/versions/{version}/stats", include_in_schema=False)
+@router.get(
+    "/models/{model}/stats",
+    summary="How often a model was asked and how long it took",
+    operation_id="model_statistics",
+    responses=problem_responses(404, 503),
+)
+async def model_statistics(request: Request, model: str, version: Version = None) -> StatisticsList:
+    plane = plane_of(request)
+    entry = plane.repository.entry(model, version)
+    return _listed(statistics_of(plane.metrics, [entry]))
+
+
+@router.get("/models/stats", include_in_schema=False)
+async def all_statistics(request: Request) -> StatisticsList:
+    plane = plane_of(request)
+    return _listed(statistics_of(plane.metrics, plane.repository.entries.values()))
+
+
+_DONE: dict[int | str, dict[str, Any]] = {200: {"description": "Done"}}
+
+
+@admin.post(
+    "/{model}/load",
+    summary="Load an entry of the repository as it is on the disk now",
+    description="A new one, or a changed one: the old one answers until the new one is loaded and warm, and "
+    "a failure changes nothing. SIGHUP does it for all entries that have changed.",
+    operation_id="repository_load",
+    response_class=Response,
+    responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
+    openapi_extra=body_of(LoadRequest, required=False),
+)
+async def load(request: Request, model: str) -> Response:
+    await _check_parameters(request)
+    await live_of(request).load(model)
+    return Response()
+
+
+@admin.post(
+    "/{model}/unload",
+    summary="Serve an entry no more, until it is loaded again or its files change",
+    description="Running requests finish; its memory is free when the longest of them may have ended.",
+    operation_id="repository_unload",
+    response_class=Response,
+    responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
+    openapi_extra=body_of(LoadRequest, required=False),
+)
+async def unload(request: Request, model: str) -> Response:
+    await _check_parameters(request)
+    await live_of(request).unload(model)
+    return Response()
+
+
+def live_of(request: Request) -> LiveRepository:
+    live: LiveRepository = request.app.state.live
+    return live
+
+
+async def _check_parameters(request: Request) -> None:
+    """Check that no parameter is set. Raises NotOfferedError, MalformedError."""
+    parameters = (await _message(request)).get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise MalformedError("`parameters` must be an object")
+    given = [name for name, value in parameters.items() if value is not False]
+    if given:
+        raise NotOfferedError(
+            f"the parameter {listed(given)} is not offered: write the entry's files, then load it"
+        )
+
+
+async def _message(request: Request) -> dict[str, Any]:
+    """Return the body's object, empty where there is no body. Raises MalformedError, and as `read_body`."""
+    body = await read_body(request, SMALL, plane_of(request).deadline())
+    message = parse_json(body, SMALL) if body else {}
+    if not isinstance(message, dict):
+        raise MalformedError("the body must be empty or an object")
+    return message
+
+
+def _listed(items: list[dict[str, Any]]) -> StatisticsList:
+    return StatisticsList(model_stats=[ModelStatistics(**item) for item in items])

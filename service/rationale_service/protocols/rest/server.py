@@ -1,0 +1,282 @@
+"""The HTTP end: uvicorn with bounds on what stands around a body, and what every request passes."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from rationale_service.errors import ServiceError
+from rationale_service.observability import context as contexts
+from rationale_service.observability.context import RequestContext
+from rationale_service.process.listening import address_of, several
+from rationale_service.protocols.interceptor import RequestInterceptor
+from rationale_service.protocols.rest.problems import answer
+from rationale_service.security.keys import NOBODY_NEEDS, Scopes, needed_by_path, token_of
+from rationale_service.security.tls import ServerTls
+
+log = logging.getLogger(__name__)
+
+MAX_HEADER_BYTES = 64 * 1024
+HEADER_TIMEOUT_S = 10.0
+_LEAVE_S = 0.3  # who asks one question after the other has asked again meanwhile
+_METRICS = "/metrics"
+_LINGER_S = 2.0  # for the rest of a body that nobody reads
+MAX_PIPELINED = 64  # requests that wait for the answer of one before; they hold some KB each
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """An HTTP/1.1 connection with bounds on what its caller may send.
+
+    It is closed where its headers, trailers or chunk extensions are too large, or headers too slow,
+    or where it sends too many requests without waiting for answers.
+
+    uvicorn bounds none of these with httptools: one connection could send headers for ever, or none. Idle
+    connections that have had an answer are its own to close (its keep-alive timeout).
+    """
+
+    _unread = 0  # bytes since the last that were part of a body, or ended a header
+    _timer: asyncio.TimerHandle | None = None
+    _answering: RequestResponseCycle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_headers()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Report it to the request being answered; uvicorn would report it to the one that came last."""
+        self._stop_waiting()
+        if self._answering is not None:
+            self.cycle = self._answering
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > MAX_HEADER_BYTES:
+            self._give_up("431 Request Header Fields Too Large")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._wait_for_headers()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        self._unread = 0
+        if self.transport.is_closing():
+            return  # the rest of what came at once
+        if self._hosts() != 1:
+            self._give_up("400 Bad Request")
+            return
+        super().on_headers_complete()
+        if len(self.pipeline) > MAX_PIPELINED:
+            self.pipeline.clear()
+            self.transport.close()
+
+    def _hosts(self) -> int:
+        """Count the hosts of the head: a proxy may take another of several for its own (RFC 9112, 3.2)."""
+        named = sum(name == b"host" for name, _ in self.headers)
+        return named or int(self.parser.get_http_version() == "1.0")
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread = 0
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _wait_for_headers(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEADER_TIMEOUT_S, self._give_up, "408 Request Timeout")
+
+    def _stop_waiting(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _give_up(self, status: str) -> None:
+        """Answer with `status`, unless an answer is on its way already, and close."""
+        self._stop_waiting()
+        if self.transport.is_closing():
+            return
+        answering: Any = self.cycle
+        if answering is None or answering.response_complete:
+            self.transport.write(
+                f"HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".encode()
+            )
+        self.transport.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with the signals left to whoever runs it: it would end the process by the signal."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class HttpServer:
+    """An app on a socket. The one whose app has a lifespan runs it."""
+
+    def __init__(
+        self, app: FastAPI, listener: socket.socket, tls: ServerTls | None, *, lifespan: bool
+    ) -> None:
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://{address_of(listener)}"
+        self._server = _Server(uvicorn_config(app, tls, lifespan=lifespan))
+        self.serving = asyncio.create_task(self._server.serve(sockets=several(listener)))
+
+    async def started(self) -> None:
+        while not self._server.started and not self.serving.done():
+            await asyncio.sleep(0.01)
+
+    async def leave(self) -> None:
+        """Take no more connections; the next answer on each is its last, and sends its caller elsewhere."""
+        for listening in self._server.servers:
+            listening.close()
+        close = (b"connection", b"close")
+        self._server.config.encoded_headers.append(close)
+        self._server.server_state.default_headers = [*self._server.server_state.default_headers, close]
+        await asyncio.sleep(_LEAVE_S)
+
+    async def stop(self, seconds: float) -> None:
+        """Close the socket, and what is not answered in `seconds`."""
+        self._server.config.timeout_graceful_shutdown = max(math.ceil(seconds), 1)
+        self._server.should_exit = True
+        await self.serving
+
+    def give_up(self, _: object = None) -> None:
+        """End a `stop` that waits; its app's lifespan is not ended then."""
+        self._server.force_exit = True
+
+
+def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool = True) -> uvicorn.Config:
+    context = None if tls is None else tls.context
+    return uvicorn.Config(
+        app,
+        http=BoundedHttp,
+        ws="none",
+        lifespan="on" if lifespan else "off",
+        log_config=None,  # its lines go the way of all others
+        access_log=False,  # the interceptor writes one
+        server_header=False,
+        proxy_headers=False,
+        ssl_context_factory=None if context is None else lambda *_: context,
+    )
+
+
+# --- requests -------------------------------------------------------------------------------------------
+
+
+class HttpMiddleware:
+    """Lets requests through to `app` and notes what became of them; health and metrics are not noted.
+
+    Args:
+        needed_for_metrics: the scopes of which one opens `GET /metrics`.
+    """
+
+    def __init__(self, app: ASGIApp, interceptor: RequestInterceptor, needed_for_metrics: Scopes) -> None:
+        self._app = app
+        self._interceptor = interceptor
+        self._needed_for_metrics = needed_for_metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server leaves the body out
+        if scope["type"] != "http" or (needed := self._needed(scope["path"])) is NOBODY_NEEDS:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        context = _context_of(scope, headers)
+        receive = body = _Body(receive, last=headers.get("connection", "").lower() == "close")
+        body.ended = "expect" in headers  # its sender waits for the answer
+        answering = _Answering(context, send, body)
+        with self._interceptor.noted(context):
+            try:
+                token = token_of(headers.get("authorization"), headers.get("x-api-key"))
+                await self._interceptor.admit(context, token, needed)
+                await self._app(scope, receive, answering.send)
+            except ServiceError as error:
+                await answer(Request(scope), error)(scope, receive, answering.send)
+            except Exception as error:  # the last resort, inside of Starlette's own: it is named and noted
+                if answering.begun:
+                    raise  # only breaking off says that the answer is not whole
+                log.exception("%s: an unexpected fault", scope["path"])
+                await answer(Request(scope), error)(scope, receive, answering.send)
+
+    def _needed(self, path: str) -> Scopes:
+        return self._needed_for_metrics if path == _METRICS else needed_by_path(path)
+
+
+def _context_of(scope: Scope, headers: Headers) -> RequestContext:
+    return RequestContext(
+        protocol="http",
+        operation=f"{scope['method']} {scope['path']}",
+        request_id=contexts.request_id(headers.get(contexts.REQUEST_ID)),
+        traceparent=contexts.traceparent(headers.get(contexts.TRACEPARENT)),
+    )
+
+
+class _Body:
+    """A body on its way in, and whether it has ended.
+
+    Args:
+        last: whether the connection is closed after the answer.
+    """
+
+    __slots__ = ("_last", "_receive", "ended")
+
+    def __init__(self, receive: Receive, *, last: bool) -> None:
+        self.ended = False
+        self._receive = receive
+        self._last = last
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self.ended = not message.get("more_body", False)
+        return message
+
+    async def linger(self) -> None:
+        """Read what nobody read, where the connection is closed next: its sender sees no answer else."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER_S):
+                while self._last and not self.ended:
+                    await self()
+
+
+class _Answering:
+    """An answer on its way out: its status is noted, and it is given the request's id."""
+
+    __slots__ = ("_body", "_context", "_send", "begun")
+
+    def __init__(self, context: RequestContext, send: Send, body: _Body) -> None:
+        self.begun = False
+        self._context = context
+        self._send = send
+        self._body = body
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.begun = True
+            self._context.status = message["status"]
+            named = (contexts.REQUEST_ID.encode(), self._context.request_id.encode())
+            message = {**message, "headers": [*message["headers"], named]}
+            await self._body.linger()
+        await self._send(message)

@@ -1,0 +1,392 @@
+"""KServe v1: `{"instances": […]}` in; predictions, explanations with named features, and decisions, out."""
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from rationale.schema.manifest import Manifest
+from rationale_service.decisions.decider import DECIDE, Decider
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.features import Instances, unshared
+from rationale_service.engine.large_requests import parse_json
+from rationale_service.engine.request import Answer, InferenceRequest, name_of
+from rationale_service.errors import MalformedError, NotExplainableError, TooLargeError
+from rationale_service.handlers import EXPLAIN, INFER
+from rationale_service.protocols.rest.endpoint import (
+    JSON,
+    REFUSALS,
+    TIMEOUT_HEADER,
+    call_of,
+    most_json,
+    plane_of,
+    reader,
+    respond,
+)
+from rationale_service.protocols.rest.openapi import MODEL_PARAMETER, body_of, header
+from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.protocols.rest.schemas import (
+    Alive,
+    Applicants,
+    Decisions,
+    Explanations,
+    ModelList,
+    ModelStatus,
+    Predictions,
+)
+from rationale_service.protocols.rest.schemas import Instances as InstancesSchema
+from rationale_service.tensors import Array, Tensors
+
+IDEMPOTENCY_KEY = "Idempotency-Key"
+
+_NO_INSTANCES = 'the body must be an object with a list: {"instances": [ … ]}'
+
+_MOST_ROWS = 100_000
+_MOST_DECISIONS = 10_000  # each is run, and written, by itself
+_MOST_FEATURES = 100_000  # of one instance
+_WRITTEN_AT_ONCE = 500
+
+_CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
+
+# An explained tensor in an answer: the output that attributes it, its own name, its features' names.
+_Part = tuple[str, str | None, str, tuple[str, ...] | None]
+
+router = APIRouter(prefix="/v1/models", tags=["v1"])
+
+root = APIRouter(tags=["server"])
+_PARAMETERS = [MODEL_PARAMETER, header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits")]
+_BODY = {**body_of(InstancesSchema), "parameters": _PARAMETERS}
+_DECIDE_BODY = {
+    **body_of(Applicants),
+    "parameters": [
+        *_PARAMETERS,
+        header(
+            IDEMPOTENCY_KEY,
+            "string",
+            "1 to 255 visible ASCII characters: what was decided under the same key is answered again",
+        ),
+    ],
+}
+
+
+@root.get(
+    "/",
+    summary="Is the process alive?",
+    description="As KServe's own servers answer v1 clients.",
+    operation_id="alive",
+)
+async def alive() -> Alive:
+    return Alive(status="alive")
+
+
+@router.get("", summary="The models served here", operation_id="v1_models")
+async def models(request: Request) -> ModelList:
+    """Explain entries are left out: they are part of the model that they explain."""
+    repository = plane_of(request).repository
+    listed = [
+        (name, entry) for name, entry in repository.entries.items() if not repository.explains_another(entry)
+    ]
+    return ModelList(
+        models=[name for name, _ in listed],
+        explainable=[name for name, entry in listed if repository.default_explainer(entry) is not None],
+    )
+
+
+@router.get(
+    "/{model}",
+    summary="Is the model ready, and what may be asked of it?",
+    operation_id="v1_model",
+    responses=problem_responses(404, 503),
+)
+async def status(request: Request, model: str) -> ModelStatus:
+    plane = plane_of(request)
+    entry = plane.repository.entry(model)
+    explainer = plane.repository.default_explainer(entry)
+    manifest = None if explainer is None else explainer.manifest
+    names = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
+    targets: list[int | str] | str | None = None
+    if manifest is not None:
+        targets = manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets)
+    return ModelStatus(
+        name=model,
+        ready=await plane.ready(entry),
+        explainable=manifest is not None,
+        method=manifest.method.name if manifest else None,
+        targets=targets,
+        features={spec.name: _as_list(names.get(spec.name)) for spec in entry.inputs},
+    )
+
+
+async def predict(request: Request) -> Response:
+    return await respond(request, decode_predict, _predictions, JSON, verb=INFER)
+
+
+async def explain(request: Request) -> Response:
+    return await respond(request, decode_explain, _explanations, JSON, verb=EXPLAIN)
+
+
+async def decide(request: Request) -> Response:
+    """Answered when the decisions are on the disk."""
+    decider: Decider = request.app.state.decider
+    read = reader(request, decode_decide, JSON)
+    call = call_of(request, DECIDE)
+    given = request.headers.getlist(IDEMPOTENCY_KEY)
+    key = ", ".join(given) if given else None
+    return _json({"decisions": await decider.decide(call, read, key)})
+
+
+inference = [
+    Route("/v1/models/{model}:predict", predict, methods=["POST"]),
+    Route("/v1/models/{model}:explain", explain, methods=["POST"]),
+    Route("/v1/models/{model}:decide", decide, methods=["POST"]),
+]
+
+
+def documented() -> APIRouter:
+    """Return these routes for the OpenAPI document, as v2's."""
+    router = APIRouter(tags=["v1"])
+    router.post(
+        "/v1/models/{model}:predict",
+        summary="Predict",
+        operation_id="v1_predict",
+        response_model=Predictions,
+        responses=problem_responses(*REFUSALS),
+        openapi_extra=_BODY,
+    )(predict)
+    router.post(
+        "/v1/models/{model}:explain",
+        summary="Predict and explain",
+        operation_id="v1_explain",
+        description="One explanation per instance. `explained_value` = `base_value` + the sum of "
+        "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
+        'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
+        "compared with. `explainer` says what explained.",
+        response_model=Explanations,
+        responses=problem_responses(*REFUSALS),
+        openapi_extra=_BODY,
+    )(explain)
+    router.post(
+        "/v1/models/{model}:decide",
+        summary="Decide, with principal reasons",
+        operation_id="v1_decide",
+        description="One decision per instance, by the decision profile that the model was compiled with. It "
+        "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
+        "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
+        "decided (422). Features that only a knock-out looks at stand in the instances too. With `dry_run` "
+        "the answer is what would be decided: it has no id, and nothing is written.",
+        response_model=Decisions,
+        responses=problem_responses(*REFUSALS, 409),
+        openapi_extra=_DECIDE_BODY,
+    )(decide)
+    return router
+
+
+def _predictions(answer: Answer) -> Response:
+    return _json({"predictions": predictions(answer.entry.output_names, answer.tensors)})
+
+
+def _explanations(answer: Answer) -> Response:
+    return _json(encode_explanations(answer))
+
+
+def _as_list(names: Sequence[str] | None) -> list[str] | None:
+    return None if names is None else list(names)
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return Response(orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY), media_type=JSON)
+
+
+# --- messages -------------------------------------------------------------------------------------------
+
+
+def decode_predict(request: Request, body: bytearray) -> InferenceRequest:
+    """Read instances; members that are of explanations are passed over.
+
+    Raises:
+        MalformedError: not JSON, or not a request of this protocol.
+        TooLargeError: too many rows, or values.
+    """
+    message, faults = _message(request, body), Faults()
+    return InferenceRequest(instances=Instances(_instances(message, body, faults)), faults=faults)
+
+
+def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
+    """Read instances, and what they are to be explained by. Raises as `decode_predict`."""
+    message, faults = _message(request, body), Faults()
+    rows = _instances(message, body, faults)
+    given, weights = message.get("references"), message.get("reference_weights")
+    is_alone = given is None and weights is not None
+    if is_alone or not isinstance(given, list | None) or not isinstance(weights, list | None):
+        raise MalformedError(
+            "references must be a list of rows as instances is, reference_weights one of numbers"
+        )
+    return InferenceRequest(
+        instances=Instances(rows, given, weights),
+        faults=faults,
+        explainer=name_of(message, "explainer"),
+        reference_set=name_of(message, "reference_set"),
+    )
+
+
+def decode_decide(request: Request, body: bytearray) -> InferenceRequest:
+    """Read instances, each an object. Raises as `decode_predict`."""
+    message, faults = _message(request, body, _MOST_DECISIONS), Faults()
+    for name in _CHOOSING:
+        if message.get(name) is not None:
+            faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
+    stability, dry_run = message.get("stability"), message.get("dry_run")
+    for name, given in (("stability", stability), ("dry_run", dry_run)):
+        if not isinstance(given, bool | None):
+            raise MalformedError(f"{name} must be true or false")
+    rows = _instances(message, body, faults)
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
+    return InferenceRequest(
+        instances=Instances(rows), faults=faults, stability=bool(stability), dry_run=bool(dry_run)
+    )
+
+
+def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
+    """Return per row the output's own row, or {output: row} where there are several. Made for orjson."""
+    readable = {name: _readable(tensors[name]) for name in outputs}
+    if len(readable) == 1:
+        return list(next(iter(readable.values())))
+    return [dict(zip(readable, row, strict=True)) for row in zip(*readable.values(), strict=True)]
+
+
+def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any]]:
+    """Return per row one explanation, or {"targets": […]} where T > 1. Made for orjson."""
+    rows = len(tensors[manifest.explained_value])
+    targets = _targets(manifest, tensors, rows)
+    named = unshared({item.tensor.name: item.feature_names for item in manifest.attributed})
+    layout = [
+        (item.attributions, item.standard_error, item.tensor.name, named.get(item.tensor.name))
+        for item in manifest.attributed
+    ]
+    for i in range(rows):
+        row = {name: array[i] for name, array in tensors.items()}
+        found = [_explanation(manifest, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
+        yield found[0] if len(found) == 1 else {"targets": found}
+
+
+def encode_explanations(answer: Answer) -> dict[str, Any]:
+    """Encode explanations for orjson. Raises NotExplainableError."""
+    manifest, tensors = answer.entry.manifest, answer.tensors
+    if manifest is None:
+        raise NotExplainableError(f"model '{answer.model}' has no explanation")
+    identity = answer.identity
+    explainer = {"name": answer.explainer, "method": identity["method"], "digest": identity["explanation"]}
+    if answer.references is not None:
+        explainer["references"] = answer.references
+    return {
+        "predictions": predictions([spec.name for spec in manifest.outputs], tensors),
+        "explanations": _written(explanations(manifest, tensors)),
+        "explainer": explainer,
+    }
+
+
+def _written(items: Iterable[Any]) -> orjson.Fragment:
+    """Write a list of them as JSON, part by part, for their objects take ten times as much memory."""
+    left, parts = iter(items), []
+    while part := list(itertools.islice(left, _WRITTEN_AT_ONCE)):
+        parts.append(orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
+    return orjson.Fragment(b"[" + b",".join(parts) + b"]")
+
+
+def _note_duplicates(body: bytearray, faults: Faults) -> None:
+    """Note each member that an object names twice: most parsers keep the last, silently."""
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        seen = set()
+        for name, _ in pairs:
+            if name in seen:
+                faults.note(f"feature '{name[:80]}' is given twice")
+            seen.add(name)
+
+    try:
+        json.loads(body, object_pairs_hook=members)
+    except (ValueError, RecursionError) as error:  # valid JSON by now, but this parser has other limits
+        raise MalformedError(
+            "the body is not valid JSON: a number is too long or the nesting too deep"
+        ) from error
+
+
+def _message(request: Request, body: bytearray, most_rows: int = _MOST_ROWS) -> dict[str, Any]:
+    message = parse_json(body, most_json(request))
+    if not isinstance(message, dict) or not isinstance(message.get("instances"), list):
+        raise MalformedError(_NO_INSTANCES)
+    for name in ("instances", "references", "reference_weights"):
+        rows = message.get(name)
+        if isinstance(rows, list):
+            _check_rows(name, rows, most_rows)
+    return message
+
+
+def _check_rows(name: str, rows: list[Any], most: int) -> None:
+    """Raise TooLargeError: each row is an object, or some, of Python's before it is part of a tensor."""
+    if len(rows) > most:
+        raise TooLargeError(f"{name} has {len(rows)} rows, more than {most}: send fewer at a time")
+    for i, row in enumerate(rows):
+        if isinstance(row, dict) and len(row) > _MOST_FEATURES:
+            raise TooLargeError(f"{name}[{i}] has {len(row)} features, more than {_MOST_FEATURES}")
+
+
+def _instances(message: dict[str, Any], body: bytearray, faults: Faults) -> list[Any]:
+    rows: list[Any] = message["instances"]
+    objects = [row for row in rows if isinstance(row, dict)]
+    # Where there are as many colons as members, none is hidden behind another of its name.
+    if objects and body.count(b":") != len(message) + sum(map(len, objects)):
+        _note_duplicates(body, faults)
+    return rows
+
+
+def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[int | str | None]]:
+    """Return [N][T] flat indices; None for 'predicted' where the explained output is no answer."""
+    if manifest.targets != "predicted":
+        return [manifest.targets] * rows
+    explained = tensors.get(manifest.explained_output)
+    if explained is None:
+        return [(None,)] * rows
+    return [(int(row.argmax()),) for row in explained.reshape(rows, -1)]
+
+
+def _explanation(
+    manifest: Manifest, layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
+) -> dict[str, Any]:
+    """Return one target of one row; `row` has [T, …] arrays."""
+    scalars = {
+        "explained_value": manifest.explained_value,
+        "base_value": manifest.base_value,
+        "completeness_gap": manifest.completeness_gap,
+        "completeness_gap_standard_error": manifest.completeness_gap_standard_error,
+    }
+    found = {"target": target} | {
+        member: row[name][t] for member, name in scalars.items() if name is not None
+    }
+    attributions: dict[str, Any] = {}
+    errors: dict[str, Any] = {}
+    for attributed, error, tensor, names in layout:
+        attributions |= _by_feature(row[attributed][t], tensor, names)
+        errors |= _by_feature(row[error][t], tensor, names) if error else {}
+    return found | {"attributions": attributions} | ({"standard_errors": errors} if errors else {})
+
+
+def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
+    if not names:
+        return {tensor: np.ascontiguousarray(values)}
+    return dict(zip(names, values.reshape(-1), strict=True))
+
+
+def _readable(array: Array) -> Any:
+    if array.dtype.kind != "O":
+        return np.ascontiguousarray(array)
+    decoded = [element.decode(errors="replace") for element in array.reshape(-1)]
+    return np.array(decoded, dtype=np.object_).reshape(array.shape).tolist()
