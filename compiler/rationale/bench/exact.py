@@ -1,13 +1,13 @@
 """DeepSHAP in float64 by autograd: the values that every system's attributions are compared with.
 
-Rows and references go through the network side by side, as the halves of one batch. Where a layer is
-linear, autograd's backward pass is its rule already; others become functions with a backward pass of their
-own, which hands a multiplier to the first half alone.
+A row and K references go through the network as one batch [1 + K, …]. Where a layer is linear, autograd's
+backward pass is its rule already; others become functions with a backward pass of their own. Multipliers
+are those of the row against each reference, and stand in the reference's place.
 """
 
 import copy
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,16 @@ from torch import Tensor, fx, nn
 from rationale.bench.networks import separated
 
 NEAR = 1e-5  # |x − r| below which f' in the middle (error d²/24·f‴) beats the quotient
-AT_ONCE = 1 << 19  # values of the rows and references of one pass
-SMOOTH = (nn.SiLU, nn.Sigmoid, nn.Tanh)
+AT_ONCE = 1 << 18  # values of the references of one pass
+SMOOTH = (nn.SiLU, nn.Sigmoid, nn.Tanh, nn.GELU)
 LINEAR = (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Flatten)
-LINEAR_FUNCTIONS = (operator.add, torch.add, torch.cat, torch.flatten, F.adaptive_avg_pool2d)
+LINEAR_FUNCTIONS = (
+    *(operator.add, operator.getitem, torch.add, torch.cat, torch.flatten),
+    F.adaptive_avg_pool2d,
+)
+LINEAR_METHODS = ("transpose", "reshape", "flatten")
 PRODUCTS = (operator.mul, torch.mul)
+MATRIX_PRODUCTS = (operator.matmul, torch.matmul)
 
 
 def exact(network: nn.Module, rows: Tensor, references: Tensor) -> np.ndarray:
@@ -31,20 +36,34 @@ def exact(network: nn.Module, rows: Tensor, references: Tensor) -> np.ndarray:
     Raises:
         NotImplementedError: there is no rule for a layer.
     """
-    layers = Layers(separated(copy.deepcopy(network).double().requires_grad_(False)))
-    references = references.double()
-    found = []
-    for row in rows.double():
-        with torch.no_grad():
-            target = int(layers.run(torch.stack([row, row]))[0].argmax())
-        total = torch.zeros_like(row)
-        for some in references.split(max(AT_ONCE // (2 * row.numel()), 1)):  # type: ignore[no-untyped-call]  # torch's
-            x = row.expand_as(some).clone().requires_grad_()
-            output = layers.run(torch.cat([x, some]))[: len(some), target].sum()
-            (m,) = torch.autograd.grad(output, x)
-            total += (m * (row - some)).sum(0)
-        found.append(total / len(references))
-    return torch.stack(found).numpy()
+    explain = walk(copy.deepcopy(network).double(), references.double(), AT_ONCE)
+    return explain(rows.double()).numpy()
+
+
+def walk(network: nn.Module, references: Tensor, at_once: int | None = None) -> Callable[[Tensor], Tensor]:
+    """Return a function from rows [N, …] to attributions [N, …], in references' dtype and on their device.
+
+    Args:
+        at_once: how many values of references one pass takes; None: all of them.
+    """
+    layers = Layers(separated(network.requires_grad_(False)))
+    chunks = references.split(max((at_once or references.numel()) // references[0].numel(), 1))  # type: ignore[no-untyped-call]  # torch's
+
+    def explain(rows: Tensor) -> Tensor:
+        return torch.stack([_attribute(layers, row[None], chunks) for row in rows])
+
+    return explain
+
+
+def _attribute(layers: "Layers", row: Tensor, chunks: Sequence[Tensor]) -> Tensor:
+    """Return the mean over all references of m·(x − r), for the predicted output."""
+    total = torch.zeros_like(row[0])
+    for references in chunks:
+        batch = torch.cat([row, references]).requires_grad_()
+        y = layers.run(batch)
+        (m,) = torch.autograd.grad(y[1:, y[0].argmax()].sum(), batch)
+        total += (m[1:] * (row - references)).sum(0)
+    return total / sum(map(len, chunks))
 
 
 class Layers(fx.Interpreter):
@@ -55,51 +74,87 @@ class Layers(fx.Interpreter):
         if isinstance(layer, LINEAR):
             return super().call_module(target, args, kwargs)
         if isinstance(layer, nn.ReLU):
-            return Rescale.apply(*args, torch.relu, 0.0)  # type: ignore[no-untyped-call]  # torch's
+            return apply(Rescale, *args, torch.relu, 0.0)
         if isinstance(layer, SMOOTH):
-            return Rescale.apply(*args, layer, NEAR)  # type: ignore[no-untyped-call]  # torch's
+            return apply(Rescale, *args, layer, NEAR)
         if isinstance(layer, nn.MaxPool2d):
-            return CrossMaximum.apply(*args, layer)  # type: ignore[no-untyped-call]  # torch's
-        raise NotImplementedError(f"the float64 values have no rule for {layer}")
+            return apply(CrossMaximum, *args, layer)
+        if isinstance(layer, nn.Softmax) and layer.dim is not None:
+            return softmax(args[0], layer.dim)
+        if isinstance(layer, nn.LayerNorm):
+            return layer_norm(args[0], layer)
+        raise NotImplementedError(f"there is no rule for {layer}")
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target in PRODUCTS:
-            return Product.apply(*args)  # type: ignore[no-untyped-call]  # torch's
-        if target in LINEAR_FUNCTIONS:
+        tensors = sum(isinstance(argument, Tensor) for argument in args)
+        if target in PRODUCTS and tensors > 1:
+            return apply(Product, *args)
+        if target in MATRIX_PRODUCTS:
+            return apply(MatrixProduct, *args)
+        scales = target in (operator.truediv, *PRODUCTS) and tensors == 1 and isinstance(args[0], Tensor)
+        if target in LINEAR_FUNCTIONS or target is getattr or scales or not tensors:
             return super().call_function(target, args, kwargs)
-        raise NotImplementedError(
-            f"the float64 values have no rule for {getattr(target, '__name__', target)}"
-        )
+        raise NotImplementedError(f"there is no rule for {getattr(target, '__name__', target)}")
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        raise NotImplementedError(f"the float64 values have no rule for {target}")
+        if target in LINEAR_METHODS:
+            return super().call_method(target, args, kwargs)
+        raise NotImplementedError(f"there is no rule for {target}")
 
 
-def beside(m: Tensor) -> Tensor:
-    """Return multipliers of both halves; none goes to the references."""
-    return torch.cat([m, torch.zeros_like(m)])
+def softmax(z: Tensor, axis: int) -> Tensor:
+    """Return p = e^(z − LSE z), each function by its secant."""
+    total = apply(Rescale, z, torch.exp, NEAR).sum(axis, keepdim=True)
+    lse = apply(Rescale, total, torch.log, NEAR)
+    return apply(Rescale, z - lse, torch.exp, NEAR)
+
+
+def layer_norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
+    """Return y = γ·d·s + β with d = x − mean x and s = (mean d² + ε)^−½.
+
+    Products are taken at midpoints, and s by its secant.
+    """
+    axes = tuple(range(-len(layer.normalized_shape), 0))
+    d = x - x.mean(axes, keepdim=True)
+    variance = apply(Product, d, d).mean(axes, keepdim=True)
+    s = apply(Rescale, variance + layer.eps, torch.rsqrt, NEAR)
+    return layer.weight * apply(Product, d, s) + layer.bias
+
+
+# Each takes a batch of the row and K references, and multipliers m of the references' places alone.
+
+
+def apply(function: type[torch.autograd.Function], *given: Any) -> Tensor:
+    """Return a function's value, with its own backward pass."""
+    value: Tensor = function.apply(*given)  # type: ignore[no-untyped-call]  # torch's
+    return value
+
+
+def among(m: Tensor) -> Tensor:
+    """Return multipliers [1 + K, …] of a batch; none goes to the row's own place."""
+    return torch.cat([torch.zeros_like(m[:1]), m])
 
 
 class Rescale(torch.autograd.Function):
     """m·(f(x) − f(r))/(x − r), and m·f' in the middle where x and r are at most `near` apart."""
 
     @staticmethod
-    def forward(ctx: Any, both: Tensor, function: Callable[[Tensor], Tensor], near: float) -> Tensor:
+    def forward(ctx: Any, batch: Tensor, function: Callable[[Tensor], Tensor], near: float) -> Tensor:
         ctx.function, ctx.near = function, near
-        y = function(both)
-        ctx.save_for_backward(both, y)
+        y = function(batch)
+        ctx.save_for_backward(batch, y)
         return y
 
     @staticmethod
     def backward(ctx: Any, m: Tensor) -> Any:
-        both, y = ctx.saved_tensors
-        (x, r), (y_x, y_r) = both.chunk(2), y.chunk(2)
+        batch, y = ctx.saved_tensors
+        x, r = batch[:1], batch[1:]
         with torch.enable_grad():
             middle = ((x + r) / 2).requires_grad_()
             (slope,) = torch.autograd.grad(ctx.function(middle).sum(), middle)
         d = x - r
-        secant = torch.where(d.abs() <= ctx.near, slope, (y_x - y_r) / d)
-        return beside(m.chunk(2)[0] * secant), None, None
+        secant = torch.where(d.abs() <= ctx.near, slope, (y[:1] - y[1:]) / d)
+        return among(m[1:] * secant), None, None
 
 
 class Product(torch.autograd.Function):
@@ -115,26 +170,41 @@ class Product(torch.autograd.Function):
         a, b = ctx.saved_tensors
         handed = []
         for own, other in ((a, b), (b, a)):
-            x, r = other.chunk(2)
-            handed.append(beside((m.chunk(2)[0] * (x + r) / 2).sum_to_size(own.chunk(2)[0].shape)))
+            middle = (other[:1] + other[1:]) / 2
+            handed.append(among((m[1:] * middle).sum_to_size(own[1:].shape)))
         return tuple(handed)
+
+
+class MatrixProduct(torch.autograd.Function):
+    """A·B at the midpoint: M·Bᵀ to A and Aᵀ·M to B, with means of the row's matrices and a reference's."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        ctx.save_for_backward(a, b)
+        return a @ b
+
+    @staticmethod
+    def backward(ctx: Any, m: Tensor) -> Any:
+        a, b = ((x[:1] + x[1:]) / 2 for x in ctx.saved_tensors)
+        return among(m[1:] @ b.mT), among(a.mT @ m[1:])
 
 
 class CrossMaximum(torch.autograd.Function):
     """What y gains over y_r goes to x's winner, what it loses to r's: each a share of its x − r."""
 
     @staticmethod
-    def forward(ctx: Any, both: Tensor, layer: nn.MaxPool2d) -> Tensor:
+    def forward(ctx: Any, batch: Tensor, layer: nn.MaxPool2d) -> Tensor:
         options: Any = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
-        y, winners = F.max_pool2d_with_indices(both, *options)
-        ctx.save_for_backward(both, y, winners)
+        y, winners = F.max_pool2d_with_indices(batch, *options)
+        ctx.save_for_backward(batch, y, winners)
         return y
 
     @staticmethod
     def backward(ctx: Any, m: Tensor) -> Any:
-        (x, r), (y, y_r), (winner, winner_r) = (each.chunk(2) for each in ctx.saved_tensors)
-        gain = y - y_r
-        chosen = torch.where(gain > 0, winner, winner_r)
-        share = torch.zeros_like(x).flatten(2)
-        share.scatter_add_(2, chosen.flatten(2), (gain * m.chunk(2)[0]).flatten(2))
-        return beside((share.view_as(x) / (x - r)).nan_to_num(nan=0.0)), None
+        batch, y, winners = ctx.saved_tensors
+        x, r = batch[:1], batch[1:]
+        gain = y[:1] - y[1:]
+        chosen = torch.where(gain > 0, winners[:1], winners[1:])
+        share = torch.zeros_like(r).flatten(2)
+        share.scatter_add_(2, chosen.flatten(2), (gain * m[1:]).flatten(2))
+        return among((share.view_as(r) / (x - r)).nan_to_num(nan=0.0)), None

@@ -63,7 +63,7 @@ def test_agrees_with_ours_on_products() -> None:
 def test_references_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     given = case("relu_3")
     whole = explained(given)
-    monkeypatch.setattr("rationale.bench.exact.AT_ONCE", 4 * FEATURES)
+    monkeypatch.setattr("rationale.bench.exact.AT_ONCE", 2 * FEATURES)
     assert error(explained(given), whole) <= EXACT
 
 

@@ -1,4 +1,4 @@
-"""A network that no peer explains: each is told, and none is left standing as if it did."""
+"""A network that peers explain wrongly: their answers are told apart from the right ones."""
 
 import pytest
 import torch
@@ -27,8 +27,8 @@ def test_the_references_and_their_weights_matter(subject: Subject) -> None:
 def test_shap_adds_up_to_something_else(subject: Subject) -> None:
     compiled = compile_ours(subject, 1)
     sums = due(subject)
-    gaps = {name: _errors(ready(name, subject, compiled, 1), _truth(subject), sums) for name in (OURS, SHAP)}
-    assert gaps[OURS][0] is None, "there are no float64 values"
-    assert gaps[OURS][1] < 1e-4
-    assert gaps[SHAP][1] > 0.1
+    truth = _truth(subject)
+    errors = {name: _errors(ready(name, subject, compiled, 1), truth, sums) for name in (OURS, SHAP)}
+    assert max(errors[OURS]) < 1e-4  # in float32
+    assert min(errors[SHAP]) > 0.1
     assert "LayerNorm" in misses(subject.network)[0]
