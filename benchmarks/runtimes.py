@@ -13,8 +13,8 @@ from functools import partial
 import onnx
 
 from benchmarks.arguments import parser_of, positive
-from rationale.bench.cases import Case
-from rationale.bench.subjects import NETWORKS, make_subject
+from rationale.bench.cases import MODELS, Case
+from rationale.bench.subjects import make_subject
 from rationale.bench.timing import System, alternate
 from rationale.compile import compile_model
 from rationale.graph.runtime.openvino import OpenVinoRunner
@@ -51,10 +51,10 @@ def runs_of(case: Case) -> dict[str, Callable[[], object]]:
 
 def main(given: Sequence[str] | None = None) -> None:
     """Print a line for each network."""
-    parser = parser_of(__doc__, NETWORKS, many=True)
+    parser = parser_of(__doc__, many=True)
     parser.add_argument("--rounds", type=positive, default=9)
     asked = parser.parse_args(given)
-    for model in asked.models or NETWORKS:
+    for model in asked.models or MODELS:
         times = alternate([System(name, run) for name, run in runs_of(case_of(model)).items()], asked.rounds)
         medians = {name: statistics.median(itertools.chain(*rounds)) for name, rounds in times.items()}
         print(f"{model}: {', '.join(f'{name} {1e3 * t:.2f} ms' for name, t in medians.items())}", flush=True)

@@ -8,6 +8,7 @@ import pytest
 from benchmarks import (
     alone,
     console_portfolio,
+    gpu,
     one_shot,
     portfolio,
     profile,
@@ -22,6 +23,7 @@ CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
     "alone": (alone.main, "credit --references 2 --peers shap", "shap "),
     "console_portfolio": (console_portfolio.main, "csv --rows 500 --turns 1", "csv "),
+    "gpu": (gpu.main, "trees --references 2 --seconds 1 --threads 1", "trees 300 × depth 6, K=2"),
     "one_shot": (one_shot.main, f"{CREDIT} --rounds 2 --threads 1", "explain=true: "),
     "portfolio": (portfolio.main, "credit --rows 10 --turns 1 --bare-rows 100", "credit "),
     "shap_sample": (shap_sample.main, "credit --rows 2 --seconds 1", "DeepExplainer"),

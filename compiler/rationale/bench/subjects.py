@@ -26,11 +26,13 @@ from rationale.methods.methods import DeepShap
 from rationale.schema.machine import DEFAULT_BUDGET, Deployment
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
+    "vgg16": partial(vision, "vgg16"),
     "vgg19": partial(vision, "vgg19"),
     "resnet50": partial(vision, "resnet50"),
     "densenet201": partial(vision, "densenet201"),
     "efficientnetb0": partial(vision, "efficientnet_b0"),
     "transformer": Encoder,
+    "bert-base": partial(Encoder, blocks=12, heads=12),
     "credit": lambda inputs: perceptron([inputs, 256, 256, 2]),
     "credit-softmax": lambda inputs: nn.Sequential(*perceptron([inputs, 256, 256, 2]), nn.Softmax(-1)),
 }
