@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from rationale.bench.networks import separated
 
+Function = Callable[[Tensor], Tensor]
 NEAR = 1e-5  # |x − r| below which f' in the middle (error d²/24·f‴) beats the quotient
 AT_ONCE = 1 << 18  # values of the references of one pass
 SMOOTH = (nn.SiLU, nn.Sigmoid, nn.Tanh, nn.GELU)
@@ -74,9 +75,9 @@ class Layers(fx.Interpreter):
         if isinstance(layer, LINEAR):
             return super().call_module(target, args, kwargs)
         if isinstance(layer, nn.ReLU):
-            return apply(Rescale, *args, torch.relu, 0.0)
+            return apply(Rescale, *args, torch.relu, lambda x: (x > 0).to(x), 0.0)
         if isinstance(layer, SMOOTH):
-            return apply(Rescale, *args, layer, NEAR)
+            return smooth(args[0], layer)
         if isinstance(layer, nn.MaxPool2d):
             return apply(CrossMaximum, *args, layer)
         if isinstance(layer, nn.Softmax) and layer.dim is not None:
@@ -102,11 +103,23 @@ class Layers(fx.Interpreter):
         raise NotImplementedError(f"there is no rule for {target}")
 
 
+def smooth(x: Tensor, f: Function) -> Tensor:
+    """Return f(x), whose multiplier is its secant, or its slope where that would be lost in rounding."""
+
+    def slope(at: Tensor) -> Tensor:
+        with torch.enable_grad():
+            at = at.detach().requires_grad_()
+            (found,) = torch.autograd.grad(f(at).sum(), at)
+        return found
+
+    return apply(Rescale, x, f, slope, NEAR)
+
+
 def softmax(z: Tensor, axis: int) -> Tensor:
     """Return p = e^(z − LSE z), each function by its secant."""
-    total = apply(Rescale, z, torch.exp, NEAR).sum(axis, keepdim=True)
-    lse = apply(Rescale, total, torch.log, NEAR)
-    return apply(Rescale, z - lse, torch.exp, NEAR)
+    total = smooth(z, torch.exp).sum(axis, keepdim=True)
+    lse = smooth(total, torch.log)
+    return smooth(z - lse, torch.exp)
 
 
 def layer_norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
@@ -117,7 +130,7 @@ def layer_norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
     axes = tuple(range(-len(layer.normalized_shape), 0))
     d = x - x.mean(axes, keepdim=True)
     variance = apply(Product, d, d).mean(axes, keepdim=True)
-    s = apply(Rescale, variance + layer.eps, torch.rsqrt, NEAR)
+    s = smooth(variance + layer.eps, torch.rsqrt)
     return layer.weight * apply(Product, d, s) + layer.bias
 
 
@@ -139,9 +152,9 @@ class Rescale(torch.autograd.Function):
     """m·(f(x) − f(r))/(x − r), and m·f' in the middle where x and r are at most `near` apart."""
 
     @staticmethod
-    def forward(ctx: Any, batch: Tensor, function: Callable[[Tensor], Tensor], near: float) -> Tensor:
-        ctx.function, ctx.near = function, near
-        y = function(batch)
+    def forward(ctx: Any, batch: Tensor, f: Function, slope: Function, near: float) -> Tensor:
+        ctx.slope, ctx.near = slope, near
+        y = f(batch)
         ctx.save_for_backward(batch, y)
         return y
 
@@ -149,12 +162,9 @@ class Rescale(torch.autograd.Function):
     def backward(ctx: Any, m: Tensor) -> Any:
         batch, y = ctx.saved_tensors
         x, r = batch[:1], batch[1:]
-        with torch.enable_grad():
-            middle = ((x + r) / 2).requires_grad_()
-            (slope,) = torch.autograd.grad(ctx.function(middle).sum(), middle)
         d = x - r
-        secant = torch.where(d.abs() <= ctx.near, slope, (y[:1] - y[1:]) / d)
-        return among(m[1:] * secant), None, None
+        secant = torch.where(d.abs() <= ctx.near, ctx.slope((x + r) / 2), (y[:1] - y[1:]) / d)
+        return among(m[1:] * secant), None, None, None
 
 
 class Product(torch.autograd.Function):
