@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     bake_references_after: int = Field(default=0, ge=0)
     max_unnamed_reference_sets: int = Field(default=32, ge=0)
     max_loaded_explainers: int = Field(default=16, gt=0)
-    max_artefact_bytes: int = Field(default=10 << 30, ge=0)
+    max_artifact_bytes: int = Field(default=10 << 30, ge=0)
     max_compiles: int = Field(default=1, gt=0)
     max_queued_compiles: int = Field(default=16, gt=0)
     compile_timeout_s: float = Field(default=600.0, gt=0)

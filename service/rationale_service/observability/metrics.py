@@ -237,7 +237,7 @@ class Metrics:
                 observe(gap)
 
     def cache(self, name: str) -> CacheMetrics:
-        """Return the counters of a cache, such as answers or artefacts."""
+        """Return the counters of a cache, such as answers or artifacts."""
         hits, misses = (self._cache.labels(name, result) for result in ("hit", "miss"))
         return CacheMetrics(hits.inc, misses.inc)
 

@@ -325,7 +325,7 @@ def test_no_more_than_two_players_interact() -> None:
     np.testing.assert_allclose(one, of.shapley(answers(model, "y"), X4, R4), atol=NEAR)
 
 
-def test_the_seed_is_part_of_the_artefact(tmp_path: Path) -> None:
+def test_the_seed_is_part_of_the_artifact(tmp_path: Path) -> None:
     model = SUBJECTS["probabilities of trees"][0]
     first, again, other = (
         compile_model(model, PermutationShap(REFERENCES, 2, seed=seed), targets="all") for seed in (4, 4, 5)

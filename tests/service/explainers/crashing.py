@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rationale_service.engine.model_cache import ModelCache
-from rationale_service.models.explainers import artifact_store as artefacts
+from rationale_service.models.explainers import artifact_store as artifacts
 from rationale_service.models.explainers import builder as builder
 from rationale_service.models.explainers import records
 from rationale_service.models.explainers.records import Artifact, RecordStore
@@ -20,7 +20,7 @@ def always(*_: Any) -> bool:
     return True
 
 
-def of_artefacts(_: Any, saved: Any = (), *__: Any) -> bool:
+def of_artifacts(_: Any, saved: Any = (), *__: Any) -> bool:
     return any(isinstance(one, Artifact) for one in saved)
 
 
@@ -34,14 +34,14 @@ POINTS: dict[str, tuple[Any, str, str, Callable[..., bool]]] = {
     "recorded": (records, "write", "after", always),
     "compiling": (builder, "compile_entry", "before", always),
     "compiled": (builder, "compile_entry", "after", always),
-    "artefact recorded": (records, "write", "after", of_artefacts),
+    "artifact recorded": (records, "write", "after", of_artifacts),
     "before the rename": (Path, "rename", "before", always),
     "renamed": (Path, "rename", "after", always),
     "loaded": (ModelCache, "load", "after", always),
     "committed": (RecordStore, "save", "after", lambda _, *changed: changed[0].serving == changed[0].digest),
-    "before the old one is deleted": (artefacts.ArtifactStore, "remove", "before", always),
-    "half of the old one is deleted": (artefacts, "_delete", "before", of_folders),
-    "the old one is deleted": (artefacts.ArtifactStore, "remove", "after", always),
+    "before the old one is deleted": (artifacts.ArtifactStore, "remove", "before", always),
+    "half of the old one is deleted": (artifacts, "_delete", "before", of_folders),
+    "the old one is deleted": (artifacts.ArtifactStore, "remove", "after", always),
 }
 
 

@@ -184,7 +184,7 @@ async def test_what_requests_have_made_is_bounded(folder: Path, sets: Sets) -> N
         named = await made_ready(client, f"{PATH}/named", DEEPSHAP)
         first = await explainers_of(client).made("score", specs[0], digest)
         size = sum(p.stat().st_size for p in first.model_path.parent.parent.rglob("*") if p.is_file())
-    async with administered(folder, sets, grace_s=0.2, max_artefact_bytes=2 * size + 500) as client:
+    async with administered(folder, sets, grace_s=0.2, max_artifact_bytes=2 * size + 500) as client:
         second = await explainers_of(client).made("score", specs[1], digest)
         assert (await explainers_of(client).made("score", specs[0], digest)).name == first.name
         third = await explainers_of(client).made("score", specs[2], digest)

@@ -160,7 +160,7 @@ async def test_a_content_with_two_names_stays_until_both_are_gone(client: httpx.
     assert (await client.delete(f"{SETS}/two")).status_code == 409
 
 
-async def test_the_artefact_of_a_deleted_explainer_goes_too(client: httpx.AsyncClient, folder: Path) -> None:
+async def test_the_artifact_of_a_deleted_explainer_goes_too(client: httpx.AsyncClient, folder: Path) -> None:
     await put(client, "typical", R)
     spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
     await made_ready(client, f"{EXPLAINERS}/own", spec)

@@ -79,10 +79,10 @@ async def test_ready_is_said_by_who_answers_by_it(
     """A process that is still reading the entry does not say that the explainer is ready."""
     reading, may_end = threading.Event(), threading.Event()
 
-    def slow(store: ArtifactStore, artefact: Artifact) -> Entry:
+    def slow(store: ArtifactStore, artifact: Artifact) -> Entry:
         reading.set()
         assert may_end.wait(SECONDS)
-        return read(store, artefact)
+        return read(store, artifact)
 
     async with administered(folder, sets) as one, administered(folder, sets) as two:
         await both(one, two)

@@ -86,46 +86,46 @@ class ArtifactStore:
                 self.discard(aside)
             sync(self.repository)
 
-    def fetch(self, artefact: Artifact) -> bool:
+    def fetch(self, artifact: Artifact) -> bool:
         """Have an entry that another machine made in the repository; return False where there is none.
 
         Raises:
             StateUnavailableError: it cannot be read, is not what was recorded, or cannot be written.
         """
-        if self.blobs is None or self.served(artefact.entry):
-            return self.served(artefact.entry)
+        if self.blobs is None or self.served(artifact.entry):
+            return self.served(artifact.entry)
         folder = self.staging()
         try:
             file = folder / "entry.tar"
-            if not self.blobs.get(_blob(artefact.digest), file):
+            if not self.blobs.get(_blob(artifact.digest), file):
                 return False
-            if _sha256(file) != artefact.sha256:
+            if _sha256(file) != artifact.sha256:
                 raise StateUnavailableError(
-                    f"the artifact of {artefact.entry} is not the file that was recorded: delete the "
+                    f"the artifact of {artifact.entry} is not the file that was recorded: delete the "
                     "explainer and PUT it again"
                 )
             with reported("the entry"):
                 _unpack(file, folder)
-            self.publish(folder / artefact.entry)
+            self.publish(folder / artifact.entry)
         finally:
             self.discard(folder)
         return True
 
-    def read(self, artefact: Artifact) -> Entry:
+    def read(self, artifact: Artifact) -> Entry:
         """Return the entry, fetched where it is missing. Raises as `fetch`, and RepositoryError."""
-        self.fetch(artefact)
-        return read_entry(self.repository / artefact.entry)
+        self.fetch(artifact)
+        return read_entry(self.repository / artifact.entry)
 
-    def remove(self, artefact: Artifact) -> None:
+    def remove(self, artifact: Artifact) -> None:
         """Delete an entry, with the references in it, for all."""
         if self.blobs is not None:
-            self.blobs.remove(_blob(artefact.digest))
-        self.remove_here(artefact.entry)
+            self.blobs.remove(_blob(artifact.digest))
+        self.remove_here(artifact.entry)
 
-    def forget(self, artefact: Artifact) -> None:
+    def forget(self, artifact: Artifact) -> None:
         """Delete this machine's copy of an entry that another one has removed."""
         if self.blobs is not None:
-            self.remove_here(artefact.entry)
+            self.remove_here(artifact.entry)
 
     def remove_here(self, entry: str) -> None:
         """Delete an entry of the repository. It is renamed first: nobody reads a part of it."""
@@ -138,19 +138,19 @@ class ArtifactStore:
                 return
             _delete(aside)
 
-    def sweep(self, artefacts: Collection[Artifact]) -> None:
+    def sweep(self, artifacts: Collection[Artifact]) -> None:
         """Delete what was half made or half deleted when an earlier gateway ended."""
         self.state.sweep()
         leases = self.state.leases()
-        busy = {f"{_ON_THE_WAY}{one.entry}" for one in artefacts if lease_of(one.digest) in leases}
+        busy = {f"{_ON_THE_WAY}{one.entry}" for one in artifacts if lease_of(one.digest) in leases}
         with reported("the entry"):
             for path in self.repository.glob(f"{_ON_THE_WAY}*"):
                 if path.name not in busy:
                     _delete(path)
         if self.blobs is not None:
-            self._sweep_copies({one.entry for one in artefacts})
+            self._sweep_copies({one.entry for one in artifacts})
             if not self.state.behind(sys.maxsize):  # nobody else makes one
-                known = {_blob(one.digest) for one in artefacts}
+                known = {_blob(one.digest) for one in artifacts}
                 for name in self.blobs.names(_BLOBS):
                     if f"{_BLOBS}/{name}" not in known:
                         self.blobs.remove(f"{_BLOBS}/{name}")

@@ -1,4 +1,4 @@
-"""Makes artefacts: never one twice, and no more at once than the machine is to bear."""
+"""Makes artifacts: never one twice, and no more at once than the machine is to bear."""
 
 import asyncio
 import contextlib
@@ -169,7 +169,7 @@ class ReferenceFiles(Protocol):
 
 
 class Builder:
-    """Sees to it that an artefact lies in the repository. Nothing served changes by that."""
+    """Sees to it that an artifact lies in the repository. Nothing served changes by that."""
 
     def __init__(
         self, artifacts: ArtifactStore, settings: Settings, references: ReferenceFiles, metrics: Metrics
@@ -180,19 +180,19 @@ class Builder:
         self._custom_ops = settings.allow_custom_ops
         self._references = references
         self._metrics = metrics
-        self._cache = metrics.cache("artefacts")
+        self._cache = metrics.cache("artifacts")
         self._slots = asyncio.Semaphore(settings.max_compiles)
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def turn(self, digest: str) -> asyncio.Lock:
-        """Return the lock of whoever makes or deletes the artefact."""
+        """Return the lock of whoever makes or deletes the artifact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
     async def supply(self, record: Record, model: Model, known: Artifact | None, report: Report) -> Artifact:
-        """Return the artefact of `record`, in the repository: found there, or compiled. Hold its turn.
+        """Return the artifact of `record`, in the repository: found there, or compiled. Hold its turn.
 
         Args:
-            known: the artefact, where it is recorded.
+            known: the artifact, where it is recorded.
             report: hears at which stage this is.
 
         Raises:

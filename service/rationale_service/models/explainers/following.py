@@ -97,7 +97,7 @@ class Following:
 
         Args:
             begin: makes what nobody is at.
-            retire: deletes the artefact of a digest, when nobody uses it any more.
+            retire: deletes the artifact of a digest, when nobody uses it any more.
         """
         self.followed: Callable[[Known], Awaitable[None]] = nothing
         self.elsewhere: Mapping[str, Lease] = {}
@@ -176,8 +176,8 @@ class Following:
 
     async def _adopt(self, known: Known) -> None:
         """Go by what other processes have written; what is being made here goes on while it is wanted."""
-        made = self._store.artefacts
-        self._store.artefacts = {one.digest: one for one in known.artefacts}
+        made = self._store.artifacts
+        self._store.artifacts = {one.digest: one for one in known.artifacts}
         await self.open_entries(known.records)  # before anybody here hears that they are ready
         before, now = self._store.records, {one.key: self._merged(one) for one in known.records}
         self._store.records = now
@@ -191,7 +191,7 @@ class Following:
                 self._tasks.cancel(key)
             if one.serving is not None and (same is None or same.serving != one.serving):
                 self._retire(one.serving)
-        for digest in made.keys() - self._store.artefacts.keys():
+        for digest in made.keys() - self._store.artifacts.keys():
             self._tasks.spawn(self._let_go(made[digest]))
         self._news = known
 
@@ -210,27 +210,27 @@ class Following:
         model than it has.
         """
         for one in list(records):
-            artefact = self._store.artefacts.get(one.serving or "")
-            if artefact is None or artefact.digest in self._store.entries:
+            artifact = self._store.artifacts.get(one.serving or "")
+            if artifact is None or artifact.digest in self._store.entries:
                 continue
             if await asyncio.to_thread(self._store.models.digest, one.model) not in (
                 None,
-                artefact.model_digest,
+                artifact.model_digest,
             ):
-                log.warning("%s explains another version of %s than is here", artefact.entry, one.model)
+                log.warning("%s explains another version of %s than is here", artifact.entry, one.model)
                 continue
             try:
-                entry = await asyncio.to_thread(self._artifacts.read, artefact)
+                entry = await asyncio.to_thread(self._artifacts.read, artifact)
             except RationaleError as error:
-                log.error("explainer %s is not taken up: %s", artefact.entry, error)
+                log.error("explainer %s is not taken up: %s", artifact.entry, error)
                 continue
-            self._store.entries[artefact.digest] = entry
+            self._store.entries[artifact.digest] = entry
             self._plane.model_cache.admit(entry)
 
-    async def _let_go(self, artefact: Artifact) -> None:
+    async def _let_go(self, artifact: Artifact) -> None:
         """Free what another process has deleted, when those who use it are answered."""
-        entry = self._store.entries.pop(artefact.digest, None)
+        entry = self._store.entries.pop(artifact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
         with contextlib.suppress(ServiceError):  # it is swept at the next start
-            await to_its_end(asyncio.to_thread(self._artifacts.forget, artefact))
+            await to_its_end(asyncio.to_thread(self._artifacts.forget, artifact))

@@ -1,4 +1,4 @@
-"""What is known of explainers and artefacts, as the state keeps it."""
+"""What is known of explainers and artifacts, as the state keeps it."""
 
 import asyncio
 import contextlib
@@ -39,9 +39,9 @@ class Record:
     Attributes:
         generation: counts what was asked under this name; the latest wins.
         spec: what was asked for last, as JSON.
-        digest: names the artefact that comes of it.
+        digest: names the artifact that comes of it.
         references: digest of the reference set, None without one.
-        serving: digest of the artefact that answers now; another one's while `digest` is being made.
+        serving: digest of the artifact that answers now; another one's while `digest` is being made.
         is_default: whether `serving` answers requests that name no explainer; `wants_default`: will it?
         timings: seconds spent in each stage.
         attempts: how often a gateway ended while it was at this.
@@ -102,11 +102,11 @@ class Split:
 
 
 def lease_of(digest: str) -> str:
-    """Return the name of the lease of whoever makes or deletes an artefact."""
-    return f"artefact/{digest}"
+    """Return the name of the lease of whoever makes or deletes an artifact."""
+    return f"artefact/{digest}"  # as other replicas spell it
 
 
-EXPLAINER, ARTEFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records
+EXPLAINER, ARTIFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records, as states hold them
 
 
 Written = Record | Artifact | Split
@@ -122,7 +122,7 @@ class Known:
 
     revision: int
     records: Sequence[Record]
-    artefacts: Sequence[Artifact]
+    artifacts: Sequence[Artifact]
     splits: Sequence[Split]
     others: Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -131,8 +131,8 @@ def read(state: State) -> Known:
     """Read all that is recorded. Blocks. Raises StateUnavailableError."""
     revision, rows = state.snapshot()
     explainers = [Record(**{**row, "stage": Stage(row["stage"])}) for row in rows.get(EXPLAINER, ())]
-    artefacts = [Artifact(**row) for row in rows.get(ARTEFACT, ())]
-    return Known(revision, explainers, artefacts, [Split(**row) for row in rows.get(SPLIT, ())], rows)
+    artifacts = [Artifact(**row) for row in rows.get(ARTIFACT, ())]
+    return Known(revision, explainers, artifacts, [Split(**row) for row in rows.get(SPLIT, ())], rows)
 
 
 def write(
@@ -153,7 +153,7 @@ def write(
 def _place(one: Written) -> tuple[str, str]:
     if isinstance(one, Split):
         return SPLIT, one.model
-    return (EXPLAINER, "/".join(one.key)) if isinstance(one, Record) else (ARTEFACT, one.digest)
+    return (EXPLAINER, "/".join(one.key)) if isinstance(one, Record) else (ARTIFACT, one.digest)
 
 
 class StageClock:
@@ -183,7 +183,7 @@ class RecordStore:
 
     Attributes:
         records: by model and name.
-        artefacts: by digest.
+        artifacts: by digest.
         splits: by model.
         entries: by digest, those that are loaded or may be.
         revision: of the state that they are of.
@@ -194,12 +194,12 @@ class RecordStore:
         state: State,
         base: ModelRegistry,
         records: Iterable[Record] = (),
-        artefacts: Iterable[Artifact] = (),
+        artifacts: Iterable[Artifact] = (),
         splits: Iterable[Split] = (),
         revision: int = 0,
     ) -> None:
         self.records = {one.key: one for one in records}
-        self.artefacts = {one.digest: one for one in artefacts}
+        self.artifacts = {one.digest: one for one in artifacts}
         self.splits = {one.model: one for one in splits}
         self.entries: dict[str, Entry] = {}
         self.revision = revision
@@ -212,7 +212,7 @@ class RecordStore:
         self.base, self.models = base, Models(base)
 
     async def digest(self, model: str, spec: ExplainerSpec, references: str | None) -> str:
-        """Return the digest of the artefact. Raises as `Models.get`."""
+        """Return the digest of the artifact. Raises as `Models.get`."""
         return spec.digest((await self.models.get(model)).digest, references)
 
     async def exclusively(
@@ -255,12 +255,12 @@ class RecordStore:
         self.revision = revision
         for one in removed:
             if isinstance(one, Artifact):
-                self.artefacts.pop(one.digest, None)
+                self.artifacts.pop(one.digest, None)
             elif isinstance(one, Split):
                 self.splits.pop(one.model, None)
             else:
                 self.records.pop(one.key, None)
-        self.artefacts.update({one.digest: one for one in saved if isinstance(one, Artifact)})
+        self.artifacts.update({one.digest: one for one in saved if isinstance(one, Artifact)})
         self.splits.update({one.model: one for one in saved if isinstance(one, Split)})
 
     def current(self, record: Record) -> Record | None:
@@ -269,7 +269,7 @@ class RecordStore:
         return now if now is not None and now.generation == record.generation else None
 
     def in_use(self, digest: str) -> bool:
-        """Return whether an explainer answers by the artefact, or is about to."""
+        """Return whether an explainer answers by the artifact, or is about to."""
         return any(
             digest == one.serving or (digest == one.digest and not one.settled)
             for one in self.records.values()
@@ -281,11 +281,11 @@ class RecordStore:
     def owned(self) -> set[str]:
         """Return the repository's folders that have an explainer's entry, or will."""
         coming = {entry_name(one.model, one.digest) for one in self.records.values()}
-        return coming | {one.entry for one in self.artefacts.values()}
+        return coming | {one.entry for one in self.artifacts.values()}
 
     def using(self, references: str) -> list[Record]:
         """Return explainers that are, or are to be, made of a reference set."""
-        made = {one.digest for one in self.artefacts.values() if one.references == references}
+        made = {one.digest for one in self.artifacts.values() if one.references == references}
         return [one for one in self.records.values() if one.references == references or one.serving in made]
 
     def surplus(self, most_bytes: int) -> list[Record]:
@@ -297,8 +297,8 @@ class RecordStore:
         return [one for one in reversed(gone) if one is not hidden[0]]
 
     def size_of(self, record: Record) -> int:
-        """Return the bytes of the artefact by which an explainer answers."""
-        made = self.artefacts.get(record.serving or "")
+        """Return the bytes of the artifact by which an explainer answers."""
+        made = self.artifacts.get(record.serving or "")
         return 0 if made is None else made.size
 
     def lacks_default(self, key: Key) -> bool:

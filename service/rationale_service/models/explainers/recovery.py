@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
     """Return what is remembered, of the models as they are today.
 
-    An artefact that is gone or cannot be read is made again where it served, and so is what explains a model
+    An artifact that is gone or cannot be read is made again where it served, and so is what explains a model
     that is another one now. Nothing is made where there is no state.
 
     A database that does not answer is followed when it does: until then the models of the repository answer.
@@ -43,20 +43,20 @@ def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore
     state = artifacts.state
     while True:
         known = records.read(state)
-        artifacts.sweep(known.artefacts)
+        artifacts.sweep(known.artifacts)
         leases = state.leases()
         entries = {
-            one.digest: registry.entries.get(one.entry) or _fetched(artifacts, one) for one in known.artefacts
+            one.digest: registry.entries.get(one.entry) or _fetched(artifacts, one) for one in known.artifacts
         }
         gone = [
             one
-            for one in known.artefacts
+            for one in known.artifacts
             if entries[one.digest] is None and lease_of(one.digest) not in leases
         ]
         for one in gone:
             artifacts.remove(one)
-        kept = {one.digest: one for one in known.artefacts if one not in gone}
-        base = registry.without({one.entry for one in known.artefacts})
+        kept = {one.digest: one for one in known.artifacts if one not in gone}
+        base = registry.without({one.entry for one in known.artifacts})
         digests = digests_of({one.model for one in known.records}, base)
         today = [of_today(_mended(one, kept), kept, digests.get(one.model)) for one in known.records]
         changed = [new for new, old in zip(today, known.records, strict=True) if new != old]
@@ -70,14 +70,14 @@ def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore
             return store
 
 
-def _fetched(artifacts: ArtifactStore, artefact: Artifact) -> Entry | None:
+def _fetched(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
     """Return the entry as another machine made it; None where there is none that can be read."""
     try:
         if artifacts.blobs is not None:
-            artifacts.remove_here(artefact.entry)  # a copy that could not be read
-        return read_entry(artifacts.repository / artefact.entry) if artifacts.fetch(artefact) else None
+            artifacts.remove_here(artifact.entry)  # a copy that could not be read
+        return read_entry(artifacts.repository / artifact.entry) if artifacts.fetch(artifact) else None
     except RationaleError as error:
-        log.error("explainer %s cannot be read: %s", artefact.entry, error)
+        log.error("explainer %s cannot be read: %s", artifact.entry, error)
         return None
 
 
@@ -87,18 +87,18 @@ def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]
     return {name: file_digest(entry.model_path.parent) for name, entry in known.items()}
 
 
-def _mended(record: Record, artefacts: Mapping[str, Artifact]) -> Record:
-    """Return a record whose artefact is there; what is gone is made again."""
-    if record.serving not in artefacts:
+def _mended(record: Record, artifacts: Mapping[str, Artifact]) -> Record:
+    """Return a record whose artifact is there; what is gone is made again."""
+    if record.serving not in artifacts:
         record = replace(record, serving=None, is_default=False)
     if record.stage is Stage.READY and record.serving is None:
         return replace(record, stage=Stage.QUEUED, attempts=0)
     return record
 
 
-def of_today(record: Record, artefacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
+def of_today(record: Record, artifacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
     """Return a record that goes with the model as it is now."""
-    served = artefacts.get(record.serving or "")
+    served = artifacts.get(record.serving or "")
     if served is not None and served.model_digest != model_digest:
         record = replace(record, serving=None, is_default=False, stage=Stage.QUEUED, attempts=0)
     if record.settled:

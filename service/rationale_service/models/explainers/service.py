@@ -82,7 +82,7 @@ class Explainers:
         self._builder = Builder(artifacts, settings, references, plane.metrics)
         self._references = references
         self._max_unsettled = settings.max_compiles + settings.max_queued_compiles
-        self._max_hidden_bytes = settings.max_artefact_bytes
+        self._max_hidden_bytes = settings.max_artifact_bytes
         self._state = artifacts.state
         self.store = recover(artifacts, plane.repository)
         self._progress: dict[Key, Progress] = {}
@@ -104,10 +104,10 @@ class Explainers:
         await self._tasks.stop()
 
     async def _clear(self) -> None:
-        """Delete artefacts that nobody uses: at once where no other process is there to use them."""
+        """Delete artifacts that nobody uses: at once where no other process is there to use them."""
         with contextlib.suppress(ServiceError):
             others = await asyncio.to_thread(self._state.behind, sys.maxsize)
-            for digest in self.store.artefacts:
+            for digest in self.store.artifacts:
                 self._retire(digest, after_s=None if others else 0)
 
     # --- the repository -----------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Explainers:
         renewed = {}
         for one in [one for one in self.store.records.values() if one.model in changed]:
             again = replace(one, stage=Stage.QUEUED) if one.stage is Stage.FAILED else one
-            new = of_today(again, self.store.artefacts, digests.get(one.model))
+            new = of_today(again, self.store.artifacts, digests.get(one.model))
             if new != one:
                 renewed[one.key] = replace(new, generation=one.generation + 1)
         before = [self.store.records[key] for key in renewed]
@@ -286,7 +286,7 @@ class Explainers:
         await self.following.published()
 
     async def delete(self, model: str, name: str) -> None:
-        """Answer no more by it; its artefact goes. Raises as `get`, and StateUnavailableError."""
+        """Answer no more by it; its artifact goes. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
         await self.following.exclusively(partial(self._drop, [gone]))
         await self.following.published()
@@ -297,7 +297,7 @@ class Explainers:
         return ["/".join(one.key) for one in self.store.using(references)]
 
     async def forget(self, references: str) -> None:
-        """Delete every explainer and artefact that holds a reference set.
+        """Delete every explainer and artifact that holds a reference set.
 
         Requests that run finish. When this returns, no entry on the disk holds its rows, nor the backend.
         """
@@ -309,7 +309,7 @@ class Explainers:
         if making:
             await asyncio.wait(making)
         await self.following.published()
-        for one in [one for one in store.artefacts.values() if one.references == references]:
+        for one in [one for one in store.artifacts.values() if one.references == references]:
             async with self._builder.turn(one.digest):
                 await self._delete(one)
         await self.following.published()
@@ -377,11 +377,11 @@ class Explainers:
                     if left_by:
                         record = await self.following.exclusively(partial(self._count_attempt, record))
                     model = await self.store.models.get(record.model)
-                    known = self.store.artefacts.get(record.digest)
-                    artefact = await self._builder.supply(record, model, known, report)
-                    self.store.artefacts[record.digest] = artefact
+                    known = self.store.artifacts.get(record.digest)
+                    artifact = await self._builder.supply(record, model, known, report)
+                    self.store.artifacts[record.digest] = artifact
                     report(Stage.LOADING, None)
-                    await self._load(artefact)
+                    await self._load(artifact)
                     ready = replace(record, stage=Stage.READY, timings=clock.ended(), attempts=0)
                     await self._settle(ready, serving=record.digest)
                 finally:
@@ -426,24 +426,24 @@ class Explainers:
             )
         return await self.store.save(replace(now, attempts=now.attempts + 1))
 
-    async def _load(self, artefact: Artifact) -> None:
+    async def _load(self, artifact: Artifact) -> None:
         """Load its entry, warm when this returns. Raises RepositoryError, NotReadyError."""
-        if artefact.digest in self.store.entries:
+        if artifact.digest in self.store.entries:
             return
-        entry = await asyncio.to_thread(read_entry, self._artifacts.repository / artefact.entry)
+        entry = await asyncio.to_thread(read_entry, self._artifacts.repository / artifact.entry)
         try:
             await self._plane.model_cache.load(entry)
         except BaseException:
             if not self._tasks.stopping:  # the backend is about to stop, loading or not
                 await to_its_end(self._plane.model_cache.drop(entry))
             raise
-        self.store.entries[artefact.digest] = entry
+        self.store.entries[artifact.digest] = entry
 
     async def _settle(self, record: Record, serving: str | None = None) -> Record:
         """Switch to who serves, and who does by default; its status says so when other processes have too.
 
         Args:
-            serving: digest of the artefact to switch to; None for the one that serves.
+            serving: digest of the artifact to switch to; None for the one that serves.
         """
 
         async def note() -> Record | None:
@@ -518,7 +518,7 @@ class Explainers:
         self._retire(record.serving)
 
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
-        """Delete an artefact that nobody uses, when those who looked it up before have been answered."""
+        """Delete an artifact that nobody uses, when those who looked it up before have been answered."""
         if digest is not None and not self._tasks.stopping:
             self._tasks.spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
 
@@ -527,30 +527,30 @@ class Explainers:
         try:
             async with self._builder.turn(digest):
                 await self.following.exclusively(nothing)
-                if self.store.in_use(digest) or digest not in self.store.artefacts:
+                if self.store.in_use(digest) or digest not in self.store.artifacts:
                     return
                 if await to_its_end(asyncio.to_thread(self._state.take, lease_of(digest))) is None:
                     return  # another process makes it anew, or deletes it
                 try:
                     await self.following.exclusively(nothing)
-                    if not self.store.in_use(digest) and digest in self.store.artefacts:
-                        await self._delete(self.store.artefacts[digest])
+                    if not self.store.in_use(digest) and digest in self.store.artifacts:
+                        await self._delete(self.store.artifacts[digest])
                 finally:
                     await to_its_end(asyncio.to_thread(self._state.release, lease_of(digest)))
         except ServiceError as error:
             log.error("what is not used any more stays where it is: %s", error)
 
-    async def _delete(self, artefact: Artifact) -> None:
+    async def _delete(self, artifact: Artifact) -> None:
         """Take it off the backend, when those who use it are answered, and off the disk. Hold its turn."""
-        entry = self.store.entries.pop(artefact.digest, None)
+        entry = self.store.entries.pop(artifact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
         else:  # an earlier gateway may have left it loaded in a server
             with contextlib.suppress(RationaleError):
-                folder = self._artifacts.repository / artefact.entry
+                folder = self._artifacts.repository / artifact.entry
                 await self._plane.backend.unload(await asyncio.to_thread(read_entry, folder))
-        await to_its_end(asyncio.to_thread(self._artifacts.remove, artefact))
-        await self.following.exclusively(partial(self.store.write, removed=[artefact]))
+        await to_its_end(asyncio.to_thread(self._artifacts.remove, artifact))
+        await self.following.exclusively(partial(self.store.write, removed=[artifact]))
 
     # --- what is so ---------------------------------------------------------------------------------------
 

@@ -32,7 +32,7 @@ class Serving(BaseModel):
     """The entry that answers now."""
 
     entry: str = Field(description="its name in the repository; also a model of its own under /v2/models")
-    digest: str = Field(description="of model, references, options and compiler: what names the artefact")
+    digest: str = Field(description="of model, references, options and compiler: what names the artifact")
     method: str
     digests: dict[str, str | None] = Field(description="as its answers and its manifest carry them")
     loaded: bool = Field(description="whether a request would find it loaded")
