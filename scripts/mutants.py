@@ -27,6 +27,7 @@ TESTS = {
         "tests/service/cli/test_audit.py",
     ),
     "service/rationale_service/engine": ("tests/service/inference", "tests/service/api"),
+    "service/rationale_service/engine/backends": ("tests/service",),
     "service/rationale_service/engine/scheduling": ("tests/service/scheduling",),
     "service/rationale_service/security": ("tests/service/security", "tests/service/cli/test_keys.py"),
 }
