@@ -10,8 +10,9 @@ of its own. The systems answer in turn, N = 1, and ratios are medians over the r
 
     probe rows  the largest difference of the entry's answers from the expected ones, over the largest
     ours        milliseconds of a prediction with its explanation
-    / forward   ours over the plain model's pass of 1 + K rows on the same provider
-    walk /      DeepSHAP written in PyTorch (autograd functions, not compiled), over ours
+    / forward   ours over the plain model's pass of 1 + K rows on the same provider; ONNX Runtime has kernels
+                of trees for the CPU alone
+    walk /      the same rules written in PyTorch over ours: eager autograd functions, 1 + K rows both ways
     captum /    captum.attr.DeepLiftShap over ours
     SHAP /      shap.DeepExplainer over ours; of trees shap.TreeExplainer, on the CPU
 
@@ -376,7 +377,7 @@ def measured(cases: Sequence[Case], device: str, threads: int, seconds: float) -
         try:
             yield in_a_process(measure, case, device, threads, left / (len(cases) - done))
         except ProcessDiedError as error:
-            yield Line(case, left_out={OURS: f"failed: {error}"})
+            yield Line(case, left_out={OURS: f"failed: {str(error)[:REASON]}"})
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -408,10 +409,10 @@ def main(given: Sequence[str] | None = None) -> None:
         for line in measured(list(dict.fromkeys(cases)), device, asked.threads, asked.seconds):
             lines.append(line)
             print(row_of(line), flush=True)
-        for line in lines:
-            print(*reasons(line), sep="\n", end="\n" if reasons(line) else "")
-        if asked.json:
-            asked.json.write_text(json.dumps(contents(lines, device, asked.seconds), indent=1))
+            if asked.json:  # what is measured is kept if a later line ends the run
+                asked.json.write_text(json.dumps(contents(lines, device, asked.seconds), indent=1))
+        for reason in (reason for line in lines for reason in reasons(line)):
+            print(reason)
 
 
 def _provider(device: str) -> Provider:
