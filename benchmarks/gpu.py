@@ -63,8 +63,8 @@ CASES = (
     Case(TREES, (trees.FEATURES,), 100),
     Case("efficientnetb0", (3, 224, 224), 0),
     Case("resnet50", (3, 224, 224), 0),
-    Case("bert-base", (128, 768), 0),
     Case("vgg16", (3, 224, 224), 0),
+    Case("bert-base", (128, 768), 0),
 )
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 TREE_ROWS = 256  # in turn: one row again and again would be answered from caches
@@ -340,7 +340,7 @@ def reasons(line: Line) -> list[str]:
     return [
         *(f"{line.label}: {name} {why}" for name, why in line.left_out.items()),
         *(
-            f"{line.label}: * {name} differs from ours by {off:.0%} of the largest attribution"
+            f"{line.label}: * {name} differs from ours by {off:.2g} times the largest attribution"
             f"{known if name in EXPLAINERS else ''}"
             for name, off in differ.items()
         ),

@@ -58,7 +58,7 @@ def test_values_that_differ_have_a_star() -> None:
     line = gpu.Line(CREDIT, 0.0, times, differences={gpu.WALK: 1e-6, CAPTUM: 0.25}, notes=("loses a share",))
     assert gpu.row_of(line).split()[-4:] == ["1.00", "1.00*", "1.00", "2"]
     (reason,) = gpu.reasons(line)
-    assert reason.endswith("captum differs from ours by 25% of the largest attribution; it loses a share")
+    assert reason.endswith("captum differs from ours by 0.25 times the largest attribution; it loses a share")
 
 
 def test_cases_that_find_no_time_or_fail(monkeypatch: pytest.MonkeyPatch) -> None:
