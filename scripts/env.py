@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 LEAST_PYTHON = (3, 11)
-EXTRAS = {"demo": None, "test": "test"}
+EXTRAS = {"demo": "serve", "test": "test"}
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = 1  # raise it when this script makes an environment differently
 STAMP = "rationale-inputs.sha256"
@@ -102,7 +102,7 @@ def check_python() -> None:
         )
 
 
-def inputs_digest(root: Path, extra: str | None) -> str:
+def inputs_digest(root: Path, extra: str) -> str:
     """SHA-256 of all that decides what is in the environment."""
     import tomllib
 
@@ -119,10 +119,8 @@ def inputs_digest(root: Path, extra: str | None) -> str:
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
-def requirements(project: dict[str, Any], extra: str | None) -> list[str]:
-    """The requirements of an extra; `rationale[bench,docker]` among them stands for those of these extras."""
-    if extra is None:
-        return []
+def requirements(project: dict[str, Any], extra: str) -> list[str]:
+    """The requirements of an extra; `NAME[bench,docker]` among them stands for those of these extras."""
     found: list[str] = []
     for requirement in project["optional-dependencies"][extra]:
         nested = re.fullmatch(rf"{project['name']}\[([\w, -]+)\]", requirement)
@@ -162,8 +160,7 @@ def build(folder: Path, root: Path, name: str) -> None:
         shutil.rmtree(folder)
     log = folder.with_suffix(".log")
     log.unlink(missing_ok=True)
-    extra = EXTRAS[name]
-    target = f"{root}[{extra}]" if extra else str(root)
+    target = f"{root}[{EXTRAS[name]}]"
     say(name, f"making .venv/{name} with Python {platform.python_version()}")
     run([sys.executable, "-m", "venv", str(folder)], name, log, started)
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]

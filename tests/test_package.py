@@ -1,18 +1,20 @@
 """`import rationale`: the public names, and nothing else."""
 
 import importlib
-import importlib.metadata
 import rlcompleter
+import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 import rationale
 from rationale import errors
+from rationale.distribution import NAME, install, version
 from rationale.methods.propagation.lrp.rules import RULES
 from rationale_service.cli.main import app
 
@@ -82,4 +84,11 @@ def test_the_gateway_starts_without_what_only_the_compiler_needs() -> None:
 
 def test_the_version_is_that_of_the_package() -> None:
     done = CliRunner().invoke(app, ["--version"])
-    assert (done.exit_code, done.stdout) == (0, f"rationale {importlib.metadata.version('rationale')}\n")
+    assert (done.exit_code, done.stdout) == (0, f"rationale {version()}\n")
+
+
+def test_a_message_names_the_packages_of_an_extra_as_pyproject_declares_them() -> None:
+    for extra, texts in PYPROJECT["project"]["optional-dependencies"].items():
+        named = [Requirement(word) for word in shlex.split(install(extra).removeprefix("pip install "))]
+        declared = [Requirement(text.partition(";")[0]) for text in texts]
+        assert {one for one in declared if one.name != NAME} <= set(named), extra

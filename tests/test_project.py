@@ -57,6 +57,9 @@ FOREIGN = re.compile(
     )
 )
 
+# The index has another project of the name `rationale`.
+STRANGER = re.compile(r"pip3? install\b[^\n`]*?['\"\s]rationale(?![\w/-])")
+
 
 @pytest.fixture(scope="module")
 def env() -> ModuleType:
@@ -162,7 +165,23 @@ def test_what_counts_as_foreign(text, found):
     assert bool(FOREIGN.search(text)) == found
 
 
-def test_no_file_names_a_machine_or_an_index():
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("pip install 'rationale[sklearn]'", True),
+        ("`pip install rationale torch`", True),
+        ("pip install --upgrade torch rationale", True),
+        ("pip install '.[sklearn]'", False),
+        ("pip install rationale-onnx", False),
+        ("`pip install .`, then `rationale serve`", False),
+    ],
+)
+def test_what_installs_another_project(text, found):
+    assert bool(STRANGER.search(text)) == found
+
+
+@pytest.mark.parametrize("pattern", [FOREIGN, STRANGER], ids=["a machine or an index", "another project"])
+def test_no_file_names(pattern):
     found = []
     for path in tracked_files():
         try:
@@ -171,7 +190,7 @@ def test_no_file_names_a_machine_or_an_index():
             continue
         lines = enumerate(text.splitlines(), start=1)
         found += [
-            f"{path.relative_to(ROOT)}:{n}: {line.strip()}" for n, line in lines if FOREIGN.search(line)
+            f"{path.relative_to(ROOT)}:{n}: {line.strip()}" for n, line in lines if pattern.search(line)
         ]
     assert [line for line in found if not line.startswith("tests/test_project.py")] == []
 
@@ -194,12 +213,8 @@ def test_pins_are_ranges():
 
 
 def test_the_demo_needs_no_torch(env):
-    assert not {Requirement(text).name for text in PROJECT["dependencies"]} & {
-        "torch",
-        "shap",
-        "scikit-learn",
-    }
-    assert env.requirements(PROJECT, None) == []
+    demo = [*PROJECT["dependencies"], *env.requirements(PROJECT, env.EXTRAS["demo"])]
+    assert not {Requirement(text).name for text in demo} & {"torch", "shap", "scikit-learn"}
 
 
 def test_torch_is_the_version_that_is_pinned():
@@ -223,20 +238,20 @@ def copy_project(folder: Path, **changes: str) -> Path:
 def test_requirements_of_an_extra_are_expanded(env):
     names = {Requirement(text).name for text in env.requirements(PROJECT, "test")}
     assert {"pytest", "torch", "shap", "docker", "pyarrow"} <= names
-    assert "rationale" not in names
+    assert PROJECT["name"] not in names
 
 
 def test_the_digest_follows_the_inputs(env, tmp_path):
     """One of an extra changes that extra's environment alone; words change none."""
     folder = copy_project(tmp_path / "a")
-    before = {extra: env.inputs_digest(folder, extra) for extra in (None, "test")}
+    before = {extra: env.inputs_digest(folder, extra) for extra in ("serve", "test")}
     copy_project(folder, **{"Why did the model": "Wherefore did the model"})
-    assert {extra: env.inputs_digest(folder, extra) for extra in (None, "test")} == before
+    assert {extra: env.inputs_digest(folder, extra) for extra in ("serve", "test")} == before
     copy_project(folder, **{"torch==2.13.0": "torch==2.13.1"})
-    assert env.inputs_digest(folder, None) == before[None]
+    assert env.inputs_digest(folder, "serve") == before["serve"]
     assert env.inputs_digest(folder, "test") != before["test"]
     copy_project(folder, **{"fastapi>=0.120": "fastapi>=0.121"})
-    assert env.inputs_digest(folder, None) != before[None]
+    assert env.inputs_digest(folder, "serve") != before["serve"]
 
 
 def fake_build(env, monkeypatch, fails=False, takes_s=0.0):

@@ -5,13 +5,13 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib.metadata import version as package_version
 from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import PlainTextResponse, Response
 
+from rationale.distribution import version
 from rationale.errors import InvalidOptionError
 from rationale.schema.machine import available_cores
 from rationale_service.console.page import add_console
@@ -218,7 +218,7 @@ def _new_app(
 ) -> FastAPI:
     app = FastAPI(
         title="Rationale",
-        version=package_version("rationale"),
+        version=version(),
         description=DESCRIPTION,
         lifespan=lifespan,
         docs_url=None,

@@ -1,6 +1,5 @@
 """The chart: linted, rendered, valid by Kubernetes' schemas; its probes and settings are the gateway's."""
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from rationale.distribution import version
 from rationale_service.cli.main import FLAGS
 from rationale_service.settings import PREFIX, Settings
 from tests.deploy.helm import CHART, EXAMPLES, Helm
@@ -119,4 +119,4 @@ def test_values_that_make_no_sense_are_refused(helm: Helm, given: str, fault: st
 
 def test_its_version_is_the_package_s() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["appVersion"] == version("rationale")
+    assert chart["appVersion"] == version()

@@ -21,7 +21,7 @@ _OPERATOR = re.compile(r"[();<>|&]+")
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _SETTING = re.compile(rf"{PREFIX}[A-Z][A-Z_]*[A-Z]")
 _WRITTEN = {"receipt/check.py"}  # by a command before it
-_EXTRAS = re.compile(r"(?:rationale|\.)\[([\w,]+)\]")
+_EXTRAS = re.compile(r"\.\[([\w,]+)\]")
 _NO_VALUE = "requires an argument"
 _MORE_SETTINGS = {"RATIONALE_CONFIG", ALLOW_PICKLE}  # the file with the others, and one of the compiler
 # Flags of programs that are not ours, as far as pages name them.

@@ -72,7 +72,7 @@ def test_the_commands_of_a_script() -> None:
         ("python scripts/mutation.py --sed 3", "scripts/mutation.py has no --sed"),
         ("make demos", "make has no demos"),
         ("make test ARG=x", "make has no ARG"),
-        ("pip install 'rationale[plot]'", "no extra plot"),
+        ("pip install '.[plot]'", "no extra plot"),
         ("pytest tests/nothing.py", "no tests/nothing.py"),
     ],
 )

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from importlib import metadata
 from pathlib import Path as FilePath
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import onnx
 import onnxruntime
 
 from rationale.artifact.checks.check import Checked, FinishedGraph
+from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
 from rationale.graph.variants import Variants
@@ -140,7 +140,7 @@ def describe(
 
 def _tools() -> dict[str, str]:
     return {
-        "rationale": metadata.version("rationale"),
+        "rationale": version(),
         "onnx": onnx.__version__,
         "onnxruntime": onnxruntime.__version__,
         "numpy": np.__version__,
@@ -228,7 +228,7 @@ def _digests(
         "output": target.output,
         "targets": target.elements,
         "inputs": target.inputs,
-        "rationale": metadata.version("rationale"),
+        "rationale": version(),
         **method.engine.options(selection),
     }
     if target.players:

@@ -24,6 +24,7 @@ from typing import Any
 
 from rationale.artifact.digest import graph_digest
 from rationale.artifact.folder import locked
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
 
@@ -68,7 +69,7 @@ class RemoteRepository:
         except (ImportError, ValueError) as error:
             raise InvalidOptionError(
                 f"repository {shown(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER or "
-                f"file:///FOLDER, which needs pip install 'rationale[s3]' or fsspec's package for it: {error}"
+                f"file:///FOLDER, which needs a package: {install('s3')}, or fsspec's for it: {error}"
             ) from error
         self._url = url
         self.name = shown(url)

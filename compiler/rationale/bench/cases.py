@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
 OURS, FORWARD, SHAP, CAPTUM = "ours", "ort-forward", "shap", "captum"
@@ -114,9 +115,7 @@ def choose_peers(text: str | None) -> tuple[str, ...]:
     needed = ["torch", "torchvision", *(NEEDS[peer] for peer in peers if peer in NEEDS)]
     missing = [name for name in needed if find_spec(name) is None]
     if missing:
-        raise InvalidOptionError(
-            f"rationale bench needs {', '.join(missing)}: pip install 'rationale[bench]'"
-        )
+        raise InvalidOptionError(f"rationale bench needs {', '.join(missing)}: {install('bench')}")
     return tuple(peer for peer in PEERS if peer in peers)
 
 

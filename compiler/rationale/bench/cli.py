@@ -70,7 +70,7 @@ def bench_command(
     are against a computation in float64. docs/performance.md says how it is measured.
 
     Runs on a GPU where ONNX Runtime finds one (onnxruntime-gpu), PyTorch beside it where that does too.
-    Needs the extra: pip install 'rationale[bench]'.
+    Needs the extra `bench`, which says how it is installed if it is missing.
 
     Examples: rationale bench credit resnet50 --peers ort-forward,shap --out report;
     rationale bench credit --references 1,10,100,1000 --rows 1 --out report

@@ -231,7 +231,7 @@ def check_command(
     runtime: Annotated[
         str,
         typer.Option(
-            help="What runs the entry, onnxruntime or openvino (pip install 'rationale[openvino]'), where "
+            help="What runs the entry, onnxruntime or openvino (pip install openvino), where "
             "its answers are also compared with those of ONNX Runtime."
         ),
     ] = "onnxruntime",

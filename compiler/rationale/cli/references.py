@@ -59,7 +59,7 @@ _By = Annotated[
     str | None,
     _of_policies(
         help="stratified (default): at even steps along the score. medoids: real rows that stand for the "
-        "nearest ones, weighted (pip install 'rationale[medoids]'). whole: every row."
+        "nearest ones, weighted (pip install kmedoids). whole: every row."
     ),
 ]
 _Count = Annotated[

@@ -13,6 +13,7 @@ import onnx
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
 from rationale.conversion.rows import Features, part_of
+from rationale.distribution import install
 from rationale.errors import (
     InvalidModelError,
     InvalidOptionError,
@@ -189,7 +190,7 @@ def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
     except metadata.PackageNotFoundError as error:
         raise InvalidOptionError(
             f"{name} is converted by {library.converter}, which is not installed: "
-            "pip install 'rationale[sklearn]', or convert it yourself and compile that file."
+            f"{install('sklearn')}, or convert it yourself and compile that file."
         ) from error
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

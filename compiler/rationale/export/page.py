@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Sequence
 from html import escape
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rationale.artifact.entry import check_table, open_entry, read_table
 from rationale.artifact.folder import write
 from rationale.artifact.repository import check_name
 from rationale.decisions.rows import keys_of, score_at
+from rationale.distribution import version
 from rationale.errors import InvalidOptionError
 from rationale.export.fields import fields
 from rationale.export.fit import TYPES, check_fits, check_size
@@ -135,7 +135,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         else {"profile": embedded.profile.model_dump(mode="json"), "tolerance": embedded.tolerance},
         "references": manifest.references.count if manifest.references else None,
         "digest": manifest.digests.explanation,
-        "tools": f"Rationale {metadata.version('rationale')}",
+        "tools": f"Rationale {version()}",
     }
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale.pictures.colours import LOWERS, RAISES, blend
 from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
@@ -46,9 +47,7 @@ def matplotlib_or_advice() -> Any:
     try:
         import_module("matplotlib.figure")
     except ModuleNotFoundError as error:
-        raise InvalidOptionError(
-            "no plots: matplotlib is not installed. pip install 'rationale[plots]'"
-        ) from error
+        raise InvalidOptionError(f"no plots: matplotlib is not installed: {install('plots')}") from error
     return import_module("matplotlib")
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
 _SPACES = ("Ġ", "▁")  # how byte-level and Unigram tokenizers write the space before a word
@@ -83,7 +84,7 @@ def _tokenizer(path: Path, option: str) -> Vocabulary:
         from tokenizers import Tokenizer
     except ModuleNotFoundError as error:
         raise InvalidOptionError(
-            f"{option} {path}: reading it needs the tokenizers package: pip install 'rationale[tokens]', "
+            f"{option} {path}: reading it needs the tokenizers package: {install('tokens')}, "
             "or give a text file with a token a line."
         ) from error
     content = path.read_text(encoding="utf-8")

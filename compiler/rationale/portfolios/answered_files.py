@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rationale.artifact.folder import locked
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError, reason_of
 from rationale.schema.request import Progress, silent
 
@@ -89,7 +90,7 @@ def answer_files(rows: str, save: str, answering: Answering, progress: Progress 
         InvalidOptionError: files or folders that cannot be used; and what `answering` raises.
     """
     if importlib.util.find_spec("pyarrow") is None:
-        raise InvalidOptionError("many files need pyarrow: pip install 'rationale[parquet]'.")
+        raise InvalidOptionError(f"many files need pyarrow: {install('parquet')}.")
     target = Folder.at(save, "--save")
     sources = _sources(rows, target)
     if any(target.is_target_of(source) for source in sources):

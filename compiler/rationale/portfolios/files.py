@@ -17,6 +17,7 @@ import numpy as np
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.folder import whole
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale.pictures.panels import targets_of
 
@@ -32,7 +33,7 @@ def check_kind(path: Path) -> None:
         raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(_WRITERS)}.")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InvalidOptionError(
-            f"{path}: parquet files need pyarrow: pip install 'rationale[parquet]', or save .csv or .npz."
+            f"{path}: parquet files need pyarrow: {install('parquet')}, or save .csv or .npz."
         )
 
 

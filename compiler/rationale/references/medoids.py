@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
 MOST = 4000  # rows between which distances are held at once: 64 MB; of more a sample finds the medoids
@@ -32,8 +33,7 @@ def medoids(
         import kmedoids
     except ModuleNotFoundError as error:
         raise InvalidOptionError(
-            "medoids need the library kmedoids: pip install 'rationale[medoids]', or draw rows --by "
-            "stratified."
+            f"medoids need the library kmedoids: {install('medoids')}, or draw rows --by stratified."
         ) from error
     table = _scaled(arrays, rows)
     among = np.arange(len(rows))

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from rationale.distribution import install
 from rationale.errors import InvalidReferencesError, LargeReferencesError, reason_of
 from rationale.references.archives import read_npy, read_npz
 from rationale.references.represented import StandsFor
@@ -299,7 +300,7 @@ def _read_parquet(source: Source) -> Table:
         from pyarrow import parquet
     except ModuleNotFoundError as error:
         raise InvalidReferencesError(
-            "parquet files need pyarrow: pip install 'rationale[parquet]', or use .csv or .npz."
+            f"parquet files need pyarrow: {install('parquet')}, or use .csv or .npz."
         ) from error
     file = parquet.ParquetFile(source.file)
     header = tuple(file.schema_arrow.names)

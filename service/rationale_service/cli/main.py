@@ -1,7 +1,6 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
 from collections.abc import Callable
-from importlib.metadata import version
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from rationale.cli.compile import app as app
+from rationale.distribution import version
 from rationale_service.cli.audit import app as audit_app
 from rationale_service.cli.backup import app as backup_app
 from rationale_service.cli.decisions import app as decisions_app
@@ -99,7 +99,7 @@ def _with_flags(command: Command) -> Command:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"rationale {version('rationale')}")
+        typer.echo(f"rationale {version()}")
         raise typer.Exit
 
 

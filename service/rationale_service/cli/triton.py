@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from rationale.distribution import install
 from rationale.errors import RationaleError
 from rationale.terminal import reporting_errors
 
@@ -70,7 +71,7 @@ def containers() -> Iterator[Any]:
         import docker
     except ImportError as error:
         raise EngineError(
-            "the Docker SDK is not installed: pip install 'rationale[docker]'\n"
+            f"the Docker SDK is not installed: {install('docker')}\n"
             "Without Docker, `rationale serve` runs the models in its own process."
         ) from error
     try:

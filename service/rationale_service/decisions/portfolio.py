@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from rationale.artifact.folder import whole
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.evaluate.decisions.decided import applicants_of, read_applicants
 from rationale.portfolios.answered_files import Answered, Source, answer_files
@@ -102,8 +103,7 @@ def decide_portfolio(
         )
     if save.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InvalidOptionError(
-            f"--save {save}: parquet files need pyarrow: pip install 'rationale[parquet]', "
-            "or save .csv or .jsonl."
+            f"--save {save}: parquet files need pyarrow: {install('parquet')}, or save .csv or .jsonl."
         )
     kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):

@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version as package_version
 from typing import Literal
 
 import numpy as np
@@ -18,6 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from rationale.distribution import version
 from rationale.schema.manifest import Manifest
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
@@ -169,9 +169,7 @@ class Metrics:
             ("model", "feature"),
         )
         self.audit = self._audit_metrics()
-        self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(
-            package_version("rationale")
-        ).set(1)
+        self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(version()).set(1)
         ProcessCollector(registry=self.registry)
         self._entries: dict[Labels, EntryMetrics] = {}
         self._of_requests = cache(self._series_of_requests)

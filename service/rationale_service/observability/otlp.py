@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric as Family
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
 if TYPE_CHECKING:
@@ -153,8 +154,6 @@ def create_metrics_push(endpoint: str, interval_s: float, read: _Read) -> Metric
     try:
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
     except ImportError as error:
-        raise InvalidOptionError(
-            "metrics for a collector need an extra: pip install 'rationale[otel]'"
-        ) from error
+        raise InvalidOptionError(f"metrics for a collector need OpenTelemetry: {install('otel')}") from error
     exporter = OTLPMetricExporter(endpoint, insecure=endpoint.startswith("http://"))
     return MetricsPush(exporter, resource(), read, interval_s)

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.observability import context as contexts
 from rationale_service.observability.context import RequestContext
@@ -111,7 +112,7 @@ def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" 
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
     except ImportError as error:
-        raise InvalidOptionError("traces need an extra: pip install 'rationale[tracing]'") from error
+        raise InvalidOptionError(f"traces need OpenTelemetry: {install('tracing')}") from error
     provider = TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(ratio)),
         resource=resource(),

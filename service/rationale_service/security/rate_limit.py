@@ -7,6 +7,7 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import RateLimitedError
 from rationale_service.security.keys import Caller
@@ -85,7 +86,7 @@ def _limiter(storage: str) -> FixedWindowRateLimiter:
         found = storage_from_string(f"async+{storage}", wrap_exceptions=True, **options)
     except ConfigurationError as error:
         raise InvalidOptionError(
-            "rate limits in a Redis need `pip install 'rationale[redis]'`, and setting rate_limit_storage an "
+            f"rate limits in a Redis need `{install('redis')}`, and setting rate_limit_storage an "
             f"address such as redis://HOST:6379: {error}"
         ) from error
     return FixedWindowRateLimiter(found)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import NotReadyError, UnauthenticatedError
 from rationale_service.security.keys import TOKEN_PREFIX, Caller, Scope
@@ -37,7 +38,7 @@ class TokenIssuer:
         try:
             from jwt import PyJWKClient, PyJWKClientError
         except ImportError as error:
-            raise InvalidOptionError("tokens need PyJWT: pip install 'rationale[jwt]'") from error
+            raise InvalidOptionError(f"tokens need PyJWT: {install('jwt')}") from error
         self._issuer, self._audience = settings.jwt_issuer, settings.jwt_audience
         self._algorithms, self._leeway_s = settings.jwt_algorithms, settings.jwt_leeway_s
         self._scope_claim = settings.jwt_scope_claim

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import StateUnavailableError
 
@@ -28,7 +29,7 @@ class Blobs:
         except (ImportError, ValueError) as error:
             raise InvalidOptionError(
                 "setting artifacts (RATIONALE_ARTIFACTS) must be a URL such as s3://BUCKET/FOLDER or "
-                f"file:///FOLDER, and needs pip install 'rationale[s3]' or fsspec's package for it: {error}"
+                f"file:///FOLDER, and needs a package: {install('s3')}, or fsspec's for it: {error}"
             ) from error
 
     def put(self, name: str, file: Path) -> None:

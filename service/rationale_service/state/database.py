@@ -21,6 +21,7 @@ from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import StateUnavailableError
 
@@ -202,7 +203,7 @@ def parse_url(given: str, schema: Schema) -> URL:
             "sqlite:////var/lib/rationale/FILE.sqlite3"
         )
     if url.drivername == "postgresql+psycopg" and importlib.util.find_spec("psycopg") is None:
-        raise InvalidOptionError(f"the {schema.name} in PostgreSQL needs pip install 'rationale[postgres]'")
+        raise InvalidOptionError(f"the {schema.name} in PostgreSQL needs psycopg: {install('postgres')}")
     return url
 
 

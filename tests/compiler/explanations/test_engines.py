@@ -27,7 +27,7 @@ INSTALLED = {
 
 
 def installed(engine: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not INSTALLED[engine], reason=f"pip install 'rationale[{engine}]' first")
+    return pytest.mark.skipif(not INSTALLED[engine], reason=f"pip install '.[{engine}]' first")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from rationale.distribution import install
 from rationale.errors import CheckFailedError, InvalidOptionError
 
 _MESSAGE_END = 300  # of what OpenVINO says of a graph: the end names the node
@@ -28,7 +29,7 @@ class OpenVinoRunner:
             import openvino
         except ImportError as error:
             raise InvalidOptionError(
-                "--runtime openvino: openvino is not installed: pip install 'rationale[openvino]'."
+                f"--runtime openvino: openvino is not installed: {install('openvino')}."
             ) from error
         self._version = openvino.get_version().partition("-")[0]
         core = openvino.Core()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.decisions.audit.ledger import Ledger
 
@@ -32,7 +33,7 @@ def export(
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError as error:
-        raise InvalidOptionError("parquet files need pyarrow: pip install 'rationale[parquet]'") from error
+        raise InvalidOptionError(f"parquet files need pyarrow: {install('parquet')}") from error
     texts = {
         name: pa.string()
         for name in ("id", "time", "model", "version", "caller", "request_id", "idempotency_key", "kept")

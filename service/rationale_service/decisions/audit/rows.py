@@ -21,6 +21,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
 GENESIS = "0" * 64  # what the first row of a chain follows
@@ -173,7 +174,7 @@ def _cipher(key: bytes) -> Any:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError as error:
         raise InvalidOptionError(
-            "hashed and sealed inputs need the library cryptography: pip install 'rationale[audit]'"
+            f"hashed and sealed inputs need the library cryptography: {install('audit')}"
         ) from error
     return AESGCM(key)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
 
@@ -75,7 +76,5 @@ def _cryptography() -> tuple[Any, Any]:
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ed25519
     except ImportError as error:
-        raise InvalidOptionError(
-            "signatures need the library cryptography: pip install 'rationale[audit]'"
-        ) from error
+        raise InvalidOptionError(f"signatures need the library cryptography: {install('audit')}") from error
     return serialization, ed25519

@@ -4,13 +4,13 @@ import asyncio
 import hashlib
 import json
 from dataclasses import dataclass
-from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from rationale import extensions
+from rationale.distribution import version
 from rationale.errors import RationaleError
 from rationale.from_files import check_method
 from rationale.schema.machine import Deployment, parse_bytes
@@ -143,7 +143,7 @@ class ExplainerSpec(_Strict):
         Where installed packages bring rules, their versions too.
         """
         own = self.model_dump(exclude={"default", "reference_set"}, exclude_defaults=True)
-        parts: list[Any] = [model, references, own, package_version("rationale")]
+        parts: list[Any] = [model, references, own, version()]
         if brought := extensions.packages():
             parts.append(brought)
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -4,13 +4,13 @@ There is no verb to explain here: the explain entry of a model, `{model}_explain
 """
 
 from collections.abc import Callable
-from importlib.metadata import version as package_version
 from typing import TypeVar
 
 from grpc.aio import ServicerContext as Context
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 
+from rationale.distribution import version
 from rationale.schema.manifest import TensorSpec
 from rationale_service.engine.index import index_of
 from rationale_service.engine.request import InferenceRequest
@@ -64,9 +64,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ServerMetadata(
         self, request: pb.ServerMetadataRequest, context: Context
     ) -> pb.ServerMetadataResponse:
-        return pb.ServerMetadataResponse(
-            name="rationale", version=package_version("rationale"), extensions=EXTENSIONS
-        )
+        return pb.ServerMetadataResponse(name="rationale", version=version(), extensions=EXTENSIONS)
 
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
         """Answer whether a model is ready; one that is not there is not, as Triton answers too."""

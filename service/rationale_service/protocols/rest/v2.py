@@ -6,7 +6,6 @@ says where the JSON ends.
 
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import version as package_version
 from typing import Annotated, Any
 
 import orjson
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rationale.distribution import version
 from rationale_service.engine.checks import Faults, from_validation
 from rationale_service.engine.large_requests import parse_json
 from rationale_service.engine.request import (
@@ -74,7 +74,7 @@ Version = Annotated[str | None, Depends(_version_of)]
 async def server_metadata(request: Request) -> ServerMetadata:
     backend = plane_of(request).backend
     return ServerMetadata(
-        version=package_version("rationale"),
+        version=version(),
         extensions=EXTENSIONS,
         backend=backend.name,
         devices=list(backend.devices()),
