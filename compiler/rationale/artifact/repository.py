@@ -17,6 +17,7 @@ from google.protobuf import text_format
 from rationale.artifact.comparisons import Compared, is_entry_name
 from rationale.artifact.digest import graph_digest
 from rationale.artifact.folder import locked
+from rationale.artifact.model_config import DATA_TYPES, ModelConfig
 from rationale.errors import InvalidOptionError, RepositoryError, UnsupportedModelError
 from rationale.graph.runtime.session import LOAD_ERRORS, NO_KERNEL, SerializedGraph, as_ir, register, save
 from rationale.lowering.precision import on_cpu
@@ -346,9 +347,7 @@ def _config(
         libraries: of kernels, by their names next to the model.
         mixed: whether rows of several requests may be in one run.
     """
-    from tritonclient.grpc import model_config_pb2  # here, because importing gRPC takes a while
-
-    config = model_config_pb2.ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch)
+    config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch)
     for specs, field in ((inputs, config.input), (outputs, config.output)):
         for spec in specs:
             field.add(name=spec.name, data_type=_data_type(spec), dims=spec.shape or (1,))
@@ -360,19 +359,17 @@ def _config(
         policy.max_queue_size, policy.allow_timeout_override = MAX_QUEUE, True
     for library in libraries:  # Triton takes it as it stands: it has to run in the repository's folder
         config.model_operations.op_library_filename.append(f"{name}/1/{library}")
-    config.instance_group.add(count=1, kind=model_config_pb2.ModelInstanceGroup.KIND_AUTO)
+    config.instance_group.add(count=1)  # of KIND_AUTO, the default
     for batch, files in itertools.product(sorted({1, max_batch}), samples):
         gate = f", {files[EXPLAIN]}" if files.get(EXPLAIN) in GATES else ""
         entry = config.model_warmup.add(name=f"batch of {batch}{gate}", batch_size=batch, count=1)
-        for spec in inputs:
-            item = entry.inputs[spec.name]
+        for spec in sorted(inputs, key=lambda spec: spec.name):
+            item = entry.inputs.add(key=spec.name).value
             item.data_type, item.input_data_file = _data_type(spec), files[spec.name]
             item.dims.extend(shapes[spec.name] or (1,))
     return str(text_format.MessageToString(config))
 
 
 def _data_type(spec: TensorSpec) -> int:
-    from tritonclient.grpc import model_config_pb2
-
     names = {"BYTES": "TYPE_STRING"}
-    return int(model_config_pb2.DataType.Value(names.get(spec.datatype, f"TYPE_{spec.datatype}")))
+    return DATA_TYPES.index(names.get(spec.datatype, f"TYPE_{spec.datatype}"))
