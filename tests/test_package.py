@@ -98,3 +98,23 @@ def test_a_message_names_the_packages_of_an_extra_as_pyproject_declares_them() -
         named = [Requirement(word) for word in shlex.split(install(extra).removeprefix("pip install "))]
         declared = [Requirement(text.partition(";")[0]) for text in texts]
         assert {one for one in declared if one.name != NAME} <= set(named), extra
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "serve",
+        "demo",
+        "keys new me --scope infer",
+        "audit verify",
+        "replay x",
+        "backup to",
+        "decide c --input i --save s",
+    ],
+)
+def test_a_command_without_the_extra_serve(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("settings", "configuration", "security.keys"):
+        monkeypatch.setitem(sys.modules, f"rationale_service.{module}", None)
+    done = CliRunner().invoke(app, arguments.split())
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.endswith("This command needs the extra serve: in a checkout, pip install '.[serve]'\n")

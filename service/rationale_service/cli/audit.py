@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rationale.errors import InvalidOptionError
-from rationale.terminal import progress_bar, reporting_errors
+from rationale.terminal import progress_bar
+from rationale_service.cli.reporting import reporting_errors
 
 if TYPE_CHECKING:
     from rationale_service.decisions.audit.ledger import Ledger

@@ -12,8 +12,8 @@ from urllib.parse import quote
 import typer
 
 from rationale.errors import InvalidOptionError
-from rationale.terminal import reporting_errors
 from rationale_service.cli.audit import Config, Repository
+from rationale_service.cli.reporting import reporting_errors
 
 if TYPE_CHECKING:
     from rationale_service.settings import Settings

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rationale.errors import InvalidOptionError
-from rationale.terminal import progress_bar, reporting_errors
+from rationale.terminal import progress_bar
 from rationale_service.cli.audit import Config, Repository, opened
+from rationale_service.cli.reporting import reporting_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

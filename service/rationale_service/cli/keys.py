@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rationale.errors import InvalidOptionError
-from rationale.terminal import reporting_errors
+from rationale_service.cli.reporting import reporting_errors
 
 app = typer.Typer(
     name="keys",
@@ -50,10 +50,10 @@ def new(
 
     A running gateway reads the file again within seconds.
     """
-    # Not above: pydantic would be a third of the time in which every command starts.
-    from rationale_service.security.keys import Scope, new_key
-
     with reporting_errors():
+        # Not above: pydantic would be a third of the time in which every command starts.
+        from rationale_service.security.keys import Scope, new_key
+
         unknown = [each for each in scope if each not in list(Scope)]
         if unknown:
             raise InvalidOptionError(f"--scope {unknown[0]}: choose {', '.join(Scope)}")

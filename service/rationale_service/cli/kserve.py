@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rationale.errors import InvalidOptionError
-from rationale.terminal import reporting_errors
+from rationale_service.cli.reporting import reporting_errors
 from rationale_service.cli.running import run_gateway
 
 app = typer.Typer()

@@ -1,6 +1,7 @@
 """The command line `rationale`: the compiler's commands, and the service's."""
 
 from collections.abc import Callable
+from importlib import import_module
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,7 @@ from rationale_service.cli.backup import app as backup_app
 from rationale_service.cli.decisions import app as decisions_app
 from rationale_service.cli.keys import app as keys_app
 from rationale_service.cli.kserve import app as kserve_app
+from rationale_service.cli.reporting import reporting_errors
 from rationale_service.cli.running import run_gateway
 from rationale_service.cli.triton import app as triton_app
 
@@ -135,4 +137,8 @@ def demo() -> None:
     """Show the whole path: compile a small credit model, serve it, ask over HTTP, explain its decisions."""
     from rationale_service.cli.demo import run_demo
 
+    with reporting_errors():
+        import_module(
+            "rationale_service.settings"
+        )  # before a model is compiled for a gateway that cannot start
     raise typer.Exit(run_demo())

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from rationale.terminal import reporting_errors
+from rationale_service.cli.reporting import reporting_errors
 
 
 def run_gateway(flags: Mapping[str, Any], config: Path | None = None) -> None:

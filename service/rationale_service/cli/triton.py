@@ -14,7 +14,7 @@ import typer
 
 from rationale.distribution import install
 from rationale.errors import RationaleError
-from rationale.terminal import reporting_errors
+from rationale_service.cli.reporting import reporting_errors
 
 # 26.11 (Triton 2.75): the newest at the time of writing. Needed since 25.07 for the shared-memory holes
 # closed there, since the 2026 bulletins for the ways around restricted calls, and for 26.08 and 26.11
