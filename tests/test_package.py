@@ -49,6 +49,27 @@ def test_it_is_imported_without_what_it_may_need() -> None:
     assert {"numpy", "onnx", "pydantic", "typer"}.isdisjoint(done.stdout.split())
 
 
+HEAVY = set("fastapi grpc matplotlib onnxscript pandas pyarrow sklearn sqlalchemy sympy.core torch".split())
+
+
+def test_a_compile_is_imported_without_what_it_does_not_need() -> None:
+    code = "import sys; from rationale import compile_model; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert HEAVY.isdisjoint(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import onnx_ir; assert str(onnx_ir.SymbolicDim('N') * 2) == '2*N'",
+        "import onnx_ir, sympy.core; assert sympy.core.symbol.Symbol is sympy.Symbol",
+        "import onnx_ir; from sympy.core.symbol import Symbol; import sympy; assert sympy.Symbol is Symbol",
+    ],
+)
+def test_sympy_is_itself_where_somebody_uses_it(code: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import rationale; {code}"], check=True)
+
+
 def test_every_public_name_can_be_imported() -> None:
     done = subprocess.run([sys.executable, "-c", "import rationale"], env={**os.environ, "EAGER_IMPORT": "1"})
     assert done.returncode == 0

@@ -13,6 +13,10 @@ import os
 
 import lazy_loader
 
+from rationale.postponed import postpone
+
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # ONNX Runtime reads it when it is imported (docs/security.md)
+
+postpone()
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,7 +16,6 @@ import onnx_ir.passes.common as passes
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from onnx import helper
-from onnxscript.version_converter import ConvertVersionPass
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
@@ -360,6 +359,10 @@ def _convert_opset(model: ir.Model) -> None:
         return
     if version > OPSET:
         return
+    from onnxscript.version_converter import (
+        ConvertVersionPass,
+    )  # here: it is a quarter of a compile's imports
+
     with _quiet("onnxscript.version_converter"):
         ConvertVersionPass(OPSET, fallback=True)(model)
     if version < _RESIZE_HAS_MODES:

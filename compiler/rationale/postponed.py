@@ -1,0 +1,48 @@
+"""Imports that wait until they are used: sympy, which onnx_ir has for arithmetic with symbolic dimensions.
+
+It is a third of what `compile_model` would load, and no compile does such arithmetic.
+"""
+
+import copy
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
+
+POSTPONED = frozenset({"onnx_ir._symbolic_shapes", "sympy"})
+
+
+class _Loaded(Loader):
+    """Loads a module that is loaded already."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return sys.modules[spec.name]
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Leave the module as it is."""
+
+
+class _Finder:
+    """Finds the modules of POSTPONED, each to be executed when its first attribute is read."""
+
+    @staticmethod
+    def find_spec(
+        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec, loader = None, None
+        if name in POSTPONED:
+            spec = PathFinder.find_spec(name, path, target)
+            loader = spec and spec.loader and LazyLoader(spec.loader)
+        elif target is None and name in sys.modules and name.partition(".")[0] in POSTPONED:
+            # `import sympy.core` reads the path of sympy, which executes it, and that imported sympy.core.
+            spec, loader = copy.copy(sys.modules[name].__spec__), _Loaded()
+        if spec is not None:
+            spec.loader = loader
+        return spec
+
+
+def postpone() -> None:
+    """Let this process import them lazily, unless they are imported already."""
+    sys.meta_path.insert(0, _Finder())
