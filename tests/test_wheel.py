@@ -75,13 +75,12 @@ def environment(folder: Path, wheel: Path, *, beside: bool) -> Path:
         sys.executable,
         "-m",
         "pip",
-        "--disable-pip-version-check",
-        "--python",
-        python,
+        f"--python={python}",
         "install",
         "--quiet",
+        "--disable-pip-version-check",
     ]
-    subprocess.run([*pip, *["--no-deps"] * beside, wheel], check=True)
+    subprocess.run([*pip, *["--no-deps"] * beside, str(wheel)], check=True)
     if beside:
         (packages,) = folder.glob("lib/python*/site-packages")
         (packages / "beside.pth").write_text("\n".join(path for path in sys.path if "site-packages" in path))

@@ -31,16 +31,18 @@ class _Finder:
     def find_spec(
         name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        spec, loader = None, None
         if name in POSTPONED:
             spec = PathFinder.find_spec(name, path, target)
-            loader = spec and spec.loader and LazyLoader(spec.loader)
-        elif target is None and name in sys.modules and name.partition(".")[0] in POSTPONED:
+            if spec is not None and spec.loader is not None:
+                spec.loader = LazyLoader(spec.loader)
+            return spec
+        if target is None and name in sys.modules and name.partition(".")[0] in POSTPONED:
             # `import sympy.core` reads the path of sympy, which executes it, and that imported sympy.core.
-            spec, loader = copy.copy(sys.modules[name].__spec__), _Loaded()
-        if spec is not None:
-            spec.loader = loader
-        return spec
+            spec = copy.copy(sys.modules[name].__spec__)
+            if spec is not None:
+                spec.loader = _Loaded()
+            return spec
+        return None
 
 
 def postpone() -> None:

@@ -38,20 +38,16 @@ _PACKAGE = "inference"
 
 
 def _fields(text: str) -> Iterator[FieldDescriptorProto]:
+    declared = {"DataType": "ENUM"} | dict.fromkeys(MESSAGES, "MESSAGE")
     for field in text.split(", "):
         number, name, kind = field.split()
-        label = (
-            FieldDescriptorProto.LABEL_REPEATED
-            if kind.endswith("[]")
-            else FieldDescriptorProto.LABEL_OPTIONAL
-        )
+        label = "REPEATED" if kind.endswith("[]") else "OPTIONAL"
         kind = kind.removesuffix("[]")
-        declared = {"DataType": "ENUM"} | dict.fromkeys(MESSAGES, "MESSAGE")
         yield FieldDescriptorProto(
             number=int(number),
             name=name,
-            label=label,
-            type=f"TYPE_{declared.get(kind, kind.upper())}",
+            label=FieldDescriptorProto.Label.Value(f"LABEL_{label}"),
+            type=FieldDescriptorProto.Type.Value(f"TYPE_{declared.get(kind, kind.upper())}"),
             type_name=f".{_PACKAGE}.{kind}" if kind in declared else None,
         )
 
