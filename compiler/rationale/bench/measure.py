@@ -19,10 +19,11 @@ from rationale.bench.peers import misses
 from rationale.bench.process import ProcessDiedError, in_a_process, memory_kept
 from rationale.bench.subjects import Subject, compile_ours, due, make_subject, ready
 from rationale.bench.timing import System, alternate
+from rationale.distribution import NAME
 from rationale.errors import RationaleError
 from rationale.terminal import progress_bar
 
-PACKAGES = ("rationale", "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")
+PACKAGES = (NAME, "onnxruntime", "onnx", "numpy", "torch", "torchvision", "shap", "captum")
 Machine = dict[str, str | int | float | None]
 _REASON = 100  # characters of why a system is left out
 

@@ -13,7 +13,7 @@ import onnx
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
 from rationale.conversion.rows import Features, part_of
-from rationale.distribution import install
+from rationale.distribution import NAME, install
 from rationale.errors import (
     InvalidModelError,
     InvalidOptionError,
@@ -40,13 +40,11 @@ class Library:
 
 
 _LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
-    "sklearn.ensemble._hist_gradient_boosting": Library(
-        "rationale.conversion.boosters.histograms", "rationale"
-    ),
-    "xgboost": Library("rationale.conversion.boosters.xgboost", "rationale"),
-    "lightgbm": Library("rationale.conversion.boosters.lightgbm", "rationale"),
-    "catboost": Library("rationale.conversion.boosters.catboost", "rationale"),
-    "optbinning": Library("rationale.conversion.boosters.scorecards", "rationale"),
+    "sklearn.ensemble._hist_gradient_boosting": Library("rationale.conversion.boosters.histograms", NAME),
+    "xgboost": Library("rationale.conversion.boosters.xgboost", NAME),
+    "lightgbm": Library("rationale.conversion.boosters.lightgbm", NAME),
+    "catboost": Library("rationale.conversion.boosters.catboost", NAME),
+    "optbinning": Library("rationale.conversion.boosters.scorecards", NAME),
     "torch": Library("rationale.conversion.torch", "torch"),
     "sklearn": Library("rationale.conversion.sklearn", "skl2onnx"),
 }
