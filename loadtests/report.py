@@ -14,10 +14,11 @@ from loadtests.load.measure import Result, Run
 from loadtests.load.workloads import WORKLOADS, Profile
 from loadtests.systems.variants import OURS
 from rationale.bench.measure import Machine, versions
+from rationale.distribution import NAME
 
 CSV_FILE, HTML_FILE = "runs.csv", "report.html"
 PAGES = "locust"
-PACKAGES = "rationale onnxruntime onnx numpy torch shap captum fastapi uvicorn locust".split()
+PACKAGES = f"{NAME} onnxruntime onnx numpy torch shap captum fastapi uvicorn locust".split()
 PEER = "shap"
 RATE, MEDIAN = "sustainable rate", "median of one caller"
 CLAIMS = {  # of explanations of one row over REST: at least so many times better than PEER
