@@ -58,7 +58,7 @@ FOREIGN = re.compile(
 )
 
 # The index has another project of the name `rationale`.
-STRANGER = re.compile(r"pip3? install\b[^\n`]*?['\"\s]rationale(?![\w/-])")
+STRANGER = re.compile(r"(?:pip3? install\b|dependencies = \[)[^\n`]*?['\"\s]rationale(?![\w/-])")
 
 # In the checkout these folders are empty namespace packages, so such an import fails late, or not at all.
 FOLDER_IMPORT = re.compile(r"^[\s\"]*(?:import|from) (?:compiler|service)\b[\w.]*(?:\s*$|,| import | as )")
@@ -174,6 +174,7 @@ def test_what_counts_as_foreign(text, found):
         ("pip install 'rationale[sklearn]'", True),
         ("`pip install rationale torch`", True),
         ("pip install --upgrade torch rationale", True),
+        ('dependencies = ["numpy", "rationale"]', True),
         ("pip install '.[sklearn]'", False),
         ("pip install rationale-onnx", False),
         ("`pip install .`, then `rationale serve`", False),
