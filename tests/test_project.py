@@ -58,7 +58,9 @@ FOREIGN = re.compile(
 )
 
 # The index has another project of the name `rationale`.
-STRANGER = re.compile(r"(?:pip3? install\b|dependencies = \[)[^\n`]*?['\"\s]rationale(?![\w/-])")
+STRANGER = re.compile(
+    r"pip3? install\b[^\n`\"&|;)]*?['\"\s]rationale(?![\w/-])|dependencies = \[[^\n]*\"rationale(?![\w/-])"
+)
 
 # In the checkout these folders are empty namespace packages, so such an import fails late, or not at all.
 FOLDER_IMPORT = re.compile(r"^[\s\"]*(?:import|from) (?:compiler|service)\b[\w.]*(?:\s*$|,| import | as )")

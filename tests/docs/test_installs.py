@@ -58,7 +58,7 @@ def installed(page: Page) -> set[str]:
 @cache
 def closure(requirement: str) -> frozenset[str]:
     parsed = Requirement(requirement)
-    found = {canonicalize_name(parsed.name)}
+    found: set[str] = {canonicalize_name(parsed.name)}
     for text in of_distribution(parsed.name):
         inner = Requirement(text)
         if inner.marker is None or any(
