@@ -5,22 +5,24 @@ It is a third of what `compile_model` would load, and no compile does such arith
 
 import copy
 import sys
-from collections.abc import Sequence
-from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
-from types import ModuleType
+
+TYPE_CHECKING = False  # typing, and importlib.abc, would take longer than all of this
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import ModuleType
 
 POSTPONED = frozenset({"onnx_ir._symbolic_shapes", "sympy"})
 
 
-class _Loaded(Loader):
+class _Loaded:
     """Loads a module that is loaded already."""
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> "ModuleType":
         return sys.modules[spec.name]
 
-    def exec_module(self, module: ModuleType) -> None:
+    def exec_module(self, module: "ModuleType") -> None:
         """Leave the module as it is."""
 
 
@@ -29,7 +31,7 @@ class _Finder:
 
     @staticmethod
     def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+        name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> ModuleSpec | None:
         if name in POSTPONED:
             spec = PathFinder.find_spec(name, path, target)
@@ -40,7 +42,7 @@ class _Finder:
             # `import sympy.core` reads the path of sympy, which executes it, and that imported sympy.core.
             spec = copy.copy(sys.modules[name].__spec__)
             if spec is not None:
-                spec.loader = _Loaded()
+                spec.loader = _Loaded()  # type: ignore[assignment]
             return spec
         return None
 
