@@ -54,7 +54,7 @@ LOCK := $(TEST)/uv pip compile --quiet --universal --python-version 3.11 --gener
 
 lock: env-test ## write anew which versions the images install, with their hashes
 	@echo "hatchling" | $(LOCK) pyproject.toml - --extra serve --extra audit --extra jwt --extra postgres --extra redis --extra s3 --extra tracing --upgrade -o requirements.lock
-	@echo "onnxruntime-gpu[cuda,cudnn]>=1.20,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
+	@echo "onnxruntime-gpu[cuda,cudnn]>=1.20,!=1.26.0,<2" | $(LOCK) - --constraint requirements.lock --upgrade -o requirements-gpu.lock
 
 serve: env-demo ## run the gateway on model_repository; REPOSITORY=folder, ARGS="--port 9000"
 	@$(DEMO)/rationale serve --repository $(REPOSITORY) $(ARGS)

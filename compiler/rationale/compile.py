@@ -293,7 +293,7 @@ def _explained(
     graph = finish(selection.lowered, made, deployment, subject.span, at)
     del made  # its constants are in `graph` now
     progress("checking against the original", 0, 1)
-    checked = check(selection, referenced, graph)
+    checked = check(selection, referenced, graph, around.converted.ask if around.converted else None)
     plain, notes = plain_for(deployment.provider, selection.lowered)
     why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
     converted = around.converted
@@ -309,7 +309,10 @@ def _explained(
         libraries=subject.libraries,
         parity=converted.parity if converted else None,
     )
-    return around.completed(Compiled(graph.served, manifest, plain, checked.sample, tuple(subject.libraries)))
+    compiled = Compiled(
+        graph.served, manifest, plain, checked.sample, tuple(subject.libraries), probes=checked.probes
+    )
+    return around.completed(compiled)
 
 
 def _compared(
@@ -333,7 +336,9 @@ def _compared(
         other = converted.columns_of(other)[0] if converted else other
         compiled = explain(subject, profile.alike(other), request, of_this)
         demand_alike(name, own.manifest, compiled.manifest)
-        compared.append(Compared(name, kind, compiled.graph, compiled.manifest, compiled.sample))
+        compared.append(
+            Compared(name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes)
+        )
     return tuple(compared)
 
 

@@ -26,6 +26,10 @@ class RationaleError(Exception):
     status = 500
 
 
+class DriftWarning(UserWarning):
+    """An entry answers its probe rows otherwise than when it was compiled, and answers all the same."""
+
+
 class InvalidModelError(RationaleError):
     """The file is no ONNX model, is damaged, or ONNX Runtime cannot load it."""
 

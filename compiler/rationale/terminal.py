@@ -1,14 +1,16 @@
 """What the commands print: progress, tables, and this project's errors as one line."""
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rationale.errors import RationaleError
+from rationale.errors import DriftWarning, RationaleError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,9 +37,15 @@ Repository = Annotated[
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Turn this project's errors, and a lack of memory, into a line on stderr and exit status 2."""
+    """Turn this project's errors, and a lack of memory, into a line on stderr and exit status 2.
+
+    Its warnings become a line each.
+    """
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", DriftWarning)
+            warnings.showwarning = partial(_show_warning, warnings.showwarning)
+            yield
     except RationaleError as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
@@ -45,6 +53,15 @@ def reporting_errors() -> Iterator[None]:
         why = f" ({error})" if str(error) else ""
         print(f"error: out of memory{why}: give fewer rows at a time.", file=sys.stderr)
         raise typer.Exit(2) from error
+
+
+def _show_warning(
+    other: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any
+) -> None:
+    if issubclass(category, DriftWarning):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        other(message, category, *where)
 
 
 @contextmanager
@@ -173,15 +190,18 @@ def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     if m.completeness_gap is not None:
         yield (
             "completeness gap",
-            f"{m.completeness_gap:.1e} of the largest difference, {m.rows} probe rows"
+            f"{m.completeness_gap:.1e} of the largest difference, on {m.rows} rows"
             + (f"; {m.gap_in_standard_errors:.1f} standard errors" if m.gap_in_standard_errors else ""),
         )
     elif manifest.completeness_gap is not None:
-        yield "completeness gap", "not measured: the output does not move on the probe rows"
+        yield "completeness gap", "not measured: the output does not move on the rows of the check"
     if m.rows_error is not None:
         yield "batch or row by row", f"equal to {m.rows_error:.1e}"
     if m.runtime_error is not None:
         yield "beside ONNX Runtime", f"equal to {m.runtime_error:.1e} of the largest"
+    if m.probe_rows:
+        answered = "" if m.drift is None else f", answered as is due to {m.drift:.1e} of the range"
+        yield "probe rows", f"{m.probe_rows}{answered}"
     yield "graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here"
     yield "memory", memory_line(manifest.memory)
     if manifest.variants.taken:

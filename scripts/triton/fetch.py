@@ -38,7 +38,7 @@ PYTHONS = ("3.11", "3.12")  # the server ships a stub for these, and numpy 1.26 
 # Taken without what they depend on: only the binaries inside are used (tritonclient brings perf_analyzer).
 WHEELS = ("nvidia-pytriton==0.7.0", "tritonclient==2.51.0")
 # numpy must stay below 2: under numpy 2 the stub answers the right shapes, zero bytes of data, and no error.
-LIBRARIES = ("numpy==1.26.4", "onnxruntime>=1.20,<2")
+LIBRARIES = ("numpy==1.26.4", "onnxruntime>=1.20,!=1.26.0,<2")
 LEAST_GLIBC = (2, 35)
 LAYOUT = 1  # raise it when what this script makes from the same inputs changes
 PARTS = ("stamp.json", "venv", "backends", "lib")

@@ -13,7 +13,6 @@ from starlette.responses import PlainTextResponse, Response
 
 from rationale.distribution import version
 from rationale.errors import InvalidOptionError
-from rationale.schema.machine import available_cores
 from rationale_service.console.page import add_console
 from rationale_service.decisions.archive import Archive
 from rationale_service.decisions.audit.writer import act_log_of, trail_of
@@ -328,10 +327,9 @@ def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backen
             triton_tls(settings),
             metrics,
             is_shared=settings.workers > 1 or settings.state_url is not None,
+            allows_drift=settings.allow_drift,
         )
     from rationale_service.engine.backends.devices import Devices
     from rationale_service.engine.backends.onnxruntime import OnnxRuntimeBackend
 
-    cores = max(available_cores() // settings.workers, 1)
-    devices = Devices(settings.device, settings.cpu_fallback, cores, settings.allow_custom_ops)
-    return OnnxRuntimeBackend(settings.max_queue_size, metrics, devices)
+    return OnnxRuntimeBackend(settings.max_queue_size, metrics, Devices.chosen(settings))

@@ -137,7 +137,10 @@ class Handler:
         explainer = self.plane.repository.explainer_name(admitted.entry)
         context = current()
         is_split = context is not None and context.arm is not None
-        return Answer(request, call.model, version, entry, tensors, explainer, chosen.references, is_split)
+        drift = self.plane.backend.drift(entry)
+        return Answer(
+            request, call.model, version, entry, tensors, explainer, chosen.references, is_split, drift
+        )
 
     async def _chosen(self, admitted: Admitted) -> Chosen:
         entry, inputs, name = admitted.entry, admitted.inputs, admitted.request.reference_set

@@ -34,6 +34,7 @@ class Settings(BaseSettings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     cpu_fallback: bool = False
     allow_custom_ops: bool = False
+    allow_drift: bool = False
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=_LARGEST_PORT)
     grpc_port: int | Literal["off"] = 8081

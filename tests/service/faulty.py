@@ -28,6 +28,9 @@ class FaultyBackend:
     def devices(self, *_: object) -> tuple[str, ...]:
         return ("cpu",)
 
+    def drift(self, *_: object) -> None:
+        return None
+
     def runtime(self, *_: object) -> dict[str, str]:
         return {"backend": self.name}
 

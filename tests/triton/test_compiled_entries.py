@@ -1,9 +1,11 @@
 """What `rationale compile` writes, served as it is: by ONNX Runtime, by Triton, by the gateway on either."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from rationale import Compiled, DeepShap, ExactShap, Gradient, TreeShap, compile_model
@@ -121,3 +123,37 @@ async def test_more_rows_than_a_batch_holds(
     want = dict(compiled["perceptron"].explain(arrays))
     address = servers[server][end.split()[0]]
     assert_agree(await infer(end, address, "perceptron_explain", arrays), want)
+
+
+@pytest.mark.parametrize("is_allowed", [False, True])
+def test_a_triton_that_serves_other_graphs_proves_nothing(
+    repository: Path, start_triton: StartTriton, tmp_path: Path, is_allowed: bool
+) -> None:
+    """Its repository is another copy, in which one entry was swapped."""
+    theirs = shutil.copytree(repository, tmp_path / "models")
+    slope = theirs / "slope_explain" / "1" / "model.onnx"
+    model = onnx.load(slope)
+    for tensor in model.graph.initializer:
+        if tensor.name == "w1":
+            halved = onnx.numpy_helper.to_array(tensor) / 2
+            tensor.CopyFrom(onnx.numpy_helper.from_array(halved, "w1"))
+    onnx.save(model, slope)
+    flags = ("--repository", str(repository))
+    allowed = {"RATIONALE_ALLOW_DRIFT": "true"} if is_allowed else {}
+    with (
+        start_triton(theirs) as triton,
+        both_ends(*flags, "--triton", triton.grpc, **allowed) as ends,
+    ):
+        url = f"http://{ends['http']}/v2"
+        index = patient.post(f"{url}/repository/index", json={}).json()
+        states = {one["name"]: (one["state"], one["reason"]) for one in index}
+        row = {"name": "x", "shape": [1, 5], "datatype": "FP32", "data": [0.5] * 5}
+        answer = patient.post(f"{url}/models/slope/explain", json={"inputs": [row]})
+    state, reason = states.pop("slope_explain")
+    assert {each for each, _ in states.values()} == {"READY"}
+    if is_allowed:
+        assert state == "READY"
+        assert float(answer.json()["parameters"]["drift"]) > 1e-3
+    else:
+        assert (state, answer.status_code) == ("UNAVAILABLE", 503)
+        assert f"the Triton at {triton.grpc} answers its probe rows otherwise than is due" in reason

@@ -9,6 +9,7 @@ import numpy as np
 
 from rationale.graph.runtime.session import SerializedGraph
 from rationale.schema.manifest import EXPLAIN_SUFFIX, Comparison, Manifest
+from rationale.schema.probes import Probes
 
 _DIGITS = 12  # of a digest in an entry's name; those of explainers made over the API have 16
 
@@ -18,7 +19,7 @@ class Compared:
     """The same model explained by other references, compiled.
 
     Attributes:
-        graph, sample: as a `Compiled` has them.
+        graph, sample, probes: as a `Compiled` has them.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Compared:
     graph: SerializedGraph
     manifest: Manifest
     sample: Mapping[str, np.ndarray]
+    probes: Probes | None = None
 
     def comparison(self, model: str) -> Comparison:
         """Return how the manifest of the entry that decides names it."""

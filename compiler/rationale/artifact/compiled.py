@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from rationale.artifact.checks.proof import demand_proof
 from rationale.artifact.comparisons import Compared
 from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
@@ -34,6 +35,7 @@ from rationale.pictures.picture import (
 )
 from rationale.references.frames import columns_of, in_order, spread
 from rationale.schema.manifest import Manifest, is_float
+from rationale.schema.probes import Probes
 
 
 class Explanation(dict[str, np.ndarray]):
@@ -107,6 +109,8 @@ class Compiled:
         custom_ops: libraries of kernels.
         conversion: of a fitted model, how far the ONNX model is from it, in words.
         comparisons: the same model explained by other references.
+        probes: rows that the graph has to answer wherever it runs; None if there are none.
+        is_proven: whether it answered them in this process, as it has after a compile.
     """
 
     graph: SerializedGraph
@@ -116,6 +120,8 @@ class Compiled:
     custom_ops: tuple[Path, ...] = ()
     conversion: str | None = None
     comparisons: tuple[Compared, ...] = ()
+    probes: Probes | None = None
+    is_proven: bool = True
 
     def _repr_html_(self) -> str:
         return compiled_html(self.manifest, self.conversion)
@@ -132,9 +138,16 @@ class Compiled:
 
     @cached_property
     def run(self) -> Run:
-        """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained."""
+        """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained.
+
+        Raises:
+            CheckFailedError: it was read from a repository, and does not answer its probe rows as is due.
+        """
         with kernels_of(self.custom_ops):
-            return explaining(Runner(self.graph), outline(self.graph))
+            run = explaining(Runner(self.graph), outline(self.graph))
+        if self.probes is not None and not self.is_proven:
+            demand_proof(self.probes, run)
+        return run
 
     def explain(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> Explanation:
         """Run the combined graph here.
@@ -215,6 +228,7 @@ class Compiled:
                 self.graph,
                 self.manifest,
                 self.sample,
+                self.probes,
                 Path(repository),
                 name,
                 self.custom_ops,
@@ -232,7 +246,7 @@ class Compiled:
         """
         manifest = self.manifest.model_copy(update={"model": model, "graphs": {}})
         with kernels_of(self.custom_ops):
-            write_explainer(self.graph, manifest, self.sample, entry, self.custom_ops)
+            write_explainer(self.graph, manifest, self.sample, self.probes, entry, self.custom_ops)
 
 
 def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing: bool) -> np.ndarray:

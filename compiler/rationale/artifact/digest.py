@@ -7,7 +7,7 @@ from rationale.errors import RepositoryError
 
 
 def graph_digest(version: Path) -> str:
-    """Hash the graph, its weights and kernels: what `sha256sum * | sha256sum` says in the folder.
+    """Hash the graph, its weights, kernels and probe rows: `sha256sum * | sha256sum` of the folder.
 
     Raises:
         RepositoryError: a file cannot be read.

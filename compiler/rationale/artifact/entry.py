@@ -13,6 +13,7 @@ from rationale.artifact.checks.check import demand
 from rationale.artifact.checks.gate import check_gate
 from rationale.artifact.checks.measure import measure, relative_error
 from rationale.artifact.checks.probes import probe_rows
+from rationale.artifact.checks.proof import demand_proof, read_proven
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.one_shot import plain_model
 from rationale.artifact.repository import check_name
@@ -26,6 +27,7 @@ from rationale.methods.outputs import GAP, GAP_ERROR
 from rationale.references.of_model import text_columns
 from rationale.references.tables import Columns, Table, read_rows, rows_of_arrow
 from rationale.schema.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
+from rationale.schema.probes import Probes
 
 RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
 
@@ -40,6 +42,7 @@ def open_entry(repository: Path, name: str) -> Compiled:
     manifest = Manifest.read(explain / FILE_NAME)
     if manifest.open_references:
         plain = repository / manifest.model
+    probes = _probes_of(explain, manifest, plain)
     try:
         combined = onnx.load(explain / "1" / "model.onnx")
         outputs = [v.name for v in manifest.outputs]
@@ -66,7 +69,14 @@ def open_entry(repository: Path, name: str) -> Compiled:
             raise RepositoryError(
                 f"{library}: is not the library that the entry was compiled with. Compile it again."
             )
-    return Compiled(combined, manifest, source, sample, libraries)
+    return Compiled(combined, manifest, source, sample, libraries, probes=probes, is_proven=probes is None)
+
+
+def _probes_of(explain: Path, manifest: Manifest, plain: Path) -> Probes | None:
+    """Return the probe rows of an entry whose files, and the plain model's, are those that were compiled."""
+    if plain != explain:
+        read_proven(plain / "1", promised=False)
+    return read_proven(explain / "1", promised=manifest.measured.probe_rows > 0)
 
 
 def _folders(repository: Path, name: str) -> tuple[Path, Path]:
@@ -197,22 +207,27 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
 
 
 def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
-    names = [entry.attributions for entry in compiled.manifest.attributed]
-    most = rows_that_fit(compiled.manifest.memory)
+    manifest, names = compiled.manifest, [entry.attributions for entry in compiled.manifest.attributed]
+    own = compiled.run  # which proves itself first
+    most = rows_that_fit(manifest.memory)
     try:
         probes = _probes(compiled, unit=True)
         found = measure(compiled.source, compiled.model, names, probes, most, run)
     except InvalidModelError:  # floats that are ids of a small table, say
         probes = _probes(compiled, unit=False)
         found = measure(compiled.source, compiled.model, names, probes, most, run)
-    if compiled.manifest.one_shot:
-        check_gate(compiled.model, probes, [v.name for v in compiled.manifest.outputs], run)
-    if run is None:
-        return compiled.manifest.model_copy(update={"measured": found.measured})
-    error = _difference(compiled, found.answers, probes)
-    measured = found.measured.model_copy(update={"runtime_error": error})
-    warnings = demand(measured, _gap_of(compiled.manifest), bool(compiled.manifest.stopped))
-    return compiled.manifest.model_copy(update={"measured": measured, "warnings": warnings})
+    if manifest.one_shot:
+        check_gate(compiled.model, probes, [v.name for v in manifest.outputs], run)
+    measured = found.measured.model_copy(update={"probe_rows": manifest.measured.probe_rows})
+    if run is not None:
+        error = _difference(own(probes), found.answers)
+        measured = measured.model_copy(update={"runtime_error": error})
+        warnings = demand(measured, _gap_of(manifest), bool(manifest.stopped))
+        manifest = manifest.model_copy(update={"warnings": warnings})
+    if compiled.probes is not None:
+        drift = demand_proof(compiled.probes, found.run, run.name if run else None)
+        measured = measured.model_copy(update={"drift": drift.value})
+    return manifest.model_copy(update={"measured": measured})
 
 
 def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
@@ -224,11 +239,8 @@ def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
     return probes
 
 
-def _difference(
-    compiled: Compiled, answers: Mapping[str, np.ndarray], probes: Mapping[str, np.ndarray]
-) -> float:
+def _difference(there: Mapping[str, np.ndarray], answers: Mapping[str, np.ndarray]) -> float:
     """Return the largest relative difference from ONNX Runtime's answers; a gap's rest is rounding."""
-    there = compiled.run(probes)
     names = [name for name in there if name not in (GAP, GAP_ERROR)]
     return max(relative_error(answers[name], there[name]) for name in names)
 

@@ -31,6 +31,7 @@ from rationale.schema.manifest import (
     Manifest,
     TensorSpec,
 )
+from rationale.schema.probes import Probes
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 QUEUE_DELAY_US = 200
@@ -54,6 +55,7 @@ def write_entries(
     combined: SerializedGraph,
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
+    probes: Probes | None,
     repository: Path,
     name: str,
     libraries: Sequence[Path] = (),
@@ -65,6 +67,7 @@ def write_entries(
 
     Args:
         sample: one row for each input, with which a server warms up.
+        probes: rows that prove whatever runs the entries; each entry has the answers that are its own.
         libraries: of kernels, which each entry takes along.
         comparisons: further entries, which the manifest's decision names.
     """
@@ -85,12 +88,15 @@ def write_entries(
             if manifest.one_shot:
                 explain = plain
             else:
-                _write_entry(new / plain, source, sample, MAX_BATCH, libraries)
+                own_probes = None if probes is None else probes.of([v.name for v in manifest.outputs])
+                _write_entry(new / plain, source, sample, own_probes, MAX_BATCH, libraries)
                 manifest = manifest.model_copy(update={"graphs": _graph_of(new / plain)})
-            _write_explaining(new / explain, combined, manifest, sample, libraries)
+            _write_explaining(new / explain, combined, manifest, sample, probes, libraries)
             for entry, one in alternatives.items():
                 own = one.manifest.model_copy(update={"model": name, "graphs": manifest.graphs})
-                _write_explaining(new / entry, one.graph, own, one.sample, libraries, audited=True)
+                _write_explaining(
+                    new / entry, one.graph, own, one.sample, one.probes, libraries, audited=True
+                )
             with locked(repository):  # both entries are of one compile
                 stale = _of_another_model(repository, name, manifest)
                 if f"{name}{EXPLAIN_SUFFIX}" in (explain, *stale):
@@ -109,12 +115,13 @@ def write_explainer(
     combined: SerializedGraph,
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
+    probes: Probes | None,
     entry: Path,
     libraries: Sequence[Path] = (),
 ) -> None:
     """Write one explain entry, and no plain one; see `Compiled.write_explainer`."""
     try:
-        _write_explaining(entry, combined, manifest, sample, libraries)
+        _write_explaining(entry, combined, manifest, sample, probes, libraries)
     except OSError as error:
         raise RepositoryError(f"{entry}: cannot be written: {error.strerror or error}.") from error
 
@@ -124,6 +131,7 @@ def _write_explaining(
     combined: SerializedGraph,
     manifest: Manifest,
     sample: Mapping[str, np.ndarray],
+    probes: Probes | None,
     libraries: Sequence[Path],
     *,
     audited: bool = False,
@@ -134,7 +142,7 @@ def _write_explaining(
     on each other (docs/adr/0038).
     """
     most, mixed = manifest.measured.max_batch, manifest.decision is None and not audited
-    _write_entry(folder, combined, sample, most, libraries, gated=manifest.one_shot, mixed=mixed)
+    _write_entry(folder, combined, sample, probes, most, libraries, gated=manifest.one_shot, mixed=mixed)
     manifest = manifest.model_copy(update={"graphs": manifest.graphs | _graph_of(folder)})
     (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
 
@@ -219,6 +227,7 @@ def _write_entry(
     folder: Path,
     model: SerializedGraph,
     sample: Mapping[str, np.ndarray],
+    probes: Probes | None,
     max_batch: int,
     libraries: Sequence[Path],
     *,
@@ -235,6 +244,8 @@ def _write_entry(
     save(_with_free_outputs(as_ir(model)), path)
     for library in libraries:
         shutil.copyfile(library, folder / "1" / library.name)
+    if probes is not None:
+        probes.write(path.parent)
     inputs, outputs = _tensors(path)
     warmup = folder / "warmup"
     warmup.mkdir()

@@ -1,7 +1,7 @@
 """A fitted model of another library → ONNX, and how far that is from the model itself."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module, metadata
@@ -24,6 +24,8 @@ from rationale.errors import (
 from rationale.methods.engine import Method
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Parity
+
+Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Converted:
         by_column: whether each of these is an input of its own.
         parity: how far the ONNX model is from the fitted one; None where there were no rows to compare.
         feeds: these rows, as the ONNX model takes them.
+        ask: what the fitted model says of rows that are fed so, by output of the ONNX model; None where they
+            are no table.
     """
 
     model: onnx.ModelProto
@@ -76,6 +80,7 @@ class Converted:
     by_column: bool = False
     parity: Parity | None = None
     feeds: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
+    ask: Ask | None = field(default=None, repr=False)
 
     @property
     def report(self) -> str:
@@ -133,7 +138,26 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
         parity = compare(made, _name(model), converter, allow_parity)
     if parity is not None:
         demand(parity)
-    return Converted(made.proto, made.columns, made.by_column, parity, made.feeds)
+    return Converted(made.proto, made.columns, made.by_column, parity, made.feeds, _ask(made))
+
+
+def _ask(made: AsOnnx) -> Ask | None:
+    """Return what asks the fitted model; its answer is empty if it refuses the rows."""
+    both = made.both
+    if both is None:
+        return None
+    names = [value.name for value in made.proto.graph.output]
+
+    def ask(feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                answers = both.answer(both.rows.as_fed(feeds, by_column=made.by_column))
+        except Exception:  # whatever a library raises where it takes no such row
+            return {}
+        return {n: np.asarray(a) for n, a in zip(names, answers, strict=False) if a is not None}
+
+    return ask
 
 
 def features_of(model: Any) -> Features:

@@ -1,6 +1,6 @@
 """Rows of a table, as a fitted model takes them and as its ONNX model does."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,22 @@ class Rows:
                 "Write a word of its own for what is missing, before the model is fitted."
             )
         return texts[:, None]
+
+    def as_fed(self, feeds: Mapping[str, np.ndarray], *, by_column: bool) -> "Rows":
+        """Return the rows that an ONNX model is fed; a column that it does not read is as in the first row.
+
+        Args:
+            feeds: one array [N, F], or an array [N, 1] by the name of a column.
+        """
+        if not by_column:
+            (array,) = feeds.values()
+            return Rows(tuple(array.astype(np.float64).T), self.names)
+        count = len(next(iter(feeds.values())))
+        columns = [
+            feeds[name].reshape(-1) if (name := self.called(i)) in feeds else np.repeat(column[:1], count)
+            for i, column in enumerate(self.columns)
+        ]
+        return Rows(tuple(c.astype(np.float64) if c.dtype.kind == "f" else c for c in columns), self.names)
 
     def called(self, i: int) -> str:
         return self.names[i] if self.names else f"x[{i}]"

@@ -27,6 +27,7 @@ from rationale.form import feature_names
 from rationale.pictures.browser import FILES as SHARED
 from rationale.references.reference_set import spreads
 from rationale.schema.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
+from rationale.schema.probes import Probes
 
 FILES = Path(__file__).parent / "files"
 KIND = ".html"
@@ -134,8 +135,22 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         if embedded is None
         else {"profile": embedded.profile.model_dump(mode="json"), "tolerance": embedded.tolerance},
         "references": manifest.references.count if manifest.references else None,
+        "probes": _probes_of(compiled.probes),
         "digest": manifest.digests.explanation,
         "tools": f"Rationale {version()}",
+    }
+
+
+def _probes_of(probes: Probes | None) -> dict[str, Any] | None:
+    """Return the rows that the page answers first, and by how much its answers may differ."""
+    if probes is None:
+        return None
+    return {
+        "rows": probes.rows,
+        "limit": probes.limit,
+        "warned": probes.warned,
+        "inputs": [tensor.model_dump() for tensor in probes.inputs],
+        "outputs": [{**output.model_dump(), "rounding": output.rounding} for output in probes.outputs],
     }
 
 

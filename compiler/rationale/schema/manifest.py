@@ -52,11 +52,13 @@ def elements(tensor: str, count: int) -> tuple[str, ...]:
     return tuple(f"{tensor}[{i}]" for i in range(count))
 
 
-class _Frozen(BaseModel):
+class Frozen(BaseModel):
+    """A part of what is written next to a graph: it never changes, and takes no member it does not know."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class TensorSpec(_Frozen):
+class TensorSpec(Frozen):
     """A tensor of the graph. `shape` leaves the batch axis out; −1 is a size known at run time only."""
 
     name: str
@@ -69,7 +71,7 @@ class TensorSpec(_Frozen):
         return self.shape in ((1,), ())
 
 
-class Attributed(_Frozen):
+class Attributed(Frozen):
     """One output of attributions, [N, T, *tensor.shape]: those of an explained input, or of all players.
 
     `feature_names` and `at` are those of the input, or `feature_names` are those of the players.
@@ -87,7 +89,7 @@ class Attributed(_Frozen):
         return self.feature_names or elements(self.tensor.name, count)
 
 
-class ExplainedInput(_Frozen):
+class ExplainedInput(Frozen):
     """What has attributions: `tensor` is explained, `attributions` is the output that explains it.
 
     `tensor` is an input of the model or an inner tensor. An integer input is explained `at` the inner tensors
@@ -125,7 +127,7 @@ class ExplainedInput(_Frozen):
         )
 
 
-class Player(_Frozen):
+class Player(Frozen):
     """A group of features, or a feature that stands beside groups and is in none."""
 
     name: str
@@ -136,7 +138,7 @@ class Player(_Frozen):
     )
 
 
-class ExplainedLayer(_Frozen):
+class ExplainedLayer(Frozen):
     """A tensor on the way: `attributions` is a float output [N, T, *tensor.shape]."""
 
     tensor: TensorSpec
@@ -148,7 +150,7 @@ class ExplainedLayer(_Frozen):
     )
 
 
-class ExplainedConcepts(_Frozen):
+class ExplainedConcepts(Frozen):
     """The channels of one tensor on the way, and what each input contributes to the most relevant ones."""
 
     tensor: TensorSpec
@@ -159,7 +161,7 @@ class ExplainedConcepts(_Frozen):
     heatmaps: dict[str, str] = Field(description="by explained input: the output [N, T, C, *its shape]")
 
 
-class Method(_Frozen):
+class Method(Frozen):
     name: str = Field(description="deepshap, gradient …")
     options: dict[str, Any] = Field(default_factory=dict)
     gap: str | None = Field(
@@ -169,7 +171,7 @@ class Method(_Frozen):
     )
 
 
-class Extension(_Frozen):
+class Extension(Frozen):
     """What the compile took from outside Rationale: of an installed package, or of a script."""
 
     group: str = Field(description="of entry points: rationale.lrp_rules …")
@@ -182,12 +184,12 @@ class Extension(_Frozen):
         return f"{self.name} of {self.package or self.value} {self.version or ''}".rstrip()
 
 
-class Category(_Frozen):
+class Category(Frozen):
     value: str
     share: float = Field(description="of the references, by their weights")
 
 
-class Spread(_Frozen):
+class Spread(Frozen):
     """How the values of one feature are spread over the references: no row of them, nor which go together."""
 
     feature: str
@@ -199,14 +201,14 @@ class Spread(_Frozen):
     categories: tuple[Category, ...] = Field((), description="of a text: the most frequent, most first")
 
 
-class References(_Frozen):
+class References(Frozen):
     count: int = Field(ge=1, description="K: rows of the set, after equal ones were merged")
     given: int = Field(ge=1, description="rows of the set as given")
     spreads: tuple[Spread, ...] = Field((), description="of the named features of the model's inputs")
     base_value: tuple[float, ...] | None = Field(description="mean output over the references, per target")
 
 
-class OpenReferences(_Frozen):
+class OpenReferences(Frozen):
     """References that come with a request: K of them for each row to explain, and their weights."""
 
     count: int = Field(ge=1, description="K: rows that the graph takes; fewer are filled up at weight 0")
@@ -221,7 +223,7 @@ class OpenReferences(_Frozen):
         return {self.weights.name, *(spec.name for spec in self.inputs.values())}
 
 
-class OpenLength(_Frozen):
+class OpenLength(Frozen):
     """A length that each request chooses, within what the graph was made for; see docs/adr/0019."""
 
     name: str = Field(description="what the model calls it")
@@ -246,7 +248,7 @@ class OpenLength(_Frozen):
         )
 
 
-class Digests(_Frozen):
+class Digests(Frozen):
     """SHA-256, so that an answer can be reproduced.
 
     `explanation` is the digest of the other three; where the entry decides, of that and the names of
@@ -259,7 +261,7 @@ class Digests(_Frozen):
     explanation: str
 
 
-class Variants(_Frozen):
+class Variants(Frozen):
     """In which of several equal variants operators were emitted, and for what machine."""
 
     provider: str = Field(description="of ONNX Runtime: cpu or cuda")
@@ -270,7 +272,7 @@ class Variants(_Frozen):
     taken: dict[str, int] = Field(description='how often each stands in the graph, by "task: variant"')
 
 
-class Measured(_Frozen):
+class Measured(Frozen):
     """What the check at compile time measured, on `rows` rows."""
 
     rows: int
@@ -310,6 +312,14 @@ class Measured(_Frozen):
         description="of an entry measured elsewhere than in ONNX Runtime: the largest difference of an "
         "answer from the one there, relative",
     )
+    probe_rows: int = Field(
+        0, description="rows in `1/probes.json`, which prove a runtime before the entry is served"
+    )
+    drift: float | None = Field(
+        None,
+        description="of an entry measured after its compile: the largest difference of its answers to the "
+        "probe rows from those that are due, of an output's range",
+    )
     nodes: int
     model_bytes: int
     latency_ms: float = Field(description="one row, median, on the machine that compiled")
@@ -318,7 +328,7 @@ class Measured(_Frozen):
     )
 
 
-class Memory(_Frozen):
+class Memory(Frozen):
     """How the graph uses memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
 
     budget: int = Field(description="what weights, precomputed references and work may take together")
@@ -339,7 +349,7 @@ class Memory(_Frozen):
     )
 
 
-class Stopped(_Frozen):
+class Stopped(Frozen):
     """Where attributions end on the way: what goes on from there has none."""
 
     node: str
@@ -348,7 +358,7 @@ class Stopped(_Frozen):
     reason: str
 
 
-class Parity(_Frozen):
+class Parity(Frozen):
     """How far the ONNX model is from the fitted model of which it was made.
 
     Both are asked about the references, about mixtures of them (features of one, the others of another: what
@@ -403,14 +413,14 @@ class Parity(_Frozen):
         return self.error / self.output_range if self.output_range else self.error
 
 
-class CustomOps(_Frozen):
+class CustomOps(Frozen):
     """A library of kernels that a server has to load for the graph; it lies beside `model.onnx`."""
 
     file: str
     sha256: str
 
 
-class Comparison(_Frozen):
+class Comparison(Frozen):
     """Another entry that explains the same model by other references, to see which reasons stay."""
 
     name: str = Field(description="all_applicants, draw 1 …")
@@ -421,14 +431,14 @@ class Comparison(_Frozen):
     explanation: str = Field(description="its digest")
 
 
-class Classes(_Frozen):
+class Classes(Frozen):
     """Into which drift is counted: what lies up to a bound, between two, and above the last."""
 
     bounds: tuple[float, ...]
     shares: tuple[float, ...] = Field(description="of the references: one more than there are bounds")
 
 
-class EmbeddedProfile(_Frozen):
+class EmbeddedProfile(Frozen):
     """A decision profile in an entry: the rules by which its answers become decisions."""
 
     profile: DecisionProfile
@@ -445,7 +455,7 @@ class EmbeddedProfile(_Frozen):
     )
 
 
-class Manifest(_Frozen):
+class Manifest(Frozen):
     version: Literal[1] = 1
     model: str = Field(description="the plain model's entry, `NAME`")
     method: Method

@@ -169,7 +169,7 @@ class Decider:
             if found:
                 return [one.answer for one in found]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
-        decisions = await decisions_of(manifest, rows, inputs, answers)
+        decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
         if request.stability:
             decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
         if request.dry_run:
@@ -305,10 +305,22 @@ def _fault_of(rule: KnockOut, row: Instance) -> str | None:
 
 
 async def decisions_of(
-    manifest: Manifest, instances: Sequence[Instance], inputs: Tensors, answers: Tensors
+    manifest: Manifest,
+    instances: Sequence[Instance],
+    inputs: Tensors,
+    answers: Tensors,
+    drift: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the members of `decisions`. Raises UndecidedError, for all rows that have no reasons."""
+    """Return the members of `decisions`.
+
+    Args:
+        drift: of what answered, which each decision then tells; see `Backend.drift`.
+
+    Raises:
+        UndecidedError: for all rows that have no reasons.
+    """
     decided, faults, found = profile_of(manifest), Faults(), []
+    known = {} if drift is None else {"drift": drift}
     digests = {
         "model": manifest.digests.model,
         "references": manifest.digests.references,
@@ -326,7 +338,7 @@ async def decisions_of(
             except NoReasonsError as error:
                 faults.add(UndecidedError(f"instances[{i}]: {error}"))
             else:
-                found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests})
+                found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests, **known})
         await asyncio.sleep(0)
     faults.report()
     return found

@@ -16,7 +16,7 @@ from rationale.schema.manifest import FILE_NAME, Manifest
 from rationale_service.decisions.decider import inputs_of
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.engine.backends.devices import CPU, Devices
-from rationale_service.engine.backends.onnxruntime import load_and_time, run, runtime
+from rationale_service.engine.backends.onnxruntime import load_warmed, run, runtime
 from rationale_service.engine.checks import Faults
 from rationale_service.repository.entry import Entry, read_entry, sides
 from rationale_service.repository.registry import folders
@@ -61,7 +61,8 @@ class Replayer:
             entries: instead of the gateway's repository.
         """
         self._repository = entries or local_repository(settings)
-        self._devices = Devices(settings.device, settings.cpu_fallback, custom_ops=settings.allow_custom_ops)
+        # What differs is found decision by decision, so that an entry need not prove itself.
+        self._devices = replace(Devices.chosen(settings), allow_drift=True)
         self._manifests: list[tuple[Path, Manifest]] | None = None
         self._entries: dict[Path, tuple[Entry, ...]] = {}
         self._sessions: dict[tuple[Entry, int], tuple[ort.InferenceSession, str]] = {}
@@ -148,7 +149,7 @@ class Replayer:
         cores = int(then.get("threads", available_cores())) * entry.instances
         if (entry, cores) not in self._sessions:
             devices = replace(self._devices, cores=cores)
-            sessions, _ = load_and_time(replace(entry, warmups=()), devices=devices)
+            sessions = load_warmed(replace(entry, warmups=()), devices=devices).sessions
             self._sessions[entry, cores] = sessions.by_device[sessions.devices[0]], sessions.devices[0]
         session, device = self._sessions[entry, cores]
         return session, runtime(entry, cores, (device,))

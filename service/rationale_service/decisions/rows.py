@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
 from rationale_service.decisions.trail import AuditTrail
 from rationale_service.engine.backends.devices import Devices
-from rationale_service.engine.backends.onnxruntime import load_and_time, run, runtime
+from rationale_service.engine.backends.onnxruntime import load_warmed, run, runtime
 from rationale_service.engine.checks import Faults, check_answer
 from rationale_service.engine.features import form_of
 from rationale_service.errors import InvalidInputError, NotFiniteError, UndecidedError
@@ -100,16 +100,15 @@ class Deciding:
         Raises:
             StateUnavailableError, ConflictError: the trail cannot be.
         """
-        devices = Devices(
-            settings.device, settings.cpu_fallback, available_cores(), settings.allow_custom_ops
-        )
-        sessions, _ = load_and_time(self.entry, devices=devices)
+        devices = replace(Devices.chosen(settings), cores=available_cores())
+        warmed = load_warmed(self.entry, devices=devices)
+        sessions = warmed.sessions
         device = sessions.devices[0]
         session, ran = sessions.by_device[device], runtime(self.entry, devices.cores, (device,))
 
         async def decide(rows: Sequence[Instance], key: str) -> list[Line]:
             began_s = time.monotonic()
-            found = [await self._decided(session, row) for row in rows]
+            found = [await self._decided(session, row, warmed.drift) for row in rows]
             decided = [
                 (row, each) for row, each in zip(rows, found, strict=True) if not isinstance(each, str)
             ]
@@ -129,13 +128,13 @@ class Deciding:
             finally:
                 runner.run(trail.stop())
 
-    async def _decided(self, session: Any, row: Instance) -> dict[str, Any] | str:
+    async def _decided(self, session: Any, row: Instance, drift: float | None) -> dict[str, Any] | str:
         """Return the decision on one row, or why there is none."""
         try:
             inputs = inputs_of(self.entry, self.manifest, [row], Faults())
             answers = run(self.entry, session, inputs, self.entry.output_names)
             check_answer(self.entry, answers)
-            (decision,) = await decisions_of(self.manifest, [row], inputs, answers)
+            (decision,) = await decisions_of(self.manifest, [row], inputs, answers, drift)
         except _REFUSALS as error:
             return str(error).removeprefix("instances[0]: ")
         return decision

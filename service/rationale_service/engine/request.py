@@ -58,6 +58,7 @@ class Answer:
         explainer: the name of the model's explainer; None where a model answers, or where it has no name.
         references: digest of the reference set that the request brought or named.
         is_split: whether another explainer answers other such requests.
+        drift: how far `entry` is from its due answers, if it is served all the same; see `Backend.drift`.
     """
 
     request: InferenceRequest
@@ -68,6 +69,7 @@ class Answer:
     explainer: str | None = None
     references: str | None = None
     is_split: bool = False
+    drift: float | None = None
 
     @property
     def json_bytes(self) -> int:
@@ -77,11 +79,15 @@ class Answer:
 
     @property
     def identity(self) -> dict[str, str]:
-        """What reproduces an explanation: its method and digests. Empty for a plain model's answer."""
+        """What reproduces an explanation: its method and digests; and what is known to be wrong with it.
+
+        Empty for the answer of a plain model that proved itself.
+        """
         manifest = self.entry.manifest
+        drift = {} if self.drift is None else {"drift": f"{self.drift:.3g}"}
         if manifest is None:
-            return {}
-        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation}
+            return drift
+        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **drift}
         if self.is_split and self.explainer is not None:
             identity["explainer"] = self.explainer
         return identity if self.references is None else {**identity, "references": self.references}

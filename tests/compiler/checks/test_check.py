@@ -280,7 +280,7 @@ def test_an_output_that_does_not_move_says_that_nothing_was_measured() -> None:
     assert compiled.manifest.measured.completeness_gap is None
     (told,) = compiled.manifest.warnings
     assert "was not measured: the explained output does not move" in told
-    assert ("completeness gap", "not measured: the output does not move on the probe rows") in list(
+    assert ("completeness gap", "not measured: the output does not move on the rows of the check") in list(
         _measured(compiled.manifest)
     )
 

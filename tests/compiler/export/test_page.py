@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry
@@ -295,3 +295,35 @@ def test_the_policy_lets_nothing_out_and_no_script_in(context: Any, exported: Ca
     }""")
     due = ["connect-src", "frame-src", "img-src", "script-src-attr", "script-src-elem", "style-src-elem"]
     assert refused == [False, due]
+
+
+PROBED = "credit"
+
+
+@pytest.mark.parametrize(("by", "refuses"), [(1e-4, False), (1e-2, True)])
+def test_a_browser_that_answers_otherwise_says_so(
+    context: BrowserContext, exported: Callable[[str], Path], tmp_path: Path, by: float, refuses: bool
+) -> None:
+    """The page's due answers are moved, as if the browser's were."""
+    text = exported(PROBED).read_text("utf-8")
+    start = text.index('id="facts">') + len('id="facts">')
+    end = text.index("</script>", start)
+    facts = json.loads(text[start:end])
+    for output in facts["probes"]["outputs"]:
+        output["data"] = [value + by * output["scale"] for value in output["data"]]
+    (tmp_path / "page.html").write_text(text[:start] + json.dumps(facts) + text[end:], "utf-8")
+    page = context.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    if refuses:
+        expect(page.locator("#state")).to_contain_text("does not answer as the model did", timeout=MOST_MS)
+        expect(page.locator("#main")).to_be_hidden()
+    else:
+        expect(page.locator("#drift")).to_contain_text("differs by 0.00010 of its range", timeout=MOST_MS)
+        expect(page.locator("table.bars")).to_be_visible()
+
+
+def test_a_page_tells_how_it_proved_itself(opened: Open) -> None:
+    page = opened(PROBED)
+    assert facts_of(page)["probes"]["rows"] > 0
+    expect(page.locator("#facts-shown")).to_contain_text("it answered")
+    expect(page.locator("#drift")).to_have_count(0)

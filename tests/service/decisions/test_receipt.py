@@ -30,7 +30,16 @@ from tests.kernels import LIBRARY, declare, network, own_rules
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
 GERMAN = Path(__file__).resolve().parents[4] / "shared" / "data" / "german_credit.tsv"
-FILES = ["README.txt", "answer.json", "check.py", "graph.json", "model.onnx", "profile.json", "request.json"]
+FILES = [
+    "README.txt",
+    "answer.json",
+    "check.py",
+    "graph.json",
+    "model.onnx",
+    "probes.json",
+    "profile.json",
+    "request.json",
+]
 # Runs each check.py, and imports nothing but Python's modules, the two libraries and what these need.
 BARE = """
 import contextlib, importlib.abc, io, json, runpy, sys
@@ -130,10 +139,10 @@ def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: Ledger, 
     decision = store.read(decided.ids["words"][0])
     write_receipt(decision, Replayer(decided.settings).entry(decision), tmp_path / "receipt")
     told = (tmp_path / "receipt" / "README.txt").read_text()
-    command = ["bash", "-c", "sha256sum model.onnx | sha256sum"]
+    command = ["bash", "-c", "sha256sum model.onnx probes.json | sha256sum"]
     shown = subprocess.run(command, cwd=tmp_path / "receipt", capture_output=True, text=True)
     assert decision.runtime["graph"] == shown.stdout.split()[0]
-    assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx | sha256sum`" in told
+    assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx probes.json | sha256sum`" in told
 
 
 def test_what_is_never_disclosed_is_in_no_receipt(decided: Decided, store: Ledger, tmp_path: Path) -> None:

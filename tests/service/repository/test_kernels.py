@@ -10,7 +10,7 @@ import pytest
 
 from rationale import DeepShap, Manifest, RepositoryError, compile_model
 from rationale_service.engine.backends.devices import Devices
-from rationale_service.engine.backends.onnxruntime import load_and_time
+from rationale_service.engine.backends.onnxruntime import load_warmed
 from rationale_service.repository.entry import read_entry
 from tests.compiler.models import rows
 from tests.compiler.rules.packaged import installed
@@ -33,7 +33,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_library_is_loaded_where_it_is_allowed(repository: Path) -> None:
     entry = read_entry(repository / "leaky")
     assert entry.custom_ops == (repository / "leaky" / "1" / LIBRARY.name,)
-    sessions, _ = load_and_time(entry, devices=Devices("cpu", custom_ops=True))
+    sessions = load_warmed(entry, devices=Devices("cpu", custom_ops=True)).sessions
     (session,) = sessions.by_device.values()
     np.testing.assert_allclose(session.run(["y"], {"x": X})[0], predict(X), rtol=1e-5, atol=1e-6)
 
@@ -44,7 +44,7 @@ def test_else_the_entry_is_refused_and_the_setting_named(repository: Path) -> No
         match=r"leaky/1/model\.onnx: .*\.so is a library of kernels, which is code that the gateway would "
         r"run\. Where you trust whoever writes the repository, allow it: RATIONALE_ALLOW_CUSTOM_OPS=true",
     ):
-        load_and_time(read_entry(repository / "leaky"), devices=Devices("cpu"))
+        load_warmed(read_entry(repository / "leaky"), devices=Devices("cpu"))
 
 
 @pytest.mark.parametrize("name", ["elsewhere.so", "/lib/elsewhere.so", "leaky/../elsewhere.so", "link"])

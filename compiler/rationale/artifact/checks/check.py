@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rationale.artifact.checks.expected import Ask, expect, probe_count
 from rationale.artifact.checks.gate import check_gate
 from rationale.artifact.checks.measure import (
     GAP_LIMIT,
@@ -22,6 +23,7 @@ from rationale.artifact.checks.probes import (
     probe_ids,
     sample_rows,
     sound_probes,
+    synthetic_probes,
     with_open_probes,
     with_open_sample,
 )
@@ -35,6 +37,7 @@ from rationale.methods.outputs import attributions_name, layers_of
 from rationale.methods.references import Referenced
 from rationale.references.reference_set import Baseline
 from rationale.schema.manifest import Measured, Memory
+from rationale.schema.probes import Probes
 
 GAP_WARNING = 1e-4  # relative to the largest explained − base
 AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
@@ -72,6 +75,7 @@ class Checked:
         answers: of the graph on the probe rows, by name of the output.
         sample: one row for each input that is nobody's, with which a server warms up.
         warnings: for the user.
+        probes: rows with the answers that are due; None if no row has a finite answer.
         layers: the gap of each layer that is answered, in the graph's order; None where none is promised.
     """
 
@@ -81,10 +85,16 @@ class Checked:
     sample: Mapping[str, np.ndarray]
     warnings: tuple[str, ...]
     layers: Mapping[str, float | None]
+    probes: Probes | None = None
 
 
-def check(selection: Selection, referenced: Referenced, graph: FinishedGraph) -> Checked:
+def check(
+    selection: Selection, referenced: Referenced, graph: FinishedGraph, fitted: Ask | None = None
+) -> Checked:
     """Check the graph against the model, on rows near the references: the sixth stage of a compile.
+
+    Args:
+        fitted: what the fitted model says of rows, if there is one.
 
     Raises:
         CheckFailedError: the graph does not reproduce the model, or its attributions do not add up.
@@ -114,25 +124,32 @@ def check(selection: Selection, referenced: Referenced, graph: FinishedGraph) ->
     if graph.exact is not None:
         error = storage_error(Runner(narrow(graph.exact, lowered.narrow)), found, names, probes)
         memory = memory.model_copy(update={"storage_error": error})
+    sample = with_open_sample(sample_rows(graph.longest, references, probes), references)
+    warnings = demand(found.measured, method.gap, bool(selection.target.stops))
+    count = probe_count(found.measured, rows_that_fit(memory))
+    rows = (synthetic_probes(probes, _near(selection, referenced, nobodys=True), references, count), sample)
+    due = expect(source, graph.served, found, rows, fitted)
     return Checked(
-        found.measured,
+        found.measured.model_copy(update={"probe_rows": due.rows if due else 0}),
         found.answers,
         memory,
-        with_open_sample(sample_rows(graph.longest, references, probes), references),
-        (*demand(found.measured, method.gap, bool(selection.target.stops)), *beyond_budget(memory)),
+        sample,
+        (*warnings, *beyond_budget(memory)),
         gaps,
+        due,
     )
 
 
-def _near(selection: Selection, referenced: Referenced) -> dict[str, np.ndarray]:
-    """Return the rows of the model's inputs near which it is checked."""
+def _near(selection: Selection, referenced: Referenced, *, nobodys: bool = False) -> dict[str, np.ndarray]:
+    """Return the rows of the model's inputs near which it is checked; `nobodys` ids are drawn at random."""
     if isinstance(selection.method.reference_set, Baseline):
         return {}
     known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
     leaves = [s for s in selection.target.leaves if s.indices is not None]
     for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
-        known[name] = probe_ids([s for s in leaves if s.name == name], row, referenced.fed.get(name))
+        given = None if nobodys else referenced.fed.get(name)
+        known[name] = probe_ids([s for s in leaves if s.name == name], row, given)
     return known
 
 

@@ -42,10 +42,18 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured, and what the combined graph answered on the probe rows, by name of the output."""
+    """What was measured.
+
+    Attributes:
+        answers: of the combined graph on the probe rows, by name of the output.
+        run: that graph, loaded; every row is explained.
+        original: the model itself, loaded; it takes its own inputs alone.
+    """
 
     measured: Measured
     answers: dict[str, np.ndarray]
+    run: Run
+    original: Run
 
 
 def measure(
@@ -102,7 +110,7 @@ def measure(
         latency_ms=latency_ms,
         max_batch=_max_batch(runner, probes, latency_ms / 1e3, most),
     )
-    return Measurement(measured, together)
+    return Measurement(measured, together, runner, original)
 
 
 def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np.ndarray]]:

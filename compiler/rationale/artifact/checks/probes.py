@@ -1,11 +1,13 @@
 """Rows on which a compile measures, and the row with which a server warms up."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from rationale.artifact.checks.synthetic import synthetic_rows
 from rationale.errors import InvalidModelError, InvalidOptionError
 from rationale.graph.runtime.session import Runner
 from rationale.lowering.precision import on_cpu
@@ -170,6 +172,25 @@ def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[st
         for name, array in references.arrays.items()
     }
     return {**probes, **turned, WEIGHTS: weights.astype(dtype)}
+
+
+def synthetic_probes(
+    probes: Arrays, known: Arrays, references: ReferenceSet | None, count: int
+) -> dict[str, np.ndarray]:
+    """Return [count, …] rows that are nobody's, for each input.
+
+    Args:
+        probes: the rows of the check, from which inputs are taken of which nobody knows any row.
+        known: rows [K, …] of the other inputs.
+        references: open ones are drawn as the rows are.
+    """
+    rows = {name: array[:count] if array.ndim else array for name, array in probes.items()}
+    rows |= {n: synthetic_rows(a, count, seed) for seed, (n, a) in enumerate(known.items()) if n in rows}
+    if references is None or not references.is_open:
+        return rows
+    drawn = {n: synthetic_rows(a, references.count, len(a)) for n, a in references.arrays.items()}
+    opened = with_open_probes({}, replace(references, arrays=drawn))
+    return {**rows, **{name: array[:count] for name, array in opened.items()}}
 
 
 def with_open_sample(sample: Arrays, references: ReferenceSet | None) -> dict[str, np.ndarray]:

@@ -49,7 +49,11 @@ function byKey(attributed, numbersOf, target) {
 }
 
 function tensorOf({ name, type, shape }, fields, values) {
-  const own = fields.filter((field) => field.input === name).map((field) => values[field.name]);
+  return tensor(type, fields.filter((field) => field.input === name).map((field) => values[field.name]), shape);
+}
+
+/** Return values as a tensor; null is a missing number. */
+export function tensor(type, own, shape) {
   if (type === "string") return new ort.Tensor(type, own.map(String), shape);
   const whole = type === "int64" || type === "uint64";
   const numbers = own.map((value) => (whole ? BigInt(value) : value === null ? NaN : Number(value)));

@@ -6,6 +6,7 @@ import { makeFields } from "./fields.js";
 import { bars, scaleOf } from "./pictures/bars.js";
 import { decide, own, ruleOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
+import { prove } from "./proof.js";
 
 const OUTCOMES = { approve: "Approved", refer: "A person decides", decline: "Declined" };
 const QUIET_MS = 600; // after which a screen reader is told
@@ -14,6 +15,11 @@ const place = (id) => document.getElementById(id);
 async function start() {
   const facts = JSON.parse(place("facts").textContent);
   const session = await openGraph();
+  const proof = facts.probes ? await prove(session, facts) : null;
+  if (proof && !(proof.difference <= facts.probes.limit)) {
+    return fail(`This browser does not answer as the model did when it was compiled: ${differing(proof)}. Nothing is `
+      + "shown, for it could be wrong. Try another browser, and tell whoever gave you the page.");
+  }
   const profile = facts.decided?.profile;
   let [target, isRunning, isDue, timer, scale] = [0, false, false, 0, null];
 
@@ -108,17 +114,29 @@ async function start() {
   fill(place("form"), h("h2", {}, "Features"), fields.elements,
     h("button", { type: "button", onclick: reset }, "Begin again"));
   place("form").addEventListener("submit", (event) => event.preventDefault());
-  fill(place("facts-shown"), about(facts).map((text) => h("p", {}, text)));
+  fill(place("facts-shown"), about(facts, proof).map((text) => h("p", {}, text)));
+  if (proof && proof.difference > facts.probes.warned) {
+    place("answer").prepend(h("p", { class: "warning", id: "drift" },
+      `In this browser ${differing(proof)}: the last digits may be others than on a server.`));
+  }
   place("state").className = "unseen";
   place("main").hidden = place("footer").hidden = false;
   await changed();
 }
 
-function about(facts) {
+const differing = ({ output, difference }) => `${output} differs by ${difference.toPrecision(2)} of its range`;
+
+function fail(text) {
+  place("state").textContent = text;
+  place("state").className = "problem";
+}
+
+function about(facts, proof) {
   const references = facts.references ? ` over ${facts.references} references` : "";
   return [
     `Explained by ${facts.method}${references}; explainer ${facts.digest}.`,
     `${facts.tools}, ${facts.runtime}. The graph runs in this page, single-threaded, by WebAssembly.`,
+    ...(proof ? [`Before it showed anything, it answered ${facts.probes.rows} probe rows: they differ from the due answers by ${proof.difference.toPrecision(1)} of the range at most.`] : []),
     "The page's Content-Security-Policy lets it load nothing and send nothing.",
     ...(facts.references ? ["The graph holds what it needs of the rows that it compares with. They may be people's: hand the page on only to somebody who may see them."] : []),
   ];
@@ -142,7 +160,4 @@ function shownOf(facts, key, values) {
   }).filter(Boolean).join("; ");
 }
 
-start().catch((error) => {
-  place("state").textContent = `This page cannot compute here: ${error.message ?? error}. It needs a browser of 2023 or later.`;
-  place("state").className = "problem";
-});
+start().catch((error) => fail(`This page cannot compute here: ${error.message ?? error}. It needs a browser of 2023 or later.`));

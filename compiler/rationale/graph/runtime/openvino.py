@@ -31,7 +31,7 @@ class OpenVinoRunner:
             raise InvalidOptionError(
                 f"--runtime openvino: openvino is not installed: {install('openvino')}."
             ) from error
-        self._version = openvino.get_version().partition("-")[0]
+        self.name = f"OpenVINO {openvino.get_version().partition('-')[0]}"
         core = openvino.Core()
         try:
             read = core.read_model(model if isinstance(model, Path) else model.SerializeToString())
@@ -54,6 +54,6 @@ class OpenVinoRunner:
     def _fault(self, doing: str, error: Exception) -> CheckFailedError:
         message = " ".join(str(error).split())[-_MESSAGE_END:]
         return CheckFailedError(
-            f"OpenVINO {self._version} does not {doing} the graph: … {message}. Compile it with --runtime "
+            f"{self.name} does not {doing} the graph: … {message}. Compile it with --runtime "
             "openvino, or see docs/runtimes.md for what OpenVINO lacks."
         )

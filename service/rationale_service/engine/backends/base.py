@@ -33,7 +33,8 @@ class Backend(Protocol):
         """Load and warm one more entry while others are served; another one of its name goes on answering.
 
         Raises:
-            RepositoryError: it cannot be loaded, or fails its warmup. Nothing has changed then.
+            RepositoryError: it cannot be loaded, fails its warmup, or answers its probe rows wrongly.
+                Nothing has changed then.
             NotReadyError: the server behind it cannot be reached.
         """
 
@@ -45,6 +46,12 @@ class Backend(Protocol):
 
     def runtime(self, entry: Entry) -> Mapping[str, Any]:
         """Return what the last bits of a loaded entry's answers depend on, as JSON."""
+
+    def drift(self, entry: Entry) -> float | None:
+        """Return how far a loaded entry's answers to its probe rows are from those that are due.
+
+        It is of an output's range; None if it is no more than is allowed.
+        """
 
     async def ready(self, entry: Entry | None = None) -> bool:
         """Return whether the entry can run now; None means all."""

@@ -10,6 +10,7 @@ import onnxruntime as ort
 from rationale.errors import RepositoryError
 from rationale.schema.machine import available_cores
 from rationale_service.repository.entry import Entry, InstanceGroup
+from rationale_service.settings import Settings
 
 CPU = "cpu"
 CUDA_PROVIDER, CPU_PROVIDER = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -30,12 +31,22 @@ class Devices:
         cpu_fallback: whether what asks for a GPU runs on the CPU where that cannot be used.
         cores: of the CPU.
         custom_ops: whether libraries of kernels are loaded that entries bring.
+        allow_drift: whether entries run that answer their probe rows otherwise than is due.
     """
 
     wanted: Wanted = "auto"
     cpu_fallback: bool = False
     cores: int = field(default_factory=available_cores)
     custom_ops: bool = False
+    allow_drift: bool = False
+
+    @staticmethod
+    def chosen(settings: Settings) -> "Devices":
+        """Return what the settings choose, for one of their processes."""
+        cores = max(available_cores() // settings.workers, 1)
+        return Devices(
+            settings.device, settings.cpu_fallback, cores, settings.allow_custom_ops, settings.allow_drift
+        )
 
     def of(self, entry: Entry) -> tuple[str, ...]:
         """Return the device of each instance, cpu or cuda:NUMBER. Raises NoGpuError."""

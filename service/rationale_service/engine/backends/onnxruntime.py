@@ -20,6 +20,7 @@ from rationale.schema.machine import LARGE_BLOCKS, processor
 from rationale.schema.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
 from rationale_service.engine.backends.base import gated, run_failure
 from rationale_service.engine.backends.devices import CPU, CUDA_PROVIDER, Devices, NoGpuError, providers
+from rationale_service.engine.backends.proof import Proof, proof_of
 from rationale_service.engine.scheduling.batch import Joined, LatencyModel, check_rows
 from rationale_service.engine.scheduling.batch_queue import BatchQueue, Compose
 from rationale_service.engine.scheduling.cpu_slots import CpuSlots
@@ -52,6 +53,20 @@ class Sessions:
         return CPU not in self.devices
 
 
+@dataclass(frozen=True)
+class Warmed:
+    """An entry that is loaded, warm and proven.
+
+    Attributes:
+        timed: (rows, seconds) of warm runs.
+        drift: how far its answers to its probe rows are from those that are due, if that is too far.
+    """
+
+    sessions: Sessions
+    timed: Sequence[tuple[int, float]]
+    drift: float | None = None
+
+
 class OnnxRuntimeBackend:
     """One session per stored entry and device, shared by its instances there: the weights are held once.
 
@@ -81,11 +96,9 @@ class OnnxRuntimeBackend:
 
     async def load(self, entry: Entry) -> None:
         began_s = time.monotonic()
-        sessions, warmed = await asyncio.to_thread(
-            load_and_time, entry, self._sessions_of(entry), self._devices
-        )
+        warmed = await asyncio.to_thread(load_warmed, entry, self._sessions_of(entry), self._devices)
         size = entry.max_queue_size or self._max_queue_size
-        self._loaded[entry] = _Loaded(entry, sessions, warmed, self._metrics.of(entry), size, self._budget)
+        self._loaded[entry] = _Loaded(entry, warmed, self._metrics.of(entry), size, self._budget)
         self._metrics.loaded(entry, time.monotonic() - began_s)
 
     async def unload(self, entry: Entry) -> None:
@@ -100,6 +113,10 @@ class OnnxRuntimeBackend:
 
     def runtime(self, entry: Entry) -> dict[str, Any]:
         return runtime(entry, self._devices.cores, self.devices(entry))
+
+    def drift(self, entry: Entry) -> float | None:
+        loaded = self._loaded.get(entry)
+        return None if loaded is None else loaded.drift
 
     async def ready(self, entry: Entry | None = None) -> bool:
         return bool(self._loaded) if entry is None else entry in self._loaded
@@ -148,14 +165,14 @@ class _Loaded:
     def __init__(
         self,
         entry: Entry,
-        sessions: Sessions,
-        warmed: Sequence[tuple[int, float]],
+        warmed: Warmed,
         metrics: EntryMetrics,
         queue_size: int,
         budget: CpuSlots,
     ) -> None:
-        """Take the (rows, seconds) of runs before as `warmed`."""
+        sessions = warmed.sessions
         self.sessions = sessions
+        self.drift = warmed.drift
         self._entry = entry
         self._metrics = metrics
         # Of the calling thread's CPU: a busy machine makes no run longer. On a GPU by the clock.
@@ -177,7 +194,7 @@ class _Loaded:
             waited=metrics.queue_s,
         )
         for times in (self._times, self.queue.times):
-            times.learn(warmed)
+            times.learn(warmed.timed)
 
     async def close(self) -> None:
         """Finish what was accepted."""
@@ -229,14 +246,12 @@ def _rows(inputs: Tensors) -> int:
 
 
 def load(entry: Entry) -> ort.InferenceSession:
-    """Return a warmed session on the CPU. Raises as `load_and_time`."""
-    return load_and_time(entry, devices=Devices("cpu"))[0].by_device[CPU]
+    """Return a warmed session on the CPU. Raises as `load_warmed`."""
+    return load_warmed(entry, devices=Devices("cpu")).sessions.by_device[CPU]
 
 
-def load_and_time(
-    entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None
-) -> tuple[Sessions, list[tuple[int, float]]]:
-    """Return warmed sessions, and the (rows, seconds) of their warm runs.
+def load_warmed(entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None) -> Warmed:
+    """Return warmed sessions that answered the entry's probe rows.
 
     The samples of the config run as they are; then the first with every power of two rows, up to the largest:
     ONNX Runtime takes memory for a new size when it first comes. Large models stop where a run takes long.
@@ -246,21 +261,39 @@ def load_and_time(
 
     Raises:
         RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config, a warmup
-            sample fails, or the GPU that it must run on cannot be used.
+            sample fails, the GPU that it must run on cannot be used, its files are not those that were
+            compiled, or it answers its probe rows otherwise than is due.
     """
-    sessions = loaded or _new_sessions(entry, devices or Devices())
+    devices = devices or Devices()
+    proof = proof_of(entry, is_allowed=devices.allow_drift)
+    sessions = loaded or _new_sessions(entry, devices)
     timed: list[tuple[int, float]] = []
-    for session in sessions.by_device.values():
+    drifts = []
+    for device, session in sessions.by_device.items():
         _check_tensors(entry, "input", entry.inputs, session.get_inputs())
         _check_tensors(entry, "output", entry.outputs, session.get_outputs())
         for sample in entry.warmups:
             _warm(entry, session, sample)
-        for rows in _batch_sizes(entry) if entry.warmups else ():
-            took_s = _warm(entry, session, replace(entry.warmups[0], rows=rows, count=2))
+        warm = {sample.rows for sample in entry.warmups}
+        for rows in _batch_sizes(entry) if warm else ():
+            count = 1 if rows in warm else 2
+            took_s = _warm(entry, session, replace(entry.warmups[0], rows=rows, count=count))
             timed.append((rows, took_s))
             if took_s > _LONG_WARMUP_S:
                 break
-    return sessions, timed
+        drifts.append(None if proof is None else _prove(proof, session, device))
+    return Warmed(sessions, timed, max((drift for drift in drifts if drift is not None), default=None))
+
+
+def _prove(proof: Proof, session: ort.InferenceSession, device: str) -> float | None:
+    """Return the drift of a session. Raises RepositoryError."""
+    try:
+        answers = [run(proof.entry, session, rows, proof.outputs) for rows in proof.requests()]
+    except RationaleError as error:
+        cause = error.__cause__ or error
+        raise RepositoryError(f"{proof.entry.name}: its probe rows fail: {cause}") from error
+    where = processor() if device == CPU else device
+    return proof.drift(answers, f"ONNX Runtime {ort.__version__} on {where}")
 
 
 def _new_sessions(entry: Entry, devices: Devices) -> Sessions:

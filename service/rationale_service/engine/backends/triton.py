@@ -11,7 +11,9 @@ from tritonclient.grpc import InferRequestedOutput
 from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from rationale.errors import RepositoryError
 from rationale_service.engine.backends.base import gated
+from rationale_service.engine.backends.proof import proof_of
 from rationale_service.engine.backends.triton_client import (
     connect,
     given,
@@ -20,7 +22,7 @@ from rationale_service.engine.backends.triton_client import (
     refusal,
     taken,
 )
-from rationale_service.errors import DeadlineError, NotReadyError, QueueFullError
+from rationale_service.errors import DeadlineError, NotReadyError, QueueFullError, ServiceError
 from rationale_service.observability.context import forwarded, note_run
 from rationale_service.observability.metrics import Metrics
 from rationale_service.repository.entry import Entry
@@ -46,6 +48,7 @@ class TritonBackend:
         metrics: Metrics | None = None,
         *,
         is_shared: bool = False,
+        allows_drift: bool = False,
     ) -> None:
         """Take the address of Triton; nothing is connected yet.
 
@@ -54,6 +57,7 @@ class TritonBackend:
             wait_s: for Triton to serve every entry at the start.
             max_in_flight: requests of an entry at one time, where its config names no `max_queue_size`.
             is_shared: with another worker, which decides what is unloaded there.
+            allows_drift: whether entries answer that answer their probe rows otherwise than is due.
         """
         self._address = address
         self._tls = tls
@@ -61,6 +65,9 @@ class TritonBackend:
         self._wait_s = wait_s
         self._max_in_flight = max_in_flight
         self._is_shared = is_shared
+        self._allows_drift = allows_drift
+        self._drifts: dict[Entry, float] = {}
+        self._broken: set[str] = set()  # names under which Triton may serve what does not prove itself
         self._in_flight: Counter[Entry] = Counter()
         self._connected: InferenceServerClient | None = None
         self._latest: dict[str, Entry] = {}  # what Triton serves under a name
@@ -78,11 +85,41 @@ class TritonBackend:
         try:
             entries = list(entries)
             missing = await self._wait_for(entries)
+            for entry in entries:
+                if entry not in missing:
+                    await self._prove_started(entry, missing)
         except BaseException:
             await self.stop()
             raise
         self._latest = {entry.model: entry.stored or entry for entry in entries if entry not in missing}
         return missing
+
+    async def _prove_started(self, entry: Entry, missing: dict[Entry, str]) -> None:
+        """Have an entry prove itself; if it does not, say why among the `missing`."""
+        try:
+            await self._prove(entry)
+        except RepositoryError as error:
+            missing[entry] = str(error)
+
+    async def _prove(self, entry: Entry) -> None:
+        """Have Triton answer the entry's probe rows. Raises RepositoryError."""
+        proof = proof_of(entry, is_allowed=self._allows_drift)
+        if proof is None:
+            return
+        deadline_s = asyncio.get_running_loop().time() + _LOAD_S
+        try:
+            answers = [
+                await self._ask(entry, self._fed(entry, rows), proof.outputs, deadline_s)
+                for rows in proof.requests()
+            ]
+        except InferenceServerException as error:
+            raise RepositoryError(f"{entry.name}: its probe rows fail: {refusal(entry, error)}") from error
+        except ServiceError as error:
+            raise RepositoryError(f"{entry.name}: its probe rows fail: {error}") from error
+        drift = proof.drift(answers, f"the Triton at {self._address}")
+        self._drifts.pop(entry, None)
+        if drift is not None:
+            self._drifts[entry] = drift
 
     async def _wait_for(self, missing: Sequence[Entry]) -> dict[Entry, str]:
         """Return those that Triton does not serve, and why. Raises NotReadyError where there is no Triton."""
@@ -122,6 +159,13 @@ class TritonBackend:
             known = entry.model in self._latest
             if known or not is_never_by_request(error) or not await self.ready(entry):
                 raise not_loaded(entry, error) from error
+        try:
+            await self._prove(entry)
+        except RepositoryError:  # what Triton served under the name before is gone
+            self._broken.add(entry.model)
+            await self._unload(entry)
+            raise
+        self._broken.discard(entry.model)
         self._latest[entry.model] = entry.stored or entry
 
     async def unload(self, entry: Entry) -> None:
@@ -129,8 +173,12 @@ class TritonBackend:
         own = entry.stored or entry
         if self._latest.get(entry.model, own) is own and not self._is_shared:
             self._latest.pop(entry.model, None)
-            with contextlib.suppress(InferenceServerException):
-                await self._client.unload_model(entry.model, client_timeout=_UNLOAD_S)
+            await self._unload(entry)
+        self._drifts.pop(entry, None)
+
+    async def _unload(self, entry: Entry) -> None:
+        with contextlib.suppress(InferenceServerException):
+            await self._client.unload_model(entry.model, client_timeout=_UNLOAD_S)
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:  # noqa: ARG002 (the protocol's)
         return ()
@@ -138,8 +186,13 @@ class TritonBackend:
     def runtime(self, entry: Entry) -> dict[str, str]:  # noqa: ARG002 (Triton does not tell)
         return {"backend": self.name}
 
+    def drift(self, entry: Entry) -> float | None:
+        return self._drifts.get(entry)
+
     async def ready(self, entry: Entry | None = None) -> bool:
         try:
+            if entry is not None and entry.model in self._broken:
+                return False
             if entry is None:  # not whether it is ready: one model that it cannot load makes it unready
                 return bool(await self._client.is_server_live(client_timeout=_PROBE_S))
             return bool(
@@ -149,6 +202,8 @@ class TritonBackend:
             return False
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
+        if entry.model in self._broken:
+            raise NotReadyError(f"what Triton has loaded as '{entry.model}' is not what was compiled")
         if deadline_s <= asyncio.get_running_loop().time():
             raise DeadlineError(f"the deadline of this request for '{entry.name}' is past")
         if self._in_flight[entry] >= (entry.max_queue_size or self._max_in_flight):
@@ -163,8 +218,7 @@ class TritonBackend:
         began_s = time.monotonic()
         self._in_flight[entry] += 1
         try:
-            fed = inputs if entry.gate is None else gated(inputs, entry.gate)
-            answer = await self._ask(entry, fed, outputs, deadline_s)
+            answer = await self._ask(entry, self._fed(entry, inputs), outputs, deadline_s)
         except InferenceServerException as error:
             raise refusal(entry, error) from error
         finally:
@@ -175,6 +229,10 @@ class TritonBackend:
         of.compute_s(ended_s - began_s)
         of.batch_rows(len(next(iter(inputs.values()))))
         return answer
+
+    @staticmethod
+    def _fed(entry: Entry, inputs: Tensors) -> Tensors:
+        return inputs if entry.gate is None else gated(inputs, entry.gate)
 
     async def _ask(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float) -> Tensors:
         """Send a request; what is left until the deadline bounds the call, and its wait in Triton's queue."""

@@ -181,10 +181,18 @@ class Instances(BaseModel):
     reference_weights: list[float] | None = Field(None, description="of the references; none for equal ones")
 
 
+_DRIFT = Field(
+    None,
+    description="how far the model's answers to its probe rows are from those that are due, of their range, "
+    "if it is served all the same (RATIONALE_ALLOW_DRIFT); else absent",
+)
+
+
 class Predictions(BaseModel):
     predictions: list[Row] = Field(
         description="a list per row; {output: list} for a model of several outputs"
     )
+    drift: float | None = _DRIFT
 
 
 class Explanation(BaseModel):
@@ -292,6 +300,7 @@ class Decision(BaseModel):
     completeness_gap: float | None
     warnings: list[str] = Field(description="what a reader of the reasons has to know")
     digests: DecisionDigests
+    drift: float | None = _DRIFT
 
 
 class Decisions(BaseModel):

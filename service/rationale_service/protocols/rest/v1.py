@@ -188,7 +188,8 @@ def documented() -> APIRouter:
 
 
 def _predictions(answer: Answer) -> Response:
-    return _json({"predictions": predictions(answer.entry.output_names, answer.tensors)})
+    drift = {} if answer.drift is None else {"drift": answer.drift}
+    return _json({"predictions": predictions(answer.entry.output_names, answer.tensors), **drift})
 
 
 def _explanations(answer: Answer) -> Response:
@@ -286,10 +287,12 @@ def encode_explanations(answer: Answer) -> dict[str, Any]:
     explainer = {"name": answer.explainer, "method": identity["method"], "digest": identity["explanation"]}
     if answer.references is not None:
         explainer["references"] = answer.references
+    drift = {} if answer.drift is None else {"drift": answer.drift}
     return {
         "predictions": predictions([spec.name for spec in manifest.outputs], tensors),
         "explanations": _written(explanations(manifest, tensors)),
         "explainer": explainer,
+        **drift,
     }
 
 

@@ -1,0 +1,176 @@
+"""The probe rows of an entry, and the answers that are due: what proves a runtime wherever it is loaded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from rationale.artifact.checks.measure import Measurement
+from rationale.artifact.checks.probes import ROWS
+from rationale.errors import CheckFailedError, InvalidModelError
+from rationale.graph.runtime.session import Run, Runner, SerializedGraph, explaining, model_bytes, outline
+from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR
+from rationale.schema.machine import processor
+from rationale.schema.manifest import DATATYPES, Measured, is_float
+from rationale.schema.probes import (
+    MOST_ELEMENTS,
+    WARNED,
+    ProbeInput,
+    ProbeOutput,
+    Probes,
+    values,
+)
+
+BRIEF_MS = 15.0  # what all probe rows may take together; of a slower graph there is one
+SLOW_MS = 1000.0  # a row that takes longer is not computed in a second way
+_EVALUATED_MS, _EVALUATED_BYTES = 1.0, 1 << 20  # what ONNX's reference evaluator takes a second for
+_VALUES = (BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR)  # all in the unit of the explained output
+Arrays = Mapping[str, np.ndarray]
+Ask = Callable[[Arrays], Mapping[str, np.ndarray]]
+
+
+def probe_count(measured: Measured, most: int) -> int:
+    """Return how many rows are asked before an entry is trusted: more than one only if they are brief."""
+    return ROWS if most >= ROWS and ROWS * measured.latency_ms <= BRIEF_MS else 1
+
+
+def expect(
+    source: onnx.ModelProto,
+    graph: SerializedGraph,
+    found: Measurement,
+    rows: Sequence[Arrays],
+    fitted: Ask | None = None,
+) -> Probes | None:
+    """Return the probe rows of a graph, with the answers that are due.
+
+    The model's own outputs are the fitted model's if there is one, else those of ONNX's reference evaluator
+    for a small model; all others are what ONNX Runtime answers here. Where the evaluator does not agree with
+    ONNX Runtime, it is believed on ai.onnx.ml's operators alone: it is wrong about some others (LRN, LSTM …).
+
+    Args:
+        source: the plain model.
+        found: what the check measured of both.
+        rows: rows to ask, [n, …] for each input; the first that have a finite answer are taken.
+        fitted: what a fitted model says of such rows, by output.
+
+    Raises:
+        CheckFailedError: ONNX Runtime and the reference evaluator answer otherwise than each other.
+    """
+    measured = found.measured
+    feeds, answers = _answered(found.run, rows)
+    if not answers:
+        return None
+    names = [v.name for v in source.graph.output if v.name in answers]
+    probes = Probes(
+        source="runtime",
+        runtime=f"ONNX Runtime {ort.__version__} on {processor()}",
+        inputs=tuple(_inputs(feeds)),
+        outputs=tuple(_outputs(answers)),
+    )
+    own = {v.name: feeds[v.name] for v in source.graph.input if v.name in feeds}
+    others = [found.original(own)]
+    if measured.latency_ms <= SLOW_MS:
+        with suppress(CheckFailedError):  # some operators have no kernel but the one they are fused into
+            others.append(explaining(Runner(graph, optimise=False), outline(graph))(feeds))
+    differences = [min(probes.compare(other).value, 1.0) for other in others]
+    probes = probes.model_copy(update={"kernels": max(*differences, measured.rounding)})
+    if fitted is not None:
+        due = {name: array for name, array in fitted(feeds).items() if name in names}
+        return _confirmed(probes, due, "fitted model") or probes
+    is_small = measured.latency_ms <= _EVALUATED_MS and model_bytes(source) <= _EVALUATED_BYTES
+    if is_small and not measured.rounding:  # the evaluator rounds half precision at other places
+        due = _evaluated(source, own, names)
+        confirmed = _confirmed(probes, due, "reference evaluator")
+        difference = probes.compare(due)
+        fitted_elsewhere = any(node.domain == "ai.onnx.ml" for node in source.graph.node)
+        if confirmed is None and difference.is_broken and fitted_elsewhere:
+            raise CheckFailedError(
+                f"ONNX Runtime {ort.__version__} and ONNX's reference evaluator do not agree on the model "
+                f"itself: {difference.output!r} differs by {difference.value:.2g} of its range on rows near "
+                "the references. Take another version of onnxruntime; if that changes nothing, please report "
+                "the model."
+            )
+        return confirmed or probes
+    return probes
+
+
+def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return the first of several sets of rows with finite answers, as far as they have them."""
+    for feeds in rows:
+        try:
+            answers = {n: a for n, a in run(feeds).items() if isinstance(a, np.ndarray) and a.ndim}
+        except (CheckFailedError, InvalidModelError):  # floats that are ids of a small table, say
+            continue
+        count = max(len(a) for a in feeds.values() if a.ndim)
+        if any(len(a) != count for a in answers.values()):
+            continue
+        finite = np.ones(count, bool)
+        for array in answers.values():
+            if is_float(array.dtype):
+                finite &= np.isfinite(array.astype(np.float64)).reshape(count, -1).all(axis=1)
+        if finite.any():
+            kept = {name: array[finite] if array.ndim else array for name, array in feeds.items()}
+            return kept, {name: array[finite] for name, array in answers.items()}
+    return {}, {}
+
+
+def _confirmed(probes: Probes, due: Arrays, source: str) -> Probes | None:
+    """Return the probes with these answers as the due ones; None if the runtime's are not the same."""
+    if not due or probes.compare(due).value > WARNED:
+        return None
+    outputs = tuple(
+        _output(o.name, due[o.name], o.datatype, o.scale) if o.name in due else o for o in probes.outputs
+    )
+    return probes.model_copy(update={"outputs": outputs, "source": source})
+
+
+def _evaluated(source: onnx.ModelProto, own: Arrays, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return what ONNX's reference evaluator answers; nothing if it cannot."""
+    from onnx.reference import ReferenceEvaluator  # here, since it is slow to import
+
+    try:
+        with np.errstate(all="ignore"):
+            found = ReferenceEvaluator(source).run(list(names), own)
+    except Exception:  # of many kinds: it does not know the operator, or this form of it
+        return {}
+    return {n: a for n, a in zip(names, found, strict=True) if isinstance(a, np.ndarray) and a.ndim}
+
+
+def _inputs(feeds: Arrays) -> list[ProbeInput]:
+    return [
+        ProbeInput(name=name, datatype=_datatype(array), shape=array.shape, data=values(array))
+        for name, array in feeds.items()
+    ]
+
+
+def _outputs(answers: Arrays) -> list[ProbeOutput]:
+    unit = _range(*(answers[name] for name in (BASE_VALUE, EXPLAINED_VALUE) if name in answers))
+    return [
+        _output(name, array, _datatype(array), unit if name in _VALUES else _range(array))
+        for name, array in answers.items()
+    ]
+
+
+def _output(name: str, array: np.ndarray, datatype: str, scale: float) -> ProbeOutput:
+    flat, positions = array.reshape(len(array), -1), None
+    if flat.shape[1] > MOST_ELEMENTS:
+        positions = tuple(np.linspace(0, flat.shape[1] - 1, MOST_ELEMENTS).astype(int).tolist())
+        flat = flat[:, list(positions)]
+    return ProbeOutput(name=name, datatype=datatype, positions=positions, scale=scale, data=values(flat))
+
+
+def _range(*arrays: np.ndarray) -> float:
+    """Return the largest number of all less the smallest; if all are equal, their size, or 1."""
+    if not all(is_float(array.dtype) for array in arrays):
+        return 1.0
+    numbers = np.concatenate([array.astype(np.float64).reshape(-1) for array in arrays])
+    return float(np.ptp(numbers) or np.abs(numbers).max(initial=0.0) or 1.0) if len(numbers) else 1.0
+
+
+def _datatype(array: np.ndarray) -> str:
+    if array.dtype.kind in "OUS":
+        return DATATYPES["STRING"]
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    return DATATYPES[onnx.TensorProto.DataType.Name(kind)]

@@ -1,0 +1,57 @@
+"""A written entry proves itself before it answers: it runs its probe rows, and compares."""
+
+import os
+import warnings
+from pathlib import Path
+
+import onnxruntime as ort
+
+from rationale.errors import CheckFailedError, DriftWarning, RepositoryError
+from rationale.graph.runtime.session import Run
+from rationale.schema.machine import processor
+from rationale.schema.probes import ALLOW, Difference, Probes
+
+
+def read_proven(version: Path, *, promised: bool) -> Probes | None:
+    """Return the probe rows of a version's folder, whose other files are those that were compiled.
+
+    Args:
+        promised: whether the manifest says that there are some.
+
+    Raises:
+        RepositoryError: a file is missing, damaged or another one.
+    """
+    probes = Probes.read(version, promised=promised)
+    if probes is not None:
+        try:
+            probes.check_files(version)
+        except RepositoryError as error:
+            if not _is_allowed():
+                raise
+            warnings.warn(str(error), DriftWarning, stacklevel=2)
+    return probes
+
+
+def demand_proof(probes: Probes, run: Run, runtime: str | None = None) -> Difference:
+    """Run the probe rows, and return how far the answers are from those that are due.
+
+    Args:
+        runtime: what runs them; by default ONNX Runtime here.
+
+    Raises:
+        CheckFailedError: they are other answers, and RATIONALE_ALLOW_DRIFT does not allow it.
+    """
+    found = probes.compare(run(probes.feeds))
+    text = found.describe(runtime or f"ONNX Runtime {ort.__version__} on {processor()}", probes.runtime)
+    if found.is_broken and not _is_allowed():
+        raise CheckFailedError(
+            f"{text}. Take the version that it was compiled with, or compile it again here; {ALLOW}=true "
+            "takes the answers as they are."
+        )
+    if found.is_notable:
+        warnings.warn(text, DriftWarning, stacklevel=2)
+    return found
+
+
+def _is_allowed() -> bool:
+    return os.environ.get(ALLOW, "").strip().lower() in ("1", "true", "yes", "on")

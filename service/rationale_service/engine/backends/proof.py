@@ -1,0 +1,90 @@
+"""A loaded entry proves itself: whatever runs it answers its probe rows before anybody else's."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rationale.errors import RepositoryError
+from rationale.schema.probes import ALLOW, Difference, Probes
+from rationale_service.repository.entry import Entry
+from rationale_service.tensors import Array, Tensors
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Proof:
+    """The probe rows of an entry, and what is made of the answers.
+
+    Attributes:
+        is_allowed: whether an entry is served whose answers are others than those that are due.
+    """
+
+    entry: Entry
+    probes: Probes
+    is_allowed: bool
+
+    @property
+    def outputs(self) -> list[str]:
+        """Outputs of the entry whose answers are due."""
+        due = {output.name for output in self.probes.outputs}
+        return [name for name in self.entry.output_names if name in due]
+
+    def requests(self) -> Iterator[Tensors]:
+        """Yield the rows, at most as many together as the entry takes."""
+        specs = self.entry.input_specs
+        feeds = {n: _taken(a) for n, a in self.probes.feeds.items() if n in specs}
+        for name in feeds.keys() & self.entry.reshapes.keys():
+            feeds[name] = feeds[name].reshape(-1, *specs[name].shape)
+        for first in range(0, self.probes.rows, self.entry.max_batch_size):
+            yield {name: array[first : first + self.entry.max_batch_size] for name, array in feeds.items()}
+
+    def drift(self, answers: list[Tensors], runtime: str) -> float | None:
+        """Judge the answers, and return how far they are from those that are due if that is too far.
+
+        Args:
+            runtime: what answered.
+
+        Raises:
+            RepositoryError: it is too far, and that is not allowed.
+        """
+        joined = {name: np.concatenate([answer[name] for answer in answers]) for name in self.outputs}
+        found: Difference = self.probes.compare(joined)
+        text = f"{self.entry.name}: {found.describe(runtime, self.probes.runtime)}"
+        if found.is_broken and not self.is_allowed:
+            raise RepositoryError(
+                f"{text}. Serve it by the version that it was compiled with, compile it again by this one, "
+                f"or set {ALLOW}=true: it is then served, and every answer tells the difference"
+            )
+        if found.is_notable:
+            log.warning("%s", text)
+        return found.value if found.is_broken else None
+
+
+def proof_of(entry: Entry, *, is_allowed: bool) -> Proof | None:
+    """Return what an entry has to prove; None if it was written without probe rows.
+
+    Raises:
+        RepositoryError: its files are not those that were compiled.
+    """
+    version = entry.model_path.parent
+    promised = entry.manifest is not None and entry.manifest.measured.probe_rows > 0
+    probes = Probes.read(version, promised=promised)
+    if probes is None:
+        return None
+    try:
+        probes.check_files(version)
+    except RepositoryError as error:
+        if not is_allowed:
+            raise
+        log.warning("%s", error)
+    return Proof(entry, probes, is_allowed)
+
+
+def _taken(array: Array) -> Array:
+    """Return rows as a backend takes them: texts are bytes."""
+    if array.dtype.kind != "O":
+        return array
+    return np.array([str(text).encode() for text in array.reshape(-1)], object).reshape(array.shape)
