@@ -8,7 +8,8 @@ references for images and tokens. Networks have random weights, the same for all
 Each line of the table is one entry, written to a folder and loaded with the gateway's providers, in a process
 of its own. The systems answer in turn, N = 1, and ratios are medians over the rounds:
 
-    probe rows  the largest difference of the entry's answers from the expected ones, over the largest
+    probe rows  how far its answers to its probe rows are from those that are due, of an output's range:
+                above 1e-3 no gateway would serve it there
     ours        milliseconds of a prediction with its explanation
     / forward   ours over the plain model's pass of 1 + K rows on the same provider; ONNX Runtime has kernels
                 of trees for the CPU alone
@@ -51,6 +52,7 @@ from rationale.bench.subjects import best_threads, make_subject
 from rationale.bench.timing import BLOCK_S, REST_S, System, alternate, quartiles, ratio
 from rationale.errors import RationaleError
 from rationale.schema.machine import LARGE_BLOCKS, Provider, available_cores
+from rationale.schema.probes import Probes
 from rationale.terminal import reporting_errors
 from rationale_service.engine.backends.devices import CPU, CUDA_PROVIDER, gpu_count, providers
 
@@ -68,7 +70,6 @@ CASES = (
 )
 MODELS = tuple(dict.fromkeys(case.model for case in CASES))
 TREE_ROWS = 256  # in turn: one row again and again would be answered from caches
-PROBES = 2
 ROUNDS = 15  # at most
 AGREEMENT = 1e-3  # of the largest attribution
 REASON = 160  # characters
@@ -81,7 +82,7 @@ class Line:
     """One line of the table.
 
     Attributes:
-        probe_difference: of the entry's answers from the expected ones, over the largest of these.
+        probe_difference: of the entry's answers to its probe rows from those that are due, of the range.
         times_s: of each system's calls, by rounds.
         left_out: why a system has no times. The first word is for its cell.
         differences: of each peer's attributions from ours, over our largest.
@@ -220,24 +221,16 @@ def binding_run(
     return run
 
 
-def probe_difference(entry: Path, run: Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]]) -> float:
-    """Return the largest difference of an entry's answers from the expected ones, over the largest of these.
+def probe_difference(entry: Path, session: ort.InferenceSession) -> float:
+    """Return how far a session's answers to the entry's probe rows are from those that are due.
 
-    The expected answers are those of the CPU provider to random rows.
-
-    Args:
-        run: answers the entry's inputs with its outputs, in order.
+    It is of an output's range: above 1e-3, no gateway would serve the entry on this device.
     """
-    expecting = open_session(entry, CPU, 0)
-    random = np.random.default_rng(1)
-    inputs = {
-        given.name: random.standard_normal((PROBES, *given.shape[1:]), np.float32)
-        for given in expecting.get_inputs()
-    }
-    return max(
-        float(np.abs(answer - expected).max() / max(np.abs(expected).max(), np.finfo(np.float32).tiny))
-        for answer, expected in zip(run(inputs), expecting.run(None, inputs), strict=True)
-    )
+    probes = Probes.read(entry / "1", promised=True)
+    assert probes is not None
+    names = [output.name for output in session.get_outputs()]
+    answers = session.run(names, probes.feeds)
+    return probes.compare(dict(zip(names, answers, strict=True))).value
 
 
 # -- measuring -------------------------------------------------------------------------------------------
@@ -253,7 +246,7 @@ def measure(case: Case, device: str, threads: int, seconds: float) -> Line:
         entry = compared.compiled.write(folder, "model")
         session = open_session(entry, device, threads)
         plain = open_session(Path(folder, "model"), device, threads)
-        probes = probe_difference(entry, partial(session.run, None))
+        probes = probe_difference(entry, session)
     explain = binding_run(session, device, np.split(compared.rows, len(compared.rows)))
     forward = binding_run(plain, device, [np.concatenate([compared.rows[:1], compared.references])])
     place = [output.name for output in session.get_outputs()].index("x_attributions")

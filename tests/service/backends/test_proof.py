@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from rationale import DeepShap, Deployment, compile_model
+from rationale import DeepShap, Deployment, RepositoryError, compile_model
 from rationale.schema.probes import Probes
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.engine.backends import onnxruntime as embedded
@@ -83,7 +84,7 @@ async def test_other_answers_are_listed_with_the_figure_and_the_versions(models:
     for name in ("net", "net_explain"):
         state, reason = listed[name]
         assert state == "UNAVAILABLE"
-        assert f"{name}: ONNX Runtime {embedded.ort.__version__} on " in reason
+        assert f"{name}: ONNX Runtime {onnxruntime.__version__} on " in reason
         assert "of its range (0.001 is the most; compiled with ONNX Runtime " in reason
         assert "RATIONALE_ALLOW_DRIFT=true" in reason
     assert all(state == "READY" for name, (state, _) in listed.items() if not name.startswith("net"))
@@ -122,9 +123,7 @@ async def test_a_runtime_that_rounds_otherwise(
             async with gateway(settings(models)) as client:
                 assert {found for found, _ in (await index(client)).values()} == {state}
         else:
-            with pytest.raises(
-                embedded.RepositoryError, match="answers its probe rows otherwise than is due"
-            ):
+            with pytest.raises(RepositoryError, match="answers its probe rows otherwise than is due"):
                 async with gateway(settings(models)):
                     pass
     assert sum("otherwise than is due" in record.message for record in caplog.records) >= told

@@ -132,7 +132,7 @@ def _evaluated(source: onnx.ModelProto, own: Arrays, names: Sequence[str]) -> di
 
     try:
         with np.errstate(all="ignore"):
-            found = ReferenceEvaluator(source).run(list(names), own)
+            found = ReferenceEvaluator(source).run(list(names), dict(own))
     except Exception:  # of many kinds: it does not know the operator, or this form of it
         return {}
     return {n: a for n, a in zip(names, found, strict=True) if isinstance(a, np.ndarray) and a.ndim}
