@@ -4,12 +4,16 @@ REPOSITORY ?= model_repository
 ARGS ?=
 # All tests: a worker on each core. Some of them: this process alone, which is there sooner.
 WORKERS ?= $(if $(ARGS),0,auto)
+# 0: install no Debian packages that tests need; they say which.
+SYSTEM ?= 1
+export SYSTEM
 
 DEMO := .venv/demo/bin
 TEST := .venv/test/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-test
+.NOTPARALLEL:
+.PHONY: help demo test test-full test-slow test-docker loadtest check fix lock triton triton-serve serve clean env-demo env-docker env-system env-test
 
 help: ## this list
 	@echo "Rationale: one graph that answers with the prediction and its explanation."
@@ -24,16 +28,16 @@ demo: env-demo ## decide on four loan applicants: compile, serve, ask over HTTP 
 
 PYTEST := $(TEST)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 25
 
-test: env-test triton ## the tests, against a real Triton too; ARGS="-k name" picks some
+test: env-system env-test ## the tests, against a real Triton too; ARGS="-k name" picks some
 	@$(PYTEST) $(ARGS)
 
-test-full: env-test triton ## what those leave out: every sample, every node test of ONNX, more random graphs
+test-full: env-system env-test ## what those leave out: every sample, every node test of ONNX, more random graphs
 	@$(PYTEST) -m 'full and not slow and not gpu and not docker' $(ARGS)
 
-test-slow: env-test triton ## only the tests that take minutes: run them before a release
+test-slow: env-system env-test ## only the tests that take minutes: run them before a release
 	@$(TEST)/python -m pytest -m slow --timeout 3600 $(ARGS)
 
-test-docker: env-test ## only the tests of the images and the compose file, on a real Docker engine
+test-docker: env-docker env-test ## only the tests of the images and the compose file, on a real Docker engine
 	@$(TEST)/python -m pytest -m docker $(ARGS)
 
 loadtest: env-test ## load on us and on SHAP's and captum's services, a report; ARGS="--profile full" for hours
@@ -71,6 +75,13 @@ clean: ## remove environments, the fetched Triton and every cache
 
 env-demo:
 	@$(PYTHON) scripts/env.py demo
+
+# What tests need beyond Python packages. First: an environment needs venv.
+env-system:
+	@$(PYTHON) -m scripts.system test
+
+env-docker:
+	@$(PYTHON) -m scripts.system docker
 
 env-test:
 	@$(PYTHON) scripts/env.py test

@@ -3,6 +3,7 @@
 import gc
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,6 +28,9 @@ LONG = (
     "tests/test_own_operator",
     "tests/triton/test_serving",
 )
+# Of a test with several marks, the first decides which command runs it.
+COMMANDS = {"docker": "make test-docker", "slow": "make test-slow", "full": "make test-full"}
+_LEFT_OUT: Counter[str] = Counter()  # the commands that run tests which this run deselects
 
 # torch's threads sleep where they wait for each other: on cores that others use too they take longer to wait
 # than to compute. Read when torch is loaded, and by child processes.
@@ -59,6 +63,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"several tests are called {', '.join(twice)}")
 
 
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """Count the tests that `-m` leaves out. `-k` leaves out tests without a mark too."""
+    commands = [
+        next((command for mark, command in COMMANDS.items() if item.get_closest_marker(mark)), None)
+        for item in items
+    ]
+    if None not in commands:
+        _LEFT_OUT.update(filter(None, commands))
+
+
 def pytest_collection_finish() -> None:
     """Libraries and tests stay until the end: the garbage collector need not look through them again."""
     gc.collect()
@@ -71,3 +85,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, text in report.user_properties:
             if name == "summary":
                 terminalreporter.write_line(text)
+    skipped = terminalreporter.getreports("skipped")
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    reasons.update({f"{command} ARGS=… runs those": count for command, count in _LEFT_OUT.items()})
+    for reason, count in reasons.items():
+        left_out = "1 test was" if count == 1 else f"{count} tests were"
+        terminalreporter.write_line(f"{left_out} left out: {reason}")

@@ -16,6 +16,8 @@ from types import ModuleType
 import pytest
 from packaging.requirements import Requirement
 
+from tests.needs import need
+
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -93,7 +95,8 @@ def targets() -> list[str]:
 
 
 def tracked_files() -> list[Path]:
-    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = [need("git"), "ls-files", "-z"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip("not a git checkout: no list of tracked files")
     return [path for name in done.stdout.split("\0") if name and (path := ROOT / name).is_file()]

@@ -2,16 +2,15 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from rationale_service.settings import Settings
 from tests.docs.pages import ROOT
+from tests.needs import need
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.explaining import made_ready
@@ -41,9 +40,7 @@ def test_panels_do_not_overlap() -> None:
 
 
 def test_prometheus_takes_every_query(tmp_path: Path) -> None:
-    program = shutil.which("promtool")
-    if program is None:
-        pytest.skip("promtool is not installed: apt-get install prometheus")
+    program = need("Prometheus")
     rules = [{"record": f"query:{i}", "expr": filled_in(query)} for i, query in enumerate(QUERIES.values())]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))

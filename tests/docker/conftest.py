@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from tests.docker.images import BASE, ROOT, make_base
+from tests.needs import need
 from tests.service import patient
 
 SECONDS = 60
@@ -44,12 +45,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[docker.DockerCl
         with contextlib.closing(docker.from_env()) as client:
             yield client
         return
-    if os.geteuid() or not shutil.which("dockerd"):
-        pytest.skip("no Docker engine answers here, and to start one takes root and dockerd")
+    if os.geteuid():
+        pytest.skip("no Docker engine answers here, and only root can start one")
+    dockerd = need("Docker")
     folder = tmp_path_factory.mktemp("engine")
     address = f"unix://{folder}/socket"
     with (folder / "log").open("wb") as log:
-        command = ["dockerd", "--host", address, "--pidfile", str(folder / "pid")]
+        command = [dockerd, "--host", address, "--pidfile", str(folder / "pid")]
         command += ["--data-root", str(folder / "data"), "--exec-root", str(folder / "exec")]
         daemon = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -85,9 +87,7 @@ def _answers(address: str) -> bool:
 @pytest.fixture(scope="session")
 def triton_image(engine: docker.DockerClient) -> str:
     """The name of an image that stands for Triton's."""
-    busybox = shutil.which("busybox")
-    if busybox is None:
-        pytest.skip("the image that stands for Triton's needs busybox-static")
+    busybox = need("busybox")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.add(os.path.realpath(busybox), "bin/busybox")

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import docker
-import pytest
 from docker.errors import APIError
 
 from rationale_service.cli import triton
+from tests.needs import need
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = "python", "3.11-slim"
@@ -117,10 +117,8 @@ def _import_debian(engine: docker.DockerClient, folder: Path, packages: str, nam
     """Import an image of Debian's packages, once: an engine may have it from an earlier run."""
     if engine.images.list(f"rationale-tests/{name}:1"):
         return
-    if shutil.which("mmdebstrap") is None:
-        pytest.skip("no registry has the images for this machine, and to make some takes mmdebstrap")
     file = folder / f"{name}.tar"
-    command = ["mmdebstrap", "--variant=minbase", f"--include={packages}", "bookworm", str(file)]
+    command = [need("mmdebstrap"), "--variant=minbase", f"--include={packages}", "bookworm", str(file)]
     subprocess.run(command, check=True, capture_output=True)
     engine.api.import_image_from_file(str(file), repository=f"rationale-tests/{name}", tag="1")
     file.unlink()

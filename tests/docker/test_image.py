@@ -8,7 +8,6 @@ import contextlib
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 
 from tests.docker.conftest import EXAMPLE, is_ready, wait_for
 from tests.docker.images import ROOT, make_triton
+from tests.needs import need
 from tests.service import patient
 from tests.service.child import spare_ports
 
@@ -119,8 +119,7 @@ def triton(engine: docker.DockerClient, image: str, tmp_path_factory: pytest.Tem
 @pytest.mark.usefixtures("triton")
 def test_the_compose_file_decides_and_goes_on(image: str, models: Path) -> None:
     """By docker-compose 1.29, which Debian has; Compose 2 is in no package here."""
-    if shutil.which("docker-compose") is None:
-        pytest.skip("needs docker-compose (apt-get install docker-compose)")
+    need("docker-compose")
     assert image
     http, grpc, *of_triton = map(str, spare_ports(5))
     ends = dict(zip(["HTTP", "GRPC", "METRICS"], of_triton, strict=True))

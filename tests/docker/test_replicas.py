@@ -5,7 +5,6 @@ stands for the images that are not ours.
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typer.testing import CliRunner
 from rationale_service.cli.main import app
 from tests.docker.conftest import is_ready, wait_for
 from tests.docker.images import ROOT, make_services
+from tests.needs import need
 from tests.service import patient
 from tests.service.child import spare_ports
 
@@ -81,8 +81,7 @@ class Compose:
 @pytest.fixture
 def compose(engine: docker.DockerClient, image: str, models: Path, tmp_path: Path) -> Iterator[Compose]:
     """Up, by docker-compose 1.29, which Debian has."""
-    if shutil.which("docker-compose") is None:
-        pytest.skip("needs docker-compose (apt-get install docker-compose)")
+    need("docker-compose")
     services = YAML(typ="safe").load(FILE)["services"]
     assert {services[name]["image"] for name in REPLICAS} == {image}
     make_services(engine, tmp_path, services)

@@ -23,7 +23,8 @@ _SETTING = re.compile(rf"{PREFIX}[A-Z][A-Z_]*[A-Z]")
 _WRITTEN = {"receipt/check.py"}  # by a command before it
 _EXTRAS = re.compile(r"\.\[([\w,]+)\]")
 _NO_VALUE = "requires an argument"
-_MORE_SETTINGS = {"RATIONALE_CONFIG", ALLOW_PICKLE}  # the file with the others, and one of the compiler
+# The file with the others, one of the compiler, and one of the tests.
+_MORE_SETTINGS = {"RATIONALE_CONFIG", ALLOW_PICKLE, "RATIONALE_TEST_DATA"}
 # Flags of programs that are not ours, as far as pages name them.
 OF_OTHERS = {"--trace-config": "tritonserver", "--csv": "locust", "--processes": "locust"}
 

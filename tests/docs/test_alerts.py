@@ -7,7 +7,6 @@ two minutes had gone by between two scrapes.
 import asyncio
 import contextlib
 import json
-import shutil
 import sqlite3
 import subprocess
 import time
@@ -27,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rationale_service.app import create_app, create_backend
 from rationale_service.observability.metrics import Metrics
 from rationale_service.settings import Settings
+from tests.needs import need
 from tests.service import handmade as made
 from tests.service.conftest import client_of
 from tests.service.explaining import PATH, Sets, settled
@@ -134,9 +134,7 @@ def test_the_file_is_one_of_prometheus() -> None:
 
 
 def promtool(*arguments: str) -> None:
-    if shutil.which("promtool") is None:
-        pytest.skip("promtool is not installed: apt-get install prometheus")
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True)
+    done = subprocess.run([need("Prometheus"), *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

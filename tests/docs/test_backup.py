@@ -25,8 +25,6 @@ HEADERS = {"Idempotency-Key": "application-4711"}
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Postgres]:
-    if shutil.which("pg_dump") is None:
-        pytest.skip("pg_dump is not installed: apt-get install postgresql-client")
     with postgres() as found:
         yield found
 

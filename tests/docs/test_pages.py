@@ -4,7 +4,7 @@ import configparser
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from rationale_service.security.keys import read_keyring
 from tests.docs.commands import commands, faults, faults_in_prose, is_ours, unknown_flag, unknown_settings
 from tests.docs.pages import PAGES, Block, Page, read
 from tests.docs.scratch import Scratch, scratch
+from tests.needs import need
 
 # Commands that no test runs. A block that holds one is not run, and its commands are looked up.
 NOT_RUN = {
@@ -28,6 +29,8 @@ NOT_RUN = {
     "python -m loadtests": "takes minutes to hours",
     "locust": "puts load on a gateway until it is stopped",
 }
+# Commands that need more than Python packages: a page with one is left out without it (tests.needs).
+NEEDED = {"curl": "curl", "openssl": "OpenSSL", "rationale export": "npm"}
 SHELL, PYTHON = "sh", "python"
 # What newcomers read first. Other pages start processes by the dozen: `make test-full` runs them.
 IN_EVERY_RUN = ("README.md", "CONTRIBUTING.md")
@@ -36,21 +39,27 @@ IN_EVERY_RUN = ("README.md", "CONTRIBUTING.md")
 def why_not_run(block: Block) -> str | None:
     if block.language not in (SHELL, PYTHON):
         return "not to be run"
+    return next(_told_of(block, NOT_RUN), block.notes.get("not run"))
+
+
+def _told_of(block: Block, told: Mapping[str, str]) -> Iterator[str]:
+    """Yield what `told` says of the block's commands, by how they begin."""
     if block.language == SHELL:
         for words in commands(block.text):
-            for start, reason in NOT_RUN.items():
+            for start, text in told.items():
                 if f"{' '.join(words)} ".startswith((f"{start} ", f"{start}.")):
-                    return reason
-    return block.notes.get("not run")
+                    yield text
 
 
 def run_page(page: Page, folder: Path, patch: pytest.MonkeyPatch, *, slow: bool) -> None:
     names: dict[str, Any] = {"__name__": "__main__"}
+    blocks = [b for b in page.blocks if why_not_run(b) is None and (slow or "slow" not in b.notes)]
+    for name in {name for block in blocks for name in _told_of(block, NEEDED)}:
+        need(name)
     with scratch(folder) as here:
         patch.chdir(here.folder)
-        for block in page.blocks:
-            if why_not_run(block) is None and (slow or "slow" not in block.notes):
-                _run(block, here, names)
+        for block in blocks:
+            _run(block, here, names)
 
 
 def _run(block: Block, here: Scratch, names: dict[str, Any]) -> None:

@@ -1,6 +1,5 @@
 """Entries, and a real Chromium without a network that opens their pages from disk."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_play
 
 from rationale.export.page import export_page
 from tests.compiler.export import models
+from tests.needs import need
 from tests.service.console.conftest import Watched
 
 MOST_MS = 60_000  # until a page has unpacked and compiled 14 MB, where other tests have the cores
@@ -26,6 +26,7 @@ def exported(repository: Path) -> Callable[[str], Path]:
     def made(name: str) -> Path:
         page = repository / "pages" / f"{name}.html"
         if not page.exists():
+            need("npm")  # fetches ONNX Runtime for browsers
             models.write(repository, name)
             export_page(repository, name, page)
         return page
@@ -35,9 +36,7 @@ def exported(repository: Path) -> Callable[[str], Path]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("no Chromium: on Debian, `apt-get install chromium`", pytrace=False)
+    chromium = need("Chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser

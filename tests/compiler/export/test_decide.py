@@ -1,7 +1,6 @@
 """The page decides in JavaScript: held to the compiler's own decisions on drawn rows, in node."""
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rationale.decisions.rows import ExplainedRow
 from rationale.export.page import FILES
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
+from tests.needs import need
 
 ROWS = 400
 SCRIPT = """
@@ -117,9 +117,7 @@ def test_as_the_compiler_decides(change: dict[str, Any], tmp_path: Path) -> None
 def in_node(
     decided: EmbeddedProfile, rows: list[tuple[ExplainedRow, dict[str, Any]]], folder: Path
 ) -> list[Any]:
-    node = shutil.which("node")
-    if node is None:
-        pytest.fail("no node: on Debian and Ubuntu, `apt-get install nodejs npm`", pytrace=False)
+    node = need("Node.js")
     module = folder / "decide.mjs"
     module.write_text((FILES / "decide.js").read_text())
     given = [

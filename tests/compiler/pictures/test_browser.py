@@ -20,6 +20,7 @@ from rationale import DeepShap, Lrp, compile_model
 from rationale.artifact.entry import open_entry
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
+from tests.needs import need
 
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 HOSTILE = ["<script>alert(1)</script>", "<img src=x onerror=alert(2)>", "a" * 200, "</style><b>", "w " * 60]
@@ -40,9 +41,7 @@ BARS = """() => [...document.querySelectorAll('li rect')].map(rect => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("no Chromium: on Debian, `apt-get install chromium`", pytrace=False)
+    chromium = need("Chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
         yield browser

@@ -27,9 +27,9 @@ from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
 from rationale_service.cli.main import app
 from tests.compiler.models import mlp, rows
+from tests.needs import GERMAN, TAIWAN, need_data
 from tests.tolerances import PARITY_32
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 DECILES = 10
 SCORES = np.random.default_rng(0).integers(0, 1000, 400) / 1000
 RULES = {"output": "y[1]", "threshold": 0.3, "adverse": "above", "references": {"policy": "near_threshold"}}
@@ -126,9 +126,7 @@ WORDS, NUMBERS = ["status", "purpose"], ["amount", "duration", "age"]
 @pytest.fixture(scope="module")
 def german() -> pd.DataFrame:
     """[1000, 6]: words, numbers with gaps, and sex, which the model does not read."""
-    if not (DATA / "german_credit.tsv").exists():
-        pytest.skip("the German credit data is not beside the project")
-    table = pd.read_csv(DATA / "german_credit.tsv", sep="\t", header=None)
+    table = pd.read_csv(need_data(GERMAN), sep="\t", header=None)
     found = table[[0, 3, 4, 1, 12, 8]].set_axis([*WORDS, *NUMBERS, "sex"], axis=1)
     found["sex"] = np.where(found["sex"].isin(["A92", "A95"]), "female", "male")
     found["bad"] = (table[20] == 2).astype(int)
@@ -366,9 +364,7 @@ def test_what_does_not_fit(network: Path, rules: dict[str, Any], content: str | 
 @pytest.fixture(scope="module")
 def taiwan(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarray]:
     """A folder with boosted trees of 30,000 clients, and the probabilities that xgboost says of them."""
-    file = DATA / "taiwan_credit_default.csv"
-    if not file.exists():
-        pytest.skip("the Taiwan credit data is not beside the project")
+    file = need_data(TAIWAN)
     table, place = pd.read_csv(file), tmp_path_factory.mktemp("taiwan")
     x, y = table.drop(columns=["ID", "default.payment.next.month"]), table["default.payment.next.month"]
     model = xgboost.XGBClassifier(n_estimators=30, max_depth=4, n_jobs=1).fit(x, y)

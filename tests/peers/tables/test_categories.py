@@ -1,13 +1,12 @@
 """Boosters with categories of their own on credit data: raw words (German credit) and codes (Taiwan).
 
 Each is held against itself: its probabilities on 1,000 rows, and by the definition of the Shapley value its
-mean margins over every coalition of columns. The data is read where it lies beside the project, else made.
+mean margins over every coalition of columns. The data (tests.needs) is made if it is not there.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import catboost
@@ -18,9 +17,9 @@ import pytest
 import xgboost
 
 from rationale import TreeShap, compile_model
+from tests.needs import GERMAN, TAIWAN
 from tests.peers.tables.test_german import NAMES as GERMAN_NAMES
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 ROWS, K = 1000, 60
 OF_RANGE = 1e-5  # the largest error, of the range
 MISSING = {True: "", False: np.nan}  # of a text, and of a number
@@ -65,9 +64,9 @@ def german() -> Loans:
         ["status", "history", "purpose", "savings", "employment"],
         ["duration", "amount", "age"],
     )
-    random, file = np.random.default_rng(5), DATA / "german_credit.tsv"
-    if file.exists():
-        table = pd.read_csv(file, sep="\t", header=None).set_axis([*GERMAN_NAMES, "class"], axis=1)
+    random = np.random.default_rng(5)
+    if GERMAN.exists():
+        table = pd.read_csv(GERMAN, sep="\t", header=None).set_axis([*GERMAN_NAMES, "class"], axis=1)
         bad = table["class"].to_numpy() == 2
     else:
         draws = {name: random.integers(0, 8, ROWS) for name in [*categories, *numbers]}
@@ -81,9 +80,9 @@ def german() -> Loans:
 def taiwan() -> Loans:
     categories = ["SEX", "EDUCATION", "MARRIAGE", "PAY_1"]
     numbers = ["LIMIT_BAL", "AGE", "BILL_AMT1", "PAY_AMT1"]
-    random, file = np.random.default_rng(6), DATA / "taiwan_credit_default.csv"
-    if file.exists():
-        table = pd.read_csv(file).sample(ROWS, random_state=0, ignore_index=True)
+    random = np.random.default_rng(6)
+    if TAIWAN.exists():
+        table = pd.read_csv(TAIWAN).sample(ROWS, random_state=0, ignore_index=True)
         bad = table.iloc[:, -1].to_numpy()
     else:
         table = pd.DataFrame({c: random.integers(0, 7, ROWS) for c in [*categories, *numbers]})

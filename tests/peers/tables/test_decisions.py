@@ -1,7 +1,7 @@
 """Decisions on real credit data: every row, every attribution, and their reasons beside shap's.
 
 Trees on UCI "Default of Credit Card Clients" and a network on the same; on UCI "Statlog (German Credit
-Data)" a pipeline that takes words. The data lies beside the project and is read where it is.
+Data)" a pipeline that takes words. The data: tests.needs.
 """
 
 import functools
@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,8 @@ from rationale.errors import InvalidProfileError
 from rationale_service.app import create_app, create_backend
 from rationale_service.settings import Settings
 from tests.grid import each
-from tests.peers.tables.test_german import NAMES as GERMAN
+from tests.needs import GERMAN, TAIWAN, need_data
+from tests.peers.tables.test_german import NAMES
 from tests.peers.tables.test_taiwan import trained
 from tests.references.trees import shapley_of
 from tests.service import patient
@@ -42,20 +42,13 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside what it imports
     import shap
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 ADDS_UP = 1e-4  # score − base value − Σ attributions
 TIE = 1e-6  # where shap's values are nearer, either order is right
 NEAR = 1e-5  # an attribution and shap's; scores are probabilities
 LEAST = 0.01  # of all adverse attributions: a profile's least_share where it says none
 SCORES = 1e-6  # a score and the fitted model's
 
-pytestmark = [
-    pytest.mark.skipif(
-        not DATA.exists(),
-        reason="shared/data is not beside the project's folder: it is no part of the project",
-    ),
-    pytest.mark.filterwarnings("ignore"),  # of the converters and boosters, about themselves
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # of the converters and boosters, about themselves
 
 TAIWAN_REASONS = {
     "R01": "Credit limit in relation to the account's history",
@@ -77,7 +70,7 @@ GROUPS = {
     name.strip("_").lower(): {"members": [f"{name}{i}" for i in range(1, 7)], "reason": code}
     for name, code in MONTHS.items()
 }
-TAIWAN: dict[str, Any] = {
+RULES: dict[str, Any] = {
     "threshold": 0.3,
     "adverse": "above",
     "references": {"policy": "near_threshold"},
@@ -106,7 +99,7 @@ class Case:
 @functools.cache
 def taiwan() -> tuple[pd.DataFrame, np.ndarray]:
     """[30000, 23] in float32; whether a client defaulted."""
-    table = pd.read_csv(DATA / "taiwan_credit_default.csv")
+    table = pd.read_csv(need_data(TAIWAN))
     return table.iloc[:, 1:-1].astype(np.float32), table.iloc[:, -1].to_numpy()
 
 
@@ -139,8 +132,8 @@ def by_trees(model: Any, coded: pd.DataFrame, encode: Callable[[pd.DataFrame], p
 def trees(profile: Mapping[str, Any], references: int, peer: Callable[..., Any]) -> Case:
     rows = taiwan()[0].drop(columns="SEX")
     model = booster()
-    compared = rows.iloc[passing(model.predict_proba(rows)[:, 1], TAIWAN["threshold"], references)]
-    decision = {"output": "probabilities[1]", **TAIWAN, **profile}
+    compared = rows.iloc[passing(model.predict_proba(rows)[:, 1], RULES["threshold"], references)]
+    decision = {"output": "probabilities[1]", **RULES, **profile}
     compiled = compile_model(model, TreeShap(compared), decision=decision)
     return Case(compiled, rows, lambda x: model.predict_proba(x)[:, 1], peer(model, compared))
 
@@ -189,7 +182,7 @@ def network() -> Case:
         with torch.no_grad():
             return model(torch.from_numpy(rows.to_numpy()))[:, 0].numpy()
 
-    compared = rows.iloc[passing(score(rows), TAIWAN["threshold"], 100)]
+    compared = rows.iloc[passing(score(rows), RULES["threshold"], 100)]
     explainer = shap.DeepExplainer(model, torch.from_numpy(compared.to_numpy()))
 
     def peer(rows: pd.DataFrame) -> pd.DataFrame:
@@ -200,15 +193,15 @@ def network() -> Case:
 
     named = {"feature_names": list(rows.columns)}
     plain = compile_model(model, DeepShap(compared.to_numpy()), **named)
-    decision = {"output": plain.manifest.outputs[0].name, **TAIWAN, **TOGETHER}
+    decision = {"output": plain.manifest.outputs[0].name, **RULES, **TOGETHER}
     compiled = compile_model(model, DeepShap(compared.to_numpy()), **named, decision=decision)
     return Case(compiled, rows, score, peer)
 
 
 def pipeline() -> Case:
     """Words in; the pipeline codes each column by itself, so that shap explains the same players."""
-    table = pd.read_csv(DATA / "german_credit.tsv", sep="\t", header=None)
-    rows, bad = table.iloc[:, :-1].set_axis(GERMAN, axis=1), table.iloc[:, -1].to_numpy() == 2
+    table = pd.read_csv(need_data(GERMAN), sep="\t", header=None)
+    rows, bad = table.iloc[:, :-1].set_axis(NAMES, axis=1), table.iloc[:, -1].to_numpy() == 2
     numbers = [*rows.select_dtypes("number")]
     rows = rows.astype(dict.fromkeys(numbers, np.float32))
     words = [name for name in rows if name not in numbers]
@@ -225,8 +218,8 @@ def pipeline() -> Case:
         "refer": [0.3, 0.4],
         "adverse": "above",
         "references": {"policy": "all_applicants"},
-        "features": {name: {"reason": f"R{GERMAN.index(name) // 2:02}"} for name in rows},
-        "reasons": {f"R{i:02}": f"{GERMAN[2 * i]} or {GERMAN[2 * i + 1]}" for i in range(10)},
+        "features": {name: {"reason": f"R{NAMES.index(name) // 2:02}"} for name in rows},
+        "reasons": {f"R{i:02}": f"{NAMES[2 * i]} or {NAMES[2 * i + 1]}" for i in range(10)},
         "knock_outs": [{"feature": "bankruptcies", "above": 0, "reason": "R09"}],
         "protected": ["religion"],
     }
@@ -322,7 +315,7 @@ def in_order(decision: Decision, peer: pd.Series, rule: Callable[[str], Any]) ->
 
 def test_a_protected_input_stops_the_compile() -> None:
     rows, _ = taiwan()
-    decision = {"output": "probabilities[1]", **TAIWAN, **TOGETHER}
+    decision = {"output": "probabilities[1]", **RULES, **TOGETHER}
     features = {**TAIWAN_PLAIN, "SEX": {"reason": "R06"}}
     method = TreeShap(rows[:10])
     with pytest.raises(InvalidProfileError, match="SEX"):

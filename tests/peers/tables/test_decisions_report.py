@@ -14,17 +14,11 @@ from sklearn.preprocessing import OneHotEncoder
 from rationale import Comparisons, TreeShap, compile_model
 from rationale.evaluate.decisions.measures import Report, report
 from rationale.evaluate.decisions.moved import Moved
-from tests.peers.tables.test_german import DATA as GERMAN
+from tests.needs import GERMAN, TAIWAN, need_data
 from tests.peers.tables.test_german import NAMES
-from tests.peers.tables.test_taiwan import DATA as TAIWAN
 
 EDGE = 1e-6  # of a threshold: float32 and float64 may decide otherwise
 AROUND = 0.01
-
-
-def skip_without(data: Path) -> pytest.MarkDecorator:
-    reason = f"{data.name} is not in shared/data beside the project's folder: it is no part of the project"
-    return pytest.mark.skipif(not data.exists(), reason=reason)
 
 
 def check(done: Report, bad: np.ndarray, groups: pd.Series, threshold: float) -> None:
@@ -73,10 +67,9 @@ def written(
 
 
 @pytest.mark.full
-@skip_without(GERMAN)
 @pytest.mark.filterwarnings("ignore")  # of the converter, about itself
 def test_german(tmp_path: Path) -> None:
-    table = pd.read_csv(GERMAN, sep="\t", header=None)
+    table = pd.read_csv(need_data(GERMAN), sep="\t", header=None)
     x, y = table.iloc[:, :-1].set_axis(NAMES, axis=1), (table.iloc[:, -1] == 2).astype(int)
     numbers = x.select_dtypes("number").columns
     x = x.astype(dict.fromkeys(numbers, np.float32))
@@ -109,12 +102,11 @@ def test_german(tmp_path: Path) -> None:
     assert done.label.by_outcome["decline"] == pytest.approx(y[bad > 0.3].mean())
 
 
-@skip_without(TAIWAN)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_taiwan(tmp_path: Path) -> None:
     """All 30,000 rows; sex is no input of the model."""
-    table = pd.read_csv(TAIWAN)
+    table = pd.read_csv(need_data(TAIWAN))
     x = table.drop(columns=["ID", "SEX", "default.payment.next.month"]).astype(np.float32)
     model = GradientBoostingClassifier(n_estimators=50, subsample=0.3, max_features=6, random_state=0)
     bad = model.fit(x, table["default.payment.next.month"]).predict_proba(x)[:, 1]

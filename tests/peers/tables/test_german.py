@@ -1,13 +1,12 @@
 """Trees on German credit data: pipelines from raw columns of words and numbers, and shap on coded ones.
 
-On UCI "Statlog (German Credit Data)" where it lies beside the project, else on rows like it.
+On UCI "Statlog (German Credit Data)" (tests.needs) if it is there, else on rows like it.
 """
 
 import itertools
 import math
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import lightgbm
@@ -23,12 +22,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
 
 from rationale import TreeShap, compile_model, convert
+from tests.needs import GERMAN
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # deprecations inside what it imports
     import shap
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "german_credit.tsv"
 WORDS = ["status", "history", "purpose", "savings", "employment"]
 NUMBERS = ["duration", "amount", "age"]
 NAMES = (
@@ -43,8 +42,8 @@ OF_RANGE = 1e-5  # the largest error, of the range of the explained output
 def loans() -> tuple[pd.DataFrame, np.ndarray]:
     """[1000, 20], amounts missing here and there; and whether a loan was bad."""
     random = np.random.default_rng(5)
-    if DATA.exists():
-        table = pd.read_csv(DATA, sep="\t", header=None)
+    if GERMAN.exists():
+        table = pd.read_csv(GERMAN, sep="\t", header=None)
         x, bad = table.iloc[:, :-1].set_axis(NAMES, axis=1), table.iloc[:, -1].to_numpy() == 2
     else:
         draws = random.integers(1, 5, (K, len(NAMES)))

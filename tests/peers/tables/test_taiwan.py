@@ -1,6 +1,6 @@
 """A network trained on real credit data, explained for real people against real references.
 
-The data (UCI "Default of Credit Card Clients") lies beside the project and is read where it is.
+The data (UCI "Default of Credit Card Clients") is read by tests.needs.
 """
 
 import csv
@@ -19,19 +19,14 @@ from rationale import DeepShap, Manifest, compile_model
 from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
 from rationale.evaluate.shapley import compare
 from rationale.references.centroids import balanced, centroids, outputs_of
+from tests.needs import TAIWAN, need_data
 from tests.peers.agreement import ATOL, GAP, OUTPUTS, RTOL, TRUTH, error
 from tests.peers.networks import Case, export
 from tests.peers.others import shap_values
 from tests.references.deeplift import Standardise, predict
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "taiwan_credit_default.csv"
 ROWS, REFERENCES, TRAINED = 1000, 100, 24_000
 LEAST_AUC = 0.70  # the best published models reach about 0.78
-
-pytestmark = pytest.mark.skipif(
-    not DATA.exists(),
-    reason=f"{DATA.name} is not in shared/data beside the project's folder: it is no part of the project",
-)
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ class Credit:
 
 @pytest.fixture(scope="module")
 def credit() -> Credit:
-    with DATA.open(newline="") as file:
+    with need_data(TAIWAN).open(newline="") as file:
         header, *rows = csv.reader(file)
     table = np.array(rows, np.float32)
     x, label = table[:, 1:-1], table[:, -1]  # ID first, the label last

@@ -1,6 +1,6 @@
 """Forests and boosted trees, exported to ONNX, against shap.TreeExplainer with the same references.
 
-On public credit data (UCI "Default of Credit Card Clients") where it lies beside the project, else on rows
+On public credit data (UCI "Default of Credit Card Clients") (tests.needs) if it is there, else on rows
 like it.
 """
 
@@ -29,6 +29,7 @@ from sklearn.tree import DecisionTreeClassifier
 
 from rationale import Deployment, TreeShap, compile_model
 from rationale.artifact.entry import open_entry
+from tests.needs import TAIWAN
 from tests.references.trees import shapley
 
 with warnings.catch_warnings():
@@ -38,7 +39,6 @@ with warnings.catch_warnings():
     from onnxmltools.convert.common.data_types import FloatTensorType
     from skl2onnx import to_onnx
 
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data" / "taiwan_credit_default.csv"
 TRAINED, K, N = 4000, 1000, 12
 OF_RANGE = 1e-5  # the largest error, of the range of the explained output
 
@@ -56,8 +56,8 @@ class Credit:
 @pytest.fixture(scope="module")
 def credit() -> Credit:
     random = np.random.default_rng(3)
-    if DATA.exists():
-        with DATA.open(newline="") as file:
+    if TAIWAN.exists():
+        with TAIWAN.open(newline="") as file:
             _, *rows = csv.reader(file)
         table = random.permutation(np.array(rows[: 2 * TRAINED], np.float32))
         x, label = table[:, 1:-1], table[:, -1].astype(int)

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.rows import Inputs
 from rationale_service.decisions.audit.sql import SqlStore
+from tests.needs import need
 from tests.service.decisions.audit.conftest import decision, ledger_of
 
 ENVIRONMENT = ("RATIONALE_AUDIT", "RATIONALE_AUDIT_INPUTS", "RATIONALE_AUDIT_KEY_FILE")
@@ -45,7 +46,7 @@ def signing(tmp_path: Path) -> tuple[Path, Path]:
         ["genpkey", "-algorithm", "ed25519", "-out", str(private)],
         ["pkey", "-in", str(private), "-pubout", "-out", str(public)],
     ):
-        run(["openssl", *arguments], check=True)
+        run([need("OpenSSL"), *arguments], check=True)
     return private, public
 
 

@@ -5,7 +5,6 @@ for JavaScript.
 import json
 import os
 import queue
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -21,6 +20,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from tritonclient.grpc import model_config_pb2, service_pb2
 from tritonclient.utils import InferenceServerException
 
+from tests.needs import need
 from tests.service import handmade as made
 from tests.triton import clients
 
@@ -127,11 +127,10 @@ async def test_the_explainer_is_a_parameter(ends: dict[str, str], end: str) -> N
 # --- curl ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_curl(ends: dict[str, str], tmp_path: Path) -> None:
     def curl(path: str, *options: str) -> bytes:
         return subprocess.run(
-            ["curl", "-sS", "--fail-with-body", *options, f"http://{ends['http']}{path}"],
+            [need("curl"), "-sS", "--fail-with-body", *options, f"http://{ends['http']}{path}"],
             stdout=subprocess.PIPE,
             check=True,
         ).stdout
@@ -201,10 +200,8 @@ def node_modules(pytestconfig: pytest.Config) -> Path:
     """gRPC's client for JavaScript, from npm. Made once and kept."""
     folder = pytestconfig.cache.mkdir("grpc_js")
     if not (folder / "made").exists():
-        if shutil.which("npm") is None:
-            pytest.fail("no npm: on Debian and Ubuntu, `apt-get install nodejs npm`", pytrace=False)
         quiet = ("--silent", "--no-audit", "--no-fund")
-        subprocess.run(["npm", "install", *quiet, "--prefix", str(folder), *GRPC_JS], check=True)
+        subprocess.run([need("npm"), "install", *quiet, "--prefix", str(folder), *GRPC_JS], check=True)
         (folder / "made").touch()
     return folder / "node_modules"
 
@@ -220,7 +217,7 @@ def test_grpc_for_javascript(ends: dict[str, str], node_modules: Path, tmp_path:
     script = Path(__file__).parent / "grpc_js_client.js"
     x = made.X[:3]
     said = subprocess.run(
-        ["node", str(script), ends["grpc"], str(descriptors), json.dumps(x.tolist())],
+        [need("Node.js"), str(script), ends["grpc"], str(descriptors), json.dumps(x.tolist())],
         stdout=subprocess.PIPE,
         check=True,
         env={**os.environ, "NODE_PATH": str(node_modules)},

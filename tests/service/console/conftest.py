@@ -4,7 +4,6 @@
 refusal of its policy fails the test that it was opened in.
 """
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tests.needs import need
 from tests.service.child import both_ends
 from tests.service.console import media, models
 
@@ -47,9 +47,7 @@ def gateway(repository: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("google-chrome")
-    if chromium is None:
-        pytest.fail("no Chromium: on Debian, `apt-get install chromium`", pytrace=False)
+    chromium = need("Chromium")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield browser

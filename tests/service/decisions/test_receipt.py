@@ -27,9 +27,9 @@ from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
 from tests.compiler.models import parsed, rows
 from tests.kernels import LIBRARY, declare, network, own_rules
+from tests.needs import GERMAN, need_data
 from tests.service.decisions.decided import INSTANCES, Decided, decide_all
 
-GERMAN = Path(__file__).resolve().parents[4] / "shared" / "data" / "german_credit.tsv"
 FILES = [
     "README.txt",
     "answer.json",
@@ -257,10 +257,9 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not GERMAN.exists(), reason="the German credit data is not beside the project")
 def test_a_pipeline_on_german_credit_data(tmp_path: Path) -> None:
     """Twenty inputs of words and numbers; all rows of a slice replay bit for bit, declines check alone."""
-    table = pd.read_csv(GERMAN, sep="\t", header=None)
+    table = pd.read_csv(need_data(GERMAN), sep="\t", header=None)
     x, bad = table.iloc[:, :-1].set_axis([f"x{i}" for i in range(20)], axis=1), table.iloc[:, -1] == 2
     words = [name for name in x if not pd.api.types.is_numeric_dtype(x[name])]
     x = x.astype({name: np.float32 for name in x if name not in words})

@@ -1,6 +1,5 @@
 """`rationale serve --workers 2`: several processes on the same ports, and the one that watches over them."""
 
-import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
+from tests.needs import need
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import SECONDS, Child, grpc_address, ready_line, serve, until
@@ -33,9 +33,7 @@ def gateway(repository: Path) -> Iterator[Gateway]:
 @pytest.fixture
 def redis(tmp_path: Path) -> Iterator[str]:
     """The address of a Redis."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("Redis is not installed: apt-get install redis-server")
+    program = need("Redis")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [program, "--port", str(port), "--save", "", "--dir", str(tmp_path)]

@@ -1,7 +1,6 @@
 """Three replicas behind haproxy, restarted one after the other: no request is lost."""
 
 import contextlib
-import shutil
 import subprocess
 import threading
 import time
@@ -12,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.needs import need
 from tests.service import handmade as made
 from tests.service import patient
 from tests.service.child import spare_ports, until
@@ -45,9 +45,7 @@ backend replicas
 
 @contextlib.contextmanager
 def haproxy(folder: Path, ports: list[int]) -> Iterator[str]:
-    program = shutil.which("haproxy")
-    if program is None:
-        pytest.skip("haproxy is not installed: apt-get install haproxy")
+    program = need("haproxy")
     port = spare_ports(1)[0]
     servers = [f"    server replica-{i} 127.0.0.1:{each}\n" for i, each in enumerate(ports)]
     (folder / "haproxy.cfg").write_text(CONFIGURATION.format(port=port) + "".join(servers))

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.needs import need
 
-_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 _numbers = itertools.count()
 
 
@@ -57,10 +56,9 @@ class Postgres:
 
 @contextlib.contextmanager
 def postgres() -> Iterator[Postgres]:
-    if not _BINARIES:
-        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    binaries = Path(need("PostgreSQL")).parent
     with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        server = Postgres(Path(folder), _BINARIES[-1])
+        server = Postgres(Path(folder), binaries)
         server.make()
         server.start()
         try:

@@ -1,0 +1,165 @@
+"""Installs what the tests need beyond Python packages, or says what is missing.
+
+    python3 -m scripts.system test|docker
+
+As root on a Debian, it installs the packages that are missing; `SYSTEM=0` leaves the system alone. Otherwise
+one line says what is missing and how to get it. It never fails: tests that need what is missing skip and name
+the same packages (`tests.needs`). Needs nothing but Python's standard library.
+"""
+
+from __future__ import annotations  # an old Python must get as far as env.py's error message
+
+import glob
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from scripts.env import LEAST_PYTHON
+from scripts.triton.fetch import PYTHONS
+
+TARGETS = ("test", "docker")
+LOG = Path(__file__).resolve().parent.parent / ".cache" / "system.log"
+VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+
+@dataclass(frozen=True)
+class Need:
+    """Something that tests need.
+
+    Attributes:
+        name: as the skipped tests name it.
+        found_as: it is there if one of these is: a program, a shared library, a pattern of paths, or a module
+            of this Python ("import …").
+        packages: Debian's packages that bring it.
+        purpose: what the tests do with it.
+        targets: those of TARGETS that need it.
+    """
+
+    name: str
+    found_as: tuple[str, ...]
+    packages: tuple[str, ...]
+    purpose: str
+    targets: tuple[str, ...] = ("test",)
+
+    def find(self) -> str | None:
+        """Return where it is, None if it is missing."""
+        return next(filter(None, map(_place, self.found_as)), None)
+
+    @property
+    def command(self) -> str:
+        return f"apt-get install {' '.join(self.packages)}"
+
+    @property
+    def missing(self) -> str:
+        """The reason of tests that skip."""
+        return f"{self.name} is missing ({self.command})"
+
+
+NEEDS = (
+    Need("venv", ("import ensurepip",), (f"python{VERSION}-venv",), "the environment of the tests", TARGETS),
+    Need("git", ("git",), ("git",), "the list of the project's files"),
+    Need("curl", ("curl",), ("curl",), "the requests of the pages"),
+    Need("OpenSSL", ("openssl",), ("openssl",), "keys that sign heads of the audit trail"),
+    Need("Node.js", ("node",), ("nodejs",), "the decisions of exported pages"),
+    Need("npm", ("npm",), ("npm",), "ONNX Runtime for browsers, gRPC's client for JavaScript"),
+    Need("Chromium", ("chromium", "google-chrome"), ("chromium",), "the console, reports and exported pages"),
+    Need("Java", ("java",), ("default-jre-headless",), "Spark"),
+    Need("PostgreSQL", ("/usr/lib/postgresql/*/bin/postgres",), ("postgresql",), "the audit trail, replicas"),
+    Need("Redis", ("redis-server",), ("redis-server",), "rate limits that workers share"),
+    Need("haproxy", ("haproxy",), ("haproxy",), "replicas behind a proxy"),
+    Need("Prometheus", ("promtool",), ("prometheus",), "the alerts and the dashboard"),
+    Need("OpenMP", ("libgomp.so.1",), ("libgomp1",), "LightGBM"),
+    Need("expat", ("libexpat.so.1",), ("libexpat1",), "Triton"),
+    Need("zlib", ("libz.so.1",), ("zlib1g",), "Triton"),
+    Need("libstdc++", ("libstdc++.so.6",), ("libstdc++6",), "Triton"),
+    *(
+        # Triton comes for these Pythons alone.
+        Need("libpython", (f"libpython{one}.so.1.0",), (f"libpython{one}",), "Triton")
+        for one in PYTHONS
+        if one == VERSION
+    ),
+    Need("Docker", ("dockerd",), ("docker.io", "iptables"), "the images", ("docker",)),
+    Need("docker-compose", ("docker-compose",), ("docker-compose",), "the compose file", ("docker",)),
+    Need("busybox", ("busybox",), ("busybox-static",), "an image that stands for Triton's", ("docker",)),
+    Need("mmdebstrap", ("mmdebstrap",), ("mmdebstrap",), "images where no registry is in reach", ("docker",)),
+)
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0] not in TARGETS:
+        print(f"usage: system.py {'|'.join(TARGETS)}", file=sys.stderr)
+        return 2
+    if sys.version_info < LEAST_PYTHON:
+        return 0  # env.py comes next, and says so
+    missing = missing_needs(arguments[0])
+    may_install = os.environ.get("SYSTEM", "1") != "0" and os.geteuid() == 0 and shutil.which("apt-get")
+    if missing and may_install:
+        install(sorted({package for need in missing for package in need.packages}))
+        missing = missing_needs(arguments[0])
+    if missing:
+        names = ", ".join(need.name for need in missing)
+        packages = " ".join(package for need in missing for package in need.packages)
+        say(f"missing: {names}; tests that need them will skip (as root: apt-get install {packages})")
+    return 0
+
+
+def missing_needs(target: str) -> list[Need]:
+    return [need for need in NEEDS if target in need.targets and need.find() is None]
+
+
+def install(packages: list[str]) -> None:
+    """Install Debian packages: all at once, or one by one if that fails, as one may be unknown here."""
+    started = time.monotonic()
+    say(f"installing Debian packages (SYSTEM=0 leaves the system alone): {' '.join(packages)}")
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("wb") as log:
+        if not _apt_get(log, "update") or not _apt_get(log, "install", *packages):
+            failed = [package for package in packages if not _apt_get(log, "install", package)]
+            if failed:
+                say(f"apt-get could not install {', '.join(failed)}: see {LOG}")
+    say(f"done after {time.monotonic() - started:.0f} s")
+
+
+def _apt_get(log: object, *arguments: str) -> bool:
+    options = ("--yes", "--no-install-recommends", "--option=DPkg::Lock::Timeout=300")
+    command = ["apt-get", *options, *arguments]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    done = subprocess.run(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+    return done.returncode == 0
+
+
+def _place(found_as: str) -> str | None:
+    if found_as.startswith("import "):
+        spec = importlib.util.find_spec(found_as[len("import ") :])
+        return spec.origin if spec else None
+    if found_as.startswith("/"):
+        return max(glob.glob(found_as), default=None)
+    if ".so." in found_as:
+        beside = Path(sysconfig.get_config_var("LIBDIR") or "/", found_as)
+        return str(beside) if beside.exists() else _libraries().get(found_as)
+    # Debian keeps servers where the PATH of a user does not lead.
+    return shutil.which(found_as, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
+
+
+def _libraries() -> dict[str, str]:
+    """Return the libraries that the loader knows, and where they are."""
+    try:
+        done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    entries = [line.split(" => ") for line in done.stdout.splitlines() if " => " in line]
+    return {name.split()[0]: path for name, path in entries}
+
+
+def say(text: str) -> None:
+    print(f"[system] {text}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
