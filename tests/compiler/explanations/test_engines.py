@@ -1,8 +1,6 @@
-"""Spark, Ray and Dask explain a dataset's rows as `explain_batches` does; run where they are installed."""
+"""Spark, Ray and Dask explain a dataset's rows as `explain_batches` does."""
 
-import importlib.util
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,16 +16,11 @@ import rationale
 from rationale import Compiled, DeepShap, InvalidOptionError, compile_model
 from rationale.dask import explain as explain_by_dask
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
+from tests.needs import need
 
 N, ROOT = 3000, Path(__file__).parents[3]
-INSTALLED = {
-    "spark": bool(importlib.util.find_spec("pyspark") and shutil.which("java")),
-    "ray": bool(importlib.util.find_spec("ray")),
-}
-
-
-def installed(engine: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not INSTALLED[engine], reason=f"pip install '.[{engine}]' first")
+# Files of rows, and cores that explain them: both engines take long to start a worker.
+SIZES = pytest.mark.parametrize(("files", "cores"), [(1, 1), pytest.param(3, 2, marks=pytest.mark.slow)])
 
 
 @pytest.fixture
@@ -38,10 +31,15 @@ def entry(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def loans(tmp_path: Path) -> Path:
+def files() -> int:
+    return 3
+
+
+@pytest.fixture
+def loans(tmp_path: Path, files: int) -> Path:
     x = rows(N, FEATURES, seed=9)
-    for i in range(3):
-        part = slice(i * N // 3, (i + 1) * N // 3)
+    for i in range(files):
+        part = slice(i * N // files, (i + 1) * N // files)
         columns = dict(zip(NAMES, x[part].T, strict=True))
         (tmp_path / "loans").mkdir(exist_ok=True)
         parquet.write_table(
@@ -60,17 +58,19 @@ def check(found: pa.Table, entry: Path, loans: Path) -> None:
         np.testing.assert_allclose(found.sort_by("id")[name], due[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@SIZES
 @pytest.mark.filterwarnings("ignore")  # of the engines, about themselves
-@installed("spark")
-def test_spark(entry: Path, loans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark(entry: Path, loans: Path, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    need("Java")
     from pyspark.sql import SparkSession
 
     from rationale.spark import explain
 
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
-    session = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
+    # A JVM that lives for seconds is done sooner without its second compiler.
+    session = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
     try:
         answers: Any = explain(session.read.parquet(str(loans)), entry, ["id"])
         check(answers.toArrow(), entry, loans)
@@ -78,16 +78,15 @@ def test_spark(entry: Path, loans: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         session.stop()
 
 
-@pytest.mark.slow
+@SIZES
 @pytest.mark.filterwarnings("ignore")  # of the engines, about themselves
-@installed("ray")
-def test_ray(entry: Path, loans: Path, tmp_path: Path) -> None:
+def test_ray(entry: Path, loans: Path, cores: int, tmp_path: Path) -> None:
     import ray
 
     from rationale.ray import explain
 
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}}
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=paths)
+    ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False, runtime_env=paths)
     try:
         for task_rows in (500, None):
             to = tmp_path / f"reasons-{task_rows}"
