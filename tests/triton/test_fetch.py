@@ -45,6 +45,7 @@ def test_numpy_of_the_server_is_below_two(start_triton: StartTriton) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("start_triton")  # else this machine is refused first
 def test_without_an_index_nothing_is_stamped(tmp_path: Path) -> None:
     folder = tmp_path / "server"
     for _ in range(2):  # the second run finds the half-made folder and begins again
@@ -57,6 +58,7 @@ def test_without_an_index_nothing_is_stamped(tmp_path: Path) -> None:
     assert done.stdout.startswith("triton: 1/3")
 
 
+@pytest.mark.usefixtures("start_triton")  # else this machine is refused first
 def test_a_folder_of_someone_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "venv").mkdir()
     (tmp_path / "thesis.txt").write_text("mine")
@@ -119,5 +121,5 @@ def test_a_changed_backend_keeps_the_environment(
     assert fetch(tmp_path)
     assert (tmp_path / "backends/onnxruntime/model.py").read_text() == "# another backend\n"
     assert (tmp_path / "venv").is_symlink()
-    assert json.loads((tmp_path / "stamp.json").read_text())["python"] == script.describe(sys.executable)[1]
+    assert json.loads((tmp_path / "stamp.json").read_text())["python"] == script.find_python()[1]
     assert not fetch(tmp_path)

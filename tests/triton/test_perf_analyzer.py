@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts.triton.fetch import DEFAULT_FOLDER, FetchError, fetch
+from scripts.triton.fetch import DEFAULT_FOLDER
 from tests.service.child import both_ends
+from tests.triton.conftest import StartTriton
 
 pytestmark = pytest.mark.full
 
@@ -16,12 +17,9 @@ LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.s
 
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def libraries(start_triton: StartTriton, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What perf_analyzer is linked to, by the names that it knows; Triton's wheel has longer ones."""
-    try:
-        fetch()
-    except FetchError as error:
-        pytest.fail(f"no perf_analyzer: {error}", pytrace=False)
+    assert start_triton  # it came with the server
     folder = tmp_path_factory.mktemp("libraries")
     for name, pattern in LIBRARIES.items():
         (found,) = DEFAULT_FOLDER.glob(f"venv/lib/python*/site-packages/nvidia_pytriton.libs/{pattern}")

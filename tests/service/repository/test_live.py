@@ -463,6 +463,7 @@ async def test_triton_takes_them_up_too(folder: Path, start_triton: StartTriton)
 
 
 @pytest.mark.full
+@pytest.mark.usefixtures("start_triton")
 async def test_what_triton_cannot_load_is_listed(folder: Path) -> None:
     """Where it goes on without, as `--exit-on-error=false` has it. Nobody waits for what it has given up."""
     (folder / "broken" / "1" / "model.onnx").write_bytes(b"no model")
