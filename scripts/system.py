@@ -74,7 +74,6 @@ NEEDS = (
     Need("Redis", ("redis-server",), ("redis-server",), "rate limits that workers share"),
     Need("haproxy", ("haproxy",), ("haproxy",), "replicas behind a proxy"),
     Need("Prometheus", ("promtool",), ("prometheus",), "the alerts and the dashboard"),
-    Need("OpenMP", ("libgomp.so.1",), ("libgomp1",), "LightGBM"),
     Need("expat", ("libexpat.so.1",), ("libexpat1",), "Triton"),
     Need("zlib", ("libz.so.1",), ("zlib1g",), "Triton"),
     Need("libstdc++", ("libstdc++.so.6",), ("libstdc++6",), "Triton"),

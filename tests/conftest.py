@@ -1,9 +1,12 @@
 """What all tests run under."""
 
+import ctypes
 import gc
+import importlib.util
 import os
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +41,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Where workers share the cores, each keeps to one.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# LightGBM wants an OpenMP, which a small system lacks: torch brings one, and is not always imported first.
+for library in Path(importlib.util.find_spec("torch").origin).parent.glob("lib/libgomp.so.1"):
+    ctypes.CDLL(str(library))
 
 
 # The same examples in each run of a commit, and no measure of how long they take. A search that draws anew
