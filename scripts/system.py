@@ -19,6 +19,7 @@ import sysconfig
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from scripts.env import LEAST_PYTHON
 from scripts.triton.fetch import PYTHONS
@@ -125,7 +126,7 @@ def install(packages: list[str]) -> None:
     say(f"done after {time.monotonic() - started:.0f} s")
 
 
-def _apt_get(log: object, *arguments: str) -> bool:
+def _apt_get(log: IO[bytes], *arguments: str) -> bool:
     options = ("--yes", "--no-install-recommends", "--option=DPkg::Lock::Timeout=300")
     command = ["apt-get", *options, *arguments]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}

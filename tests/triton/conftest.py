@@ -11,9 +11,11 @@ from typing import Protocol
 
 import pytest
 
+from scripts.system import NEEDS
 from scripts.triton.fetch import FetchError, fetch
 from scripts.triton.serve import TritonAddresses, TritonError
 from scripts.triton.serve import run_triton as run_triton_within
+from tests.needs import need
 from tests.triton import by_hand
 from tests.triton.entries import Linear, write_linear
 
@@ -49,6 +51,9 @@ class Served:
 @pytest.fixture(scope="session")
 def start_triton() -> StartTriton:
     """Fetch the server if needed; return `run_triton`."""
+    for each in NEEDS:
+        if each.purpose == "Triton":
+            need(each.name)
     try:
         fetch()
     except FetchError as error:
