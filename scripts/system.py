@@ -75,6 +75,8 @@ NEEDS = (
     Need("Redis", ("redis-server",), ("redis-server",), "rate limits that workers share"),
     Need("haproxy", ("haproxy",), ("haproxy",), "replicas behind a proxy"),
     Need("Prometheus", ("promtool",), ("prometheus",), "the alerts and the dashboard"),
+    Need("OpenGL", ("libGL.so.1",), ("libgl1",), "Quantus"),
+    Need("GLib", ("libgthread-2.0.so.0",), ("libglib2.0-0",), "Quantus"),
     Need("expat", ("libexpat.so.1",), ("libexpat1",), "Triton"),
     Need("zlib", ("libz.so.1",), ("zlib1g",), "Triton"),
     Need("libstdc++", ("libstdc++.so.6",), ("libstdc++6",), "Triton"),
@@ -84,9 +86,9 @@ NEEDS = (
         for one in PYTHONS
         if one == VERSION
     ),
-    Need("Docker", ("dockerd",), ("docker.io", "iptables"), "the images", ("docker",)),
+    Need("Docker", ("dockerd",), ("docker.io", "iptables"), "`rationale triton`, the images", TARGETS),
+    Need("busybox", ("busybox",), ("busybox-static",), "an image that stands for Triton's", TARGETS),
     Need("docker-compose", ("docker-compose",), ("docker-compose",), "the compose file", ("docker",)),
-    Need("busybox", ("busybox",), ("busybox-static",), "an image that stands for Triton's", ("docker",)),
     Need("mmdebstrap", ("mmdebstrap",), ("mmdebstrap",), "images where no registry is in reach", ("docker",)),
 )
 

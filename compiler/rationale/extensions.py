@@ -45,8 +45,8 @@ class Installed:
 
 
 def installed(group: str) -> list[Installed]:
-    """Return every entry point of a group, none of them imported."""
-    return [_found(point, group) for point in metadata.entry_points(group=group)]
+    """Return every entry point of a group, sorted by package, none of them imported."""
+    return sorted((_found(point, group) for point in metadata.entry_points(group=group)), key=str)
 
 
 @cache

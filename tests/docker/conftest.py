@@ -58,7 +58,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[docker.DockerCl
         end_s = time.monotonic() + SECONDS
         while not _answers(address):
             if daemon.poll() is not None or time.monotonic() > end_s:
-                pytest.skip(f"dockerd does not start here: {(folder / 'log').read_text()[-500:]}")
+                last = (folder / "log").read_text().rstrip().rpartition("\n")[2]
+                pytest.skip(f"dockerd does not start here: {last[:300]}")
             time.sleep(0.1)
         with (
             pytest.MonkeyPatch.context() as patch,

@@ -14,13 +14,21 @@ from rationale.bench.networks import import_torchvision
 from rationale.errors import InvalidOptionError
 from rationale.testing import captum_explain, quantus_explain, torch_module
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs
+from tests.needs import need
 from tests.peers.networks import case, exported, without_chatter
 
-with without_chatter():
-    import_torchvision()  # which Quantus imports
-    import quantus
-
 NETWORK, TARGETS = "resnet_like", np.array([0, 2, 1])
+
+
+@cache
+def quantus() -> Any:
+    """Import it. Its OpenCV needs libraries of the system."""
+    for library in ("OpenGL", "GLib"):
+        need(library)
+    with without_chatter():
+        import_torchvision()  # which Quantus imports
+        import quantus
+    return quantus
 
 
 @cache
@@ -37,13 +45,13 @@ def by_captum(inputs: np.ndarray, targets: Any, **_: object) -> np.ndarray:
 
 
 METRICS = {
-    "faithfulness": lambda: quantus.FaithfulnessCorrelation(
+    "faithfulness": lambda: quantus().FaithfulnessCorrelation(
         nr_runs=20, subset_size=12, perturb_baseline="black", disable_warnings=True
     ),
-    "pixel flipping": lambda: quantus.PixelFlipping(
+    "pixel flipping": lambda: quantus().PixelFlipping(
         features_in_step=12, perturb_baseline="black", disable_warnings=True
     ),
-    "sensitivity": lambda: quantus.MaxSensitivity(nr_samples=3, lower_bound=0.1, disable_warnings=True),
+    "sensitivity": lambda: quantus().MaxSensitivity(nr_samples=3, lower_bound=0.1, disable_warnings=True),
 }
 
 
