@@ -141,10 +141,21 @@ class Compiled:
         """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained.
 
         Raises:
+            CheckFailedError: as `loaded` does.
+        """
+        return self.loaded()
+
+    def loaded(self, threads: int | None = None) -> Run:
+        """Load the combined graph; see `run`.
+
+        Args:
+            threads: of each run; None takes all cores.
+
+        Raises:
             CheckFailedError: it was read from a repository, and does not answer its probe rows as is due.
         """
         with kernels_of(self.custom_ops):
-            run = explaining(Runner(self.graph), outline(self.graph))
+            run = explaining(Runner(self.graph, threads=threads), outline(self.graph))
         if self.probes is not None and not self.is_proven:
             demand_proof(self.probes, run)
         return run

@@ -18,7 +18,7 @@ from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import inputs_of_arrow, open_entry
 from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError
 from rationale.graph.memory.budget import rows_that_fit
-from rationale.graph.runtime.session import Run, Runner, explaining, kernels_of, outline
+from rationale.graph.runtime.session import Run, outline
 from rationale.portfolios.files import columns_of_answer
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME
@@ -148,9 +148,7 @@ def _read(path: Path, _: tuple[int, ...]) -> Compiled:
 
 @lru_cache(_ENTRIES)
 def _session(compiled: Compiled) -> _Opened:
-    with kernels_of(compiled.custom_ops):
-        run = explaining(Runner(compiled.graph, threads=1), outline(compiled.graph))
-    return _Opened(compiled, run)
+    return _Opened(compiled, compiled.loaded(threads=1))
 
 
 def _parts(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from rationale import CheckFailedError, DeepShap, RepositoryError, compile_model
+from rationale import CheckFailedError, DeepShap, RepositoryError, compile_model, explain_batches
 from rationale.artifact.checks import proof
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.errors import DriftWarning
@@ -133,3 +134,13 @@ def test_an_entry_of_before_answers_without_proof(repository: Path) -> None:
         warnings.simplefilter("error")
         assert np.isfinite(open_entry(repository, "net").explain(X)["y"]).all()
     assert check_entry(repository, "net").measured.drift is None
+
+
+def test_a_portfolio_is_not_explained_by_another_graph(repository: Path) -> None:
+    """Record batches are explained by a session of their own."""
+    batch = pa.RecordBatch.from_arrays([pa.array(column) for column in X.T], [f"x[{i}]" for i in range(5)])
+    assert next(iter(explain_batches(repository / "net", [batch]))).num_rows == len(X)
+    shutil.copyfile(repository / "net_explain/1/model.onnx", repository / "other_explain/1/model.onnx")
+    resigned(repository / "other_explain" / "1")
+    with pytest.raises(CheckFailedError, match="otherwise than is due"):
+        next(iter(explain_batches(repository / "other", [batch])))
