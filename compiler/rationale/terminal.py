@@ -200,7 +200,7 @@ def _measured(manifest: "Manifest") -> Iterator[tuple[str, str]]:
     if m.runtime_error is not None:
         yield "beside ONNX Runtime", f"equal to {m.runtime_error:.1e} of the largest"
     if m.probe_rows:
-        answered = "" if m.drift is None else f", answered as is due to {m.drift:.1e} of the range"
+        answered = "" if m.drift is None else f", answered to {m.drift:.1e} of the range"
         yield "probe rows", f"{m.probe_rows}{answered}"
     yield "graph", f"{m.nodes} nodes, {m.model_bytes / 1e6:.1f} MB, {m.latency_ms:.2f} ms a row here"
     yield "memory", memory_line(manifest.memory)

@@ -212,10 +212,10 @@ def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     most = rows_that_fit(manifest.memory)
     try:
         probes = _probes(compiled, unit=True)
-        found = measure(compiled.source, compiled.model, names, probes, most, run)
+        found = measure(compiled.source, compiled.model, names, probes, most, run or own)
     except InvalidModelError:  # floats that are ids of a small table, say
         probes = _probes(compiled, unit=False)
-        found = measure(compiled.source, compiled.model, names, probes, most, run)
+        found = measure(compiled.source, compiled.model, names, probes, most, run or own)
     if manifest.one_shot:
         check_gate(compiled.model, probes, [v.name for v in manifest.outputs], run)
     measured = found.measured.model_copy(update={"probe_rows": manifest.measured.probe_rows})
@@ -225,7 +225,10 @@ def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
         warnings = demand(measured, _gap_of(manifest), bool(manifest.stopped))
         manifest = manifest.model_copy(update={"warnings": warnings})
     if compiled.probes is not None:
-        drift = demand_proof(compiled.probes, found.run, run.name if run else None)
+        if run is None:
+            drift = compiled.probes.compare(own(compiled.probes.feeds))
+        else:
+            drift = demand_proof(compiled.probes, found.run, run.name)
         measured = measured.model_copy(update={"drift": drift.value})
     return manifest.model_copy(update={"measured": measured})
 

@@ -113,7 +113,7 @@ def test_the_check_tells_the_figure_and_the_command_fails(repository: Path) -> N
     assert measured.drift <= 1e-6
     done = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)])
     assert done.exit_code == 0
-    assert f"{measured.probe_rows}, answered as is due to" in done.output
+    assert f"{measured.probe_rows}, answered to" in done.output
     swap(repository / "net_explain" / "1")
     resigned(repository / "net_explain" / "1")
     done = CliRunner().invoke(app, ["check", "net", "--repository", str(repository)])
