@@ -73,7 +73,8 @@ def boosted(model: Any) -> Boosted:
         return replace(read, weights=weights[:-1], base=read.base[0] + weights[-1])  # the first for all
     gbtree = trained["gbtree"]["model"] if kind == "dart" else trained["model"]
     end = int(gbtree["iteration_indptr"][_rounds(booster)])
-    dropped = trained["weight_drop"][:end] if kind == "dart" else [1.0] * end
+    # The weights of dart's trees: XGBoost 3.4 writes them beside the trees, and calls the booster gbtree.
+    dropped = trained.get("weight_drop") or gbtree.get("weight_drop") or [1.0] * end
     trees = zip(gbtree["trees"][:end], gbtree["tree_info"], dropped, strict=False)
     return replace(read, trees=[_tree(tree, column, np.float32(factor)) for tree, column, factor in trees])
 
