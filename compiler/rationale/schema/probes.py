@@ -172,9 +172,7 @@ class Probes(Frozen):
         for name in sorted(self.files.keys() | found.keys()):
             if self.files.get(name) != found.get(name):
                 fault = "is missing" if name not in found else "is not the file that was compiled (SHA-256)"
-                raise RepositoryError(
-                    f"{version / name}: {fault}. Compile the entry again, or copy it again."
-                )
+                raise RepositoryError(f"{version / name}: {fault}. Compile it again, or copy it again.")
 
     @staticmethod
     def read(version: Path, *, promised: bool = False) -> "Probes | None":
@@ -195,7 +193,7 @@ class Probes(Frozen):
         except FileNotFoundError as error:
             if not promised:
                 return None
-            raise RepositoryError(f"{path}: is missing. Copy or compile the entry again.") from error
+            raise RepositoryError(f"{path}: is missing. Compile it again, or copy it again.") from error
         except OSError as error:
             raise RepositoryError(f"{path}: cannot be read: {error.strerror}") from error
         except (ValidationError, ValueError, TypeError) as error:

@@ -43,7 +43,11 @@ class _Lines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **{name: value for name, value in record.__dict__.items() if name not in _OF_EVERY_RECORD},
+            **{
+                name: value
+                for name, value in record.__dict__.items()
+                if name not in _OF_EVERY_RECORD and not name.startswith("_")  # Ray adds one
+            },
         }
         running = context.current()
         if running is not None:

@@ -198,6 +198,9 @@ def test_a_manifest_of_another_graph(tmp_path: Path, compiled: Compiled, other: 
     compiled.write(tmp_path, "m")
     other.write(tmp_path, "n")
     (tmp_path / "n_explain" / "1" / "model.onnx").replace(tmp_path / "m_explain" / "1" / "model.onnx")
+    with pytest.raises(RepositoryError, match="is not the file that was compiled"):
+        open_entry(tmp_path, "m")
+    compiled.probes.write(tmp_path / "m_explain" / "1")  # its digest as well
     with pytest.raises(RepositoryError, match=r"lacks \['base_value', 'completeness_gap'\] of its manifest"):
         open_entry(tmp_path, "m")
 

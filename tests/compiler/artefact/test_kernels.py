@@ -24,6 +24,7 @@ from rationale import (
 )
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.cli.compile import app
+from rationale.schema.probes import Probes
 from tests.compiler.models import rows
 from tests.kernels import LIBRARY, declare, network, own_rules, predict, slope
 
@@ -114,6 +115,10 @@ def test_a_one_shot_entry_takes_it_along(tmp_path: Path) -> None:
 def test_an_entry_whose_library_is_another_one(repository: Path, tmp_path: Path) -> None:
     shutil.copytree(repository, tmp_path / "models")
     (tmp_path / "models" / "leaky_explain" / "1" / LIBRARY.name).write_bytes(b"another")
+    version = tmp_path / "models" / "leaky_explain" / "1"
+    with pytest.raises(RepositoryError, match=r"\.so: is not the file that was compiled"):
+        open_entry(tmp_path / "models", "leaky")
+    Probes.read(version).write(version)  # its digest as well
     with pytest.raises(RepositoryError, match=r"is not the library that the entry was compiled with\. C"):
         open_entry(tmp_path / "models", "leaky")
 

@@ -128,13 +128,13 @@ def check(
     warnings = demand(found.measured, method.gap, bool(selection.target.stops))
     count = probe_count(found.measured, rows_that_fit(memory))
     rows = (synthetic_probes(probes, _near(selection, referenced, nobodys=True), references, count), sample)
-    due = expect(source, graph.served, found, rows, fitted)
+    due, told = expect(source, graph.served, found, rows, fitted)
     return Checked(
         found.measured.model_copy(update={"probe_rows": due.rows if due else 0}),
         found.answers,
         memory,
         sample,
-        (*warnings, *beyond_budget(memory)),
+        (*warnings, *told, *beyond_budget(memory)),
         gaps,
         due,
     )
