@@ -82,11 +82,11 @@ class Line:
     """One line of the table.
 
     Attributes:
-        probe_difference: of the entry's answers to its probe rows from those that are due, of the range.
-        times_s: of each system's calls, by rounds.
+        probe_difference: largest difference on the entry's probe rows, as a share of an output's range.
+        times_s: seconds of each call, by system and round.
         left_out: why a system has no times. The first word is for its cell.
-        differences: of each peer's attributions from ours, over our largest.
-        notes: what peers compute differently.
+        differences: largest difference between a peer's attributions and ours, over our largest, by peer.
+        notes: differences between a peer's rules and ours, in words.
         prepared_s: until all systems could answer.
     """
 
@@ -129,7 +129,7 @@ class Comparison:
     Attributes:
         rows: [M, …], asked one by one; references: [K, …].
         peers: by name, a function that makes the system ready.
-        notes: what peers compute differently.
+        notes: differences between a peer's rules and ours, in words.
     """
 
     compiled: Compiled
@@ -341,7 +341,7 @@ def reasons(line: Line) -> list[str]:
 
 
 def contents(lines: Sequence[Line], device: str, seconds: float) -> dict[str, Any]:
-    """Return what --json writes: times in seconds, ratios of medians, differences over the largest value."""
+    """Return --json: times in seconds, ratios of medians, differences over the largest value."""
     return {
         "version": JSON_VERSION,
         "machine": {**machine(), "provider": device},

@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from rationale.errors import RepositoryError
+from rationale.schema.probes import file_digests
 
 
 def graph_digest(version: Path) -> str:
@@ -12,12 +12,5 @@ def graph_digest(version: Path) -> str:
     Raises:
         RepositoryError: a file cannot be read.
     """
-    whole = hashlib.sha256()
-    try:
-        for path in sorted(path for path in version.rglob("*") if path.is_file()):
-            with path.open("rb") as file:
-                one = hashlib.file_digest(file, "sha256").hexdigest()
-            whole.update(f"{one}  {path.relative_to(version).as_posix()}\n".encode())
-    except OSError as error:
-        raise RepositoryError(f"{version}: cannot be read: {error.strerror}") from error
-    return whole.hexdigest()
+    lines = (f"{digest}  {name}\n" for name, digest in file_digests(version).items())
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -163,12 +163,12 @@ class Probes(Frozen):
 
     def write(self, version: Path) -> None:
         """Write them into the folder of a version, whose other files are whole. Raises OSError."""
-        whole = self.model_copy(update={"files": file_digests(version)})
+        whole = self.model_copy(update={"files": _others(version)})
         (version / FILE).write_text(json.dumps(whole.model_dump(), allow_nan=False) + "\n", encoding="utf-8")
 
     def check_files(self, version: Path) -> None:
         """Raise RepositoryError if a file of the folder is not the one that was compiled."""
-        found = file_digests(version)
+        found = _others(version)
         for name in sorted(self.files.keys() | found.keys()):
             if self.files.get(name) != found.get(name):
                 fault = "is missing" if name not in found else "is not the file that was compiled (SHA-256)"
@@ -204,20 +204,25 @@ class Probes(Frozen):
 
 
 def file_digests(version: Path) -> dict[str, str]:
-    """Return SHA-256 of each file of a version's folder but the probes, by name.
+    """Return SHA-256 of each file of a version's folder, by name, in the order of their names.
 
     Raises:
         RepositoryError: one cannot be read.
     """
     found = {}
     try:
-        for path in sorted(p for p in version.rglob("*") if p.is_file() and p.name != FILE):
+        for path in sorted(p for p in version.rglob("*") if p.is_file()):
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
             found[path.relative_to(version).as_posix()] = digest
     except OSError as error:
         raise RepositoryError(f"{version}: cannot be read: {error.strerror}") from error
     return found
+
+
+def _others(version: Path) -> dict[str, str]:
+    """Return the digests of all files but the probes' own."""
+    return {name: digest for name, digest in file_digests(version).items() if name != FILE}
 
 
 def values(array: np.ndarray) -> list[Any]:
