@@ -1,11 +1,13 @@
 """The installed distribution: its version, and the packages of its extras."""
 
+import functools
 import shlex
 from importlib import metadata
 
 NAME = "rationale-onnx"
 
 
+@functools.cache  # it reads a file
 def version() -> str:
     return metadata.version(NAME)
 

@@ -108,6 +108,7 @@ def verify(
                 faults.append(each)
         *of_acts, acts = verify_acts(ledger.store)
         faults += [each for each in of_acts if not isinstance(each, int)]
+        now = [] if faults else ends(ledger.store)
     for fault in faults[:_SHOWN]:
         print(fault)
     if faults:
@@ -116,7 +117,6 @@ def verify(
             + f"; the first {_SHOWN} are shown" * (len(faults) > _SHOWN)
         )
         raise typer.Exit(1)
-    now = ends(ledger.store)
     pruned, erased = sum(head.first - 1 for head in now), sum(len(head.erased) for head in now)
     older = f"; {pruned} pruned before, as checkpoints say" if pruned else ""
     by_whom = "" if keys else ", by records whose signatures --public-key would check"

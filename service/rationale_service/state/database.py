@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import threading
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +121,7 @@ class Database:
                     engine.dispose()
                     raise
                 self._engine, self._file = engine, _identity(self.url)
+                weakref.finalize(self, engine.dispose).atexit = False
             return self._engine
 
     def _create(self) -> Engine:

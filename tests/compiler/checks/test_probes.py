@@ -13,7 +13,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from rationale import DeepShap, Gradient, RepositoryError, TreeShap, compile_model, convert
 from rationale.artifact.checks import expected
-from rationale.artifact.checks.synthetic import synthetic_rows
+from rationale.artifact.checks.probes import synthetic_rows
 from rationale.graph.runtime.session import Runner
 from rationale.schema.manifest import DATATYPES
 from rationale.schema.probes import BROKEN, MOST_ELEMENTS, ProbeInput, ProbeOutput, Probes, values

@@ -154,7 +154,7 @@ async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.L
     server = grpc.aio.server()
     port = server.add_secure_port("localhost:0", tls.grpc_credentials())
     await server.start()
-    plain = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=tls.context)
+    plain = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context)
     ends = [("127.0.0.1", end) for end in (port, plain.sockets[0].getsockname()[1])]
 
     async def seen() -> list[str]:

@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rationale.artifact.checks.synthetic import synthetic_rows
 from rationale.errors import InvalidModelError, InvalidOptionError
 from rationale.graph.runtime.session import Runner
 from rationale.lowering.precision import on_cpu
@@ -22,6 +21,9 @@ NEAR = 3  # probe rows about the references: one of them, one near one, one at r
 ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output
 _NEAR = (0.0, 0.3, 1.0, 1.0)  # share of the ids of each that are redrawn
 _DIGITS = 10  # ids are drawn below this where no table says how many there are
+_ENDS = (0.05, 0.95)  # quantiles of the known rows between which a synthetic number is drawn
+_ROUNDED = 4  # digits of a synthetic number
+_SHARE = 0.3  # of its size, by which a number that all rows share is moved
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -191,6 +193,41 @@ def synthetic_probes(
     drawn = {n: synthetic_rows(a, references.count, len(a)) for n, a in references.arrays.items()}
     opened = with_open_probes({}, replace(references, arrays=drawn))
     return {**rows, **{name: array[:count] for name, array in opened.items()}}
+
+
+def synthetic_rows(known: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Return [count, …] rows drawn feature by feature from `known` rows [K, …].
+
+    A number lies between two neighbours among the known ones, and is whole where all of them are. Ids and
+    texts are taken from the known ones, each feature from another row. A value is missing as often as there.
+    """
+    random = np.random.default_rng(seed)
+    if not is_float(known.dtype):
+        picks = random.integers(0, len(known), (count, *known.shape[1:]))
+        return np.take_along_axis(known, picks, axis=0)
+    values = known.astype(np.float64)
+    if len(values) == 1:
+        noise = random.standard_normal((count, *values.shape[1:]))
+        drawn = values + noise * np.where(values != 0, _SHARE * np.abs(values), 1.0)
+        return _rounded(drawn).astype(known.dtype)
+    ordered = np.sort(values, axis=0)  # missing values come last
+    there = np.isfinite(ordered).sum(axis=0)
+    place = random.uniform(*_ENDS, (count, *values.shape[1:])) * (len(values) - 1)
+    below = np.minimum(np.floor(place).astype(int), len(values) - 2)
+    low, high = (np.take_along_axis(ordered, below + step, axis=0) for step in (0, 1))
+    high = np.where(np.isfinite(high), high, low)
+    drawn = low + (place - below) * (high - low)
+    whole = (np.isnan(values) | (values == np.round(values))).all(axis=0)
+    drawn = np.where(whole, np.round(drawn), np.clip(_rounded(drawn), low, high))
+    return np.where(place > there - 1, np.nan, drawn).astype(known.dtype)
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Round to a few significant digits: the rows stand in a file."""
+    with np.errstate(divide="ignore"):
+        exponent = np.floor(np.log10(np.abs(values)))
+    unit = 10.0 ** (np.where(np.isfinite(exponent), exponent, 0) - _ROUNDED + 1)
+    return np.asarray(np.round(values / unit) * unit)
 
 
 def with_open_sample(sample: Arrays, references: ReferenceSet | None) -> dict[str, np.ndarray]:
