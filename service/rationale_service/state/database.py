@@ -97,9 +97,17 @@ class Database:
             StateUnavailableError: it cannot be written.
             IntegrityError: a row is there already.
         """
-        with self._reported(), _begun(self._opened()) as connection:
-            yield connection
-            self._check_place()
+        is_moved = False
+        try:
+            with self._reported(), _begun(self._opened()) as connection:
+                yield connection
+                if is_moved := self._is_moved():
+                    raise StateUnavailableError(
+                        f"the {self._schema.name} {self.url.database} was moved or removed meanwhile"
+                    )
+        finally:
+            if is_moved:
+                self.close()
 
     @contextlib.contextmanager
     def administering(self) -> Iterator[Connection]:
@@ -135,14 +143,9 @@ class Database:
         encoding = {"client_encoding": "utf8"}  # else one of SQL_ASCII gives bytes where text was written
         return create_engine(self.url, pool_pre_ping=True, connect_args=limits | encoding)
 
-    def _check_place(self) -> None:
-        """Raise StateUnavailableError where SQLite writes to a file that is there no more."""
-        if not self.is_sqlite or _identity(self.url) == self._file:
-            return
-        self.close()
-        raise StateUnavailableError(
-            f"the {self._schema.name} {self.url.database} was moved or removed meanwhile"
-        )
+    def _is_moved(self) -> bool:
+        """Tell whether SQLite writes to a file that is there no more."""
+        return self.is_sqlite and _identity(self.url) != self._file
 
     def _make_folder(self) -> None:
         file = Path(self.url.database or "")

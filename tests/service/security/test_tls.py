@@ -152,7 +152,7 @@ def test_mutual_tls_to_triton(repository: Path, files: Files, monkeypatch: pytes
 async def test_replaced_certificates_are_taken_up(files: Files, caplog: pytest.LogCaptureFixture) -> None:
     tls = ServerTls(Certificates(files.cert, files.key, None))
     server = grpc.aio.server()
-    port = server.add_secure_port("localhost:0", tls.grpc_credentials())
+    port = server.add_secure_port("127.0.0.1:0", tls.grpc_credentials())
     await server.start()
     plain = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls.context)
     ends = [("127.0.0.1", end) for end in (port, plain.sockets[0].getsockname()[1])]
