@@ -20,7 +20,7 @@ from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, kept_columns
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
-from rationale_service.decisions.rows import Decide, Deciding, Instance, Line
+from rationale_service.decisions.rows import Deciding, DecisionSession, Instance, Line
 from rationale_service.decisions.tables import WRITERS, batch_of, schema_of
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
@@ -46,6 +46,30 @@ def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
             "--audit: RATIONALE_AUDIT=off keeps no trail: name a database, or leave it out"
         )
     return trail
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How many rows were decided how.
+
+    Attributes:
+        recorded: how many decisions this run has added to the audit trail; None without one.
+    """
+
+    counts: Counter[str]
+    recorded: int | None = None
+
+    def __str__(self) -> str:
+        """Return a sentence for a terminal."""
+        rows, decided = self.counts.total(), self.counts.total() - self.counts[WITHOUT]
+        text = f"{rows} rows: " + ", ".join(f"{n} {outcome}" for outcome, n in sorted(self.counts.items()))
+        if self.recorded is None:
+            return text
+        return f"{text}; in the audit trail: {decided - self.recorded} found, {self.recorded} new"
+
+
+def _recorded(trail: AuditTrail, session: DecisionSession) -> int | None:
+    return None if isinstance(trail, NoTrail) else session.new
 
 
 # --- one file ---------------------------------------------------------------------------------------------
@@ -82,8 +106,8 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
 
 def decide_portfolio(
     portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, progress: Progress = silent
-) -> Counter[str]:
-    """Decide every row and save them; returns how many were decided how.
+) -> Outcomes:
+    """Decide every row and save them.
 
     What is decided stands in a file beside `save` until all is there: called again after it was interrupted,
     with the same rows and entry, it goes on where that ends. A decision that was recorded and not saved is
@@ -108,13 +132,13 @@ def decide_portfolio(
     kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):
         done = _resume(kept)
-        with kept.open("ab") as file, portfolio.deciding.opened(settings, trail) as decide:
+        with kept.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
             WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept))
         counts = Counter(_outcome(line) for line in _lines(kept))
         kept.unlink()
-    return counts
+    return Outcomes(counts, _recorded(trail, decide))
 
 
 @contextmanager
@@ -140,7 +164,7 @@ def _resume(kept: Path) -> int:
     return whole_parts[0]
 
 
-def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, progress: Progress) -> None:
+def _decide(portfolio: Portfolio, decide: DecisionSession, file: Any, done: int, progress: Progress) -> None:
     rows = portfolio.instances
     for start in range(done, len(rows), _AT_ONCE):
         progress("deciding", start, len(rows))
@@ -173,8 +197,8 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
-) -> tuple[Answered, Counter[str]]:
-    """Decide the rows of parquet files, as `answer_files` does it; returns how many were decided how.
+) -> tuple[Answered, Outcomes]:
+    """Decide the rows of parquet files, as `answer_files` does it.
 
     A file that an interrupted run left out is decided from its first row on: what was recorded of it is found
     in the trail again.
@@ -188,7 +212,7 @@ def decide_files(
         StateUnavailableError, ConflictError: the trail cannot be.
     """
     deciding = Deciding.of(local_repository(settings), name)
-    with deciding.opened(settings, trail) as decide:
+    with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
         means = _Decisions(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
         done = answer_files(rows, save, means, progress)
@@ -196,13 +220,13 @@ def decide_files(
     for table in done.columns(["decision"]):
         for outcome in table.column("decision").value_counts().to_pylist():
             counts[outcome["values"] or WITHOUT] += outcome["counts"]
-    return done, counts
+    return done, Outcomes(counts, _recorded(trail, decide))
 
 
 @dataclass(frozen=True)
 class _Decisions:
     deciding: Deciding
-    decide: Decide
+    decide: DecisionSession
     keep: tuple[str, ...]
     batch_rows: int
     is_recorded: bool

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from rationale_service.errors import ConflictError
+
 
 @dataclass(frozen=True)
 class RecordedDecision:
@@ -35,6 +37,18 @@ class RecordedDecision:
     runtime: Mapping[str, Any] = field(default_factory=dict)
 
 
+class ErasedInputsError(ConflictError):
+    """A key's decisions are there, and inputs of theirs are erased: nobody can compare the instances.
+
+    Attributes:
+        decisions: as they were recorded, without what was erased.
+    """
+
+    def __init__(self, text: str, decisions: Sequence[RecordedDecision]) -> None:
+        super().__init__(text)
+        self.decisions = decisions
+
+
 class AuditTrail(Protocol):
     """Append-only. Whoever answers by it has waited for its disk."""
 
@@ -55,6 +69,7 @@ class AuditTrail(Protocol):
 
         Raises:
             ConflictError: it was for other instances.
+            ErasedInputsError: inputs of the decisions are erased.
             QueueFullError, StateUnavailableError: as `record`.
         """
 
@@ -66,6 +81,7 @@ class AuditTrail(Protocol):
 
         Raises:
             ConflictError: that one was for other instances.
+            ErasedInputsError: inputs of the decisions that were there before are erased.
             QueueFullError: too many wait for the disk.
             StateUnavailableError: they cannot be written, and must not be answered.
         """
