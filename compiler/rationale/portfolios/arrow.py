@@ -19,7 +19,7 @@ from rationale.artifact.entry import inputs_of_arrow, open_entry
 from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.session import Run, outline
-from rationale.portfolios.files import columns_of_answer
+from rationale.portfolios.files import check_kept, columns_of_answer
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME
 
@@ -191,8 +191,7 @@ def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> 
     missing = [name for name in keep if name not in batch.schema.names]
     if missing:
         raise InvalidOptionError(f"no column {missing} to keep; there are {batch.schema.names}.")
-    if clash := sorted({*own} & {*keep}):
-        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
+    check_kept(keep, own)
     return {name: batch.column(name) for name in keep}
 
 

@@ -64,7 +64,7 @@ def decide(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Of a portfolio: columns that are written as they are, such as an id; by commas.",
+            help="Columns of a table that are written as they are, such as an application's id; by commas.",
             metavar="NAME,…",
             show_default=False,
         ),
@@ -94,16 +94,14 @@ def decide(
         from rationale_service.decisions import portfolio
 
         many = is_portfolio(input_)
-        if keep is not None and not many:
-            raise InvalidOptionError("--keep: only where --input is many files.")
+        kept = [] if keep is None else [column.strip() for column in keep.split(",")]
         settings = load_settings({"repository": repository}, config)
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
-            kept = [] if keep is None else [column.strip() for column in keep.split(",")]
             files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, kept, progress)
             done = str(files)
         else:
-            read = portfolio.read_portfolio(settings, name, Path(input_))
+            read = portfolio.read_portfolio(settings, name, Path(input_), kept)
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             done = save
     print(f"{done}: {outcomes}")

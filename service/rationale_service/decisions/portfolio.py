@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,12 @@ from rationale.errors import InvalidOptionError, RationaleError
 from rationale.evaluate.decisions.decided import applicants_of, read_applicants
 from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, kept_columns
+from rationale.portfolios.files import check_kept
+from rationale.references.tables import read_columns
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 from rationale_service.decisions.rows import Deciding, DecisionSession, Instance, Line
-from rationale_service.decisions.tables import WRITERS, batch_of, schema_of
+from rationale_service.decisions.tables import WRITERS, Kept, batch_of, own_columns, schema_of
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
@@ -81,18 +83,21 @@ class Portfolio:
 
     Attributes:
         digest: of the rows and of what decides them: where it is the same, an interrupted run goes on.
+        kept: columns that are written as they are.
     """
 
     deciding: Deciding
     instances: Sequence[Instance]
     digest: str
+    kept: Kept = field(default_factory=dict)
 
 
-def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
+def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str] = ()) -> Portfolio:
     """Read a portfolio.
 
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
+        keep: columns of a table that are written as they are.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
@@ -101,7 +106,8 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
     deciding = Deciding.of(local_repository(settings), name)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
-    return Portfolio(deciding, rows, deciding.digest(rows))
+    check_kept(keep, own_columns(deciding.manifest))
+    return Portfolio(deciding, rows, deciding.digest(rows), read_columns(file, keep, len(rows)))
 
 
 def decide_portfolio(
@@ -135,7 +141,7 @@ def decide_portfolio(
         with kept.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
-            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept))
+            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept), portfolio.kept)
         counts = Counter(_outcome(line) for line in _lines(kept))
         kept.unlink()
     return Outcomes(counts, _recorded(trail, decide))

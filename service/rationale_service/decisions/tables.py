@@ -15,6 +15,7 @@ from rationale_service.decisions.rows import Line
 
 _REASON = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
 _NUMBERS = ("score", "threshold", "explained_value", "base_value", "completeness_gap")
+Kept = Mapping[str, Sequence[Any]]  # columns of the rows that are written beside their decisions
 _GROUP = 10_000  # rows of a parquet file that are written together
 
 
@@ -31,16 +32,23 @@ def _reasons(manifest: Manifest) -> range:
     return range(1, most_reasons(profile_of(manifest).profile) + 1)
 
 
-def write_csv(path: Path, manifest: Manifest, lines: Iterable[Line]) -> None:
+def own_columns(manifest: Manifest) -> list[str]:
+    """Return the names of all columns that a table of decisions may have, whatever its kind."""
+    return [*_csv_columns(manifest), *(f"reason_{k}_value_text" for k in _reasons(manifest))]
+
+
+def _csv_columns(manifest: Manifest) -> list[str]:
     reasons = [f"reason_{k}_{part}" for k in _reasons(manifest) for part in _REASON]
+    return ["row", "id", "decision", *_NUMBERS, *reasons, "warnings", "fault"]
+
+
+def write_csv(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(
-            file, ["row", "id", "decision", *_NUMBERS, *reasons, "warnings", "fault"], lineterminator="\n"
-        )
+        writer = csv.DictWriter(file, [*_csv_columns(manifest), *kept], lineterminator="\n")
         writer.writeheader()
         for line in lines:
             decision = line.get("decision")
-            cells = {"row": line["row"], "fault": line.get("fault")}
+            cells = {"row": line["row"], "fault": line.get("fault"), **_kept(kept, line)}
             if decision is not None:
                 cells |= {name: decision[name] for name in ("id", "decision", *_NUMBERS)}
                 for k, reason in enumerate(decision["reasons"], 1):
@@ -49,22 +57,35 @@ def write_csv(path: Path, manifest: Manifest, lines: Iterable[Line]) -> None:
             writer.writerow(cells)
 
 
+def _kept(kept: Kept, line: Line) -> dict[str, Any]:
+    return {name: column[line["row"]] for name, column in kept.items()}
+
+
 def _cell(value: Any) -> Any:
     """Return the values of a group's members, as JSON."""
     return orjson.dumps(value).decode() if isinstance(value, dict) else value
 
 
-def write_jsonl(path: Path, _: Manifest, lines: Iterable[Line]) -> None:
+def write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept: Kept) -> None:
     with path.open("wb") as file:
-        file.writelines(orjson.dumps(line) + b"\n" for line in lines)
+        for line in lines:
+            whole = {**line, "kept": _kept(kept, line)} if kept else line
+            file.write(orjson.dumps(whole, default=str) + b"\n")
 
 
-def write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line]) -> None:
+def write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
+    import pyarrow as pa
     from pyarrow import parquet
 
-    with parquet.ParquetWriter(path, schema_of(manifest)) as writer:
+    columns, schema = {name: pa.array(column) for name, column in kept.items()}, schema_of(manifest)
+    for name, column in columns.items():
+        schema = schema.append(pa.field(name, column.type))
+    with parquet.ParquetWriter(path, schema) as writer:
         for group in _groups(lines):
-            writer.write_batch(batch_of(manifest, group))
+            batch, rows = batch_of(manifest, group), [line["row"] for line in group]
+            for name, column in columns.items():
+                batch = batch.append_column(schema.field(name), column.take(pa.array(rows)))
+            writer.write_batch(batch)
 
 
 def _groups(lines: Iterable[Line]) -> Iterator[list[Line]]:
@@ -73,7 +94,7 @@ def _groups(lines: Iterable[Line]) -> Iterator[list[Line]]:
         yield group
 
 
-WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line]], None]] = {
+WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], Kept], None]] = {
     ".csv": write_csv,
     ".jsonl": write_jsonl,
     ".parquet": write_parquet,

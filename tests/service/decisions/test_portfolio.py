@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
@@ -99,6 +100,47 @@ def test_a_table_of_decisions(decided: Decided, tmp_path: Path, settings: Settin
     assert all(f"{count} {outcome}" in told for outcome, count in counts.items() if count)
     assert not list(tmp_path.glob("*.partial"))
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("given", [".csv", ".parquet"])
+def test_columns_to_keep_stand_beside_the_decisions_of_one_file(
+    tmp_path: Path, settings: Settings, given: str
+) -> None:
+    rows = [{"application": 4711 + i, "branch": "Łódź", **row} for i, row in enumerate(INSTANCES["net"])]
+    file = table(tmp_path, rows)
+    if given == ".parquet":
+        file = tmp_path / "rows.parquet"
+        parquet.write_table(pa.Table.from_pylist(rows), file)
+    ids = [row["application"] if given == ".parquet" else str(row["application"]) for row in rows]
+    for kind in (".csv", ".jsonl", ".parquet"):
+        save = tmp_path / f"decisions{kind}"
+        words = ("net", "--input", file, "--save", save, "--keep", "application, branch,bankruptcies")
+        assert decide(*words, "--repository", settings.repository)[0] == 0
+        if kind == ".csv":
+            with save.open() as opened:
+                found = list(csv.DictReader(opened))
+            assert [row["application"] for row in found] == [str(one) for one in ids]
+            assert [row["bankruptcies"] for row in found] == [str(row["bankruptcies"]) for row in rows]
+        else:
+            table_ = parquet.read_table(save).to_pylist() if kind == ".parquet" else lines(save)
+            found = [line.get("kept", line) for line in table_]
+            assert [row["application"] for row in found] == ids
+        assert {row["branch"] for row in found} == {"Łódź"}
+
+
+def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, settings: Settings) -> None:
+    file, to = table(tmp_path, INSTANCES["net"]), ("--repository", settings.repository)
+    array = tmp_path / "rows.npy"
+    np.save(array, np.zeros((2, 5), np.float32))
+    for given, keep, said in (
+        (file, "absent", "no column ['absent']"),
+        (file, "score", "['score'] to keep are named as the answer's own"),
+        (array, "branch", "columns of a table"),
+    ):
+        words = ("margin", "--input", given, "--save", tmp_path / "d.csv", "--keep", keep)
+        status, _, told = decide(*words, *to)
+        assert status == 2
+        assert said in " ".join(told.split())
 
 
 def test_rows_without_a_decision_are_told_beside_the_others(

@@ -246,10 +246,6 @@ def test_an_object_store(decided: Decided, settings: Settings, loans: Path, s3: 
         ),
         (("--input", "holes", "--save", "to"), "a.parquet: rows 0 to 2: "),
         (("--input", "words", "--save", "to"), "'bankruptcies' holds 'none', and a knock-out looks there"),
-        (
-            ("--input", "loans/c.parquet", "--save", "to.csv", "--keep", "id_"),
-            "only where --input is many files",
-        ),
     ],
 )
 def test_what_cannot_be_done(

@@ -24,12 +24,10 @@ from rationale.decisions.rows import ExplainedRow, explained_rows, profile_of, v
 from rationale.decisions.stability import Codes, codes_of, judged_by
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.explained_model import slices
-from rationale.references.tables import read_rows, rows_of_arrow
+from rationale.references.tables import read_columns, rows_of_arrow
 from rationale.schema.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
 from rationale.schema.profile import DecisionProfile
 from rationale.schema.request import Progress
-
-TABLES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ def read_applicants(
     """
     inputs = read_inputs(compiled, file)
     names = _only_of_knock_outs(compiled.manifest, inputs)
-    further = _further(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
+    further = read_columns(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
     return inputs, further | _cells(compiled.manifest, further, names), names
 
 
@@ -235,20 +233,6 @@ def _explained(
             "answer to."
         )
     return found
-
-
-def _further(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
-    """Return columns of the file, [count] cells each."""
-    if not columns:
-        return {}
-    if file.suffix.lower() not in TABLES:
-        raise InvalidOptionError(
-            f"{file}: {', '.join(columns)} are columns of a table: give the rows as {' or '.join(TABLES)}."
-        )
-    cells = read_rows(file, list(columns), frozenset(columns)).arrays[None]
-    if len(cells) != count:
-        raise InvalidOptionError(f"{file}: has {len(cells)} cells in a column, and {count} rows.")
-    return {column: list(cells[:, j]) for j, column in enumerate(columns)}
 
 
 def plain(cell: Any) -> Any:
