@@ -65,6 +65,7 @@ class DecidedFile:
     Attributes:
         inputs: of the model, [N, …] each.
         further: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
+        kept: names of those that were asked for.
     """
 
     compiled: Compiled
@@ -72,6 +73,7 @@ class DecidedFile:
     rows: tuple[DecidedRow, ...]
     inputs: Mapping[str, np.ndarray]
     further: Mapping[str, Sequence[Any]]
+    kept: tuple[str, ...] = ()
 
 
 def only_deciding(repository: Path) -> str:
@@ -136,7 +138,7 @@ def decide_file(
             other = replace(other, manifest=judged_by(other.manifest, embedded))
             for i, row in zip(by_score, _explained(other, chosen, stage, progress), strict=True):
                 rows[i] = replace(rows[i], others=(*rows[i].others, _codes(embedded, row, one.name)))
-    return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further)
+    return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further, tuple(columns))
 
 
 def read_applicants(
