@@ -2,6 +2,7 @@
 
 from .artifact.compiled import Compiled as Compiled
 from .artifact.compiled import Explanation as Explanation
+from .artifact.entry import load as load
 from .compile import compile_model as compile_model
 from .conversion.convert import Converted as Converted
 from .conversion.convert import convert as convert
