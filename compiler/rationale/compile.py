@@ -305,10 +305,10 @@ def _explained(
         checked,
         variants,
         notes=notes,
-        first=(*(converted.warnings if converted else ()), *why),
+        first=(*(converted.warnings if converted else ()), *(() if choice.is_exact else why)),
         libraries=subject.libraries,
         parity=converted.parity if converted else None,
-    )
+    ).model_copy(update={"notes": why if choice.is_exact else ()})
     compiled = Compiled(
         graph.served, manifest, plain, checked.sample, tuple(subject.libraries), probes=checked.probes
     )
