@@ -6,6 +6,9 @@ from .artifact.entry import load as load
 from .compile import compile_model as compile_model
 from .conversion.convert import Converted as Converted
 from .conversion.convert import convert as convert
+from .decisions.decide import Decision as Decision
+from .decisions.decide import PrincipalReason as PrincipalReason
+from .decisions.decided import Undecided as Undecided
 from .errors import CheckFailedError as CheckFailedError
 from .errors import ExtensionError as ExtensionError
 from .errors import InvalidModelError as InvalidModelError

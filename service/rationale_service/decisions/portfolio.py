@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
+from rationale.artifact.applicants import applicants_of, read_applicants
 from rationale.artifact.folder import whole
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.evaluate.decisions.decided import applicants_of, read_applicants
 from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, kept_columns
 from rationale.portfolios.files import check_kept
