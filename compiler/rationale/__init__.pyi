@@ -51,6 +51,8 @@ from .methods.propagation.lrp.rules import Zero as Zero
 from .methods.propagation.lrp.rules import ZPlus as ZPlus
 from .portfolios.arrow import batches_schema as batches_schema
 from .portfolios.arrow import explain_batches as explain_batches
+from .portfolios.decisions import decide_batches as decide_batches
+from .portfolios.decisions import decisions_schema as decisions_schema
 from .profiles.comparisons import Comparisons as Comparisons
 from .references.reference_set import OpenReferences as OpenReferences
 from .rules.rule import Kind as Kind

@@ -18,19 +18,20 @@ from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, kept_columns
+from rationale.portfolios.decisions import PROFILE, Line, batch_of, schema_of
 from rationale.portfolios.files import check_kept
 from rationale.references.tables import read_columns
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
-from rationale_service.decisions.rows import Deciding, DecisionSession, Instance, Line
-from rationale_service.decisions.tables import WRITERS, Kept, batch_of, own_columns, schema_of
+from rationale_service.decisions.rows import Deciding, DecisionSession, Instance
+from rationale_service.decisions.tables import WRITERS, Kept, own_columns
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
 WITHOUT = "without a decision"
 _AT_ONCE = 100  # rows that are written, and synced, together
-_PROFILE, _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("profile", "graph", "recorded"))
+_GRAPH, _RECORDED = (f"rationale.{name}" for name in ("graph", "recorded"))
 
 
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
@@ -244,7 +245,7 @@ class _Decisions:
         for name in kept:
             own = own.append(given.field(name))
         explanation, profile, graph = self.deciding.made_by
-        made_by = {DIGEST: explanation, _PROFILE: profile, _GRAPH: graph}
+        made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
 
     def answers(self, source: Source, batches: Iterator[Any]) -> Iterator[Any]:

@@ -17,6 +17,7 @@ import orjson
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import open_entry
 from rationale.decisions.rows import profile_of, values_of
+from rationale.portfolios.decisions import Line
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
@@ -33,7 +34,6 @@ from rationale_service.settings import Settings
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
 Instance = Mapping[str, Any]  # as a caller of `:decide` would send it
-Line = dict[str, Any]  # the decision on a row, or a fault: why there is none
 _ERASED = "the inputs of this decision were erased: the values of its reasons are not shown"
 
 

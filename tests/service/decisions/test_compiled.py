@@ -9,7 +9,17 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from rationale import Decision, DeepShap, InvalidOptionError, Undecided, compile_model, load
+from rationale import (
+    Decision,
+    DeepShap,
+    InvalidOptionError,
+    InvalidReferencesError,
+    Undecided,
+    compile_model,
+    decide_batches,
+    decisions_schema,
+    load,
+)
 from tests.compiler.models import NAMES, mlp, rows
 from tests.service.decisions.decided import INSTANCES, NETWORK, Decided
 from tests.service.decisions.test_portfolio import with_rounded_values
@@ -39,6 +49,39 @@ def test_rows_are_decided_as_the_gateway_does(decided: Decided, name: str, libra
         assert {member: wanted[member] for member in told if member != "id"} == {
             member: value for member, value in told.items() if member != "id"
         }
+
+
+@pytest.mark.parametrize("name", ["net", "words", "credit"])
+@pytest.mark.parametrize("numbered", [True, False])
+def test_batches_are_decided_as_rows_are(decided: Decided, name: str, numbered: bool) -> None:
+    given = [row for row in INSTANCES[name] if not any(isinstance(cell, list) for cell in row.values())]
+    table = pa.Table.from_pylist([{"loan": f"a{i}", **row} for i, row in enumerate(given)])
+    entry, how = decided.settings.repository / name, {"keep": ["loan"], "numbered": numbered}
+    found = list(decide_batches(entry, table.to_batches(max_chunksize=2), **how))
+    schema = decisions_schema(entry, table.schema, **how)
+    assert {batch.schema for batch in found} == {schema}
+    rows_found = pa.Table.from_batches(found, schema).to_pylist()
+    assert [row["loan"] for row in rows_found] == table["loan"].to_pylist()
+    assert "id" not in schema.names
+    assert [row.get("row") for row in rows_found] == (
+        list(range(len(given))) if numbered else [None] * len(given)
+    )
+    for row, due in zip(rows_found, load(entry.parent, name).decide(table), strict=True):
+        assert (row["decision"], row["score"], row["fault"]) == (due.decision, due.score, None)
+        codes = [row[f"reason_{k}_code"] for k in range(1, 9) if row.get(f"reason_{k}_code")]
+        assert codes == [reason.code for reason in due.reasons]
+
+
+def test_batches_that_cannot_be_decided(decided: Decided) -> None:
+    repository, table = decided.settings.repository, pa.Table.from_pylist(INSTANCES["net"])
+    with pytest.raises(InvalidOptionError, match=r"'score'.* to keep are named as the answer's own"):
+        decisions_schema(repository / "net", pa.schema({"score": pa.int64()}), ["score"])
+    with pytest.raises(InvalidReferencesError, match=r"rows 0 to 5: the batch: no column \['bankruptcies'\]"):
+        list(decide_batches(repository / "net", table.drop_columns(["bankruptcies"])))
+    plain = compile_model(mlp(), DeepShap(rows(4, 5)))
+    for call in (lambda: decide_batches(plain, table), lambda: decisions_schema(plain)):
+        with pytest.raises(InvalidOptionError, match="no decision profile"):
+            call()
 
 
 def test_a_mapping_of_inputs_has_the_columns_of_knock_outs_too(decided: Decided) -> None:
