@@ -7,7 +7,8 @@ from typing import Any
 import orjson
 
 from rationale.artifact.applicants import applicants_of
-from rationale.decisions.decided import Decision, answered, decide_inputs
+from rationale.decisions.decide import Decision
+from rationale.decisions.decided import answered, decide_inputs
 from rationale.decisions.rows import profile_of
 from rationale.errors import InvalidOptionError
 from rationale.portfolios.arrow import (

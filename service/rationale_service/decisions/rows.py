@@ -21,12 +21,12 @@ from rationale.portfolios.decisions import Line
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
-from rationale_service.decisions.trail import AuditTrail, ErasedInputsError, RecordedDecision
+from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.backends.devices import Devices
 from rationale_service.engine.backends.onnxruntime import Warmed, load_warmed, run, runtime
 from rationale_service.engine.checks import Faults, check_answer
 from rationale_service.engine.features import form_of
-from rationale_service.errors import InvalidInputError, NotFiniteError, UndecidedError
+from rationale_service.errors import ErasedInputsError, InvalidInputError, NotFiniteError, UndecidedError
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from rationale_service.errors import ConflictError
-
 
 @dataclass(frozen=True)
 class RecordedDecision:
@@ -35,18 +33,6 @@ class RecordedDecision:
     place: int = 0
     kept: Literal["plain", "hashed", "sealed", "erased"] = "plain"
     runtime: Mapping[str, Any] = field(default_factory=dict)
-
-
-class ErasedInputsError(ConflictError):
-    """A key's decisions are there, and inputs of theirs are erased: nobody can compare the instances.
-
-    Attributes:
-        decisions: as they were recorded, without what was erased.
-    """
-
-    def __init__(self, text: str, decisions: Sequence[RecordedDecision]) -> None:
-        super().__init__(text)
-        self.decisions = decisions
 
 
 class AuditTrail(Protocol):

@@ -22,8 +22,13 @@ from rationale_service.decisions.audit.rows import (
 )
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore, DuplicateError
-from rationale_service.decisions.trail import ErasedInputsError, RecordedDecision
-from rationale_service.errors import ConflictError, StateUnavailableError, UnknownResourceError
+from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.errors import (
+    ConflictError,
+    ErasedInputsError,
+    StateUnavailableError,
+    UnknownResourceError,
+)
 from rationale_service.settings import OFF, Settings
 
 FILE = "audit.sqlite3"
