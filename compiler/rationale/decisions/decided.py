@@ -27,10 +27,13 @@ class Undecided:
 
     Attributes:
         fault: why there is none.
+        decision, score, reasons: none, where a `Decision` has them.
     """
 
     fault: str
     decision: None = None
+    score: None = None
+    reasons: tuple[()] = ()
 
     def as_json(self) -> dict[str, Any]:
         return {"fault": self.fault}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,9 +57,9 @@ def test_rows_are_decided_as_the_gateway_does(decided: Decided, name: str, libra
 def test_batches_are_decided_as_rows_are(decided: Decided, name: str, numbered: bool) -> None:
     given = [row for row in INSTANCES[name] if not any(isinstance(cell, list) for cell in row.values())]
     table = pa.Table.from_pylist([{"loan": f"a{i}", **row} for i, row in enumerate(given)])
-    entry, how = decided.settings.repository / name, {"keep": ["loan"], "numbered": numbered}
-    found = list(decide_batches(entry, table.to_batches(max_chunksize=2), **how))
-    schema = decisions_schema(entry, table.schema, **how)
+    entry = Path(decided.settings.repository) / name
+    found = list(decide_batches(entry, table.to_batches(max_chunksize=2), keep=["loan"], numbered=numbered))
+    schema = decisions_schema(entry, table.schema, ["loan"], numbered=numbered)
     assert {batch.schema for batch in found} == {schema}
     rows_found = pa.Table.from_batches(found, schema).to_pylist()
     assert [row["loan"] for row in rows_found] == table["loan"].to_pylist()
@@ -73,7 +74,7 @@ def test_batches_are_decided_as_rows_are(decided: Decided, name: str, numbered: 
 
 
 def test_batches_that_cannot_be_decided(decided: Decided) -> None:
-    repository, table = decided.settings.repository, pa.Table.from_pylist(INSTANCES["net"])
+    repository, table = Path(decided.settings.repository), pa.Table.from_pylist(INSTANCES["net"])
     with pytest.raises(InvalidOptionError, match=r"'score'.* to keep are named as the answer's own"):
         decisions_schema(repository / "net", pa.schema({"score": pa.int64()}), ["score"])
     with pytest.raises(InvalidReferencesError, match=r"rows 0 to 5: the batch: no column \['bankruptcies'\]"):
@@ -102,8 +103,8 @@ def test_a_mapping_of_inputs_has_the_columns_of_knock_outs_too(decided: Decided)
 
 def test_a_row_without_a_decision_says_why() -> None:
     features = {"age": {"reason": "A", "least": -0.5}, "cards": {"reason": "A"}, "years": {"reason": "Y"}}
-    profile = {**NETWORK, "features": features, "knock_outs": []}
-    profile["reasons"] = {code: text for code, text in NETWORK["reasons"].items() if code != "R09"}
+    profile: dict[str, Any] = {**NETWORK, "features": features, "knock_outs": []}
+    profile["reasons"] = {code: text for code, text in profile["reasons"].items() if code != "R09"}
     compiled = compile_model(
         mlp((5, 16, 1), last="Sigmoid"), DeepShap(rows(6, 5)), decision=profile, feature_names=NAMES
     )
