@@ -211,6 +211,9 @@ def test_the_command_and_its_files(place: Path) -> None:
     assert "m: Shapley values by up to" in done.stderr
     assert "g: no Shapley values: the method compares with no references" in done.stderr
     row, other = csv.DictReader((place / "out/evaluation.csv").read_text().splitlines())
+    assert (
+        "m: 5 players are few enough for exact Shapley values: compile with --method exactshap" in done.output
+    )
     assert 0 < float(row["shapley_distance_least"]) <= float(row["shapley_distance"]) < 1
     assert float(row["shapley_standard_error_largest"]) <= PRECISE
     assert other["shapley_distance"] == ""
