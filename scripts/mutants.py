@@ -19,6 +19,11 @@ TESTS = {
     ),
     "compiler/rationale/methods/coalitions": ("tests/compiler/methods/test_coalitions.py",),
     "compiler/rationale/methods/trees": ("tests/compiler/trees",),
+    "compiler/rationale/profiles": (
+        "tests/compiler/decisions",
+        "tests/compiler/artefact/test_decision.py",
+        "tests/compiler/references/test_policies.py",
+    ),
     "compiler/rationale/trees": ("tests/compiler/trees",),
     "service": ("tests/service",),
     "service/rationale_service/decisions": ("tests/service/decisions",),

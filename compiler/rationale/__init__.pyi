@@ -2,10 +2,13 @@
 
 from .artifact.compiled import Compiled as Compiled
 from .artifact.compiled import Explanation as Explanation
+from .artifact.entry import load as load
 from .compile import compile_model as compile_model
 from .conversion.convert import Converted as Converted
 from .conversion.convert import convert as convert
-from .decisions.comparisons import Comparisons as Comparisons
+from .decisions.decide import Decision as Decision
+from .decisions.decide import PrincipalReason as PrincipalReason
+from .decisions.decided import Undecided as Undecided
 from .errors import CheckFailedError as CheckFailedError
 from .errors import ExtensionError as ExtensionError
 from .errors import InvalidModelError as InvalidModelError
@@ -48,6 +51,9 @@ from .methods.propagation.lrp.rules import Zero as Zero
 from .methods.propagation.lrp.rules import ZPlus as ZPlus
 from .portfolios.arrow import batches_schema as batches_schema
 from .portfolios.arrow import explain_batches as explain_batches
+from .portfolios.decisions import decide_batches as decide_batches
+from .portfolios.decisions import decisions_schema as decisions_schema
+from .profiles.comparisons import Comparisons as Comparisons
 from .references.reference_set import OpenReferences as OpenReferences
 from .rules.rule import Kind as Kind
 from .rules.rule import Selection as Selection

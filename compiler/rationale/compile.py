@@ -18,8 +18,6 @@ from rationale.artifact.finish import finish
 from rationale.artifact.open_length import check_span
 from rationale.conversion.convert import Converted, convert, example_of, is_fitted
 from rationale.conversion.files import is_fitted_file, read_fitted
-from rationale.decisions.comparisons import Comparisons, demand_alike
-from rationale.decisions.fitting import FittedProfile, apply_profile
 from rationale.errors import (
     CheckFailedError,
     InvalidOptionError,
@@ -35,6 +33,8 @@ from rationale.lowering.inference import Span, span_of
 from rationale.methods.engine import Method, MethodChoice, combine, request_of
 from rationale.methods.environment import with_batch
 from rationale.methods.references import prepare_references, shapes_of
+from rationale.profiles.comparisons import Comparisons, demand_alike
+from rationale.profiles.fitting import FittedProfile, apply_profile
 from rationale.references.reference_set import OpenReferences
 from rationale.references.represented import StandsFor
 from rationale.schema.machine import HERE, Deployment
@@ -305,10 +305,10 @@ def _explained(
         checked,
         variants,
         notes=notes,
-        first=(*(converted.warnings if converted else ()), *why),
+        first=(*(converted.warnings if converted else ()), *(() if choice.is_exact else why)),
         libraries=subject.libraries,
         parity=converted.parity if converted else None,
-    )
+    ).model_copy(update={"notes": why if choice.is_exact else ()})
     compiled = Compiled(
         graph.served, manifest, plain, checked.sample, tuple(subject.libraries), probes=checked.probes
     )

@@ -12,8 +12,8 @@ from rationale.schema.request import Columns, CompileRequest
 
 if TYPE_CHECKING:
     from rationale.artifact.compiled import Compiled
-    from rationale.decisions.comparisons import Comparisons
     from rationale.methods.engine import Method
+    from rationale.profiles.comparisons import Comparisons
     from rationale.references.tables import Table
     from rationale.schema.request import Progress
 
@@ -69,7 +69,7 @@ def compile_files(
 
 def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> "Comparisons | None":
     """Return the comparisons; None where none are requested."""
-    from rationale.decisions.comparisons import Comparisons
+    from rationale.profiles.comparisons import Comparisons
 
     if not baselines and not request.draws:
         return None

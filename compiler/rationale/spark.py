@@ -1,6 +1,6 @@
-"""Explanations of a Spark DataFrame: `explain_batches` on each executor.
+"""Explanations of, and decisions on, a Spark DataFrame: `explain_batches`, `decide_batches` on each executor.
 
-from rationale.spark import explain
+from rationale.spark import decide, explain
 
 reasons = explain(spark.read.parquet("s3://loans"), "/models/credit", keep=["id"])
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rationale.portfolios.arrow import batches_schema, explain_batches
+from rationale.portfolios.decisions import decide_batches, decisions_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,4 +32,22 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
 
     schema = from_arrow_schema(batches_schema(entry, to_arrow_schema(rows.schema), keep, numbered=False))
     work = partial(explain_batches, entry, keep=tuple(keep), threads=threads, numbered=False)
+    return rows.mapInArrow(work, schema)
+
+
+def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
+    """Return the decision on each row, as `rationale.decide_batches` does; nothing is recorded.
+
+    Args:
+        entry: the folder of an entry with a decision profile, at the same path on every worker.
+        keep: columns of `rows` that are kept, by which its decision is found: there is no `row`.
+        threads: cores that a task takes; as many as `spark.task.cpus`.
+
+    Raises:
+        InvalidOptionError, RepositoryError: of what is known before a row is read.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    schema = from_arrow_schema(decisions_schema(entry, to_arrow_schema(rows.schema), keep, numbered=False))
+    work = partial(decide_batches, entry, keep=tuple(keep), threads=threads, numbered=False)
     return rows.mapInArrow(work, schema)

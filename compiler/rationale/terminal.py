@@ -117,6 +117,8 @@ def report(manifest: "Manifest") -> None:
         screen.print(table)
     for line in captured.get().splitlines():  # a table fills each line to its own width
         print(line.rstrip())
+    for note in manifest.notes:
+        print(f"note: {note}", file=sys.stderr)
     for warning in manifest.warnings:
         print(f"warning: {warning}", file=sys.stderr)
 

@@ -10,6 +10,7 @@ RationaleError
     │   └── BrokenExplanationError  503  there is one, and it cannot be served
     ├── UnknownResourceError  404  no such explainer or reference set
     ├── ConflictError         409  not while others depend on it, or not under this name
+    │   └── ErasedInputsError  409  recorded, and its inputs are erased
     ├── SlowBodyError         408  the body did not arrive in time
     ├── TooLargeError         413
     ├── AnswerTooLargeError   413  the request is not, but what it asks for
@@ -28,7 +29,8 @@ RationaleError
     └── DeadlineError         504
 """
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from rationale.errors import RationaleError
 
@@ -104,6 +106,18 @@ class ConflictError(ServiceError):
     status = 409
     slug = "conflict"
     title = "Not in the present state"
+
+
+class ErasedInputsError(ConflictError):
+    """A key's decisions are there, and inputs of theirs are erased: nobody can compare the instances.
+
+    Attributes:
+        decisions: as they were recorded (`RecordedDecision`), without what was erased.
+    """
+
+    def __init__(self, text: str, decisions: Sequence[Any]) -> None:
+        super().__init__(text)
+        self.decisions = decisions
 
 
 class SlowBodyError(ServiceError):

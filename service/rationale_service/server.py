@@ -182,7 +182,15 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     if "--grpc-port" in listeners:
         shared = settings.workers > 1
         listener = listeners["--grpc-port"]
-        grpc = GrpcServer(app.state.handler, app.state.interceptor, settings, listener, tls, shared=shared)
+        grpc = GrpcServer(
+            app.state.handler,
+            app.state.decider,
+            app.state.interceptor,
+            settings,
+            listener,
+            tls,
+            shared=shared,
+        )
     public = HttpServer(app, listeners["--port"], tls, lifespan=True)
     if "--admin-port" in listeners:
         admin = HttpServer(create_admin_app(app), listeners["--admin-port"], tls, lifespan=False)

@@ -106,7 +106,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Array:
-    """Convert OIP's `data`, flat or nested as `shape` says, → an array.
+    """Convert OIP's `data`, flat or nested as `shape` says, → an array; `null` among floats is NaN.
 
     Raises:
         MalformedError: data is no list.
@@ -114,15 +114,24 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Arra
     """
     if not isinstance(data, list):
         raise MalformedError(f"input '{name}': data must be a list, not {json_type_name(data)}")
-    if list not in set(map(type, data)):
-        return from_values(name, datatype, shape, data)
-    try:
-        values, nested = flatten(data)
-    except ValueError as error:
-        raise InvalidInputError(f"input '{name}' is ragged: {error}") from error
-    if len(nested) > 1 and nested != tuple(shape):
-        raise InvalidInputError(f"input '{name}' says shape {list(shape)}, but its data has {list(nested)}")
-    return from_values(name, datatype, shape, values)
+    values = data
+    if list in set(map(type, data)):
+        try:
+            values, nested = flatten(data)
+        except ValueError as error:
+            raise InvalidInputError(f"input '{name}' is ragged: {error}") from error
+        if len(nested) > 1 and nested != tuple(shape):
+            raise InvalidInputError(
+                f"input '{name}' says shape {list(shape)}, but its data has {list(nested)}"
+            )
+    return from_values(name, datatype, shape, nan_for_null(datatype, values))
+
+
+def nan_for_null(datatype: str, values: list[Any]) -> list[Any]:
+    """Return flat JSON values with NaN, which JSON has no word for, in place of `null` among floats."""
+    if DTYPES[datatype].kind != "f" or None not in values:
+        return values
+    return [math.nan if value is None else value for value in values]
 
 
 def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Array:

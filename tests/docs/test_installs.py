@@ -27,7 +27,7 @@ COMMANDS = {
     r"^rationale ": "",
     r"^rationale (serve|demo|keys|audit|decide|replay|receipt|notice|backup|kserve) ": "serve",
     r"^rationale audit (heads|erase) |--public-key ": "audit",
-    r"^rationale audit export |\.parquet\b": "parquet",
+    r"\.parquet\b": "parquet",
     r"^rationale bench |^python -m benchmarks\b": "bench",
     r"^python -m benchmarks\.decisions |^python -m loadtests\b|^locust ": "loadtest",
     r"^python -m tests\b|^pytest ": "test",

@@ -49,7 +49,9 @@ async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncI
 
 @contextlib.asynccontextmanager
 async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
-    server = GrpcServer(app.state.handler, app.state.interceptor, settings, listen("127.0.0.1", 0))
+    server = GrpcServer(
+        app.state.handler, app.state.decider, app.state.interceptor, settings, listen("127.0.0.1", 0)
+    )
     address = server.address
     await server.start()
     options = (("grpc.max_receive_message_length", -1),)

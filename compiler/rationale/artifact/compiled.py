@@ -14,6 +14,8 @@ from rationale.artifact.checks.proof import demand_proof
 from rationale.artifact.comparisons import Compared
 from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
+from rationale.decisions.decide import Decision
+from rationale.decisions.decided import Undecided, cells_in, decide_inputs
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -172,6 +174,31 @@ class Compiled:
         """
         inputs = self.fit(x)
         return Explanation(self.run(inputs), self.manifest, inputs)
+
+    def decide(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> list[Decision | Undecided]:
+        """Decide rows here by the decision profile of the entry, each by itself, as `:decide` does.
+
+        Nothing is recorded: `rationale decide --audit` and the gateway record decisions.
+
+        Args:
+            x: as for `explain`. Knock-outs find the columns that the model does not take in the table too, or
+                in the mapping.
+
+        Returns:
+            For each row the decision with its reasons, or why there is none (`Undecided.fault`).
+
+        Raises:
+            InvalidOptionError: the model was compiled without a profile; or the rows do not fit it.
+        """
+        manifest = self.manifest
+        if manifest.decision is None:
+            raise InvalidOptionError(
+                "the model has no decision profile: compile it with decision=… (--decision decision.yaml)."
+            )
+        beside = {rule.feature for rule in manifest.decision.profile.knock_outs}
+        beside -= {spec.name for spec in manifest.inputs}
+        inputs = self.fit({n: a for n, a in x.items() if n not in beside} if isinstance(x, Mapping) else x)
+        return list(decide_inputs(manifest, self.run, inputs, cells_in(manifest, inputs, x)))
 
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
         """Return rows of every input in the model's dtypes; raise InvalidOptionError for others."""

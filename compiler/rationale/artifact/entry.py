@@ -32,6 +32,21 @@ from rationale.schema.probes import Probes
 RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
 
 
+def load(repository: str | Path, name: str) -> Compiled:
+    """Return a written entry as what `compile_model` returned: to explain, decide and draw here.
+
+    The graph answers its probe rows before the first run.
+
+    Args:
+        repository: the folder that it was written to.
+        name: the model's, as in `rationale compile --name`; or that of one of its explainers.
+
+    Raises:
+        RepositoryError: no such entry, or one that cannot be read.
+    """
+    return open_entry(Path(repository), name)
+
+
 def open_entry(repository: Path, name: str) -> Compiled:
     """Read `NAME` and `NAME_explain` back, or a one-shot `NAME`.
 

@@ -54,6 +54,14 @@ def report_command(
             metavar="COLUMN",
         ),
     ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns that decisions.csv has too, beside those of --group and --label, such as an "
+            "application's id; by commas.",
+            metavar="NAME,…",
+        ),
+    ] = None,
     references: Annotated[
         Path | None,
         typer.Option(
@@ -95,6 +103,7 @@ def report_command(
                 data,
                 label=label,
                 groups=group or (),
+                keep=[] if keep is None else [column.strip() for column in keep.split(",")],
                 references=references,
                 seed=seed,
                 progress=progress,

@@ -37,7 +37,7 @@ def explain_command(
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(help="Of many files: columns that are written as they are.", metavar="NAME,…"),
+        typer.Option(help="Of --save: columns of a table that are written as they are.", metavar="NAME,…"),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Of many files: on so many cores; all by default.", min=1)
@@ -87,19 +87,21 @@ def explain_command(
 
         if tokenizer is not None and plot is None and html is None:
             raise InvalidOptionError("--tokenizer: only with --plot FILE or --html FILE.")
+        kept = [] if keep is None else [name.strip() for name in keep.split(",")]
         if is_portfolio(rows_in):
             if save is None or plot is not None or html is not None:
                 raise InvalidOptionError(
                     f"--input {rows_in}: many files want --save FOLDER, and neither --plot nor --html."
                 )
             with progress_bar() as progress:
-                kept = [] if keep is None else [name.strip() for name in keep.split(",")]
                 done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
             print("\n".join(done))
             return
-        if keep is not None or threads is not None:
+        if keep is not None and save is None:
+            raise InvalidOptionError("--keep: only with --save FILE.")
+        if threads is not None:
             raise InvalidOptionError(
-                "--keep and --threads: only where --input is many files: a folder, or a pattern such as "
+                "--threads: only where --input is many files: a folder, or a pattern such as "
                 "'loans-*.parquet'."
             )
         shown, input_file = parse_rows(rows), Path(rows_in)
@@ -115,7 +117,7 @@ def explain_command(
             print(message)
         with progress_bar() as progress:
             lines = explain_file(
-                repository, name, input_file, None if save is None else Path(save), top, shown, progress
+                repository, name, input_file, None if save is None else Path(save), top, shown, progress, kept
             )
         for line in lines:
             print(line)

@@ -11,7 +11,7 @@ from rationale.terminal import console, progress_bar
 if TYPE_CHECKING:
     import numpy as np
 
-    from rationale.decisions.scores import Scores
+    from rationale.profiles.scores import Scores
     from rationale.references.represented import StandsFor
     from rationale.references.tables import Columns, Table
     from rationale.schema.profile import DecisionProfile
@@ -101,8 +101,8 @@ def draw_by_policy(request: DrawRequest) -> Made:
     """Return the set; raise RationaleError."""
     import numpy as np
 
-    from rationale.decisions.policies import BAND, Scored, check_count, parse_band, passing, population
     from rationale.errors import InvalidOptionError
+    from rationale.profiles.policies import BAND, Scored, check_count, parse_band, passing, population
     from rationale.references.represented import MeanOutput, StandsFor
     from rationale.schema.profile import as_profile
 
@@ -176,10 +176,10 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[A
     from rationale.conversion.convert import convert
     from rationale.conversion.parity import ANY
     from rationale.decisions.decide import read_cell
-    from rationale.decisions.policies import knocked_out
-    from rationale.decisions.scores import scores_of
     from rationale.errors import InvalidModelError, InvalidReferencesError
     from rationale.from_files import read_model
+    from rationale.profiles.policies import knocked_out
+    from rationale.profiles.scores import scores_of
     from rationale.references.tables import read_rows
 
     if not request.model.is_file():
@@ -244,9 +244,9 @@ def _draw(
     request: DrawRequest, applicants: Applicants, rows: "np.ndarray", count: int, seed: int
 ) -> "tuple[np.ndarray, np.ndarray | None]":
     """Draw the indices [K] of the set, and weights [K] where they are not equal."""
-    from rationale.decisions.policies import systematic
     from rationale.errors import InvalidOptionError
     from rationale.evaluate.decisions.decided import plain
+    from rationale.profiles.policies import systematic
     from rationale.references.centroids import keeping_means
     from rationale.references.medoids import medoids
 
@@ -274,9 +274,9 @@ def _measured(
     import numpy as np
 
     from rationale.compile import compile_model
-    from rationale.decisions.policies import systematic
     from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
     from rationale.methods.methods import WEIGHTS, make_method
+    from rationale.profiles.policies import systematic
 
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):

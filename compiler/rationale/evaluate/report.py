@@ -17,7 +17,9 @@ from rationale.evaluate.evaluate import Evaluation, Settings
 from rationale.evaluate.faithfulness import Curve
 from rationale.evaluate.plots import plots
 from rationale.evaluate.shapley import REASONS, Comparison
+from rationale.methods.coalitions.shapley import MOST_ENUMERATED
 
+_EXACT = ("exactshap", "treeshap")
 CSV_FILE, JSON_FILE = "evaluation.csv", "evaluation.json"
 
 
@@ -119,7 +121,7 @@ def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
     )
     for name, c in compared.items():
         spans = (_span(c.distances, ".1%"), _span(c.errors, ".1%"), _span(c.correlations, ".2f"))
-        table.add_row(name, *spans, f"{c.first:.0%}", f"{c.reasons:.0%}")
+        table.add_row(name, *spans, f"{c.first:.0%}", _number(c.reasons, ".0%"))
     return table if compared else None
 
 
@@ -167,6 +169,12 @@ def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
                 f"{e.name}: Shapley values by up to {e.shapley.rounds} rounds a row, {e.shapley.evaluations} "
                 "answers of the model; medians over rows and targets, least to largest"
             )
+            players = e.shapley.players
+            if players <= MOST_ENUMERATED and e.manifest.method.name not in _EXACT:
+                lines.append(
+                    f"{e.name}: {players} players are few enough for exact Shapley values: compile with "
+                    "--method exactshap"
+                )
         elif e.shapley:
             lines.append(f"{e.name}: no Shapley values: {e.shapley}")
     return lines

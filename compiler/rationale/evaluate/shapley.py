@@ -49,7 +49,9 @@ class Comparison:
         distances: of each pair, ‖attributions − Shapley values‖₂/‖Shapley values‖₂.
         errors: of each pair, ‖standard errors of the Shapley values‖₂/‖Shapley values‖₂.
         correlations: of each pair that has one, Spearman's.
-        first, reasons: the share of pairs with the same largest feature, and the same REASONS largest.
+        first, reasons: the share of pairs with the same largest feature, and the same REASONS largest; None
+            of so few players that all of them are.
+        players: features, or groups of them.
         rounds: the most that a row took.
         evaluations: rows that the model answered.
     """
@@ -58,7 +60,8 @@ class Comparison:
     errors: tuple[float, ...]
     correlations: tuple[float, ...]
     first: float
-    reasons: float
+    reasons: float | None
+    players: int
     rounds: int
     evaluations: int
 
@@ -121,7 +124,8 @@ def _compared(given: np.ndarray, found: Sequence[Sampled], evaluations: int) -> 
         errors=tuple((np.linalg.norm(errors, axis=1) / lengths).tolist()),
         correlations=tuple(c for c in spearmans(given, values) if c is not None),
         first=_same(given, values, 1),
-        reasons=_same(given, values, REASONS),
+        reasons=_same(given, values, REASONS) if given.shape[1] > REASONS else None,
+        players=given.shape[1],
         rounds=max(f.rounds for f in found),
         evaluations=evaluations,
     )

@@ -54,7 +54,7 @@ class _Undecided(Walk):
             found.append(MethodChoice(enumerated, why))
         if walked:
             why = "deepshap, which approximates Shapley values: no exact method fits this model"
-            found.append(MethodChoice(deep, why))
+            found.append(MethodChoice(deep, why, is_exact=False))
         if game:
             why = (
                 "permutationshap, which estimates Shapley values: no exact method fits this model, "
@@ -62,7 +62,7 @@ class _Undecided(Walk):
             )
             if ensemble and not are_scores:
                 why += "; treeshap explains the score behind the probability exactly: logits=True (--logits)"
-            found.append(MethodChoice(drawn, why))
+            found.append(MethodChoice(drawn, why, is_exact=False))
         if not found:
             deep.engine.select(lowered, deep, request)
         return found
@@ -75,8 +75,8 @@ class Auto(Weighted):
     TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
     linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
     without a rule, or inputs of words, which DeepShap would leave out. The manifest names the method that was
-    taken, and a warning says why. A probability that is made of scores is explained itself: its margin is had
-    by name alone.
+    taken, and a note says why: a warning if it approximates. A probability that is made of scores is
+    explained itself: its margin is had by name alone.
 
     Args:
         references: one array [K, …], or one for each explained input.

@@ -108,10 +108,15 @@ class Selection:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """A method that answers a request, and why it is taken."""
+    """A method that answers a request, and why it is taken.
+
+    Attributes:
+        is_exact: whether nothing has to be warned about: it approximates nothing that another gives exactly.
+    """
 
     method: Method
     why: str = ""
+    is_exact: bool = True
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,8 @@ def compiled_html(manifest: Manifest, conversion: str | None) -> str:
     if conversion:
         lines.insert(0, ("converted", conversion))
     content = [table(lines), *_inputs(manifest), *_starts(manifest)]
-    content += [element("p", f"warning: {warning}", class_="note") for warning in manifest.warnings]
+    notes = [*manifest.notes, *(f"warning: {warning}" for warning in manifest.warnings)]
+    content += [element("p", note, class_="note") for note in notes]
     return fragment(content)
 
 

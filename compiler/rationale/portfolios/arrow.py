@@ -6,6 +6,7 @@ Whoever has an engine for tables (Spark, Ray, Dask, DuckDB) hands its batches to
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from rationale.artifact.entry import inputs_of_arrow, open_entry
 from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.session import Run, outline
-from rationale.portfolios.files import columns_of_answer
+from rationale.portfolios.files import check_kept, columns_of_answer
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME
 
@@ -60,7 +61,23 @@ def explain_batches(
         InvalidOptionError, InvalidReferencesError: columns or values that the model cannot take.
         RepositoryError: no such entry.
     """
-    opened = _opened(entry)
+    opened = opened_entry(entry)
+    memory = opened.compiled.manifest.memory
+    parts, count = parts_of(batches, threads, lambda n: max(rows_that_fit(memory, n * ROWS) // n, 1))
+    return in_turn(partial(_explained, opened, tuple(keep), numbered), parts, count)
+
+
+def parts_of(
+    batches: Any, threads: int | None, most: Callable[[int], int]
+) -> tuple[Iterator[tuple[int, Any]], int]:
+    """Return the batches in parts, each with the number of its first row, and how many threads work on them.
+
+    Args:
+        most: the rows of a part at most, by the number of threads.
+
+    Raises:
+        InvalidOptionError: no number of threads, or no batches.
+    """
     count = available_cores() if threads is None else threads
     if not isinstance(count, int) or count < 1:
         raise InvalidOptionError(f"threads={threads}: give a whole number, 1 or more.")
@@ -69,8 +86,7 @@ def explain_batches(
         given = [given]
     elif not isinstance(given, Iterable):
         raise _no_batches(given)
-    most = max(rows_that_fit(opened.compiled.manifest.memory, count * ROWS) // count, 1)
-    return _in_turn(partial(_explained, opened, tuple(keep), numbered), _parts(given, most), count)
+    return _parts(given, most(count)), count
 
 
 def run_rows(compiled: Compiled) -> int:
@@ -89,15 +105,19 @@ def batches_schema(
     Raises:
         InvalidOptionError: a kept column that is not there, or is named as one of the answer's.
     """
+    return _answer(opened_entry(entry).nothing(), 0 if numbered else None, nothing_of(given), keep).schema
+
+
+def nothing_of(schema: Any) -> Any:
+    """Return a batch of a schema, or of None, without rows."""
     import pyarrow as pa
 
-    fields = [] if given is None else list(given)
-    nothing = pa.record_batch([pa.array([], field.type) for field in fields], [f.name for f in fields])
-    return _answer(_opened(entry).nothing(), 0 if numbered else None, nothing, keep).schema
+    fields = [] if schema is None else list(schema)
+    return pa.record_batch([pa.array([], field.type) for field in fields], [f.name for f in fields])
 
 
 @dataclass(frozen=True, eq=False)
-class _Opened:
+class OpenedEntry:
     """An entry, with a session whose runs take one core each: a thread of ours runs on each."""
 
     compiled: Compiled
@@ -133,7 +153,8 @@ class _Opened:
         return Explanation(outputs, self.compiled.manifest, {})
 
 
-def _opened(entry: Entry) -> _Opened:
+def opened_entry(entry: Entry) -> OpenedEntry:
+    """Open an entry, or return it as this process has it open already. Raise RepositoryError."""
     if isinstance(entry, Compiled):
         return _session(entry)
     path = Path(entry)
@@ -147,8 +168,8 @@ def _read(path: Path, _: tuple[int, ...]) -> Compiled:
 
 
 @lru_cache(_ENTRIES)
-def _session(compiled: Compiled) -> _Opened:
-    return _Opened(compiled, compiled.loaded(threads=1))
+def _session(compiled: Compiled) -> OpenedEntry:
+    return OpenedEntry(compiled, compiled.loaded(threads=1))
 
 
 def _parts(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
@@ -169,10 +190,17 @@ def _no_batches(given: Any) -> InvalidOptionError:
     )
 
 
-def _explained(opened: _Opened, keep: tuple[str, ...], numbered: bool, part: tuple[int, Any]) -> Any:
+def _explained(opened: OpenedEntry, keep: tuple[str, ...], numbered: bool, part: tuple[int, Any]) -> Any:
     first, batch = part
-    try:
+    with naming_rows(first, batch):
         return _answer(opened.explain(batch), first if numbered else None, batch, keep)
+
+
+@contextmanager
+def naming_rows(first: int, batch: Any) -> Iterator[None]:
+    """Name the rows of a batch in what is raised. A row that the model cannot take is InvalidOptionError."""
+    try:
+        yield
     except CheckFailedError as error:
         raise InvalidOptionError(
             f"rows {first} to {first + batch.num_rows - 1}: the model cannot take one of them (an id outside "
@@ -191,8 +219,7 @@ def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> 
     missing = [name for name in keep if name not in batch.schema.names]
     if missing:
         raise InvalidOptionError(f"no column {missing} to keep; there are {batch.schema.names}.")
-    if clash := sorted({*own} & {*keep}):
-        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
+    check_kept(keep, own)
     return {name: batch.column(name) for name in keep}
 
 
@@ -211,7 +238,7 @@ def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[s
     return pa.record_batch(columns).replace_schema_metadata({DIGEST: manifest.digests.explanation})
 
 
-def _in_turn(work: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> Iterator[Any]:
+def in_turn(work: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> Iterator[Any]:
     """Yield what `work` makes of each part, in their order, by so many threads."""
     waiting: deque[Future[Any]] = deque()
     pool = ThreadPoolExecutor(threads)

@@ -1,6 +1,6 @@
 """`rationale explain`: the rows of a file, explained in batches, printed in lines and saved."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from rationale.artifact.entry import open_entry, read_inputs
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.pictures.panels import largest_targets, targets_of
 from rationale.portfolios.files import check_kind, write_explanations
+from rationale.references.tables import read_columns
 from rationale.schema.request import Progress, silent
 
 TARGETS = 10  # of a row, that are printed
@@ -23,6 +24,7 @@ def explain_file(
     top: int,
     rows: int | None,
     progress: Progress,
+    keep: Sequence[str] = (),
 ) -> list[str]:
     """Explain the rows of a file, in batches that the entry's memory budget holds.
 
@@ -30,6 +32,7 @@ def explain_file(
         save: where to write the explanation of every row; see `write_explanations`.
         top: features of a row that are printed, those with the largest attributions.
         rows: rows that are printed; None for all. Without `save` no others are explained.
+        keep: columns of the file, a table, that are saved as they are.
 
     Returns:
         What to print, in lines.
@@ -38,18 +41,19 @@ def explain_file(
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
     if save is not None:
-        check_kind(save)
+        check_kind(save, keep)
         if save.exists() and file.exists() and save.samefile(file):
             raise InvalidOptionError(f"{save}: holds the rows to explain: save to another file.")
     compiled = open_entry(repository, name)
     inputs = read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))
+    kept = read_columns(file, keep, count)
     shown = count if rows is None else min(rows, count)
     lines: list[str] = []
     answers = _collecting(
         batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
     )
-    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers)}"]
+    saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept)}"]
     for _ in answers:  # what was not saved
         pass
     more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")

@@ -7,11 +7,11 @@ import csv
 import importlib.util
 import math
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -25,10 +25,17 @@ MOST_COLUMNS = 16_384  # what spreadsheets read
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
 
 Columns = dict[str, np.ndarray]
+Kept = Mapping[str, Sequence[Any]]
 
 
-def check_kind(path: Path) -> None:
-    """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed."""
+def check_kind(path: Path, keep: Collection[str] = ()) -> None:
+    """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed.
+
+    Args:
+        keep: columns to write beside the explanations, which a .npz has no place for.
+    """
+    if keep and path.suffix.lower() == ".npz":
+        raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json or .parquet.")
     if path.suffix.lower() not in _WRITERS:
         raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(_WRITERS)}.")
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
@@ -37,17 +44,20 @@ def check_kind(path: Path) -> None:
         )
 
 
-def write_explanations(path: Path, batches: Iterable[Explanation]) -> str:
+def write_explanations(path: Path, batches: Iterable[Explanation], kept: Kept | None = None) -> str:
     """Write them, whole or not at all; return what was written, in words.
 
     A .npz holds every tensor of the answers; the others have a row for each row of the input and target.
 
+    Args:
+        kept: columns to write beside them, a cell for each row of the input.
+
     Raises:
-        InvalidOptionError: the file cannot be written, or cannot hold the features.
+        InvalidOptionError: the file cannot be written, or cannot hold the features or the kept columns.
     """
-    check_kind(path)
+    check_kind(path, kept or ())
     with whole(path) as part:
-        return _WRITERS[path.suffix.lower()](part, batches)
+        return _WRITERS[path.suffix.lower()](part, batches, kept or {})
 
 
 # -- every tensor --------------------------------------------------------------------------------------
@@ -80,7 +90,7 @@ class _Tensor:
                 member.write(np.load(file).astype(self.dtype).tobytes())
 
 
-def _write_npz(path: Path, batches: Iterable[Explanation]) -> str:
+def _write_npz(path: Path, batches: Iterable[Explanation], _: Kept) -> str:
     """Write tensors: any name is fine, and none is pickled."""
     tensors: dict[str, _Tensor] = {}
     for answer in batches:
@@ -100,11 +110,12 @@ def _write_npz(path: Path, batches: Iterable[Explanation]) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Columns [N·T]: what is said of a row and target, attributions and standard errors by feature."""
+    """Columns [N·T]: facts about a row and target, attributions and standard errors by feature, kept ones."""
 
     facts: Columns
     attributions: Columns
     errors: Columns
+    kept: Columns = field(default_factory=dict)
 
     @property
     def columns(self) -> Columns:
@@ -112,14 +123,23 @@ class _Rows:
             **self.facts,
             **self.attributions,
             **{f"{n}_standard_error": e for n, e in self.errors.items()},
+            **self.kept,
         }
 
 
-def _tables(batches: Iterable[Explanation]) -> Iterator[_Rows]:
-    first = 0
+def _tables(batches: Iterable[Explanation], kept: Kept) -> Iterator[_Rows]:
+    first, cells = 0, {name: np.asarray(column, object) for name, column in kept.items()}
     for answer in batches:
-        yield _rows_of(answer, first)
+        rows = _rows_of(answer, first)
+        check_kept(kept, rows.columns)
+        yield replace(rows, kept={name: column[rows.facts["row"]] for name, column in cells.items()})
         first += len(answer[answer.manifest.explained_value])
+
+
+def check_kept(keep: Collection[str], own: Collection[str]) -> None:
+    """Raise InvalidOptionError if a column to keep has the name of one of the answer's `own`."""
+    if clash := sorted({*own} & {*keep}):
+        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
 
 
 def columns_of_answer(answer: Explanation, first: int) -> Columns:
@@ -158,11 +178,11 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
     return _Rows(facts, attributions, errors)
 
 
-def _write_csv(path: Path, batches: Iterable[Explanation]) -> str:
+def _write_csv(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
     rows, names = 0, list[str]()
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        for table in _tables(batches):
+        for table in _tables(batches, kept):
             if not names:
                 names = list(table.columns)
                 writer.writerow(names)
@@ -171,43 +191,47 @@ def _write_csv(path: Path, batches: Iterable[Explanation]) -> str:
     return f"{rows} rows of {len(names)} columns"
 
 
-def _write_json(path: Path, batches: Iterable[Explanation]) -> str:
+def _write_json(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
     """Write a list of objects, one in a line; what is no number is null."""
     import orjson
 
     rows = 0
     with path.open("wb") as file:
-        for table in _tables(batches):
+        for table in _tables(batches, kept):
             for i in range(len(table.facts["row"])):
                 record = {name: column[i] for name, column in table.facts.items()}
                 record["attributions"] = {name: column[i] for name, column in table.attributions.items()}
                 if table.errors:
                     record["standard_errors"] = {name: column[i] for name, column in table.errors.items()}
+                if table.kept:
+                    record["kept"] = {name: column[i] for name, column in table.kept.items()}
                 file.write(b",\n" if rows else b"[\n")
-                file.write(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY))
+                file.write(orjson.dumps(record, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
                 rows += 1
         file.write(b"\n]\n")
     return f"{rows} objects"
 
 
-def _write_parquet(path: Path, batches: Iterable[Explanation]) -> str:
+def _write_parquet(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
     import pyarrow as pa
     from pyarrow import parquet
 
     rows, writer, table = 0, None, None
     with ExitStack() as stack:
-        for columns in _groups(batches):
-            table = pa.table(columns)
+        kinds = {name: pa.array(column).type for name, column in kept.items()}
+        for columns in _groups(batches, kept):
+            typed = {name: pa.array(columns[name], kind, from_pandas=True) for name, kind in kinds.items()}
+            table = pa.table({**columns, **typed})
             writer = writer or stack.enter_context(parquet.ParquetWriter(path, table.schema))
             writer.write_table(table)
             rows += table.num_rows
     return f"{rows} rows of {0 if table is None else table.num_columns} columns"
 
 
-def _groups(batches: Iterable[Explanation]) -> Iterator[Columns]:
+def _groups(batches: Iterable[Explanation], kept: Kept) -> Iterator[Columns]:
     """Return the columns of several batches together."""
     waiting: list[Columns] = []
-    for table in _tables(batches):
+    for table in _tables(batches, kept):
         waiting.append(table.columns)
         if sum(len(columns["row"]) for columns in waiting) >= ROW_GROUP:
             yield {name: np.concatenate([c[name] for c in waiting]) for name in waiting[0]}
@@ -216,7 +240,7 @@ def _groups(batches: Iterable[Explanation]) -> Iterator[Columns]:
         yield {name: np.concatenate([c[name] for c in waiting]) for name in waiting[0]}
 
 
-_WRITERS: dict[str, Callable[[Path, Iterable[Explanation]], str]] = {
+_WRITERS: dict[str, Callable[[Path, Iterable[Explanation], Kept], str]] = {
     ".npz": _write_npz,
     ".csv": _write_csv,
     ".json": _write_json,

@@ -68,7 +68,7 @@ def report_file(
     head.append(
         ("explainer", f"{manifest.digests.explanation[:12]}, the digest of model, references and options")
     )
-    notes = [f"warning: {warning}" for warning in manifest.warnings]
+    notes = [*manifest.notes, *(f"warning: {warning}" for warning in manifest.warnings)]
     if missing := _undecided(manifest):
         notes.append(
             f"Nothing is decided here: the profile needs {', '.join(missing)} too (rationale decide)."

@@ -1,7 +1,7 @@
 """Tables in memory whose columns have names: of pandas, polars, pyarrow and alike; none of them is imported.
 
-Columns are matched by name. Labels that are the whole numbers 0 to F − 1, in any order, are positions: nobody
-gave them.
+Columns are matched by name, and others are passed over. Labels that are the whole numbers 0 to F − 1, in any
+order, are positions: nobody gave them.
 """
 
 from collections import Counter
@@ -78,29 +78,31 @@ def are_positions(labels: Sequence[Any]) -> bool:
 
 
 def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Fault) -> list[int]:
-    """Return where each feature stands among the columns.
+    """Return where each feature stands among the columns; other columns are passed over.
 
     Args:
         names: of the features; None where they count by position.
 
     Raises:
-        RationaleError: columns of one name, unknown ones, or missing ones.
+        RationaleError: columns of one name, or missing ones.
     """
     texts = [str(label) for label in labels]
-    doubled = [text for text, count in Counter(texts).items() if count > 1]
+    wanted = set(texts if names is None else names)
+    doubled = [text for text, count in Counter(texts).items() if count > 1 and text in wanted]
     if doubled:
         raise fault(f"more than one column is named {shown(doubled)}. Rename or drop them.")
     if are_positions(labels) and (names is None or len(names) == len(labels)):
         return [int(i) for i in np.argsort(labels)]
     if names is None:
         return list(range(len(labels)))
-    known, position = set(names), {text: i for i, text in enumerate(texts)}
-    unknown, missing = [t for t in texts if t not in known], [n for n in names if n not in position]
-    if unknown or missing:
+    position = {text: i for i, text in enumerate(texts)}
+    missing = [name for name in names if name not in position]
+    if missing:
+        unknown = [text for text in texts if text not in wanted]
         faults = {"are not features": unknown, "are missing": missing}
         found = " and ".join(f"columns {shown(which)} {what}" for what, which in faults.items() if which)
         raise fault(
-            f"{found}. The features are {shown(names)}: rename, add or drop columns, or give an array, whose "
+            f"{found}. The features are {shown(names)}: rename or add columns, or give an array, whose "
             "columns count by position."
         )
     return [position[name] for name in names]

@@ -40,6 +40,7 @@ _DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kin
     zipfile.BadZipFile,
     zlib.error,
 )
+TABLES = (".csv", ".parquet")  # files whose columns have names
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,27 @@ def read_rows(path: Path, columns: Columns = None, texts: Collection[str] = ()) 
             return read_stream(file, kind, str(path), columns, texts=texts)
     except OSError as error:
         raise InvalidReferencesError(f"{path}: cannot be read: {error.strerror or error}.") from error
+
+
+def read_columns(path: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
+    """Return columns of a table of `count` rows, a cell each: as the file has them, of a CSV texts.
+
+    Raises:
+        InvalidReferencesError: it has no such columns, or none with names.
+    """
+    if not columns:
+        return {}
+    if path.suffix.lower() not in TABLES:
+        raise InvalidReferencesError(
+            f"{path}: {', '.join(columns)} are columns of a table: give the rows as {' or '.join(TABLES)}."
+        )
+    cells = read_rows(path, list(columns), frozenset(columns)).arrays[None]
+    if cells.shape != (count, len(columns)):
+        raise InvalidReferencesError(
+            f"{path}: has {len(cells)} rows of {cells.shape[1]} columns, and {count} rows of "
+            f"{', '.join(columns)} are due: give a header, and a cell for each row."
+        )
+    return {column: list(cells[:, j]) for j, column in enumerate(columns)}
 
 
 def read_stream(

@@ -515,6 +515,7 @@ class Manifest(Frozen):
     parity: Parity | None = Field(None, description="None where the model was given as ONNX")
     variants: Variants
     memory: Memory
+    notes: tuple[str, ...] = Field((), description="what was chosen, and why; nothing is wrong with it")
     warnings: tuple[str, ...] = ()
 
     @property

@@ -64,7 +64,7 @@ def decide(
     keep: Annotated[
         str | None,
         typer.Option(
-            help="Of a portfolio: columns that are written as they are, such as an id; by commas.",
+            help="Columns of a table that are written as they are, such as an application's id; by commas.",
             metavar="NAME,…",
             show_default=False,
         ),
@@ -81,7 +81,8 @@ def decide(
     Each row is run by itself, so that its numbers are those that the gateway answers. A row that cannot be
     decided (a value outside of what the profile allows, no reason that could be given) is saved with why, and
     the exit status is 1. Interrupted, the same command goes on where it stopped, of many files with the first
-    that is not there; with --audit no decision is recorded twice.
+    that is not there; with --audit no decision is recorded twice: a second run finds those of the first, and
+    says how many are new.
 
     Example: rationale decide credit --input portfolio.csv --save decisions.csv --audit
 
@@ -93,21 +94,18 @@ def decide(
         from rationale_service.decisions import portfolio
 
         many = is_portfolio(input_)
-        if keep is not None and not many:
-            raise InvalidOptionError("--keep: only where --input is many files.")
+        kept = [] if keep is None else [column.strip() for column in keep.split(",")]
         settings = load_settings({"repository": repository}, config)
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
-            kept = [] if keep is None else [column.strip() for column in keep.split(",")]
-            files, counts = portfolio.decide_files(settings, name, input_, save, trail, kept, progress)
+            files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, kept, progress)
             done = str(files)
         else:
-            read = portfolio.read_portfolio(settings, name, Path(input_))
-            counts = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
+            read = portfolio.read_portfolio(settings, name, Path(input_), kept)
+            outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             done = save
-    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-    print(f"{done}: {sum(counts.values())} rows: {outcomes}")
-    raise typer.Exit(1 if counts[portfolio.WITHOUT] else 0)
+    print(f"{done}: {outcomes}")
+    raise typer.Exit(1 if outcomes.counts[portfolio.WITHOUT] else 0)
 
 
 @app.command()

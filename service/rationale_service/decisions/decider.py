@@ -16,10 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.decide import NoReasonsError, decide
-from rationale.decisions.domain import outside
+from rationale.decisions.decided import Undecided, answered, decided_rows, refusals
 from rationale.decisions.drift import SCORE, stability
-from rationale.decisions.rows import explained_rows, profile_of, values_of
+from rationale.decisions.rows import profile_of, values_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut
 from rationale_service.decisions.stability import demand_comparisons, with_survival
@@ -282,9 +281,9 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
         own.append(row)
     inputs = to_tensors(form, own, faults)
     faults.report()
-    if profile.outside == "refuse" and any(rule.is_bounded for rule in profile.features.values()):
+    if any(rule.is_bounded for rule in profile.features.values()):
         for i, values in enumerate(values_of(manifest, inputs, rows)):
-            for fault in outside(profile, values):
+            for fault in refusals(profile, values):
                 faults.note(f"instances[{i}]: {fault}")
         faults.report()
     return inputs
@@ -319,26 +318,17 @@ async def decisions_of(
     Raises:
         UndecidedError: for all rows that have no reasons.
     """
-    decided, faults, found = profile_of(manifest), Faults(), []
+    faults, found = Faults(), []
     known = {} if drift is None else {"drift": drift}
-    digests = {
-        "model": manifest.digests.model,
-        "references": manifest.digests.references,
-        "explainer": manifest.digests.explanation,
-        "profile": decided.digest,
-    }
     for start in range(0, len(instances), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
-        answered, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
-        explained = explained_rows(manifest, answered)
+        of_graph, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
         values = values_of(manifest, given, instances[part])
-        for i, (row, row_values) in enumerate(zip(explained, values, strict=True), start):
-            try:
-                decision = decide(decided, row, row_values)
-            except NoReasonsError as error:
-                faults.add(UndecidedError(f"instances[{i}]: {error}"))
+        for i, decided in enumerate(decided_rows(manifest, of_graph, values), start):
+            if isinstance(decided, Undecided):
+                faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:
-                found.append({"id": secrets.token_hex(16), **decision.as_json(), "digests": digests, **known})
+                found.append({"id": secrets.token_hex(16), **answered(manifest, decided), **known})
         await asyncio.sleep(0)
     faults.report()
     return found

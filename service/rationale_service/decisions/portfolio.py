@@ -6,29 +6,32 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from rationale.artifact.applicants import applicants_of, read_applicants
 from rationale.artifact.folder import whole
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
-from rationale.evaluate.decisions.decided import applicants_of, read_applicants
 from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, kept_columns
+from rationale.portfolios.decisions import PROFILE, Line, batch_of, schema_of
+from rationale.portfolios.files import check_kept
+from rationale.references.tables import read_columns
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
-from rationale_service.decisions.rows import Decide, Deciding, Instance, Line
-from rationale_service.decisions.tables import WRITERS, batch_of, schema_of
+from rationale_service.decisions.rows import Deciding, DecisionSession, Instance
+from rationale_service.decisions.tables import WRITERS, Kept, own_columns
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
 WITHOUT = "without a decision"
 _AT_ONCE = 100  # rows that are written, and synced, together
-_PROFILE, _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("profile", "graph", "recorded"))
+_GRAPH, _RECORDED = (f"rationale.{name}" for name in ("graph", "recorded"))
 
 
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
@@ -48,6 +51,30 @@ def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
     return trail
 
 
+@dataclass(frozen=True)
+class Outcomes:
+    """How many rows were decided how.
+
+    Attributes:
+        recorded: how many decisions this run has added to the audit trail; None without one.
+    """
+
+    counts: Counter[str]
+    recorded: int | None = None
+
+    def __str__(self) -> str:
+        """Return a sentence for a terminal."""
+        rows, decided = self.counts.total(), self.counts.total() - self.counts[WITHOUT]
+        text = f"{rows} rows: " + ", ".join(f"{n} {outcome}" for outcome, n in sorted(self.counts.items()))
+        if self.recorded is None:
+            return text
+        return f"{text}; in the audit trail: {decided - self.recorded} found, {self.recorded} new"
+
+
+def _recorded(trail: AuditTrail, session: DecisionSession) -> int | None:
+    return None if isinstance(trail, NoTrail) else session.new
+
+
 # --- one file ---------------------------------------------------------------------------------------------
 
 
@@ -57,18 +84,21 @@ class Portfolio:
 
     Attributes:
         digest: of the rows and of what decides them: where it is the same, an interrupted run goes on.
+        kept: columns that are written as they are.
     """
 
     deciding: Deciding
     instances: Sequence[Instance]
     digest: str
+    kept: Kept = field(default_factory=dict)
 
 
-def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
+def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str] = ()) -> Portfolio:
     """Read a portfolio.
 
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
+        keep: columns of a table that are written as they are.
 
     Raises:
         RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
@@ -77,13 +107,14 @@ def read_portfolio(settings: Settings, name: str, file: Path) -> Portfolio:
     deciding = Deciding.of(local_repository(settings), name)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
     rows = deciding.instances(inputs, extra)
-    return Portfolio(deciding, rows, deciding.digest(rows))
+    check_kept(keep, own_columns(deciding.manifest))
+    return Portfolio(deciding, rows, deciding.digest(rows), read_columns(file, keep, len(rows)))
 
 
 def decide_portfolio(
     portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, progress: Progress = silent
-) -> Counter[str]:
-    """Decide every row and save them; returns how many were decided how.
+) -> Outcomes:
+    """Decide every row and save them.
 
     What is decided stands in a file beside `save` until all is there: called again after it was interrupted,
     with the same rows and entry, it goes on where that ends. A decision that was recorded and not saved is
@@ -108,13 +139,13 @@ def decide_portfolio(
     kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):
         done = _resume(kept)
-        with kept.open("ab") as file, portfolio.deciding.opened(settings, trail) as decide:
+        with kept.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
-            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept))
+            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept), portfolio.kept)
         counts = Counter(_outcome(line) for line in _lines(kept))
         kept.unlink()
-    return counts
+    return Outcomes(counts, _recorded(trail, decide))
 
 
 @contextmanager
@@ -140,7 +171,7 @@ def _resume(kept: Path) -> int:
     return whole_parts[0]
 
 
-def _decide(portfolio: Portfolio, decide: Decide, file: Any, done: int, progress: Progress) -> None:
+def _decide(portfolio: Portfolio, decide: DecisionSession, file: Any, done: int, progress: Progress) -> None:
     rows = portfolio.instances
     for start in range(done, len(rows), _AT_ONCE):
         progress("deciding", start, len(rows))
@@ -173,8 +204,8 @@ def decide_files(
     trail: AuditTrail,
     keep: Sequence[str] = (),
     progress: Progress = silent,
-) -> tuple[Answered, Counter[str]]:
-    """Decide the rows of parquet files, as `answer_files` does it; returns how many were decided how.
+) -> tuple[Answered, Outcomes]:
+    """Decide the rows of parquet files, as `answer_files` does it.
 
     A file that an interrupted run left out is decided from its first row on: what was recorded of it is found
     in the trail again.
@@ -188,7 +219,7 @@ def decide_files(
         StateUnavailableError, ConflictError: the trail cannot be.
     """
     deciding = Deciding.of(local_repository(settings), name)
-    with deciding.opened(settings, trail) as decide:
+    with deciding.session(settings, trail) as decide:
         is_recorded = not isinstance(trail, NoTrail)
         means = _Decisions(deciding, decide, tuple(keep), _AT_ONCE, is_recorded)
         done = answer_files(rows, save, means, progress)
@@ -196,13 +227,13 @@ def decide_files(
     for table in done.columns(["decision"]):
         for outcome in table.column("decision").value_counts().to_pylist():
             counts[outcome["values"] or WITHOUT] += outcome["counts"]
-    return done, counts
+    return done, Outcomes(counts, _recorded(trail, decide))
 
 
 @dataclass(frozen=True)
 class _Decisions:
     deciding: Deciding
-    decide: Decide
+    decide: DecisionSession
     keep: tuple[str, ...]
     batch_rows: int
     is_recorded: bool
@@ -214,7 +245,7 @@ class _Decisions:
         for name in kept:
             own = own.append(given.field(name))
         explanation, profile, graph = self.deciding.made_by
-        made_by = {DIGEST: explanation, _PROFILE: profile, _GRAPH: graph}
+        made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
 
     def answers(self, source: Source, batches: Iterator[Any]) -> Iterator[Any]:

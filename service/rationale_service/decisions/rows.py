@@ -5,7 +5,7 @@ import getpass
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,15 +17,16 @@ import orjson
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import open_entry
 from rationale.decisions.rows import profile_of, values_of
+from rationale.portfolios.decisions import Line
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import Manifest
 from rationale_service.decisions.decider import RequestFacts, as_recorded, decisions_of, inputs_of
-from rationale_service.decisions.trail import AuditTrail
+from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.backends.devices import Devices
-from rationale_service.engine.backends.onnxruntime import load_warmed, run, runtime
+from rationale_service.engine.backends.onnxruntime import Warmed, load_warmed, run, runtime
 from rationale_service.engine.checks import Faults, check_answer
 from rationale_service.engine.features import form_of
-from rationale_service.errors import InvalidInputError, NotFiniteError, UndecidedError
+from rationale_service.errors import ErasedInputsError, InvalidInputError, NotFiniteError, UndecidedError
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import read_repository
 from rationale_service.settings import Settings
@@ -33,8 +34,7 @@ from rationale_service.settings import Settings
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
 Instance = Mapping[str, Any]  # as a caller of `:decide` would send it
-Line = dict[str, Any]  # the decision on a row, or a fault: why there is none
-Decide = Callable[[Sequence[Instance], str], list[Line]]
+_ERASED = "the inputs of this decision were erased: the values of its reasons are not shown"
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,49 +92,84 @@ class Deciding:
         ]
 
     @contextmanager
-    def opened(self, settings: Settings, trail: AuditTrail) -> Iterator[Decide]:
-        """Yield what decides rows and records their decisions under a key, and stop the trail.
-
-        What was recorded under the key before is answered again.
+    def session(self, settings: Settings, trail: AuditTrail) -> Iterator["DecisionSession"]:
+        """Yield a function that decides and records rows; stop the trail afterwards.
 
         Raises:
-            StateUnavailableError, ConflictError: the trail cannot be.
+            StateUnavailableError, ConflictError: the trail cannot be written.
         """
         devices = replace(Devices.chosen(settings), cores=available_cores())
         warmed = load_warmed(self.entry, devices=devices)
-        sessions = warmed.sessions
-        device = sessions.devices[0]
-        session, ran = sessions.by_device[device], runtime(self.entry, devices.cores, (device,))
-
-        async def decide(rows: Sequence[Instance], key: str) -> list[Line]:
-            began_s = time.monotonic()
-            found = [await self._decided(session, row, warmed.drift) for row in rows]
-            decided = [
-                (row, each) for row, each in zip(rows, found, strict=True) if not isinstance(each, str)
-            ]
-            facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
-            made = as_recorded(
-                self.entry, [row for row, _ in decided], [each for _, each in decided], ran, facts
-            )
-            recorded = iter(await trail.record(made))
-            return [
-                {"fault": each} if isinstance(each, str) else {"decision": next(recorded).answer}
-                for each in found
-            ]
-
         with asyncio.Runner() as runner:
             try:
-                yield lambda rows, key: runner.run(decide(rows, key))
+                yield DecisionSession(
+                    self,
+                    warmed,
+                    runtime(self.entry, devices.cores, warmed.sessions.devices[:1]),
+                    trail,
+                    runner,
+                )
             finally:
                 runner.run(trail.stop())
 
-    async def _decided(self, session: Any, row: Instance, drift: float | None) -> dict[str, Any] | str:
-        """Return the decision on one row, or why there is none."""
+
+class DecisionSession:
+    """Decides rows and records their decisions, under a key that is a digest of the rows.
+
+    Attributes:
+        new: how many decisions this session has recorded; the trail had the others before.
+    """
+
+    def __init__(
+        self,
+        deciding: Deciding,
+        warmed: Warmed,
+        ran: Mapping[str, Any],
+        trail: AuditTrail,
+        runner: asyncio.Runner,
+    ) -> None:
+        self.new = 0
+        self._deciding, self._drift, self._ran = deciding, warmed.drift, ran
+        self._session = warmed.sessions.by_device[warmed.sessions.devices[0]]
+        self._trail, self._runner = trail, runner
+
+    def __call__(self, rows: Sequence[Instance], key: str) -> list[Line]:
+        """Return a line for each row; what the trail has under the key is not recorded again."""
+        return self._runner.run(self._lines(rows, key))
+
+    async def _lines(self, rows: Sequence[Instance], key: str) -> list[Line]:
+        began_s = time.monotonic()
+        found = [await self._decided(row) for row in rows]
+        decided = [(row, each) for row, each in zip(rows, found, strict=True) if not isinstance(each, str)]
+        facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
+        own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
+        recorded = iter(
+            await self._recorded(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
+        )
+        return [{"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in found]
+
+    async def _recorded(self, made: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
+        """Record decisions; return the answers that the trail has."""
         try:
-            inputs = inputs_of(self.entry, self.manifest, [row], Faults())
-            answers = run(self.entry, session, inputs, self.entry.output_names)
-            check_answer(self.entry, answers)
-            (decision,) = await decisions_of(self.manifest, [row], inputs, answers, drift)
+            recorded = await self._trail.record(made)
+        except ErasedInputsError as error:  # the key says that the rows are the same
+            recorded = error.decisions
+        self.new += sum(ours.id == one.id for ours, one in zip(made, recorded, strict=True))
+        return [
+            {**one.answer, "warnings": [*one.answer["warnings"], _ERASED]}
+            if one.kept == "erased"
+            else one.answer
+            for one in recorded
+        ]
+
+    async def _decided(self, row: Instance) -> dict[str, Any] | str:
+        """Return the decision on one row, or why there is none."""
+        entry, manifest = self._deciding.entry, self._deciding.manifest
+        try:
+            inputs = inputs_of(entry, manifest, [row], Faults())
+            answers = run(entry, self._session, inputs, entry.output_names)
+            check_answer(entry, answers)
+            (decision,) = await decisions_of(manifest, [row], inputs, answers, self._drift)
         except _REFUSALS as error:
             return str(error).removeprefix("instances[0]: ")
         return decision

@@ -55,6 +55,7 @@ class AuditTrail(Protocol):
 
         Raises:
             ConflictError: it was for other instances.
+            ErasedInputsError: inputs of the decisions are erased.
             QueueFullError, StateUnavailableError: as `record`.
         """
 
@@ -66,6 +67,7 @@ class AuditTrail(Protocol):
 
         Raises:
             ConflictError: that one was for other instances.
+            ErasedInputsError: inputs of the decisions that were there before are erased.
             QueueFullError: too many wait for the disk.
             StateUnavailableError: they cannot be written, and must not be answered.
         """

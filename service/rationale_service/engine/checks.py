@@ -212,8 +212,10 @@ def _check_input(spec: TensorSpec, array: Array, *, missing: bool) -> None:
         raise InvalidInputError(f"input '{spec.name}' is empty: send at least one row")
     index = first_non_finite(np.where(np.isnan(array), 0, array) if missing else array)
     if index is not None:
+        value = array[index]
+        missing_value = ", a missing value, which the model does not take there" * bool(np.isnan(value))
         raise InvalidInputError(
-            f"input '{spec.name}' holds {array[index]} at {list(index)}: send finite numbers "
+            f"input '{spec.name}' holds {value} at {list(index)}{missing_value}: send finite numbers "
             f"within the range of {spec.datatype}"
         )
 

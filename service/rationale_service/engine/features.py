@@ -1,6 +1,5 @@
 """Rows of named features → tensors, as v1's instances and references in JSON are written."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,15 @@ from rationale.schema.manifest import Manifest, TensorSpec
 from rationale_service.engine.checks import Faults, listed
 from rationale_service.errors import InvalidInputError
 from rationale_service.repository.entry import Entry, agree
-from rationale_service.tensors import DTYPES, Array, Tensors, flatten, from_values, json_type_name
+from rationale_service.tensors import (
+    DTYPES,
+    Array,
+    Tensors,
+    flatten,
+    from_values,
+    json_type_name,
+    nan_for_null,
+)
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,7 @@ def _stack(form: Form, spec: TensorSpec, rows: Sequence[_Row]) -> Array:
         )
     values = [value for row in rows for value in row.values]
     if spec.name in form.missing:
-        values = [math.nan if value is None else value for value in values]
+        values = nan_for_null(spec.datatype, values)
     return from_values(spec.name, spec.datatype, (len(rows), *shapes.pop()), values)
 
 

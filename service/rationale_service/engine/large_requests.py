@@ -29,6 +29,10 @@ _COUNTED = (
     ("lists and objects", (b"[", b"{"), 32),
 )
 _FEWER = "send fewer rows at a time, or binary tensors"
+_NO_NAN = (
+    "JSON has no NaN and no infinity: send null for a missing value, or binary tensors, which hold both "
+    "(tritonclient: set_data_from_numpy(…, binary_data=True))"
+)
 T = TypeVar("T")
 
 
@@ -153,6 +157,8 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
     try:
         return orjson.loads(memoryview(body)[:end])
     except orjson.JSONDecodeError as error:
+        if error.doc.startswith(("NaN", "Infinity"), error.pos):
+            raise MalformedError(f"the body is not valid JSON: {error}: {_NO_NAN}") from error
         raise MalformedError(
             f"the body is not valid JSON: {error}; if it is something else, say so by Content-Type"
         ) from error

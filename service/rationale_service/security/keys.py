@@ -234,7 +234,7 @@ def needed_by_call(method: str) -> Scopes:
     if service.startswith("grpc.health.") or name in _OPEN_CALLS:
         return NOBODY_NEEDS
     if name in ("ModelInfer", "ModelStreamInfer"):
-        return _INFER | _EXPLAIN  # the data plane looks which, by the model
+        return _INFER | _EXPLAIN | DECIDE  # the data plane looks which, by the model
     return ANY_KEY
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rationale.decisions.faults import Known, faults_of, remarks_on
 from rationale.errors import InvalidProfileError
+from rationale.profiles.faults import Known, faults_of, remarks_on
 from rationale.schema.profile import DecisionProfile, as_profile
 
 GOOD: Mapping[str, Any] = {

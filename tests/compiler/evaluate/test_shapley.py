@@ -128,7 +128,8 @@ def test_deepshap_of_a_product_is_exact() -> None:
     assert len(found.distances) == 10
     assert max(found.distances) < 1e-5
     assert max(found.errors) < 1e-5
-    assert (found.first, found.reasons, found.rounds) == (1.0, 1.0, LEAST_ROUNDS)
+    assert (found.first, found.players, found.rounds) == (1.0, 4, LEAST_ROUNDS)
+    assert found.reasons is None  # the four largest of four are always the same
     assert found.evaluations == 5 * (1 + 3 + LEAST_ROUNDS * 2 * 3 * 3)
 
 
@@ -210,6 +211,9 @@ def test_the_command_and_its_files(place: Path) -> None:
     assert "m: Shapley values by up to" in done.stderr
     assert "g: no Shapley values: the method compares with no references" in done.stderr
     row, other = csv.DictReader((place / "out/evaluation.csv").read_text().splitlines())
+    assert (
+        "m: 5 players are few enough for exact Shapley values: compile with --method exactshap" in done.output
+    )
     assert 0 < float(row["shapley_distance_least"]) <= float(row["shapley_distance"]) < 1
     assert float(row["shapley_standard_error_largest"]) <= PRECISE
     assert other["shapley_distance"] == ""

@@ -64,8 +64,13 @@ def test_spark(entry: Path, loans: Path, cores: int, monkeypatch: pytest.MonkeyP
     need("Java")
     from pyspark.sql import SparkSession
 
-    from rationale.spark import explain
+    from rationale.spark import decide, explain
 
+    one = mlp((FEATURES, 16, 1), last="Sigmoid")
+    profile = {"output": "y", "threshold": 0.5, "adverse": "below"}
+    compile_model(one, DeepShap(rows(6, FEATURES)), feature_names=NAMES, decision=profile).write(
+        entry.parent, "decides"
+    )
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
@@ -74,6 +79,14 @@ def test_spark(entry: Path, loans: Path, cores: int, monkeypatch: pytest.MonkeyP
     try:
         answers: Any = explain(session.read.parquet(str(loans)), entry, ["id"])
         check(answers.toArrow(), entry, loans)
+        decisions: Any = decide(session.read.parquet(str(loans)), entry.parent / "decides", ["id"])
+        found = decisions.toArrow().sort_by("id")
+        batches = rationale.decide_batches(entry.parent / "decides", parquet.read_table(loans), keep=["id"])
+        due = pa.Table.from_batches(batches).sort_by("id").drop_columns(["row"])
+        assert found.column_names == due.column_names
+        assert {"approve", "decline"} == {*due["decision"].to_pylist()}
+        for name in ("id", "decision", "score", "reason_1_code", "fault"):
+            assert found[name].to_pylist() == due[name].to_pylist()
     finally:
         session.stop()
 

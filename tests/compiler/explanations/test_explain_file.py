@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from typer.testing import CliRunner, Result
@@ -74,6 +75,40 @@ def written(targets: Any = "all", model: onnx.ModelProto | None = None, **option
 
 
 # -- saved ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("given", ["csv", "parquet"])
+@pytest.mark.usefixtures("place")
+def test_columns_to_keep_are_written_beside(kind: str, given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "ROW_GROUP", 100)
+    written()
+    ids = [f"loan-{i}" for i in range(N)]
+    table = pa.table(dict(zip(NAMES, X.T, strict=True)) | {"id": ids, "day": [i % 28 for i in range(N)]})
+    csv_file, parquet_file = Path("x.csv"), Path("x.parquet")
+    parquet.write_table(table, parquet_file)
+    with csv_file.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(table.column_names)
+        writer.writerows(zip(*table.to_pydict().values(), strict=True))
+    words = ("--input", f"x.{given}", "--save", f"a.{kind}", "--keep", "id,day")
+    assert CliRunner().invoke(app, ["explain", "m", *words]).exit_code == 0
+    if kind == "csv":
+        with Path("a.csv").open() as file:
+            found: Any = list(csv.DictReader(file))
+    elif kind == "json":
+        found = [{**one, **one["kept"]} for one in json.loads(Path("a.json").read_text())]
+    else:
+        found = parquet.read_table("a.parquet").to_pylist()
+    targets = len(found) // N
+    assert targets > 1
+    assert [one["id"] for one in found] == [one for one in ids for _ in range(targets)]
+    is_number = given == "parquet" and kind != "csv"
+    assert [one["day"] for one in found] == [
+        i % 28 if is_number else str(i % 28) for i in range(N) for _ in range(targets)
+    ]
+    refused = CliRunner().invoke(app, ["explain", "m", *words[:4], "--keep", "target"])
+    assert refused.exit_code == 2
 
 
 @pytest.mark.parametrize("kind", TABLES)

@@ -315,7 +315,9 @@ WRONG = {
     ("--input", "gopher://loans/", "--save", "to"): "gopher",
     ("--input", "loans", "--save", "nonsense://there"): "nonsense",
     ("--input", "loans", "--save", "loans/2026/notes.txt"): "notes.txt",
-    ("--input", "x.csv", "--keep", "id"): "only where --input is many files",
+    ("--input", "x.csv", "--keep", "id"): "--keep: only with --save FILE",
+    ("--input", "x.csv", "--keep", "id", "--save", "a.npz"): "has no columns to keep: save .csv",
+    ("--input", "x.csv", "--threads", "2"): "only where --input is many files",
 }
 
 

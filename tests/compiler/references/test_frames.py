@@ -21,9 +21,9 @@ from rationale import (
     SmoothGrad,
     ZBox,
     compile_model,
+    load,
 )
-from rationale.artifact.entry import open_entry
-from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.errors import InvalidOptionError, InvalidReferencesError, RepositoryError
 from rationale.methods.methods import Method
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
@@ -85,13 +85,28 @@ def test_rows_are_matched_by_name(compiled: Compiled, library: str) -> None:
         assert_same(compiled.explain({"x": given}), compiled.explain(X))
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_columns_that_the_model_does_not_read_are_passed_over(compiled: Compiled, library: str) -> None:
+    more = table(X)[BACK].assign(branch="north", id=[7, 8, 9])
+    if library == "pandas":
+        more.insert(2, "id", 1, allow_duplicates=True)
+    assert_same(compiled.explain(LIBRARIES[library](more)), compiled.explain(X))
+    assert_same(compiled.explain({"x": LIBRARIES[library](more)}), compiled.explain(X))
+
+
 def test_an_entry_that_was_written_knows_the_names(compiled: Compiled, tmp_path: Path) -> None:
     compiled.write(tmp_path, "m")
-    assert_same(open_entry(tmp_path, "m").explain(table(X)[BACK]), compiled.explain(X))
+    assert_same(load(tmp_path, "m").explain(table(X)[BACK]), compiled.explain(X))
+    assert_same(load(str(tmp_path), "m").explain(X), compiled.explain(X))
+    with pytest.raises(RepositoryError, match="no such entry"):
+        load(tmp_path, "n")
 
 
 COLUMNS = {
-    "unknown": (table(X).assign(id=7), r"'x': columns \['id'\] are not features. The features are \['age',"),
+    "unknown and missing": (
+        table(X).assign(id=7).drop(columns="age"),
+        r"'x': columns \['id'\] are not features and columns \['age'\] are missing\. The features are",
+    ),
     "missing": (table(X).drop(columns="debt"), r"'x': columns \['debt'\] are missing"),
     "renamed": (
         table(X, ["Age", *NAMES[1:]]),
@@ -232,8 +247,10 @@ def test_references_are_matched_with_names_that_are_given(library: str) -> None:
     manifest = compile_model(mlp(), DeepShap(given), feature_names=NAMES).manifest
     assert manifest.digests == compile_model(mlp(), DeepShap(R)).manifest.digests
     assert manifest.explained[0].feature_names == tuple(NAMES)
-    with pytest.raises(InvalidReferencesError, match=r"references of 'x': columns \['id'\] are not features"):
-        compile_model(mlp(), DeepShap(table(R).assign(id=1)), feature_names={"x": NAMES})
+    more = compile_model(mlp(), DeepShap(table(R).assign(id=1)), feature_names={"x": NAMES}).manifest
+    assert more.digests == manifest.digests
+    with pytest.raises(InvalidReferencesError, match=r"references of 'x': columns \['age'\] are missing"):
+        compile_model(mlp(), DeepShap(table(R).drop(columns="age")), feature_names={"x": NAMES})
 
 
 def test_numbered_columns_of_references_name_nothing() -> None:
@@ -334,7 +351,6 @@ def test_one_table_for_inputs_of_one_column() -> None:
         answer = done.explain(x[["id", "debt", "income", "age"]])
         assert_same(answer, expected.explain({name: x[[name]].to_numpy() for name in x}))
     for bad, words in (
-        (x.assign(sex=1), r"the rows: columns \['sex'\] are not features"),
         (x.drop(columns="id"), r"the rows: columns \['id'\] are missing"),
         (x.assign(id=1.5), r"'id' holds 1\.5 at \[0, 0\], which cannot be explained as int64"),
     ):

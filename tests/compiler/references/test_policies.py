@@ -20,8 +20,8 @@ from sklearn.preprocessing import OneHotEncoder
 from typer.testing import CliRunner, Result
 
 from rationale.cli.policies import column_of
-from rationale.decisions.policies import Band, Scored, parse_band, population, systematic
 from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.profiles.policies import Band, Scored, parse_band, population, systematic
 from rationale.references.tables import Table, read_rows
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile

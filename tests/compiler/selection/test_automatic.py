@@ -124,7 +124,10 @@ def test_which_and_why(name: str) -> None:
     model, features, question, method, why = CHOICES[name]
     compiled = compile_model(model(), Auto(rows(1, 4, features)), **question)
     assert compiled.manifest.method.name == method
-    assert compiled.manifest.warnings[0].startswith(f"auto takes {why}")
+    manifest = compiled.manifest
+    said = manifest.notes if ", exact:" in why else manifest.warnings
+    assert said[0].startswith(f"auto takes {why}")
+    assert sum("auto takes" in text for text in (*manifest.notes, *manifest.warnings)) == 1
     assert not compiled.manifest.explained_output.endswith("_margin")
 
 
@@ -193,7 +196,8 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     asked += ["--references", tmp_path / "r.npy", "--repository", tmp_path / "repository"]
     done = CliRunner().invoke(app, [str(a) for a in asked])
     assert done.exit_code == 0, done.output
-    assert "warning: auto takes treeshap, exact" in done.stderr
+    assert "note: auto takes treeshap, exact" in done.stderr
+    assert "warning: auto" not in done.stderr
     assert "by x, treeshap" in done.stdout
     manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
     assert manifest.method.name == "treeshap"

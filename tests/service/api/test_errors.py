@@ -58,7 +58,8 @@ async def test_what_is_not_offered_says_what_to_do(
     [
         (b"", "not valid JSON"),
         (b'{"inputs": [', "not valid JSON"),
-        (b'{"inputs": [NaN]}', "not valid JSON"),
+        (b'{"inputs": [NaN]}', "send null for a missing value, or binary tensors"),
+        (b'{"inputs": [1,\n -Infinity]}', "send null for a missing value, or binary tensors"),
         (b"[" * 100_000, "not valid JSON"),
         (b"\xff\xfe", "not valid JSON"),
         (b"[]", "the body: Input should be"),
@@ -205,7 +206,10 @@ async def test_415(client: httpx.AsyncClient, path: str) -> None:
         ([GOOD | {"datatype": "FP33"}], "datatype 'FP33' is none of BOOL"),
         ([GOOD | {"datatype": "BF16"}], "datatype 'BF16' is none of BOOL"),
         ([GOOD | {"data": [1, 2, 3, "4"]}], "takes numbers, but value 3 is a string"),
-        ([GOOD | {"data": [1, 2, 3, None]}], "takes numbers, but value 3 is null"),
+        (
+            [GOOD | {"data": [1, 2, 3, None]}],
+            "holds nan at [0, 3], a missing value, which the model does not",
+        ),
         ([GOOD | {"data": [1, 2, 3, True]}], "takes numbers, but value 3 is a boolean"),
         ([GOOD | {"data": [[1, 2], [3, 4]]}], "says shape [1, 4], but its data has [2, 2]"),
         ([GOOD | {"data": [[1, 2], [3]]}], "is ragged"),

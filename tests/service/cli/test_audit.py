@@ -1,5 +1,6 @@
 """`rationale audit`: what the commands print, their exit statuses, and what they leave behind."""
 
+import csv
 import json
 from pathlib import Path
 from subprocess import run
@@ -94,9 +95,27 @@ def test_prune_erase_and_export(tmp_path: Path, signing: tuple[Path, Path]) -> N
     audit("export", file, "--until", "2026-11-23T10:00:03")
     rows = pq.read_table(file).to_pylist()
     assert [(row["id"], row["instance"]) for row in rows] == [(erased, None)]
-    assert "cannot write" in audit("export", tmp_path / "none" / "file", status=2).stderr
+    for name, said in (("none/a.csv", "cannot be written"), ("a", "must end in .parquet, .csv, .jsonl")):
+        assert said in " ".join(audit("export", tmp_path / name, status=2).stderr.split())
     assert {path.name for path in tmp_path.iterdir()} >= {file.name}
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.usefixtures("trail")
+def test_an_export_is_of_the_kind_that_its_name_says(tmp_path: Path) -> None:
+    table, lines = tmp_path / "decisions.CSV", tmp_path / "decisions.jsonl"
+    for file in (table, lines):
+        assert audit("export", file, "--inputs").stdout == f"{file}: 3 decisions\n"
+    with table.open() as opened:
+        rows = list(csv.DictReader(opened))
+    for i, (row, line) in enumerate(zip(rows, lines.read_text().splitlines(), strict=True), 1):
+        due, found = decision(i), json.loads(line)
+        assert (
+            (row["id"], float(row["score"])) == (found["id"], found["score"]) == (due.id, due.answer["score"])
+        )
+        assert (row["codes"], found["codes"]) == ("R1; R2", ["R1", "R2"])
+        assert json.loads(row["answer"]) == found["answer"] == due.answer
+        assert json.loads(row["instance"]) == found["instance"] == due.instance
 
 
 def test_no_trail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
@@ -24,6 +25,7 @@ from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecis
 from rationale_service.errors import UndecidedError
 from rationale_service.settings import Settings
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
+from tests.service.decisions.audit.conftest import key_pair
 from tests.service.decisions.decided import INSTANCES, WORDS, Decided
 
 
@@ -98,6 +100,47 @@ def test_a_table_of_decisions(decided: Decided, tmp_path: Path, settings: Settin
     assert all(f"{count} {outcome}" in told for outcome, count in counts.items() if count)
     assert not list(tmp_path.glob("*.partial"))
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("given", [".csv", ".parquet"])
+def test_columns_to_keep_stand_beside_the_decisions_of_one_file(
+    tmp_path: Path, settings: Settings, given: str
+) -> None:
+    rows = [{"application": 4711 + i, "branch": "Łódź", **row} for i, row in enumerate(INSTANCES["net"])]
+    file = table(tmp_path, rows)
+    if given == ".parquet":
+        file = tmp_path / "rows.parquet"
+        parquet.write_table(pa.Table.from_pylist(rows), file)
+    ids = [row["application"] if given == ".parquet" else str(row["application"]) for row in rows]
+    for kind in (".csv", ".jsonl", ".parquet"):
+        save = tmp_path / f"decisions{kind}"
+        words = ("net", "--input", file, "--save", save, "--keep", "application, branch,bankruptcies")
+        assert decide(*words, "--repository", settings.repository)[0] == 0
+        if kind == ".csv":
+            with save.open() as opened:
+                found = list(csv.DictReader(opened))
+            assert [row["application"] for row in found] == [str(one) for one in ids]
+            assert [row["bankruptcies"] for row in found] == [str(row["bankruptcies"]) for row in rows]
+        else:
+            table_ = parquet.read_table(save).to_pylist() if kind == ".parquet" else lines(save)
+            found = [line.get("kept", line) for line in table_]
+            assert [row["application"] for row in found] == ids
+        assert {row["branch"] for row in found} == {"Łódź"}
+
+
+def test_columns_that_cannot_be_kept_are_refused(tmp_path: Path, settings: Settings) -> None:
+    file, to = table(tmp_path, INSTANCES["net"]), ("--repository", settings.repository)
+    array = tmp_path / "rows.npy"
+    np.save(array, np.zeros((2, 5), np.float32))
+    for given, keep, said in (
+        (file, "absent", "no column ['absent']"),
+        (file, "score", "['score'] to keep are named as the answer's own"),
+        (array, "branch", "columns of a table"),
+    ):
+        words = ("margin", "--input", given, "--save", tmp_path / "d.csv", "--keep", keep)
+        status, _, told = decide(*words, *to)
+        assert status == 2
+        assert said in " ".join(told.split())
 
 
 def test_rows_without_a_decision_are_told_beside_the_others(
@@ -203,8 +246,9 @@ def test_an_interrupted_run_goes_on_and_records_nothing_twice(
     assert len(before) == 4
     if torn:
         kept.write_bytes(kept.read_bytes()[:-torn])
-    counts = decide_portfolio(portfolio, settings, save, trail_for(settings, audited=True))
-    assert sum(counts.values()) == len(rows)
+    done = decide_portfolio(portfolio, settings, save, trail_for(settings, audited=True))
+    assert done.counts.total() == len(rows)
+    assert done.recorded == len(rows) - (6 if after else 4)
     found = lines(save)
     assert [line["row"] for line in found] == list(range(len(rows)))
     assert found[:4] == before
@@ -231,6 +275,38 @@ def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: 
     decide_portfolio(first, settings, save, NoTrail())
     assert [line["decision"]["score"] for line in lines(save)] != scores
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_second_run_finds_what_the_first_recorded_also_after_an_erasure(
+    decided: Decided, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key_file, signing = tmp_path / "inputs.key", key_pair(tmp_path).private_file
+    key_file.write_bytes(bytes(range(32)))
+    monkeypatch.setenv("RATIONALE_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("RATIONALE_AUDIT_KEY_FILE", str(key_file))
+    monkeypatch.setenv("RATIONALE_AUDIT_INPUTS", "sealed")
+    file, save = table(tmp_path, INSTANCES["net"]), tmp_path / "decisions.jsonl"
+    to = ("--repository", decided.settings.repository)
+    words = ("net", "--input", file, "--save", save, "--audit", *to)
+    count = len(INSTANCES["net"])
+    assert decide(*words)[1].endswith(f"; in the audit trail: 0 found, {count} new\n")
+    first = lines(save)
+    assert decide(*words)[1].endswith(f"; in the audit trail: {count} found, 0 new\n")
+    assert lines(save) == first
+    gone = next(line for line in first if line["decision"]["reasons"])
+    erase = ["audit", "erase", gone["decision"]["id"], "--key", str(signing), *map(str, to)]
+    assert CliRunner().invoke(app, erase).exit_code == 0
+    status, told, _ = decide(*words)
+    assert (status, told.split("; ")[-1]) == (0, f"in the audit trail: {count} found, 0 new\n")
+    for before, line in zip(first, lines(save), strict=True):
+        if before["row"] != gone["row"]:
+            assert line == before
+            continue
+        assert line["decision"]["id"] == before["decision"]["id"]
+        assert line["decision"]["decision"] == before["decision"]["decision"]
+        assert "were erased" in line["decision"]["warnings"][-1]
+        values = [reason["value"] for reason in line["decision"]["reasons"]]
+        assert all(one is None or set(one.values()) == {None} for one in values)
 
 
 @pytest.mark.parametrize(

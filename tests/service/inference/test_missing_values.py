@@ -64,6 +64,22 @@ async def test_null_is_a_missing_value(tmp_path: Path) -> None:
         assert answer.json()["detail"] == "instances[0]: feature 'age' must be a number, not a string"
 
 
+@pytest.mark.parametrize("nested", [False, True])
+async def test_null_is_a_missing_value_to_the_open_inference_protocol(tmp_path: Path, nested: bool) -> None:
+    compiled = compile_model(of.regressor(of.random_trees(1, ("LEQ",))), TreeShap(of.rows(1, 4)))
+    compiled.write(tmp_path, "m")
+    rows = of.rows(2, 3)
+    due = compiled.explain(rows)
+    values = [[None if np.isnan(v) else float(v) for v in row] for row in rows]
+    data = values if nested else [value for row in values for value in row]
+    tensor = {"name": "x", "datatype": "FP32", "shape": [3, 5], "data": data}
+    async with gateway(Settings(repository=tmp_path)) as client:
+        for path, name in (("m/explain", "x_attributions"), ("m_explain/infer", "y"), ("m/infer", "y")):
+            answer = (await client.post(f"/v2/models/{path}", json={"inputs": [tensor]})).json()
+            found = {one["name"]: np.reshape(one["data"], one["shape"]) for one in answer["outputs"]}
+            assert_allclose(found[name], due[name], rtol=1e-6)
+
+
 def test_uploaded_references_have_missing_values_where_the_model_takes_them(tmp_path: Path) -> None:
     compile_model(of.regressor(of.random_trees(1, ("LEQ",))), TreeShap(of.rows(1, 4))).write(tmp_path, "m")
     entries = read_repository(tmp_path).entries

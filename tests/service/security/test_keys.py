@@ -117,8 +117,8 @@ def test_every_route_is_open_by_intent_only(repository: Path) -> None:
     [
         ("/inference.GRPCInferenceService/ServerLive", NOBODY_NEEDS),
         ("/grpc.health.v1.Health/Check", NOBODY_NEEDS),
-        ("/inference.GRPCInferenceService/ModelInfer", INFER | EXPLAIN),
-        ("/inference.GRPCInferenceService/ModelStreamInfer", INFER | EXPLAIN),
+        ("/inference.GRPCInferenceService/ModelInfer", INFER | EXPLAIN | {Scope.DECIDE}),
+        ("/inference.GRPCInferenceService/ModelStreamInfer", INFER | EXPLAIN | {Scope.DECIDE}),
         ("/inference.GRPCInferenceService/ModelConfig", ANY_KEY),
         ("/inference.GRPCInferenceService/RepositoryModelLoad", ANY_KEY),
         ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", ANY_KEY),

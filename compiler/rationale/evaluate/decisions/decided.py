@@ -1,15 +1,16 @@
 """The rows of a file, decided: by the entry, and explained by each of its comparisons."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rationale.artifact.applicants import read_applicants
 from rationale.artifact.compiled import Compiled
-from rationale.artifact.entry import inputs_of_arrow, open_entry, read_inputs
+from rationale.artifact.entry import open_entry
 from rationale.decisions.decide import (
     Decision,
     NoReasonsError,
@@ -17,19 +18,15 @@ from rationale.decisions.decide import (
     decide,
     fits,
     outcome_of,
-    read_cell,
 )
-from rationale.decisions.domain import outside
-from rationale.decisions.rows import ExplainedRow, explained_rows, profile_of, values_of
+from rationale.decisions.decided import refusals
+from rationale.decisions.rows import ExplainedRow, explained_rows, values_of
 from rationale.decisions.stability import Codes, codes_of, judged_by
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.explained_model import slices
-from rationale.references.tables import read_rows, rows_of_arrow
 from rationale.schema.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
 from rationale.schema.profile import DecisionProfile
 from rationale.schema.request import Progress
-
-TABLES = (".csv", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -67,6 +64,7 @@ class DecidedFile:
     Attributes:
         inputs: of the model, [N, …] each.
         further: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
+        kept: names of those that were asked for.
     """
 
     compiled: Compiled
@@ -74,6 +72,7 @@ class DecidedFile:
     rows: tuple[DecidedRow, ...]
     inputs: Mapping[str, np.ndarray]
     further: Mapping[str, Sequence[Any]]
+    kept: tuple[str, ...] = ()
 
 
 def only_deciding(repository: Path) -> str:
@@ -138,53 +137,12 @@ def decide_file(
             other = replace(other, manifest=judged_by(other.manifest, embedded))
             for i, row in zip(by_score, _explained(other, chosen, stage, progress), strict=True):
                 rows[i] = replace(rows[i], others=(*rows[i].others, _codes(embedded, row, one.name)))
-    return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further)
-
-
-def read_applicants(
-    compiled: Compiled, file: Path, columns: Sequence[str] = ()
-) -> tuple[dict[str, np.ndarray], dict[str, list[Any]], set[str]]:
-    """Read the rows of a file.
-
-    Returns:
-        Inputs of the model; columns that are none, of knock-outs among them; the names of the latter.
-
-    Raises:
-        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
-    """
-    inputs = read_inputs(compiled, file)
-    names = _only_of_knock_outs(compiled.manifest, inputs)
-    further = _further(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
-    return inputs, further | _cells(compiled.manifest, further, names), names
-
-
-def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
-    """Return the rows of an Arrow record batch, one or more, as `read_applicants` does those of a file."""
-    inputs = inputs_of_arrow(compiled, batch)
-    names = _only_of_knock_outs(compiled.manifest, inputs)
-    table = rows_of_arrow(batch, sorted(names), names) if names else None
-    further = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))
-    return inputs, _cells(compiled.manifest, further, names)
-
-
-def _only_of_knock_outs(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> set[str]:
-    """Return the features that knock-outs look at and the model does not take."""
-    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
-    return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
-
-
-def _cells(
-    manifest: Manifest, further: Mapping[str, Sequence[Any]], names: Collection[str]
-) -> dict[str, list[Any]]:
-    rules = profile_of(manifest).profile.knock_outs
-    return {name: [read_cell(cell, name, rules) for cell in further[name]] for name in names}
+    return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further, tuple(columns))
 
 
 def _check_domain(profile: DecisionProfile, values: Sequence[Mapping[str, Any]]) -> None:
     """Raise InvalidOptionError where rows have values that the profile does not take."""
-    if profile.outside != "refuse":
-        return
-    odd = [(i, fault) for i, row in enumerate(values) for fault in outside(profile, row)]
+    odd = [(i, fault) for i, row in enumerate(values) for fault in refusals(profile, row)]
     if odd:
         rows, (first, fault) = len({i for i, _ in odd}), odd[0]
         raise InvalidOptionError(
@@ -235,20 +193,6 @@ def _explained(
             "answer to."
         )
     return found
-
-
-def _further(file: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
-    """Return columns of the file, [count] cells each."""
-    if not columns:
-        return {}
-    if file.suffix.lower() not in TABLES:
-        raise InvalidOptionError(
-            f"{file}: {', '.join(columns)} are columns of a table: give the rows as {' or '.join(TABLES)}."
-        )
-    cells = read_rows(file, list(columns), frozenset(columns)).arrays[None]
-    if len(cells) != count:
-        raise InvalidOptionError(f"{file}: has {len(cells)} cells in a column, and {count} rows.")
-    return {column: list(cells[:, j]) for j, column in enumerate(columns)}
 
 
 def plain(cell: Any) -> Any:

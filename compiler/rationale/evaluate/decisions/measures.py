@@ -148,6 +148,7 @@ def report(
     *,
     label: str | None = None,
     groups: Sequence[str] = (),
+    keep: Sequence[str] = (),
     references: Path | None = None,
     seed: int = 0,
     progress: Progress = silent,
@@ -157,6 +158,7 @@ def report(
     Args:
         label: a column of two values, of which the larger is the outcome that is feared.
         groups: columns of protected attributes, which the model need not take.
+        keep: columns that identify a row, such as an application's id.
         references: the file that the entry was compiled with, for `moved`.
         seed: of what is drawn there.
 
@@ -164,7 +166,7 @@ def report(
         RepositoryError, InvalidOptionError, InvalidReferencesError: as `decide_file`; columns that are no
             label or no groups, references that are not those of the entry.
     """
-    columns = [*groups, *([] if label is None else [label])]
+    columns = [*keep, *groups, *([] if label is None else [label])]
     file = decide_file(repository, name, data, columns, progress)
     manifest = file.compiled.manifest
     given = None if references is None else references_of(file.compiled, name, references)

@@ -199,7 +199,10 @@ def _decisions(report: Report) -> Iterator[dict[str, Any]]:
             record[f"attribution_{rank + 1}"] = reason and reason.attribution
         for one, codes in zip(report.file.comparisons, row.others, strict=False):
             record[f"reasons by {one.name}"] = " ".join(codes)
-        yield record | {"without_reasons": row.fault}
+        record["without_reasons"] = row.fault
+        for name in report.file.kept:
+            record[f"{name} of the data" if name in record else name] = report.file.further[name][i]
+        yield record
 
 
 def _flat(members: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,12 @@ from rationale_service.decisions.audit.rows import (
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore, DuplicateError
 from rationale_service.decisions.trail import RecordedDecision
-from rationale_service.errors import ConflictError, StateUnavailableError, UnknownResourceError
+from rationale_service.errors import (
+    ConflictError,
+    ErasedInputsError,
+    StateUnavailableError,
+    UnknownResourceError,
+)
 from rationale_service.settings import OFF, Settings
 
 FILE = "audit.sqlite3"
@@ -181,9 +186,10 @@ class Ledger:
         except WrongInstanceError as error:
             raise _conflict(key) from error
         if any(decision.kept == "erased" for decision in repeated):
-            raise ConflictError(
+            raise ErasedInputsError(
                 f"what was decided under the idempotency key '{key}' cannot be shown: its inputs were "
-                "erased. Take another key"
+                "erased. Take another key",
+                repeated,
             )
         return repeated
 

@@ -52,11 +52,11 @@ def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
         MalformedError: not a request of this protocol.
         InvalidInputError: a feature is not supported.
     """
-    parameters = _plain(message.parameters)
+    parameters = parameters_of(message.parameters)
     faults = Faults()
     return InferenceRequest(
         id=message.id,
-        inputs=_decode_inputs(message, faults),
+        inputs=inputs_of(message, faults),
         faults=faults,
         outputs=_decode_outputs(message, faults),
         timeout_s=timeout_of(parameters.get("timeout")),
@@ -87,7 +87,7 @@ def encode_answer(answer: Answer) -> pb.ModelInferResponse:
     return message
 
 
-def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
+def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
     """Return values in place of messages; None for a parameter that was given none."""
     if not parameters:
         return {}
@@ -97,7 +97,12 @@ def _plain(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
     }
 
 
-def _decode_inputs(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
+def inputs_of(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
+    """Read the inputs; `faults` takes what is wrong with one.
+
+    Raises:
+        MalformedError: it is not clear whose the raw contents are.
+    """
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise MalformedError(
@@ -117,7 +122,7 @@ def _decode_inputs(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
 
 def _decode(name: str, tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Array:
     datatype, shape = tensor.datatype, list(tensor.shape)  # each look into a message makes an object
-    check_parameters(name, _plain(tensor.parameters))
+    check_parameters(name, parameters_of(tensor.parameters))
     check_form(name, datatype, shape)
     if raw is None:
         return _from_contents(name, datatype, shape, tensor.contents)
@@ -132,7 +137,7 @@ def _decode_outputs(message: pb.ModelInferRequest, faults: Faults) -> tuple[str,
         return None
     for output in message.outputs:
         with faults:
-            check_parameters(output.name, _plain(output.parameters))
+            check_parameters(output.name, parameters_of(output.parameters))
     return tuple(output.name for output in message.outputs)
 
 

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 from tritonclient.grpc import service_pb2_grpc
 
+from rationale_service.decisions.decider import Decider
 from rationale_service.handlers import Handler
 from rationale_service.process.listening import CannotListenError, address_of
 from rationale_service.protocols.grpc.health import HEALTH, HealthServicer
@@ -46,6 +47,7 @@ class GrpcServer:
     def __init__(
         self,
         handler: Handler,
+        decider: Decider,
         interceptor: RequestInterceptor,
         settings: Settings,
         listener: socket.socket,
@@ -73,7 +75,7 @@ class GrpcServer:
             maximum_concurrent_rpcs=MAX_CALLS,
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
-            InferenceServicer(handler, interceptor), self._server
+            InferenceServicer(handler, decider, interceptor, settings.max_json_bytes), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(handler.plane), self._server)
         _enable_reflection(self._server)

@@ -1,9 +1,11 @@
 """`GRPCInferenceService`: its methods, thin over the data plane.
 
-There is no verb to explain here: the explain entry of a model, `{model}_explain`, is a model of its own.
+Verbs are names of models here: the explain entry of a model, `{model}_explain`, is a model of its own, and
+`{model}:decide` decides.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 from grpc.aio import ServicerContext as Context
@@ -12,12 +14,14 @@ from tritonclient.grpc import service_pb2_grpc
 
 from rationale.distribution import version
 from rationale.schema.manifest import TensorSpec
+from rationale_service.decisions.decider import Decider
 from rationale_service.engine.index import index_of
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import NotReadyError, UnknownModelError
 from rationale_service.handlers import INFER, NOT_OFFERED, Call, Handler
 from rationale_service.observability.statistics import statistics_of
 from rationale_service.protocols.grpc.codec import decode_request, encode_answer, typed_bytes
+from rationale_service.protocols.grpc.decide import SUFFIX, decide
 from rationale_service.protocols.grpc.stream import stream_infer
 from rationale_service.protocols.interceptor import RequestInterceptor
 from rationale_service.repository.entry import PLATFORM, Entry
@@ -50,8 +54,11 @@ OFFERED: list[str] = [each.name for each in _DESCRIPTOR.methods if each.name not
 class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     """What methods raise becomes the call's status in the interceptor."""
 
-    def __init__(self, handler: Handler, interceptor: RequestInterceptor) -> None:
+    def __init__(
+        self, handler: Handler, decider: Decider, interceptor: RequestInterceptor, most_json_bytes: int
+    ) -> None:
         self._handler = handler
+        self._decide = partial(decide, decider, handler.plane.off_loop, most_json_bytes)
         self._plane = handler.plane
         self._interceptor = interceptor
 
@@ -107,10 +114,17 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in statistics])
 
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
-        return await infer(self._handler, request, context.time_remaining())
+        return await self._answer(self._handler, request, context.time_remaining())
 
     async def ModelStreamInfer(self, requests: object, context: Context) -> None:
-        await stream_infer(infer, self._handler, self._interceptor, context)
+        await stream_infer(self._answer, self._handler, self._interceptor, context)
+
+    async def _answer(
+        self, handler: Handler, request: pb.ModelInferRequest, left_s: float | None
+    ) -> pb.ModelInferResponse:
+        if request.model_name.endswith(SUFFIX):
+            return await self._decide(request, left_s)
+        return await infer(handler, request, left_s)
 
     def _entry(self, name: str, version: str) -> Entry:
         """Return the entry. Raises UnknownModelError."""

@@ -1,7 +1,6 @@
 """KServe v1: `{"instances": […]}` in; predictions, explanations with named features, and decisions, out."""
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,8 +16,14 @@ from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import Instances, unshared
 from rationale_service.engine.large_requests import parse_json
 from rationale_service.engine.request import Answer, InferenceRequest, name_of
-from rationale_service.errors import MalformedError, NotExplainableError, TooLargeError
+from rationale_service.errors import MalformedError, NotExplainableError
 from rationale_service.handlers import EXPLAIN, INFER
+from rationale_service.protocols.instances import (
+    MOST_DECISIONS,
+    check_rows,
+    decide_request,
+    note_duplicates,
+)
 from rationale_service.protocols.rest.endpoint import (
     JSON,
     REFUSALS,
@@ -48,11 +53,7 @@ IDEMPOTENCY_KEY = "Idempotency-Key"
 _NO_INSTANCES = 'the body must be an object with a list: {"instances": [ … ]}'
 
 _MOST_ROWS = 100_000
-_MOST_DECISIONS = 10_000  # each is run, and written, by itself
-_MOST_FEATURES = 100_000  # of one instance
 _WRITTEN_AT_ONCE = 500
-
-_CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
 
 # An explained tensor in an answer: the output that attributes it, its own name, its features' names.
 _Part = tuple[str, str | None, str, tuple[str, ...] | None]
@@ -238,21 +239,8 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
 
 def decode_decide(request: Request, body: bytearray) -> InferenceRequest:
     """Read instances, each an object. Raises as `decode_predict`."""
-    message, faults = _message(request, body, _MOST_DECISIONS), Faults()
-    for name in _CHOOSING:
-        if message.get(name) is not None:
-            faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    stability, dry_run = message.get("stability"), message.get("dry_run")
-    for name, given in (("stability", stability), ("dry_run", dry_run)):
-        if not isinstance(given, bool | None):
-            raise MalformedError(f"{name} must be true or false")
-    rows = _instances(message, body, faults)
-    for i, row in enumerate(rows):
-        if not isinstance(row, dict):
-            faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
-    return InferenceRequest(
-        instances=Instances(rows), faults=faults, stability=bool(stability), dry_run=bool(dry_run)
-    )
+    message, faults = _message(request, body, MOST_DECISIONS), Faults()
+    return decide_request(message, _instances(message, body, faults), faults)
 
 
 def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
@@ -304,24 +292,6 @@ def _written(items: Iterable[Any]) -> orjson.Fragment:
     return orjson.Fragment(b"[" + b",".join(parts) + b"]")
 
 
-def _note_duplicates(body: bytearray, faults: Faults) -> None:
-    """Note each member that an object names twice: most parsers keep the last, silently."""
-
-    def members(pairs: list[tuple[str, Any]]) -> None:
-        seen = set()
-        for name, _ in pairs:
-            if name in seen:
-                faults.note(f"feature '{name[:80]}' is given twice")
-            seen.add(name)
-
-    try:
-        json.loads(body, object_pairs_hook=members)
-    except (ValueError, RecursionError) as error:  # valid JSON by now, but this parser has other limits
-        raise MalformedError(
-            "the body is not valid JSON: a number is too long or the nesting too deep"
-        ) from error
-
-
 def _message(request: Request, body: bytearray, most_rows: int = _MOST_ROWS) -> dict[str, Any]:
     message = parse_json(body, most_json(request))
     if not isinstance(message, dict) or not isinstance(message.get("instances"), list):
@@ -329,25 +299,13 @@ def _message(request: Request, body: bytearray, most_rows: int = _MOST_ROWS) -> 
     for name in ("instances", "references", "reference_weights"):
         rows = message.get(name)
         if isinstance(rows, list):
-            _check_rows(name, rows, most_rows)
+            check_rows(name, rows, most_rows)
     return message
-
-
-def _check_rows(name: str, rows: list[Any], most: int) -> None:
-    """Raise TooLargeError: each row is an object, or some, of Python's before it is part of a tensor."""
-    if len(rows) > most:
-        raise TooLargeError(f"{name} has {len(rows)} rows, more than {most}: send fewer at a time")
-    for i, row in enumerate(rows):
-        if isinstance(row, dict) and len(row) > _MOST_FEATURES:
-            raise TooLargeError(f"{name}[{i}] has {len(row)} features, more than {_MOST_FEATURES}")
 
 
 def _instances(message: dict[str, Any], body: bytearray, faults: Faults) -> list[Any]:
     rows: list[Any] = message["instances"]
-    objects = [row for row in rows if isinstance(row, dict)]
-    # Where there are as many colons as members, none is hidden behind another of its name.
-    if objects and body.count(b":") != len(message) + sum(map(len, objects)):
-        _note_duplicates(body, faults)
+    note_duplicates(body, rows, faults, beside=len(message))
     return rows
 
 

@@ -245,6 +245,25 @@ def test_the_files(done: Report, tmp_path: Path) -> None:
     assert "sex = empty (small)" in result.stdout
 
 
+@pytest.mark.usefixtures("here")
+def test_decisions_csv_has_the_rows_ids_groups_and_labels(tmp_path: Path) -> None:
+    given = list(csv.DictReader(Path("data.csv").read_text().splitlines()))
+    for i, row in enumerate(given):
+        row |= {"application": f"00{i}", "row": f"r{i}"}
+    with (tmp_path / "ids.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, given[0])
+        writer.writeheader()
+        writer.writerows(given)
+    words = (str(tmp_path / "ids.csv"), "m", "--keep", "application,row", "--group", "sex", "--label", "paid")
+    result = call(*words, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    found = list(csv.DictReader((tmp_path / "out" / "decisions.csv").read_text().splitlines()))
+    assert [row["row"] for row in found] == [str(i) for i in range(N)]
+    assert [row["row of the data"] for row in found] == [f"r{i}" for i in range(N)]
+    for name in ("application", "sex", "paid"):
+        assert [row[name] for row in found] == [row[name] for row in given]
+
+
 def test_each_group_s_ratio_stands_beside_its_bar(done: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     written, write = list[str](), Axes.text
 

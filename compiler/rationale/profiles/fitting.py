@@ -13,11 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.categories import categories_of
 from rationale.decisions.drift import classes_of
-from rationale.decisions.faults import Known, faults_of, remarks_on, remarks_on_scores
 from rationale.decisions.rows import ExplainedRow, explained_rows, keys_of, score_index
-from rationale.decisions.scores import answering, run_in_blocks
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
@@ -26,6 +23,9 @@ from rationale.methods.feature_names import by_name, features_of
 from rationale.methods.logits import closing, is_probability
 from rationale.methods.references import Referenced, prepare_references
 from rationale.methods.target import Target, check_shapes, reach_backward
+from rationale.profiles.categories import categories_of
+from rationale.profiles.faults import Known, faults_of, remarks_on, remarks_on_scores
+from rationale.profiles.scores import answering, run_in_blocks
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Classes, EmbeddedProfile
 from rationale.schema.profile import DecisionProfile, faulty, near

@@ -1,0 +1,38 @@
+"""Rows of applicants: the model's inputs, and what knock-outs look at beside them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.entry import inputs_of_arrow, read_inputs
+from rationale.decisions.decided import cells_of, knock_outs_beside
+from rationale.references.tables import read_columns, rows_of_arrow
+
+
+def read_applicants(
+    compiled: Compiled, file: Path, columns: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray], dict[str, list[Any]], set[str]]:
+    """Read the rows of a file.
+
+    Returns:
+        Inputs of the model; columns that are none, of knock-outs among them; the names of the latter.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
+    """
+    inputs = read_inputs(compiled, file)
+    names = knock_outs_beside(compiled.manifest, inputs)
+    further = read_columns(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
+    return inputs, further | cells_of(compiled.manifest, further, names), names
+
+
+def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
+    """Return the rows of an Arrow record batch, one or more, as `read_applicants` does those of a file."""
+    inputs = inputs_of_arrow(compiled, batch)
+    names = knock_outs_beside(compiled.manifest, inputs)
+    table = rows_of_arrow(batch, sorted(names), names) if names else None
+    further = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))
+    return inputs, cells_of(compiled.manifest, further, names)

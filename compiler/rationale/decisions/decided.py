@@ -1,0 +1,136 @@
+"""Rows decided: from what applicants say and the graph answers to decisions.
+
+All who decide come through here: `:decide`, `rationale decide`, `Compiled.decide` and `decide_batches`.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rationale.decisions.decide import Decision, NoReasonsError, decide, read_cell
+from rationale.decisions.domain import outside
+from rationale.decisions.rows import Tensors, explained_rows, profile_of, values_of
+from rationale.errors import InvalidOptionError
+from rationale.references.frames import columns_of
+from rationale.references.tables import shown
+from rationale.schema.manifest import Manifest
+from rationale.schema.profile import DecisionProfile
+
+Cells = Mapping[str, Sequence[Any]]  # by column, a cell for each row
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """A row without a decision.
+
+    Attributes:
+        fault: why there is none.
+        decision, score, reasons: none, where a `Decision` has them.
+    """
+
+    fault: str
+    decision: None = None
+    score: None = None
+    reasons: tuple[()] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        return {"fault": self.fault}
+
+
+def decided_rows(
+    manifest: Manifest, answers: Tensors, values: Sequence[Mapping[str, Any]]
+) -> Iterator[Decision | Undecided]:
+    """Yield the decision on each row.
+
+    Args:
+        answers: of the combined graph, [N, …] each.
+        values: of the features of each row and of what knock-outs look at, N; see `values_of`.
+    """
+    embedded = profile_of(manifest)
+    for row, known in zip(explained_rows(manifest, answers), values, strict=True):
+        try:
+            yield decide(embedded, row, known)
+        except NoReasonsError as error:
+            yield Undecided(str(error))
+
+
+def refusals(profile: DecisionProfile, values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why a row gets no decision: a sentence for each value that the profile refuses."""
+    if profile.outside == "refuse":
+        yield from outside(profile, values)
+
+
+def answered(manifest: Manifest, decision: Decision) -> dict[str, Any]:
+    """Return a decision as `:decide` answers it, with the digests of what made it, but without an id."""
+    digests = manifest.digests
+    made_by = {
+        "model": digests.model,
+        "references": digests.references,
+        "explainer": digests.explanation,
+        "profile": profile_of(manifest).digest,
+    }
+    return {**decision.as_json(), "digests": made_by}
+
+
+def decide_inputs(
+    manifest: Manifest, run: Callable[[Mapping[str, np.ndarray]], Tensors], inputs: Tensors, beside: Cells
+) -> Iterator[Decision | Undecided]:
+    """Decide rows of the model's inputs, each run by itself: its numbers do not depend on the others.
+
+    Args:
+        run: the combined graph.
+        inputs: [N, …] each.
+        beside: what knock-outs look at and the model does not take; see `cells_of`.
+    """
+    profile = profile_of(manifest).profile
+    for i, own in enumerate(values_of(manifest, inputs)):
+        values = {**own, **{name: cells[i] for name, cells in beside.items()}}
+        if faults := list(refusals(profile, values)):
+            yield Undecided("; ".join(faults))
+            continue
+        answers = run({name: rows[i : i + 1] for name, rows in inputs.items()})
+        odd = next(
+            (name for name, a in answers.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None
+        )
+        if odd is not None:
+            yield Undecided(
+                f"output '{odd}' is not finite: the row lies outside of what the model can compute"
+            )
+        else:
+            yield from decided_rows(manifest, answers, [values])
+
+
+def knock_outs_beside(manifest: Manifest, inputs: Tensors) -> set[str]:
+    """Return the features that knock-outs look at and the model does not take."""
+    known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
+    return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
+
+
+def cells_of(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict[str, list[Any]]:
+    """Return cells of a table as knock-outs look at them. Raise InvalidOptionError for odd ones."""
+    rules = profile_of(manifest).profile.knock_outs
+    return {name: [read_cell(cell, name, rules) for cell in columns[name]] for name in names}
+
+
+def cells_in(manifest: Manifest, inputs: Tensors, given: Any) -> dict[str, list[Any]]:
+    """Return what knock-outs look at beside the model's inputs, of a table or a mapping in memory.
+
+    Raises:
+        InvalidOptionError: it is not there, or holds something else than the knock-outs look for.
+    """
+    names = sorted(knock_outs_beside(manifest, inputs))
+    there = list(given) if isinstance(given, Mapping) else columns_of(given) or []
+    missing = [name for name in names if name not in there]
+    if missing:
+        raise InvalidOptionError(
+            f"the rows: columns {shown(missing)} are missing, by which knock-outs decline. Give a table that "
+            "has them, with empty cells where they are not known."
+        )
+    return cells_of(manifest, {name: _cells(given[name]) for name in names}, names)
+
+
+def _cells(column: Any) -> list[Any]:
+    cells = np.asarray(column).reshape(-1).tolist()
+    return [None if type(cell).__name__ == "NAType" else cell for cell in cells]  # pandas.NA

@@ -1,0 +1,179 @@
+"""Decisions on many rows as Arrow record batches: a stream in, a stream out, in constant memory."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import orjson
+
+from rationale.artifact.applicants import applicants_of
+from rationale.decisions.decide import Decision
+from rationale.decisions.decided import answered, decide_inputs
+from rationale.decisions.rows import profile_of
+from rationale.errors import InvalidOptionError
+from rationale.portfolios.arrow import (
+    DIGEST,
+    ROWS,
+    Entry,
+    OpenedEntry,
+    in_turn,
+    kept_columns,
+    naming_rows,
+    nothing_of,
+    opened_entry,
+    parts_of,
+)
+from rationale.schema.manifest import Manifest
+from rationale.schema.profile import DecisionProfile
+
+REASON_PARTS = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
+NUMBERS = ("score", "threshold", "explained_value", "base_value", "completeness_gap")
+PROFILE = "rationale.profile"  # in the schema's metadata: the digest of the profile that decided
+Line = dict[
+    str, Any
+]  # of a row: its number, the decision as `:decide` answers it, or a fault: why there is none
+
+
+def decide_batches(
+    entry: Entry,
+    batches: Iterable[Any],
+    *,
+    keep: Sequence[str] = (),
+    threads: int | None = None,
+    numbered: bool = True,
+) -> Iterator[Any]:
+    """Decide the rows of Arrow record batches, as they come; nothing is recorded.
+
+    The batches that are returned have the columns of `rationale decide --save FILE.parquet` but for `id`:
+    `row` (its number in the stream), `decision`, score, threshold, the reasons, `warnings`, and `fault`, why
+    a row has no decision; then those that are kept. `decisions_schema` is theirs. Each row is run by itself,
+    as `:decide` runs it.
+
+    Args:
+        entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
+        batches: as for `explain_batches`; columns that knock-outs look at are among theirs.
+        keep: columns of the batches that go into the answer as they are, such as an id.
+        threads: rows are decided on so many cores; None for all.
+        numbered: whether `row` is there; it means nothing where a stream is one of many.
+
+    Raises:
+        InvalidOptionError, InvalidReferencesError: the entry has no profile, or columns or values that it
+            cannot take.
+        RepositoryError: no such entry.
+    """
+    opened, parts, count = _deciding(entry), *parts_of(batches, threads, lambda _: ROWS)
+    return in_turn(partial(_decided, opened, tuple(keep), numbered), parts, count)
+
+
+def decisions_schema(
+    entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
+) -> Any:
+    """Return the schema of what `decide_batches` yields.
+
+    Args:
+        given: the schema of the batches, where columns of theirs are kept.
+
+    Raises:
+        InvalidOptionError: a kept column that is not there, or is named as one of the answer's.
+    """
+    return _table(_deciding(entry).compiled.manifest, [], nothing_of(given), keep, numbered=numbered).schema
+
+
+def _deciding(entry: Entry) -> OpenedEntry:
+    opened = opened_entry(entry)
+    if opened.compiled.manifest.decision is None:
+        raise InvalidOptionError(
+            "the entry has no decision profile: compile it with decision=… (--decision decision.yaml)."
+        )
+    return opened
+
+
+def _decided(opened: OpenedEntry, keep: Sequence[str], numbered: bool, part: tuple[int, Any]) -> Any:
+    first, batch = part
+    manifest, lines = opened.compiled.manifest, list[Line]()
+    with naming_rows(first, batch):
+        inputs, beside = applicants_of(opened.compiled, batch)
+        for i, one in enumerate(decide_inputs(manifest, opened.run, inputs, beside), first):
+            decision = {"decision": answered(manifest, one)} if isinstance(one, Decision) else one.as_json()
+            lines.append({"row": i, **decision})
+        return _table(manifest, lines, batch, keep, numbered=numbered)
+
+
+def _table(
+    manifest: Manifest, lines: Sequence[Line], batch: Any, keep: Sequence[str], *, numbered: bool
+) -> Any:
+    """Return lines, and kept columns of the batch that they are about, as a record batch."""
+    without = ["id"] if numbered else ["id", "row"]
+    found = batch_of(manifest, lines).drop_columns(without)
+    for name, column in kept_columns(batch, keep, found.schema.names).items():
+        found = found.append_column(batch.schema.field(name), column)
+    digests = {DIGEST: manifest.digests.explanation, PROFILE: profile_of(manifest).digest}
+    return found.replace_schema_metadata(digests)
+
+
+# --- columns ----------------------------------------------------------------------------------------------
+
+
+def most_reasons(profile: DecisionProfile) -> int:
+    """Return how many reasons a decision has at most.
+
+    Those of a score may be followed by one on inquiries; of knock-outs each gives its own.
+    """
+    of_score = profile.max_reasons + any(text.inquiry for text in profile.reasons.values())
+    return max(of_score, len({rule.reason for rule in profile.knock_outs}))
+
+
+def reason_numbers(manifest: Manifest) -> range:
+    """Return the numbers of the reasons that a decision may have, from 1 on."""
+    return range(1, most_reasons(profile_of(manifest).profile) + 1)
+
+
+def schema_of(manifest: Manifest) -> Any:
+    """Return the schema of decisions as a table.
+
+    A value that is no number is a text: a category's, or those of a group's members as JSON.
+    """
+    import pyarrow as pa
+
+    text, number = pa.string(), pa.float64()
+    reason = {part: number if part in ("value", "attribution", "share") else text for part in REASON_PARTS}
+    reason = {name: kind for part, kind in reason.items() for name, kind in _with_text(part, kind, text)}
+    kinds = {"row": pa.int64(), "id": text, "decision": text, **dict.fromkeys(NUMBERS, number)}
+    kinds |= {f"reason_{k}_{part}": kind for k in reason_numbers(manifest) for part, kind in reason.items()}
+    return pa.schema({**kinds, "warnings": pa.list_(text), "fault": text})
+
+
+def _with_text(part: str, kind: Any, text: Any) -> list[tuple[str, Any]]:
+    return [(part, kind), ("value_text", text)] if part == "value" else [(part, kind)]
+
+
+def batch_of(manifest: Manifest, lines: Sequence[Line]) -> Any:
+    """Return lines, with the number of each one's `row`, as a record batch."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([_columns(line) for line in lines], schema=schema_of(manifest))
+
+
+def _columns(line: Line) -> dict[str, Any]:
+    decision = line.get("decision")
+    columns = {"row": line["row"], "fault": line.get("fault")}
+    if decision is None:
+        return columns
+    columns |= {name: decision.get(name) for name in ("id", "decision", *NUMBERS)}
+    columns["warnings"] = decision["warnings"]
+    for k, reason in enumerate(decision["reasons"], 1):
+        columns |= {f"reason_{k}_{part}": cell for part, cell in _reason(reason).items()}
+    return columns
+
+
+def _reason(reason: Mapping[str, Any]) -> dict[str, Any]:
+    cells = {part: cell_of(reason[part]) for part in REASON_PARTS}
+    value = cells["value"]
+    if isinstance(value, str):
+        return {**cells, "value": None, "value_text": value}
+    return {**cells, "value": None if value is None else float(value)}
+
+
+def cell_of(value: Any) -> Any:
+    """Return the values of a group's members, as JSON."""
+    return orjson.dumps(value).decode() if isinstance(value, dict) else value

@@ -1,0 +1,95 @@
+"""`:decide` over gRPC: `ModelInfer` on `NAME:decide`, as `POST /v1/models/NAME:decide` over HTTP.
+
+One input, `instances`: BYTES [N], each the JSON object of a row. One output, `decisions`: BYTES [N], each a
+decision as JSON. Any client of the Open Inference Protocol can send and read them.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import orjson
+from tritonclient.grpc import service_pb2 as pb
+
+from rationale_service.decisions.decider import DECIDE, Decider
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.large_requests import OffLoop, parse_json
+from rationale_service.engine.request import InferenceRequest, timeout_of
+from rationale_service.errors import InvalidInputError, MalformedError
+from rationale_service.handlers import Call
+from rationale_service.protocols.grpc.codec import inputs_of, parameters_of
+from rationale_service.protocols.instances import (
+    MOST_DECISIONS,
+    check_rows,
+    decide_request,
+    note_duplicates,
+)
+from rationale_service.tensors import to_binary
+
+SUFFIX = ":decide"
+INSTANCES, DECISIONS = "instances", "decisions"
+KEY = "idempotency_key"
+T = TypeVar("T")
+
+
+async def decide(
+    decider: Decider,
+    off_loop: OffLoop,
+    most_json_bytes: int,
+    request: pb.ModelInferRequest,
+    left_s: float | None,
+) -> pb.ModelInferResponse:
+    """Decide the instances of a request; they are answered when they are on the disk.
+
+    Args:
+        left_s: seconds until the call's own deadline.
+
+    Raises:
+        ServiceError: what `Decider.decide` raises, and what is wrong with the request.
+    """
+    key = parameters_of(request.parameters).get(KEY)
+    if not isinstance(key, str | None):
+        raise MalformedError(f"parameters.{KEY} must be a string")
+
+    async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
+        size = request.ByteSize()
+        return await off_loop.run(size, lambda: then(_decoded(request, most_json_bytes)), deadline_s)
+
+    model = request.model_name.removesuffix(SUFFIX)
+    call = Call(DECIDE, model, request.model_version or None, timeout_s=left_s)
+    found = await decider.decide(call, read, key)
+    texts = [orjson.dumps(decision, option=orjson.OPT_SERIALIZE_NUMPY) for decision in found]
+    answer = pb.ModelInferResponse(
+        model_name=request.model_name,
+        model_version=request.model_version,
+        id=request.id,
+        raw_output_contents=[to_binary(np.array(texts, object))],
+    )
+    answer.outputs.add(name=DECISIONS, datatype="BYTES", shape=[len(texts)])
+    return answer
+
+
+def _decoded(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceRequest:
+    """Read instances. Raises as v1's `decode_decide`."""
+    faults, options = Faults(), parameters_of(request.parameters)
+    tensors = inputs_of(request, faults)
+    faults.report()
+    given = tensors.get(INSTANCES)
+    if given is None or len(tensors) > 1 or given.dtype.kind != "O" or given.ndim != 1:
+        raise InvalidInputError(
+            f"{SUFFIX} takes one input, '{INSTANCES}': BYTES [N], each the JSON object of a row, such as "
+            '{"income": 58000}'
+        )
+    if unknown := [output.name[:80] for output in request.outputs if output.name != DECISIONS]:
+        faults.note(f"unknown output {unknown}: {SUFFIX} gives '{DECISIONS}'")
+    if len(given) > MOST_DECISIONS:
+        check_rows(INSTANCES, given.tolist(), MOST_DECISIONS)
+    body = b"[" + b",".join(given.tolist()) + b"]"
+    rows = parse_json(body, most_json_bytes)
+    if len(rows) != len(given):
+        raise MalformedError(f"each element of '{INSTANCES}' must be one JSON object")
+    check_rows(INSTANCES, rows, MOST_DECISIONS)
+    note_duplicates(body, rows, faults)
+    decoded = decide_request(options, rows, faults)
+    return replace(decoded, id=request.id, timeout_s=timeout_of(options.get("timeout")))

@@ -1,0 +1,73 @@
+"""Instances, rows as JSON objects, as any protocol brings them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rationale_service.engine.checks import Faults
+from rationale_service.engine.features import Instances
+from rationale_service.engine.request import InferenceRequest
+from rationale_service.errors import MalformedError, TooLargeError
+
+MOST_DECISIONS = 10_000  # each is run, and written, by itself
+_MOST_FEATURES = 100_000  # of one instance
+_CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
+
+
+def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faults) -> InferenceRequest:
+    """Return a request for decisions.
+
+    Args:
+        options: beside the rows: `stability`, `dry_run`.
+
+    Raises:
+        MalformedError: an option of another type.
+    """
+    for name in _CHOOSING:
+        if options.get(name) is not None:
+            faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
+    stability, dry_run = options.get("stability"), options.get("dry_run")
+    for name, given in (("stability", stability), ("dry_run", dry_run)):
+        if not isinstance(given, bool | None):
+            raise MalformedError(f"{name} must be true or false")
+    for i, row in enumerate(rows):
+        if not isinstance(row, dict):
+            faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
+    return InferenceRequest(
+        instances=Instances([*rows]), faults=faults, stability=bool(stability), dry_run=bool(dry_run)
+    )
+
+
+def check_rows(name: str, rows: Sequence[Any], most: int) -> None:
+    """Raise TooLargeError: each row is an object, or some, of Python's before it is part of a tensor."""
+    if len(rows) > most:
+        raise TooLargeError(f"{name} has {len(rows)} rows, more than {most}: send fewer at a time")
+    for i, row in enumerate(rows):
+        if isinstance(row, dict) and len(row) > _MOST_FEATURES:
+            raise TooLargeError(f"{name}[{i}] has {len(row)} features, more than {_MOST_FEATURES}")
+
+
+def note_duplicates(body: bytes | bytearray, rows: Sequence[Any], faults: Faults, beside: int = 0) -> None:
+    """Note each member that an object names twice: most parsers keep the last, silently.
+
+    Args:
+        body: the JSON of the rows, with `beside` members around them.
+    """
+    objects = [row for row in rows if isinstance(row, dict)]
+    # Where there are as many colons as members, none is hidden behind another of its name.
+    if not objects or body.count(b":") == beside + sum(map(len, objects)):
+        return
+
+    def members(pairs: list[tuple[str, Any]]) -> None:
+        seen = set()
+        for name, _ in pairs:
+            if name in seen:
+                faults.note(f"feature '{name[:80]}' is given twice")
+            seen.add(name)
+
+    try:
+        json.loads(body, object_pairs_hook=members)
+    except (ValueError, RecursionError) as error:  # valid JSON by now, but this parser has other limits
+        raise MalformedError(
+            "the body is not valid JSON: a number is too long or the nesting too deep"
+        ) from error

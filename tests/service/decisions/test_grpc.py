@@ -1,0 +1,151 @@
+"""`:decide` over gRPC: the decisions of HTTP, by unchanged clients of the Open Inference Protocol."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import InferInput
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc.aio import InferenceServerClient
+
+from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.trail import RecordedDecision
+from rationale_service.settings import Settings
+from tests.service.decisions.decided import INSTANCES, Decided
+from tests.service.grpc_end import grpc_end, refused
+from tests.service.security.test_keys import key_file
+
+
+@pytest.fixture
+def settings(decided: Decided, tmp_path: Path) -> Settings:
+    """The gateway's repository, with a trail of its own."""
+    return Settings(repository=decided.settings.repository, state=tmp_path / "state")
+
+
+def request(
+    model: str, rows: Sequence[Mapping[str, Any] | bytes], name: str = "instances", **parameters: str | bool
+) -> pb.ModelInferRequest:
+    elements = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
+    contents = pb.InferTensorContents(bytes_contents=elements)
+    tensor = pb.ModelInferRequest.InferInputTensor(
+        name=name, datatype="BYTES", shape=[len(rows)], contents=contents
+    )
+    kinds = {bool: "bool_param", str: "string_param"}
+    given = {key: pb.InferParameter(**{kinds[type(value)]: value}) for key, value in parameters.items()}
+    return pb.ModelInferRequest(model_name=model, id="7", inputs=[tensor], parameters=given)
+
+
+def decisions(answer: pb.ModelInferResponse) -> list[dict[str, Any]]:
+    (output,), (raw,) = answer.outputs, answer.raw_output_contents
+    assert (output.name, output.datatype, answer.id) == ("decisions", "BYTES", "7")
+    found = []
+    while raw:
+        size = int.from_bytes(raw[:4], "little")
+        found.append(json.loads(raw[4 : 4 + size]))
+        raw = raw[4 + size :]
+    assert list(output.shape) == [len(found)]
+    return found
+
+
+def recorded(settings: Settings) -> list[RecordedDecision]:
+    ledger = open_ledger(settings)
+    try:
+        return list(ledger.in_order())
+    finally:
+        ledger.close()
+
+
+def alike(decision: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in decision.items() if name != "id"}
+
+
+@pytest.mark.parametrize("name", ["net", "once", "margin", "words", "gaps", "credit"])
+async def test_the_decisions_are_those_of_http(decided: Decided, settings: Settings, name: str) -> None:
+    async with grpc_end(settings) as end:
+        found = decisions(await end.stub.ModelInfer(request(f"{name}:decide", INSTANCES[name])))
+    assert list(map(alike, found)) == [alike(decided.answers[one]) for one in decided.ids[name]]
+    by_id = {one.id: one for one in recorded(settings)}
+    assert [by_id[one["id"]].instance for one in found] == INSTANCES[name]
+    assert [by_id[one["id"]].answer for one in found] == found
+
+
+async def test_a_client_of_triton_and_a_key(settings: Settings) -> None:
+    async with grpc_end(settings) as end, InferenceServerClient(end.address) as client:
+        rows = InferInput("instances", [2], "BYTES")
+        rows.set_data_from_numpy(np.array([json.dumps(row).encode() for row in INSTANCES["net"][:2]], object))
+        found = []
+        for key in ("one", "one", "two"):
+            answer = await client.infer("net:decide", [rows], parameters={"idempotency_key": key})
+            found.append([json.loads(one)["id"] for one in answer.as_numpy("decisions")])
+        assert found[0] == found[1] != found[2]
+        other = request("net:decide", INSTANCES["net"][2:4], idempotency_key="one")
+        await refused(end.stub.ModelInfer(other), "FAILED_PRECONDITION", "was used for other instances")
+
+
+async def test_a_dry_run_and_stability(settings: Settings) -> None:
+    async with grpc_end(settings) as end:
+        (found,) = decisions(
+            await end.stub.ModelInfer(request("net:decide", INSTANCES["net"][:1], dry_run=True))
+        )
+        assert found["id"] is None
+        asked = request("net:decide", INSTANCES["net"][:1], stability=True)
+        await refused(end.stub.ModelInfer(asked), "INVALID_ARGUMENT", "--compare")
+    assert recorded(settings) == []
+
+
+async def test_a_stream_decides_too(settings: Settings) -> None:
+    async with grpc_end(settings) as end:
+        call = end.stub.ModelStreamInfer()
+        await call.write(request("net:decide", INSTANCES["net"][:3]))
+        await call.write(request("net:decide", [b"{}"]))
+        await call.done_writing()
+        answers = [answer async for answer in call]
+    (done,) = [answer for answer in answers if not answer.error_message]
+    (wrong,) = [answer for answer in answers if answer.error_message]
+    assert len(decisions(done.infer_response)) == 3
+    assert "instances[0]" in wrong.error_message
+
+
+async def test_whoever_decides_needs_its_scope(settings: Settings, tmp_path: Path) -> None:
+    tokens = key_file(tmp_path, desk="decide", analyst="infer explain")
+    asked = request("net:decide", INSTANCES["net"][:1])
+    plain = pb.ModelInferRequest(model_name="net")
+    async with grpc_end(settings.model_copy(update={"keys_file": tmp_path / "keys.toml"})) as end:
+        for name, message in (("analyst", asked), ("desk", plain)):
+            call = end.stub.ModelInfer(message, metadata=(("x-api-key", tokens[name]),))
+            await refused(call, "PERMISSION_DENIED", "lacks the scope")
+        call = end.stub.ModelInfer(asked, metadata=(("x-api-key", tokens["desk"]),))
+        assert len(decisions(await call)) == 1
+    (one,) = recorded(settings)
+    assert one.caller == "desk"
+
+
+ROW = json.dumps(INSTANCES["net"][0]).encode()
+WRONG = {
+    "no object": (request("net:decide", [b"[1, 2]"]), "instances[0] must be an object of features"),
+    "two in one": (request("net:decide", [ROW + b"," + ROW]), "must be one JSON object"),
+    "out of the list": (request("net:decide", [b"{}],[{}"]), "not valid JSON"),
+    "a name twice": (request("net:decide", [b'{"age": 1, ' + ROW[1:]]), "'age' is given twice"),
+    "NaN": (request("net:decide", [b'{"age": NaN}']), "send null for a missing value"),
+    "another input": (request("net:decide", [ROW], name="x"), "takes one input, 'instances': BYTES [N]"),
+    "nothing": (request("net:decide", []), "instances is empty"),
+    "an explainer": (request("net:decide", [ROW], explainer="a"), "'explainer' is of explanations"),
+    "dry run": (request("net:decide", [ROW], dry_run="yes"), "dry_run must be true or false"),
+    "a key of a dry run": (request("net:decide", [ROW], dry_run=True, idempotency_key="k"), "leave the"),
+    "a key": (request("net:decide", [ROW], idempotency_key=True), "idempotency_key must be a string"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+async def test_what_is_refused(settings: Settings, case: str) -> None:
+    message, said = WRONG[case]
+    async with grpc_end(settings) as end:
+        await refused(end.stub.ModelInfer(message), "INVALID_ARGUMENT", said)
+
+
+async def test_models_that_do_not_decide(settings: Settings) -> None:
+    async with grpc_end(settings) as end:
+        await refused(end.stub.ModelInfer(request("absent:decide", [ROW])), "NOT_FOUND", "no model 'absent'")
