@@ -2,12 +2,13 @@
 
 import io
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
 from rationale import Compiled, DeepShap, Gradient, compile_model
 from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
@@ -222,6 +223,39 @@ def test_weights_of_another_width_are_found_before_any_work() -> None:
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(rows(FEATURES - 1, HIDDEN), "w1"))
     with pytest.raises(InvalidModelError, match=r"cannot load it: .*layer1.* Dimension mismatch"):
         compile_mlp(model)
+
+
+def sparse_weight(model: onnx.ModelProto) -> onnx.SparseTensorProto:
+    """The first weight, with one value that is not zero, among the sparse ones."""
+    weight = model.graph.initializer[0]
+    values = numpy_helper.from_array(np.asarray([0.5], np.float32), weight.name)
+    indices = helper.make_tensor("indices", TensorProto.INT64, [1], [0])
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, weight.dims))
+    del model.graph.initializer[0]
+    return model.graph.sparse_initializer[0]
+
+
+SPARSE: dict[str, tuple[Callable[[onnx.SparseTensorProto], object], str]] = {
+    "too large": (
+        lambda t: t.dims.__setitem__(0, 1 << 40),
+        r"sparse tensors \(w1\) take .* as dense ones, and 2 GB is the limit",
+    ),
+    "in a file": (
+        lambda t: (external_data_helper.set_external_data(t.values, "w"), t.values.ClearField("raw_data")),
+        "'w1' lies in a file of its own. Save the model with its sparse tensors inside",
+    ),
+    "an index outside": (
+        lambda t: t.indices.int64_data.__setitem__(0, 1 << 20),
+        "invalid entry in coordinates",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_sparse_weight_that_cannot_be_read(name: str) -> None:
+    change, words = SPARSE[name]
+    with pytest.raises((InvalidModelError, UnsupportedModelError), match=words):
+        compile_mlp(changed(lambda m: change(sparse_weight(m))))
 
 
 # -- what cannot be explained --------------------------------------------------------------------------

@@ -11,13 +11,23 @@ import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 from skl2onnx import to_onnx
 from sklearn.neural_network import MLPClassifier
 
-from rationale import Compiled, DeepShap, compile_model
+from rationale import Compiled, DeepShap, ExactShap, Lrp, compile_model
 from rationale.errors import InvalidModelError, InvalidOptionError, RationaleError
-from tests.compiler.models import CLASSES, FEATURES, changed, mlp, parsed, rows, saved_apart
+from tests.compiler.models import (
+    CLASSES,
+    FEATURES,
+    HIDDEN,
+    changed,
+    mlp,
+    parsed,
+    rows,
+    saved_apart,
+    with_floats_in,
+)
 from tests.references.interpreter import run64
 
 REFERENCES = rows(4, FEATURES)
@@ -90,7 +100,26 @@ def old_style(model: onnx.ModelProto) -> None:
         )
 
 
+def sparse(tensor: onnx.TensorProto, indices: np.ndarray) -> onnx.SparseTensorProto:
+    """All values of a tensor, by the indices [V] or [V, axes] of each."""
+    array = numpy_helper.to_array(tensor)
+    values = numpy_helper.from_array(array.reshape(-1), tensor.name)
+    return helper.make_sparse_tensor(values, numpy_helper.from_array(indices, "indices"), array.shape)
+
+
+def sparse_weights(model: onnx.ModelProto) -> None:
+    """An initializer by flat indices, another by one for each axis, and a constant."""
+    w1, b1, w2, *others = model.graph.initializer
+    places = np.argwhere(np.ones(list(w1.dims), bool))
+    model.graph.sparse_initializer.extend([sparse(w1, places), sparse(b1, np.arange(HIDDEN))])
+    constant = sparse(w2, np.arange(HIDDEN * CLASSES))
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w2"], "w2", sparse_value=constant))
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(others)
+
+
 SOUND = {
+    "sparse weights": sparse_weights,
     "no node names": lambda m: [n.ClearField("name") for n in m.graph.node],
     "an unnamed batch": lambda m: m.graph.input[0].type.tensor_type.shape.dim[0].Clear(),
     "weights listed as inputs": old_style,
@@ -113,6 +142,62 @@ def test_a_model_that_looks_odd_gives_the_same_answer(name: str, plain: dict[str
     assert set(odd) == set(plain)
     for key, value in plain.items():
         np.testing.assert_allclose(odd[key], value, rtol=1e-5, atol=1e-6)
+
+
+OUTPUTS = {
+    "one value twice": ("a, float[N, 2] b", "a = MatMul (x, w) b = Identity (a)"),
+    "the second one first": ("b, float[N, 2] a", "a = MatMul (x, w) b = Identity (a)"),
+    "one value by two nodes": ("a, float[N, 2] b", "h = MatMul (x, w) a = Identity (h) b = Identity (h)"),
+    "equal nodes": ("a, float[N, 2] b", "h = MatMul (x, w) a = Neg (h) b = Neg (h)"),
+    "three times": (
+        "a, float[N, 2] b, float[N, 2] c",
+        "a = MatMul (x, w) b = Identity (a) c = Identity (b)",
+    ),
+    "an input": ("a, float[N, 3] x", "a = MatMul (x, w)"),
+    "an input and a copy of it": ("a, float[N, 3] x, float[N, 3] b", "a = MatMul (x, w) b = Identity (x)"),
+    "from a branch": (
+        "a, float[N, 2] b",
+        """yes = Constant <value = bool {1}> ()
+        a = If (yes) <then_branch = t () => (float[N, 2] u) { u = MatMul (x, w) },
+                      else_branch = e () => (float[N, 2] v) { v = MatMul (x, w2) }>
+        b = Identity (a)""",
+    ),
+}
+METHODS = {
+    "deepshap": DeepShap(rows(4, 3)),
+    "lrp": Lrp(),
+    "exactshap": ExactShap(rows(4, 3)),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("batch", ["N", "1"])
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_outputs_of_one_value_and_inputs_as_outputs(name: str, batch: str, method: str) -> None:
+    outputs, nodes = OUTPUTS[name]
+    text = f"g (float[N, 3] x) => (float[N, 2] {outputs}) {{ {nodes} }}".replace("[N,", f"[{batch},")
+    model = parsed(text, {"w": rows(3, 2, seed=1), "w2": rows(3, 2, seed=3)})
+    session = ort.InferenceSession(model.SerializeToString())
+    x = rows(5, 3, seed=2)
+    for explained in ("a", "b") if "float[N, 2] b" in outputs else ("a",):
+        answer = compile_model(model, METHODS[method], output=explained, targets=[1]).explain(x)
+        for value in model.graph.output:
+            due = np.concatenate([session.run([value.name], {"x": row[None]})[0] for row in x])
+            np.testing.assert_allclose(answer[value.name], due, rtol=1e-5, atol=1e-6)
+        attributions = answer["x_attributions" if "x_attributions" in answer else "attributions"]
+        added = attributions.sum((1, 2)) + (answer["base_value"][:, 0] if method != "lrp" else 0)
+        np.testing.assert_allclose(added, answer[explained][:, 1], rtol=1e-4, atol=1e-5)
+
+
+def test_an_input_in_half_precision_as_an_output() -> None:
+    model = parsed(
+        "g (float[N, 3] x) => (float[N, 3] x, float[N, 2] a) { a = MatMul (x, w) }", {"w": rows(3, 2)}
+    )
+    x = rows(5, 3, seed=2).astype(np.float16)
+    half = with_floats_in(model, np.float16)
+    answer = compile_model(half, DeepShap(rows(4, 3).astype(np.float16))).explain(x)
+    np.testing.assert_array_equal(answer["x"], x)
+    assert answer["x"].dtype == np.float16
 
 
 def test_a_zip_map_becomes_its_tensor() -> None:

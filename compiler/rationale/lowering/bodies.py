@@ -47,6 +47,18 @@ def name_outputs(graph: ir.Graph) -> None:
         graph.outputs[i] = own.outputs[0]
 
 
+def remove_identities(model: ir.Model) -> None:
+    """Remove each Identity, in place; outputs of one value stay values of their own, under their names."""
+    names = [v.name for v in model.graph.outputs]
+    passes.IdentityEliminationPass()(model)
+    for i, value in enumerate(list(model.graph.outputs)):
+        if value.name != names[i]:
+            own = ir.node("Identity", [value], name=names[i])
+            own.outputs[0].name, own.outputs[0].type, own.outputs[0].shape = names[i], value.type, value.shape
+            model.graph.append(own)
+            model.graph.outputs[i] = own.outputs[0]
+
+
 def let_go(node: ir.Node) -> None:
     """Detach what the branches and bodies of a removed node read, so that they no longer use it."""
     for attribute in node.attributes.values():

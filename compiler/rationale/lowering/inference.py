@@ -86,7 +86,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
         ir.serde.serialize_node_into(proto.graph.node.add(), node)
     made = [v for v in _made(model) if not v.is_graph_output()]
     proto.graph.value_info.extend(_info(v, noted=noted) for v in made)
-    proto.graph.output.extend(_info(v, noted=noted or v.producer() is None) for v in graph.outputs)
+    proto.graph.output.extend(_info(v, noted=noted) for v in graph.outputs if v.producer() is not None)
     return proto
 
 

@@ -118,7 +118,7 @@ def narrow(model: ir.Model, to: Narrow) -> ir.Model:
     taken = {v.name for v in _values(model)}
     for i, inside in enumerate(graph.outputs):
         name = str(inside.name)
-        if name in to.edges:
+        if name in to.edges and not inside.is_graph_input():
             cast = _cast(inside, to.edges[name])
             graph.append(cast)
             graph.outputs[i] = cast.outputs[0]
@@ -131,7 +131,8 @@ def narrow(model: ir.Model, to: Narrow) -> ir.Model:
             cast = _cast(given, ir.DataType.FLOAT)
             graph.inputs[i] = given
             graph.insert_before(graph[0], cast)
-            ir.convenience.replace_all_uses_with(inside, cast.outputs[0], replace_graph_outputs=True)
+            graph.outputs[:] = [given if value is inside else value for value in graph.outputs]
+            ir.convenience.replace_all_uses_with(inside, cast.outputs[0])
             inside.name, given.name = None, name
             cast.outputs[0].name = _float32_name(name, taken)
     return model

@@ -16,7 +16,7 @@ import onnx_ir.passes.common as passes
 from rationale.errors import UnsupportedModelError
 from rationale.graph.nodes import names_read, stand_for
 from rationale.lowering.batch import dependent_on_batch
-from rationale.lowering.bodies import let_go, name_outputs
+from rationale.lowering.bodies import let_go, name_outputs, remove_identities
 from rationale.lowering.control_flow.bounds import positions_read, span
 from rationale.lowering.control_flow.known import constants_of
 from rationale.lowering.control_flow.sequences import OPERATORS as SEQUENCES
@@ -68,7 +68,7 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
         resolve_sequences(model)
     note_shapes(model)
     inliner.check_shapes()
-    passes.IdentityEliminationPass()(model)
+    remove_identities(model)
     for graph in model.graph.subgraphs():  # of which it may take outputs that were their own
         name_outputs(graph)
     note_shapes(model)

@@ -19,9 +19,10 @@ from onnx import helper
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
-from rationale.lowering.bodies import all_node_lists, node_lists
+from rationale.lowering.bodies import all_node_lists, node_lists, remove_identities
 from rationale.lowering.loading.newer import RECURRENT, known_to_runtime, without_layout
 from rationale.lowering.loading.old_scan import scan_by_row
+from rationale.lowering.loading.sparse import without_sparse
 from rationale.lowering.rewrites.microsoft import DOMAIN, UNDER_ONNX, WITHOUT_CPU_KERNEL
 from rationale.lowering.sizes import check_inputs, check_nodes
 from rationale.rules.rule import find_rule
@@ -43,8 +44,8 @@ class Loaded:
     """A model that ONNX's checker and ONNX Runtime accept.
 
     Attributes:
-        proto: the model as given, but for ZipMaps, which no server can return, and recurrent layouts that
-            ONNX Runtime has no kernel for.
+        proto: the model as given, but for ZipMaps, which no server can return, recurrent layouts that ONNX
+            Runtime has no kernel for, and sparse tensors, which are dense here.
         digest: SHA-256 of the file and of the weights beside it.
         warnings: what was changed.
     """
@@ -77,6 +78,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     recurrent = any(n.op_type in RECURRENT for nodes in all_node_lists(proto) for n in nodes)
     proto, turned = without_layout(proto) if recurrent else (proto, ())
     try:
+        proto = without_sparse(proto)
         _check(proto, path)
         loaded = ir.from_proto(proto)
     except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, RuntimeError) as error:
@@ -323,7 +325,7 @@ def standardise(model: ir.Model) -> ir.Model:
     ):
         model = step(model).model
     if next(model.graph.subgraphs(), None) is None:
-        passes.IdentityEliminationPass()(model)  # it may leave branches with outputs that are not their own
+        remove_identities(model)  # it may leave branches with outputs that are not their own
     _convert_opset(model)
     _convert_classical(model)
     model.ir_version = max(model.ir_version, IR_VERSION) if _opset(model) > OPSET else IR_VERSION

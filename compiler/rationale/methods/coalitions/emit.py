@@ -323,12 +323,12 @@ class _Chunk:
         needed = reach_backward(graph, self.mixing.target.output, ends)
         nodes = [n for n in graph if any(v.name in needed for v in n.outputs) and not made_by(n, ends)]
         values = {str(v.name): v for v in _values(graph)}
+        graph.outputs.clear()
         for name, value in inputs.items():
             ir.convenience.replace_all_uses_with(values[name], value)
         outside = {str(v.name): v for v in (*self.op.graph.inputs, *self.op.graph.initializers.values())}
         for value in [*graph.inputs, *graph.initializers.values()]:
             ir.convenience.replace_all_uses_with(value, outside[str(value.name)])
-        graph.outputs.clear()
         graph.remove(nodes)
         made = {v for n in nodes for v in n.outputs}
         for node in nodes:
