@@ -21,6 +21,7 @@ from rationale.lowering import Lowered, narrow
 from rationale.lowering.batch import ONE_SCALE, dependent_on_batch, dependent_on_rows, how_rows_mix
 from rationale.lowering.control_flow.branches import REASON
 from rationale.lowering.precision import on_cpu
+from rationale.lowering.rewrites.engine import RELEVANCE
 from rationale.rules.rule import Rule
 
 
@@ -58,6 +59,8 @@ class Call:
         varying: per input, whether it depends on the explained inputs. One that does not (a weight, an
             input that is not explained) is its own reference.
         r: None for methods without references.
+        relevance: how relevance propagation reads it, of what a quantised operator comes to: `UNCHANGED` or
+            `HELD`; empty for all others.
     """
 
     name: str
@@ -68,6 +71,7 @@ class Call:
     varying: tuple[bool, ...]
     x: At
     r: At | None = field(default=None)
+    relevance: str = ""
 
     @property
     def sources(self) -> list[str]:
@@ -183,7 +187,8 @@ class Environment:
             self.op.graph.remove(node, safe=True)
         first = str(outputs[0])
         varying = tuple(n in self.active and (first, i) not in self.blocked for i, n in enumerate(inputs))
-        return Call(name, rule, attributes, inputs, outputs, varying, at)
+        how = node.metadata_props.get(RELEVANCE, "")
+        return Call(name, rule, attributes, inputs, outputs, varying, at, relevance=how)
 
     def lift_outputs(self) -> None:
         """Put lifted outputs in place of the model's own; all of them where the graph is one row's alone."""

@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from rationale.lowering.rewrites.engine import dtype_of, is_constant, rank_of, replace_node, rewrites
+from rationale.lowering.rewrites.engine import (
+    HELD,
+    UNCHANGED,
+    dtype_of,
+    is_constant,
+    marked,
+    rank_of,
+    replace_node,
+    rewrites,
+)
 
 _WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign"})
 _KEEP_WHOLE = frozenset("Abs Add Clip Conv Identity MatMul Max Min Mul Neg Reshape Sub Unsqueeze".split())
@@ -85,11 +94,11 @@ def quantize_linear(
     target: ir.DataType = op.before.outputs[0].dtype or ir.DataType.UINT8
     if (is_constant(scale) and is_constant(zero_point) and not block_size) or "INT" not in target.name:
         return None
-    steps = op.Div(x, _per_slice(op, scale, x, axis, block_size))
+    steps = marked(op.Div(x, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
     y = op.Cast(op.QuantizeLinear(steps, _of(1, x), np.asarray(0, np.int16)), to=int(dtype_of(x)))
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(dtype_of(x)))
-        y = op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point))
+        y = marked(op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
     low, high = _limits(target)
     return op.Cast(op.Clip(y, _of(low, x), _of(high, x)), to=int(target))
 
@@ -103,9 +112,9 @@ def dynamic_quantize_linear(op: Any, x: ir.Value) -> Any:
     least, most = (f(x, keepdims=0) for f in (op.ReduceMin, op.ReduceMax))
     least = op.Min(least, _of(0, x))
     span = op.Sub(op.Max(most, _of(0, x)), least)
-    scale = op.Div(op.Where(op.Equal(span, _of(0, x)), _of(1, x), span), _of(255, x))
+    scale = marked(op.Div(op.Where(op.Equal(span, _of(0, x)), _of(1, x), span), _of(255, x)), HELD)
     offset = op.Round(op.Clip(op.Neg(op.Div(least, scale)), _of(0, x), _of(255, x)))
-    zero_point = op.Cast(offset, to=int(ir.DataType.UINT8))
+    zero_point = marked(op.Cast(offset, to=int(ir.DataType.UINT8)), HELD)
     return op.QuantizeLinear(x, scale, zero_point), scale, zero_point
 
 
@@ -147,8 +156,8 @@ def _dequantised(
     y = op.Cast(x, to=int(dtype_of(scale)))
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(dtype_of(scale)))
-        y = op.Sub(y, _per_slice(op, offset, x, axis, block_size, zero_point))
-    return op.Mul(y, _per_slice(op, scale, x, axis, block_size))
+        y = marked(op.Sub(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
+    return marked(op.Mul(y, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
 
 
 def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
@@ -159,7 +168,7 @@ def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None)
     offset = op.Cast(zero_point, to=int(ir.DataType.FLOAT))
     if axis is not None and rank_of(zero_point) == 1:
         offset = op.Unsqueeze(offset, [i for i in range(rank_of(x)) if i != axis % rank_of(x)])
-    return op.Sub(y, offset)
+    return marked(op.Sub(y, offset), UNCHANGED)
 
 
 @rewrites("MatMulInteger")

@@ -22,6 +22,20 @@ _IDIOMS: dict[tuple[str, str], list[Rewrite]] = {}
 DEEPEST = 8  # rewrites of what a rewrite emits
 
 
+RELEVANCE = "rationale.relevance"
+"""Metadata of a node: how layer-wise relevance propagation reads what a quantised operator comes to."""
+UNCHANGED = "unchanged"  # y is x in another code: relevance goes to the first input alone, as it is
+HELD = "held"  # a scale or a zero point that a row's values decide: relevance propagation holds it constant
+
+
+def marked(x: ir.Value, how: str) -> ir.Value:
+    """Note in the node that computes a value how relevance propagation reads it; return the value."""
+    node = x.producer()
+    assert node is not None
+    node.metadata_props[RELEVANCE] = how
+    return x
+
+
 class Rewriting(Nodes):
     """Nodes in the place of the one that is rewritten; numbers among the operands have its result's type."""
 

@@ -12,6 +12,7 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Method
 from rationale.methods.environment import At, Call
+from rationale.rules.pointwise.conditions import number
 from rationale.rules.rule import Evaluation, Kind, Rule
 from rationale.schema.manifest import Extension
 
@@ -137,7 +138,7 @@ def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
     if not relevances:
         return _add(op, multipliers)
     if multipliers:
-        relevances.append(op.Mul(_add(op, multipliers), x))
+        relevances.append(op.Mul(_add(op, multipliers), number(op, x)))
     return Relevance(_add(op, relevances))
 
 

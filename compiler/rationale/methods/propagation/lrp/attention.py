@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from rationale.errors import UnsupportedModelError
 from rationale.graph.tensor import Tensor
+from rationale.lowering.rewrites.engine import HELD, UNCHANGED
 from rationale.methods.environment import At, Call
 from rationale.methods.propagation.lrp.layers import is_plain, is_product
 from rationale.rules.rule import Evaluation, Kind, Rule, Trait
@@ -21,7 +22,8 @@ def _never_called(*_: object, **__: object) -> Evaluation:
 
 
 ACTIVATION = Rule("activation", "", Kind.POINTWISE, _never_called)
-"""What a call stands for that ends an activation which the graph writes out."""
+"""What a call stands for that hands relevance on unchanged: the end of an activation that the graph writes
+out, and what takes values to another code."""
 LONGEST = 32  # operators of an activation or a deviation that are looked at before the search gives up
 
 
@@ -106,22 +108,34 @@ def _is_activated(producers: Mapping[str, Call], name: str) -> bool:
     return call is not None and call.rule.kind is Kind.POINTWISE
 
 
-def conditions(calls: Sequence[Call]) -> list[Call]:
-    """Hold constant the conditions that only choose among values.
+def constants(calls: Sequence[Call]) -> list[Call]:
+    """Hold constant what only chooses among values, and the scales and zero points of quantised ones.
+
+    What takes values to whole steps or back, or a zero point off, hands relevance on unchanged.
 
     Raises:
-        UnsupportedModelError: an explained input decides conditions alone.
+        UnsupportedModelError: an explained input decides such constants alone.
     """
-    left = reaching(
-        detach(calls, lambda call, i: i == 0 and Trait.CHOOSING in call.rule.traits), calls[-1].outputs
-    )
+    held = {name for call in calls if call.relevance == HELD for name in call.outputs}
+
+    def is_constant(call: Call, i: int) -> bool:
+        chooses, recodes = Trait.CHOOSING in call.rule.traits, call.relevance == UNCHANGED
+        return call.inputs[i] in held or (i == 0 and chooses) or (i > 0 and recodes)
+
+    left = reaching(detach(calls, is_constant), calls[-1].outputs)
     lost = sorted(free_names(calls) - free_names(left))
     if lost:
         raise UnsupportedModelError(
-            f"{', '.join(map(repr, lost))} reaches the explained output through conditions alone, "
-            "which have no relevance. Explain it by DeepSHAP."
+            f"{', '.join(map(repr, lost))} reaches the explained output through conditions alone, or "
+            "through scales of quantised values, which have no relevance. Explain it by DeepSHAP."
         )
-    return left
+    return [_activation(c, str(c.inputs[0]), c.x.first) if c.relevance == UNCHANGED else c for c in left]
+
+
+def _activation(call: Call, name: str, x: Tensor) -> Call:
+    """Return the call as a function of one value alone, which hands relevance on unchanged."""
+    at = At((x,), call.x.outputs, (None,))
+    return replace(call, rule=ACTIVATION, inputs=(name,), varying=(True,), x=at)
 
 
 def deviations(calls: Sequence[Call]) -> Detached:
@@ -204,9 +218,7 @@ def activations(calls: Sequence[Call]) -> list[Call]:
     for call in calls:
         variable = _single_variable(call, producers, order)
         if variable is not None:
-            name, x = variable
-            at = At((x,), call.x.outputs, (None,))
-            call = replace(call, rule=ACTIVATION, inputs=(name,), varying=(True,), x=at)
+            call = _activation(call, *variable)
         producers.update((name, call) for name in call.outputs)
         joined.append(call)
     return reaching(joined, calls[-1].outputs)

@@ -22,7 +22,7 @@ from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import Pull
 from rationale.methods.propagation.lrp.attention import (
     activations,
-    conditions,
+    constants,
     detach,
     deviations,
     free_names,
@@ -62,7 +62,7 @@ class AttnLrp(Propagated):
         return {"epsilon": self.epsilon}
 
     def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
-        calls = conditions(calls)
+        calls = constants(calls)
         read = self.read(activations(detach(calls, deviations(calls))))
         _demand_rules(read)
         joined, layers = join(op, read)

@@ -19,7 +19,7 @@ from rationale.methods.engine import Engine, Gap
 from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import Carried, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
-from rationale.methods.propagation.lrp.attention import activations, conditions, refusal
+from rationale.methods.propagation.lrp.attention import activations, constants, refusal
 from rationale.methods.propagation.lrp.composite_file import read_composite
 from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
 from rationale.methods.propagation.lrp.layers import Layer, is_linear, is_product, join
@@ -136,7 +136,7 @@ class Lrp(Propagated):
 
     def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
         composite = COMPOSITES[self.composite]
-        joined, layers = (calls, {}) if composite.is_gradient else join(op, activations(conditions(calls)))
+        joined, layers = (calls, {}) if composite.is_gradient else join(op, activations(constants(calls)))
         rules = assign(joined, layers, composite, self.rules)
         rest = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:

@@ -111,10 +111,8 @@ def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
 
     It is R/(y + ε·sign y), with the rule's ε, which enters here alone.
     """
-    if isinstance(m, Relevance):
-        return op.Div(m.tensor, stabilised(op, number(op, y), _epsilon(rule)))
-    if isinstance(rule, Epsilon) and rule.epsilon:
-        return op.Div(op.Mul(m, y), stabilised(op, y, rule.epsilon))
+    if isinstance(m, Relevance) or (isinstance(rule, Epsilon) and rule.epsilon):
+        return op.Div(relevance_of(op, m, y), stabilised(op, number(op, y), _epsilon(rule)))
     return m
 
 
