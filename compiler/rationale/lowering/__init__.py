@@ -17,6 +17,7 @@ import onnx_ir as ir
 from rationale.graph.shapes import Spec
 from rationale.lowering.batch import (
     ONE_SCALE,
+    first_to_mix,
     free_batch,
     how_rows_mix,
     name_batch,
@@ -26,7 +27,7 @@ from rationale.lowering.batch import (
 from rationale.lowering.bodies import inline_bodies
 from rationale.lowering.control_flow.branches import OPERATORS as CONTROL_FLOW
 from rationale.lowering.control_flow.branches import inline_control_flow, rows_decide
-from rationale.lowering.inference import Shapes, Size, fix_lengths, infer, note_shapes
+from rationale.lowering.inference import Shapes, Size, fix_lengths, infer, infer_each, note_shapes
 from rationale.lowering.loading.load import load, standardise
 from rationale.lowering.precision import Narrow, narrow, on_cpu, widen
 from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
@@ -139,7 +140,10 @@ def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
         _free_batch(opened, fixed=True)
         freed = opened
     return (
-        rows_decide(freed) or not outputs_grow(freed) or how_rows_mix(freed, batch_leading=True) is not None
+        rows_decide(freed)
+        or not outputs_grow(freed)
+        or first_to_mix(freed, *infer_each(freed, (1, 2))) is not None
+        or how_rows_mix(freed, batch_leading=True) is not None
     )
 
 

@@ -1,7 +1,7 @@
 """Axis 0 is the batch: made symbolic where it was fixed at 1, and followed through the graph."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -81,6 +81,57 @@ def outputs_grow(model: ir.Model) -> bool:
     return known <= rows_on_axis_0(one, two)
 
 
+_ALONG = dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "TopK"), -1)
+_FROM = frozenset({"LayerNormalization", "RMSNormalization"})
+_SCANS = frozenset({"CumSum", "CumProd"})
+_WINDOWS = frozenset(
+    "AveragePool Conv ConvTranspose GroupNormalization InstanceNormalization LRN LpPool MaxPool".split()
+)
+
+
+def first_to_mix(
+    model: ir.Model, one: Mapping[str, Spec], two: Mapping[str, Spec], needed: Collection[str] | None = None
+) -> ir.Node | None:
+    """Return the first node that reduces, normalises or scans over an axis on which rows lie, or picks some.
+
+    Shapes tell it, whatever the values are: behind a ReLU that is 0 a run on some rows shows nothing.
+
+    Args:
+        one, two: what is known of every value for one row, and for two.
+        needed: names of the values whose nodes are looked at; all of them by default.
+    """
+    rows = dependent_on_rows(model)
+    growing = {
+        name: {i for i, (a, b) in enumerate(zip(one[name][0], two[name][0], strict=False)) if a != b}
+        for name in rows & one.keys() & two.keys()
+    }
+    for node in model.graph:
+        made = [str(v.name) for v in node.outputs if v.name]
+        if node.op_type in _SHAPE_READERS | _RESHAPES or (needed is not None and needed.isdisjoint(made)):
+            continue
+        read = {str(v.name): growing.get(str(v.name), set()) for v in node.inputs if v is not None}
+        lost = any(read.values()) and all(name in growing and not growing[name] for name in made)
+        x = node.inputs[0] if node.inputs else None
+        if lost or (x is not None and x.name in one and _works_along(node, x, one, read[str(x.name)])):
+            return node
+    return None
+
+
+def _works_along(node: ir.Node, x: ir.Value, one: Mapping[str, Spec], axes: Collection[int]) -> bool:
+    """Tell whether a node that keeps the length of these axes of its first input works along one of them."""
+    rank, attribute = len(one[str(x.name)][0]), node.attributes.get_int
+    if not axes or node.domain:
+        return False
+    if node.op_type in _ALONG:
+        return attribute("axis", _ALONG[node.op_type]) % rank in axes
+    if node.op_type in _FROM:
+        return max(axes) >= attribute("axis", -1) % rank
+    if node.op_type in _SCANS:
+        axis = None if node.inputs[1] is None else node.inputs[1].const_value
+        return axis is not None and int(axis.numpy().reshape(-1)[0]) % rank in axes
+    return node.op_type in _WINDOWS and max(axes) > 0
+
+
 def how_rows_mix(
     model: ir.Model,
     single: ir.Model | None = None,
@@ -95,18 +146,24 @@ def how_rows_mix(
         outputs: those that are compared; all of them by default.
         batch_leading: whether rows have to stand on axis 0 of the answer, or on an axis before it.
     """
-    rows = _two_rows(model)
-    if rows is None:
+    if _two_rows(model, *_SPANS[0]) is None:
         return None
     try:
-        both, alone = _answers(model, single or model, rows, outputs)
+        together = Runner(model, optimise=False, given=True)
+        one = Runner(single or model, optimise=False, given=True)
+        pairs = [_answers(together, one, _two_rows(model, *span) or {}, outputs) for span in _SPANS]
     except InvalidModelError as error:
         return f"the model does not run on batches of two rows and of one: {error}"
-    apart = all(_stay_apart(both[name], [a[name] for a in alone], batch_leading) for name in both)
-    return None if apart else "the model mixes the rows of a batch: it answers two otherwise than one by one"
+    for both, alone in pairs:
+        if not all(_stay_apart(both[name], [a[name] for a in alone], batch_leading) for name in both):
+            return "the model mixes the rows of a batch: it answers two otherwise than one by one"
+    return None
 
 
-def _two_rows(model: ir.Model) -> dict[str, np.ndarray] | None:
+_SPANS = ((0.2, 0.8), (-10.0, 10.0))  # of the floats in rows; far out, other sides of a ReLU show
+
+
+def _two_rows(model: ir.Model, low: float, high: float) -> dict[str, np.ndarray] | None:
     """Floats are drawn; of others a row of zeros and one of ones: ids of every table, both sides of a mask.
 
     None where a shape or type is not known, and for texts.
@@ -120,7 +177,7 @@ def _two_rows(model: ir.Model) -> dict[str, np.ndarray] | None:
         shape = [d for d in dims if isinstance(d, int)]
         if len(shape) < len(dims):
             return None
-        draw = random.uniform(0.2, 0.8, shape) if value.dtype.is_floating_point() else np.zeros(shape)
+        draw = random.uniform(low, high, shape) if value.dtype.is_floating_point() else np.zeros(shape)
         if shape and not value.dtype.is_floating_point():
             draw[1] = 1
         rows[str(value.name)] = draw.astype(value.dtype.numpy())
@@ -128,11 +185,9 @@ def _two_rows(model: ir.Model) -> dict[str, np.ndarray] | None:
 
 
 def _answers(
-    model: ir.Model, single: ir.Model, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
+    together: Runner, one: Runner, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
     """To both rows and to each; for zeros in place of ones (lengths, say) where it does not run on these."""
-    together = Runner(model, optimise=False, given=True)
-    one = Runner(single, optimise=False, given=True)
 
     def answers(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
         each = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(2)]

@@ -18,10 +18,17 @@ from rationale.graph.nodes import names_read
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered, narrow
-from rationale.lowering.batch import ONE_SCALE, dependent_on_batch, dependent_on_rows, how_rows_mix
+from rationale.lowering.batch import (
+    ONE_SCALE,
+    dependent_on_batch,
+    dependent_on_rows,
+    first_to_mix,
+    how_rows_mix,
+)
 from rationale.lowering.control_flow.branches import REASON
 from rationale.lowering.precision import on_cpu
 from rationale.lowering.rewrites.engine import RELEVANCE
+from rationale.lowering.sizes import at_batch
 from rationale.rules.rule import Rule
 
 
@@ -408,6 +415,9 @@ def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> Non
             "answered otherwise in other company. Export the model with a batch of 1 before it is quantised: "
             "the entries take any number of rows, each with a scale of its own. Or quantise it statically."
         )
+    mixes = first_to_mix(lowered.model, lowered.specs, at_batch(lowered.model, 2)[0], needed)
+    if mixes is not None:
+        raise _mixing(mixes, "it works along the axis on which rows lie, and mixes the rows of a batch")
     node = _first_behind(lowered, needed)
     if node is None:
         return
@@ -415,11 +425,15 @@ def _demand_apart(lowered: Lowered, output: str, needed: Collection[str]) -> Non
     source, _ = on_cpu(ir.from_proto(lowered.source))
     mixing = how_rows_mix(source, outputs=[output] if output in own else own)
     if mixing is not None:
-        raise UnsupportedModelError(
-            f"{_called(node)}: it works on axis 0, the batch, and {mixing}. Each row must be explained by "
-            "itself: explain an output before it (--output), or export the model in evaluation mode and with "
-            "the batch on axis 0."
-        )
+        raise _mixing(node, f"it works on axis 0, the batch, and {mixing}")
+
+
+def _mixing(node: ir.Node, why: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{_called(node)}: {why}. Each row must be explained by itself: "
+        "explain an output before it (--output), or export the model in evaluation mode and with the batch "
+        "on axis 0."
+    )
 
 
 def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:

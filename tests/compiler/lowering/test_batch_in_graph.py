@@ -250,7 +250,9 @@ MIXING = {
 @pytest.mark.parametrize("name", MIXING)
 def test_rows_that_mix_on_another_axis_are_refused(name: str) -> None:
     model = _model(f"{MIXING[name]} {_BACK} {_END}")
-    with pytest.raises(UnsupportedModelError, match=r"Transpose node 'm': .* mixes the rows of a batch"):
+    with pytest.raises(
+        UnsupportedModelError, match=r"(Softmax|Gather) node '[pg]': .* mixes the rows of a batch"
+    ):
         compile_model(model, DeepShap(REFERENCES))
 
 
@@ -264,9 +266,48 @@ def test_shapes_are_noted_where_the_batch_is_on_axis_0() -> None:
 
 @pytest.mark.parametrize("node", ["Softmax <axis = 0> (x)", "CumSum (x, start)"])
 def test_a_node_that_mixes_rows_on_axis_0_is_named(node: str) -> None:
-    words = rf"{node.split()[0]} node 'h': it works on axis 0, the batch, and .* mixes the rows of a batch"
+    words = rf"{node.split()[0]} node 'h': it works along the axis .* mixes the rows of a batch"
     with pytest.raises(UnsupportedModelError, match=words):
         compile_model(_model(f"h = {node} {_END}"), DeepShap(REFERENCES))
+
+
+BEHIND = "off = Sub (x, most) on = Relu (off)"  # 0 for all rows that are tried near 0
+HIDDEN = {
+    "ReduceMax": f"{BEHIND} a = ReduceMax (on, zero) h = Add (x, a)",
+    "ReduceMean": f"{BEHIND} a = ReduceMean (on, zero) h = Add (x, a)",
+    "CumSum": f"{BEHIND} a = CumSum (on, start) h = Add (x, a)",
+    "Softmax": f"{BEHIND} s = Softmax <axis = 0> (on) a = Mul (s, on) h = Add (x, a)",
+    "Gather": f"{BEHIND} a = Gather <axis = 0> (on, start) h = Add (x, a)",
+    "Slice": f"{BEHIND} a = Slice (on, minus, ends, zero, minus) h = Add (x, a)",
+    "ReduceMax of a condition": """m = ReduceMax <keepdims = 0> (x) c = Greater (m, most)
+        h = If (c) <then_branch = t () => (float[N, 4, 6] u) { u = Neg (x) },
+                    else_branch = e () => (float[N, 4, 6] v) { v = Identity (x) }>""",
+}
+
+
+def _hidden(name: str) -> onnx.ModelProto:
+    model = _model(f"{HIDDEN[name]} {_END}")
+    more = {"most": np.float32(5), "minus": np.array([-1]), "ends": np.array([-1000])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(v, k) for k, v in more.items())
+    return model
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_rows_that_mix_in_some_ranges_alone_are_refused(name: str) -> None:
+    with pytest.raises(UnsupportedModelError, match=f"{name.split()[0]} node .* mixes the rows of a batch"):
+        compile_model(_hidden(name), DeepShap(REFERENCES))
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_rows_that_would_mix_are_answered_one_by_one_where_the_batch_was_1(name: str) -> None:
+    model = _hidden(name)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    far = X * 8
+    answer = compile_model(model, DeepShap(REFERENCES), targets="all").explain(far)
+    runner = Runner(_hidden(name))
+    alone = np.concatenate([runner({"x": row[None]})["y"] for row in far])
+    np.testing.assert_allclose(answer["y"], alone, rtol=1e-5, atol=1e-4)
 
 
 def test_a_model_for_batches_of_another_size_alone_is_not_said_to_mix_rows() -> None:
