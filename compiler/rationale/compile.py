@@ -16,7 +16,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.describe import describe
 from rationale.artifact.finish import finish
 from rationale.artifact.open_length import check_span
-from rationale.conversion.convert import Converted, convert, example_of, is_fitted
+from rationale.conversion.convert import Converted, convert, example_of
 from rationale.conversion.files import is_fitted_file, read_fitted
 from rationale.errors import (
     CheckFailedError,
@@ -348,7 +348,7 @@ def _converted(model: Any, method: Method, allow_parity: float | None) -> Conver
         return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):
         model = read_fitted(Path(model))
-    if not isinstance(model, ModelLike) and is_fitted(model):
+    if not isinstance(model, ModelLike | Converted):
         return convert(model, example_of(method), allow_parity=allow_parity)
     if allow_parity is not None:
         raise InvalidOptionError(

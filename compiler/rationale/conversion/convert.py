@@ -13,6 +13,7 @@ import onnx
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
 from rationale.conversion.rows import Features, part_of
+from rationale.conversion.wrappers import exporter, unwrapped
 from rationale.distribution import NAME, install
 from rationale.errors import (
     InvalidModelError,
@@ -108,11 +109,6 @@ class Converted:
         return replace(changed, references=replace(given, examples=chosen) if opened else chosen), None
 
 
-def is_fitted(model: object) -> bool:
-    """Tell whether it is a model of a library that is converted; nothing is imported to find out."""
-    return _library(model) is not None
-
-
 def convert(model: Any, example: Any = None, *, allow_parity: float | None = None) -> Converted:
     """Convert a fitted model, and compare the ONNX model with it.
 
@@ -133,6 +129,7 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
         InvalidReferencesError: an example that does not fit the model.
     """
     check_allowed(allow_parity)
+    model = unwrapped(model)
     with _converting(model) as (module, converter):
         made = module.as_onnx(model, example)
         parity = compare(made, _name(model), converter, allow_parity)
@@ -162,6 +159,7 @@ def _ask(made: AsOnnx) -> Ask | None:
 
 def features_of(model: Any) -> Features:
     """Return what a fitted model knows of the columns that it was fitted on; raise as `convert` does."""
+    model = unwrapped(model)
     with _converting(model) as (module, _):
         return module.features(model)
 
@@ -202,6 +200,8 @@ def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
     Converters warn of their own past and future: nobody hears it.
     """
     library, name = _library(model), _name(model)
+    if library is None and (advice := exporter(model)) is not None:
+        raise InvalidModelError(f"{name} is not converted here. {advice}.")
     if library is None:
         raise InvalidModelError(
             f"{name} is not a model: give a path, an onnx.ModelProto, a fitted scikit-learn, XGBoost, "
