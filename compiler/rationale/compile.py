@@ -86,7 +86,7 @@ def compile_model(
         logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
         targets: flat indices into the output's row, contrasts of two ("1-0": how much more of element 1
             than of 0), "all", or "predicted" (each row's argmax). The default is the only element of a
-            one-element output, class 1 of two (an output [N, 2]), else "predicted".
+            one-element output, all of a regressor's, class 1 of two (an output [N, 2]), else "predicted".
         inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
             the ids that are looked up in the largest table where there is none.
         feature_names: names of the features of one row, or of each explained input's; by default those of the

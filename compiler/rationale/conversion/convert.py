@@ -22,6 +22,7 @@ from rationale.errors import (
     UnsupportedModelError,
     reason_of,
 )
+from rationale.methods.answers import mark_numbers
 from rationale.methods.engine import Method
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Parity
@@ -135,6 +136,8 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
         parity = compare(made, _name(model), converter, allow_parity)
     if parity is not None:
         demand(parity)
+    if not converter.startswith("torch "):  # of a module, nobody knows
+        mark_numbers(made.proto)
     return Converted(made.proto, made.columns, made.by_column, parity, made.feeds, _ask(made))
 
 

@@ -6,6 +6,7 @@ from sklearn.base import is_classifier
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
+from sklearn.neural_network import MLPRegressor
 from sklearn.preprocessing import QuantileTransformer
 
 
@@ -18,6 +19,8 @@ def refusal(part: Any) -> str | None:
         )
     if is_classifier(part) and not isinstance(part, ClassifierChain) and _has_targets(part):
         return " of several targets: fit one classifier for each target, and compile each."
+    if isinstance(part, MLPRegressor) and part.n_outputs_ > 1:
+        return " of several targets: fit MultiOutputRegressor(MLPRegressor(…)), a network for each."
     if isinstance(part, ClassifierChain) and part.chain_method_ not in ("predict", "predict_proba"):
         return f"(chain_method={part.chain_method!r}): fit it with 'predict' or 'predict_proba'."
     if isinstance(part, KNeighborsClassifier | KNeighborsRegressor) and part.weights != "uniform":

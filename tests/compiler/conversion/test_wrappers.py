@@ -46,7 +46,7 @@ from sklearn.model_selection import (
 )
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier, RegressorChain
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
-from sklearn.neural_network import MLPClassifier
+from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import KBinsDiscretizer, QuantileTransformer, StandardScaler
 from sklearn.semi_supervised import LabelSpreading, SelfTrainingClassifier
@@ -219,6 +219,10 @@ REFUSED: dict[str, tuple[Any, Any]] = {
     "DecisionTreeClassifier of several targets": (DecisionTreeClassifier(), np.stack([THREE, Y], axis=1)),
     "KNeighborsClassifier of several targets": (KNeighborsClassifier(), BOTH),
     "MLPClassifier of several targets": (MLPClassifier((4,), max_iter=5), BOTH),
+    "MLPRegressor of several targets: fit MultiOutputRegressor(MLPRegressor(…))": (
+        MLPRegressor(hidden_layer_sizes=(4,), max_iter=5),
+        np.stack([AMOUNT, X["d"]], axis=1),
+    ),
     "ClassifierChain(chain_method='decision_function'): fit it with 'predict'": (
         ClassifierChain(LINEAR, chain_method="decision_function"),
         BOTH,
