@@ -71,6 +71,7 @@ class Converted:
             columns have names or types of their own.
         columns: names of the columns that it reads; None where the model knows none.
         by_column: whether each of these is an input of its own.
+        underscored: whether their names are LightGBM's, which writes underscores for spaces.
         parity: how far the ONNX model is from the fitted one; None where there were no rows to compare.
         feeds: these rows, as the ONNX model takes them.
         ask: what the fitted model says of rows that are fed so, by output of the ONNX model; None where they
@@ -80,6 +81,7 @@ class Converted:
     model: onnx.ModelProto
     columns: tuple[str, ...] | None = None
     by_column: bool = False
+    underscored: bool = False
     parity: Parity | None = None
     feeds: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
     ask: Ask | None = field(default=None, repr=False)
@@ -103,7 +105,7 @@ class Converted:
         given: Any = getattr(method, "references", None)
         opened = isinstance(given, OpenReferences)
         rows = given.examples if opened else given
-        chosen = part_of(rows, self.columns)
+        chosen = part_of(rows, self.columns, underscored=self.underscored)
         if chosen is rows:
             return method, None if self.by_column else self.columns
         changed: Any = method  # a frozen dataclass, as all methods are
@@ -138,7 +140,8 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
         demand(parity)
     if not converter.startswith("torch "):  # of a module, nobody knows
         mark_numbers(made.proto)
-    return Converted(made.proto, made.columns, made.by_column, parity, made.feeds, _ask(made))
+    underscored = example is None and _name(model).startswith("lightgbm.")
+    return Converted(made.proto, made.columns, made.by_column, underscored, parity, made.feeds, _ask(made))
 
 
 def _ask(made: AsOnnx) -> Ask | None:

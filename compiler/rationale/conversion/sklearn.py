@@ -81,7 +81,9 @@ def features(model: Any) -> Features:
     count = getattr(model, "n_features_in_", None)
     if names is None:
         return Features(None if count is None else int(count), None)
-    return Features(len(names), tuple(map(str, names)), _texts(model) & frozenset(map(str, names)))
+    found = tuple(map(str, names))
+    underscored = any(found == tuple(getattr(part, "feature_name_", ())) for part in _parts(model))
+    return Features(len(found), found, _texts(model) & frozenset(found), underscored)
 
 
 def _texts(model: Any) -> frozenset[str]:
