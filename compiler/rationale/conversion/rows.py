@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
 
-    @property
+    @cached_property
     def has_words(self) -> tuple[bool, ...]:
         """Of each column: whether texts stand in it."""
         return tuple(
