@@ -16,7 +16,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.describe import describe
 from rationale.artifact.finish import finish
 from rationale.artifact.open_length import check_span
-from rationale.conversion.convert import Converted, convert, example_of, is_fitted
+from rationale.conversion.convert import Converted, convert, example_of
 from rationale.conversion.files import is_fitted_file, read_fitted
 from rationale.errors import (
     CheckFailedError,
@@ -86,7 +86,7 @@ def compile_model(
         logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
         targets: flat indices into the output's row, contrasts of two ("1-0": how much more of element 1
             than of 0), "all", or "predicted" (each row's argmax). The default is the only element of a
-            one-element output, class 1 of two (an output [N, 2]), else "predicted".
+            one-element output, all of a regressor's, class 1 of two (an output [N, 2]), else "predicted".
         inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
             the ids that are looked up in the largest table where there is none.
         feature_names: names of the features of one row, or of each explained input's; by default those of the
@@ -348,7 +348,7 @@ def _converted(model: Any, method: Method, allow_parity: float | None) -> Conver
         return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):
         model = read_fitted(Path(model))
-    if not isinstance(model, ModelLike) and is_fitted(model):
+    if not isinstance(model, ModelLike | Converted):
         return convert(model, example_of(method), allow_parity=allow_parity)
     if allow_parity is not None:
         raise InvalidOptionError(

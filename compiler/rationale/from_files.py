@@ -90,7 +90,7 @@ def _method(
         return make_method(request.method, None if k is None else OpenReferences(k), request.options), None
     given = {key for key, value in request.options.items() if value is not None}
     check_options(request.method, {REFERENCES, *given} if references else given)  # before a file is read
-    table = read_rows(file, read.columns, read.texts)
+    table = read_rows(file, read.columns, read.texts, underscored=read.underscored)
     options = {**request.options, **_weights(request, file, table)}
     rows = read.labelled_rows(table)
     if references is None:
@@ -122,6 +122,7 @@ class ReadModel:
         columns: of a table, that are taken; None takes all.
         texts: those that hold text.
         labelled: whether its columns are found by their names rather than by position.
+        underscored: whether these have underscores for the spaces of a table's.
     """
 
     model: Any
@@ -129,6 +130,7 @@ class ReadModel:
     columns: Columns
     texts: frozenset[str]
     labelled: bool
+    underscored: bool = False
 
     def labelled_rows(self, table: "Table") -> Any:
         """Return its rows, by the columns' names where the model is read so.
@@ -168,7 +170,8 @@ def read_model(
         fitted = read_fitted(model, allow_pickle=allow_pickle, missing=missing)
         known = features_of(fitted)
         columns = features or known.names
-        return ReadModel(fitted, True, columns, text_columns(columns, known.texts), labelled=True)
+        texts = text_columns(columns, known.texts)
+        return ReadModel(fitted, True, columns, texts, labelled=True, underscored=known.underscored)
     if missing is not None:
         raise InvalidOptionError(f"--missing is for XGBoost's files, and {model} is none.")
     single, texts = columns_of_inputs(model)

@@ -215,7 +215,8 @@ def _targets(manifest: "Manifest") -> str:
         return f"targets: {manifest.targets}"
     words = ", ".join(map(str, manifest.targets))
     one_of_two = len(manifest.targets) == 1 and words.isdecimal() and manifest.explained_shape == (2,)
-    return f"targets: {words}" + f", class {words} of two" * one_of_two
+    labels = any(spec.datatype in ("INT64", "BYTES") and spec.is_column for spec in manifest.outputs)
+    return f"targets: {words}" + f", {'class' if labels else 'element'} {words} of two" * one_of_two
 
 
 def memory_line(memory: "Memory") -> str:

@@ -188,7 +188,7 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[A
     columns, warnings = read.columns, list[str]()
     if read.labelled and not read.fitted and columns is not None and not isinstance(columns, dict):
         columns = {str(name): [str(name)] for name in columns}  # each is an input of its own
-    table = read_rows(request.file, columns, read.texts)
+    table = read_rows(request.file, columns, read.texts, underscored=read.underscored)
     if table.weights is not None or not table.count:
         raise InvalidReferencesError(
             f"{request.file}: "

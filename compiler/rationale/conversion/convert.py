@@ -13,6 +13,7 @@ import onnx
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.parity import ADVICE, check_allowed, compare, demand, summary, warnings_of
 from rationale.conversion.rows import Features, part_of
+from rationale.conversion.wrappers import exporter, unwrapped
 from rationale.distribution import NAME, install
 from rationale.errors import (
     InvalidModelError,
@@ -21,6 +22,7 @@ from rationale.errors import (
     UnsupportedModelError,
     reason_of,
 )
+from rationale.methods.answers import mark_numbers
 from rationale.methods.engine import Method
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Parity
@@ -69,6 +71,7 @@ class Converted:
             columns have names or types of their own.
         columns: names of the columns that it reads; None where the model knows none.
         by_column: whether each of these is an input of its own.
+        underscored: whether their names are LightGBM's, which writes underscores for spaces.
         parity: how far the ONNX model is from the fitted one; None where there were no rows to compare.
         feeds: these rows, as the ONNX model takes them.
         ask: what the fitted model says of rows that are fed so, by output of the ONNX model; None where they
@@ -78,6 +81,7 @@ class Converted:
     model: onnx.ModelProto
     columns: tuple[str, ...] | None = None
     by_column: bool = False
+    underscored: bool = False
     parity: Parity | None = None
     feeds: Mapping[str, np.ndarray] | None = field(default=None, repr=False)
     ask: Ask | None = field(default=None, repr=False)
@@ -101,16 +105,11 @@ class Converted:
         given: Any = getattr(method, "references", None)
         opened = isinstance(given, OpenReferences)
         rows = given.examples if opened else given
-        chosen = part_of(rows, self.columns)
+        chosen = part_of(rows, self.columns, underscored=self.underscored)
         if chosen is rows:
             return method, None if self.by_column else self.columns
         changed: Any = method  # a frozen dataclass, as all methods are
         return replace(changed, references=replace(given, examples=chosen) if opened else chosen), None
-
-
-def is_fitted(model: object) -> bool:
-    """Tell whether it is a model of a library that is converted; nothing is imported to find out."""
-    return _library(model) is not None
 
 
 def convert(model: Any, example: Any = None, *, allow_parity: float | None = None) -> Converted:
@@ -133,12 +132,16 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
         InvalidReferencesError: an example that does not fit the model.
     """
     check_allowed(allow_parity)
+    model = unwrapped(model)
     with _converting(model) as (module, converter):
         made = module.as_onnx(model, example)
         parity = compare(made, _name(model), converter, allow_parity)
     if parity is not None:
         demand(parity)
-    return Converted(made.proto, made.columns, made.by_column, parity, made.feeds, _ask(made))
+    if not converter.startswith("torch "):  # of a module, nobody knows
+        mark_numbers(made.proto)
+    underscored = example is None and _name(model).startswith("lightgbm.")
+    return Converted(made.proto, made.columns, made.by_column, underscored, parity, made.feeds, _ask(made))
 
 
 def _ask(made: AsOnnx) -> Ask | None:
@@ -162,6 +165,7 @@ def _ask(made: AsOnnx) -> Ask | None:
 
 def features_of(model: Any) -> Features:
     """Return what a fitted model knows of the columns that it was fitted on; raise as `convert` does."""
+    model = unwrapped(model)
     with _converting(model) as (module, _):
         return module.features(model)
 
@@ -202,6 +206,8 @@ def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
     Converters warn of their own past and future: nobody hears it.
     """
     library, name = _library(model), _name(model)
+    if library is None and (advice := exporter(model)) is not None:
+        raise InvalidModelError(f"{name} is not converted here. {advice}.")
     if library is None:
         raise InvalidModelError(
             f"{name} is not a model: give a path, an onnx.ModelProto, a fitted scikit-learn, XGBoost, "

@@ -3,15 +3,22 @@
 from pathlib import Path
 from typing import Any
 
+from rationale.conversion.wrappers import exporter_of
 from rationale.errors import InvalidModelError, InvalidOptionError, reason_of
 
 ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 where a command reads them without --allow-pickle
 PICKLES = (".joblib", ".pkl", ".pickle")
+_ELSEWHERE = {
+    ".keras": "keras",
+    ".h5": "keras",
+    ".mojo": "h2o",
+    ".pmml": "pypmml",
+}  # by the package that reads it
 
 
 def is_fitted_file(path: Path) -> bool:
     """Tell by its ending whether a file is a fitted model's; anything else is taken for ONNX."""
-    return path.suffix.lower() in (*PICKLES, *_READERS)
+    return path.suffix.lower() in (*PICKLES, *_READERS, *_ELSEWHERE)
 
 
 def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None = None) -> Any:
@@ -23,9 +30,11 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
     Raises:
         InvalidOptionError: a pickle, which may do anything as it is read, without leave; or the library is
             not installed.
-        InvalidModelError: the file cannot be read.
+        InvalidModelError: the file cannot be read, or is of a library that exports its own models.
     """
     kind = path.suffix.lower()
+    if kind in _ELSEWHERE:
+        raise InvalidModelError(f"{path} is not converted here. {exporter_of(_ELSEWHERE[kind])}.")
     if kind in PICKLES and not allow_pickle:
         raise InvalidOptionError(
             f"{path}: a pickle is a program that runs as it is read, with your rights. If you made it, or "

@@ -1,7 +1,9 @@
 """How far an ONNX model is from the fitted model that it was made of: on references, mixtures and gaps."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,10 +24,12 @@ ROUNDED = (
     "On numbers as float32 holds them both agree: those given have more digits, which a step in float64 lets "
     "a threshold see. Fit on what a request will hold: X.astype('float32').astype('float64')"
 )
+Words = Callable[[], str]
 ANY = float(np.finfo(np.float64).max)  # allowed where scores alone are wanted
 MIXTURES = 2000
 MASKED = 1000  # of one value, and a fifth of that of several
 _CELLS = 4_000_000  # of such rows, where there are many columns
+_ASKED = 200_000  # columns, of all times together that a model is asked about gaps that it may refuse
 _ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which make no other model
 
 
@@ -38,7 +42,7 @@ class _Answers:
         found, due: [M, columns] float64 of the ONNX model and of the fitted one.
         labels: [M] whether they differ; None where neither has any.
         base: [M] the reference that each row is, or is made of.
-        words: [M] each row in words.
+        words: [M] what tells each row in words; only that of the worst row is asked.
         lacks: [M, F] what was taken out.
     """
 
@@ -47,7 +51,7 @@ class _Answers:
     due: np.ndarray
     labels: np.ndarray | None
     base: np.ndarray
-    words: Sequence[str]
+    words: Sequence[Words]
     lacks: np.ndarray
 
     def __len__(self) -> int:
@@ -113,7 +117,7 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
         return None
     runner = Runner(made.proto, given=True)
     count = len(next(iter(made.feeds.values())))
-    words = [f"row {i} of the references" for i in range(count)]
+    words = [partial(_row, i) for i in range(count)]
     known = _answers(runner, made.feeds, made.answers, model, np.arange(count), words)
     mixed, gaps = None, _Gaps()
     if made.both is not None and count:
@@ -228,7 +232,7 @@ def _answers(
     answers: Sequence[np.ndarray | None],
     model: str,
     base: np.ndarray,
-    words: Sequence[str],
+    words: Sequence[Words],
     mask: np.ndarray | None = None,
 ) -> _Answers:
     names, found, due = list[str](), [np.zeros((len(base), 0))], [np.zeros((len(base), 0))]
@@ -267,10 +271,7 @@ def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
     size = random.integers(1, features, count)  # of as many features as of any other number
     taken = random.random((count, features)).argsort(axis=1) < size[:, None]
     mixed = both.rows.mixed(np.where(taken, other[:, None], base[:, None]))
-    words = [
-        f"row {b} of the references with {_named(both, t)} of row {o}"
-        for b, o, t in zip(base, other, taken, strict=True)
-    ]
+    words = [partial(_mixture, both, b, o, t) for b, o, t in zip(base, other, taken, strict=True)]
     return _answers(runner, both.feed(mixed), both.answer(mixed), model, base, words)
 
 
@@ -279,7 +280,7 @@ def _agree_rounded(runner: Runner, both: Both | None, model: str) -> bool:
     if both is None:
         return False
     both = replace(both, rows=both.rows.rounded())
-    words = [""] * len(both.rows)
+    words = [str] * len(both.rows)
     known = _answers(
         runner, both.feed(both.rows), both.answer(both.rows), model, np.arange(len(words)), words
     )
@@ -316,8 +317,8 @@ class _Masking:
     by_column: bool
 
     def gaps(self) -> _Gaps:
-        words = self.both.rows.has_words
-        features = [i for i, text in enumerate(words) if not text and self._input(i) in self.read]
+        words, read = self.both.rows.has_words, frozenset(self.both.feed(self.both.rows))
+        features = [i for i, text in enumerate(words) if not text and self._input(i) in read]
         if not features:
             return _Gaps()
         single, unknown = self._single(features)
@@ -341,25 +342,37 @@ class _Masking:
             unknown=tuple(self.both.rows.called(f) for f in unknown if self._input(f) not in refuses),
         )
 
-    @property
-    def read(self) -> frozenset[str]:
-        """Inputs of the ONNX model."""
-        return frozenset(self.both.feed(self.both.rows))
-
     def _input(self, feature: int) -> str:
         return self.both.rows.called(feature) if self.by_column else INPUT
 
     def _single(self, features: Sequence[int]) -> tuple[_Answers | None, tuple[int, ...]]:
-        """Return rows without one value, and features without which the fitted model answers nothing."""
+        """Return rows without one value, and features without which the fitted model answers nothing.
+
+        A model that refuses some of them is asked about halves, as often as `_ASKED` allows.
+        """
         each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
-        without = np.repeat(features, each)
-        mask = np.zeros((len(without), len(self.both.rows.has_words)), bool)
-        mask[np.arange(len(without)), without] = True
-        found = self._answered(mask)
-        if found is not None:
-            return found, ()
-        parts = {f: self._answered(mask[without == f]) for f in features}
-        return _joined([p for p in parts.values() if p]), tuple(f for f, p in parts.items() if p is None)
+        parts, unknown, pending = list[_Answers](), list[int](), [list(features)]
+        for asked in itertools.count():
+            if not pending:
+                break
+            some = pending.pop(0)
+            part = self._answered(self._without(some, each)) if asked <= _ASKED // len(features) else None
+            half = len(some) // 2
+            if part is not None:
+                parts.append(part)
+            elif half and asked < _ASKED // len(features):
+                pending += [some[:half], some[half:]]
+            else:
+                unknown += some
+        return _joined(parts), tuple(sorted(unknown))
+
+    def _without(self, features: Sequence[int], each: int) -> np.ndarray:
+        """Return masks [M, F] of which each lacks one feature, or several if they are many."""
+        width = len(self.both.rows.has_words)
+        rows = min(len(features), max(_CELLS // width, 1))
+        mask = np.zeros((rows, each, width), bool)
+        mask[np.arange(len(features)) % rows, :, features] = True
+        return mask.reshape(-1, width)
 
     def _several(self, features: Sequence[int]) -> _Answers | None:
         random = np.random.default_rng(1)
@@ -377,10 +390,7 @@ class _Masking:
             answers = self.both.answer(rows)
         except Exception:  # whatever a library raises where it takes no missing value
             return None
-        words = [
-            f"row {b} of the references without {_named(self.both, m)}"
-            for b, m in zip(base, mask, strict=True)
-        ]
+        words = [partial(_gap, self.both, b, m) for b, m in zip(base, mask, strict=True)]
         return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
 
     def _wrong(self, found: _Answers | None) -> set[int]:
@@ -393,6 +403,18 @@ class _Masking:
     def _worst(self, parts: Sequence[_Answers]) -> str:
         worst = _worst(parts, self.scale)
         return f"by {worst.error:.3g} in {worst.column}, {worst.relative:.2g} of its range, at {worst.where}"
+
+
+def _row(row: int) -> str:
+    return f"row {row} of the references"
+
+
+def _mixture(both: Both, row: int, other: int, taken: np.ndarray) -> str:
+    return f"{_row(row)} with {_named(both, taken)} of row {other}"
+
+
+def _gap(both: Both, row: int, mask: np.ndarray) -> str:
+    return f"{_row(row)} without {_named(both, mask)}"
 
 
 def _named(both: Both, features: np.ndarray) -> str:
@@ -456,7 +478,7 @@ def _worst(samples: Sequence[_Answers], scale: _Scale) -> _Worst:
             largest=float(scale.tops[column]),
             column=sample.names[column],
             row=int(sample.base[row]),
-            where=sample.words[row],
+            where=sample.words[row](),
         )
     return worst
 

@@ -2,25 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from rationale.errors import InvalidReferencesError
 from rationale.references.frames import Part, are_positions, columns_of, numbers_of
-from rationale.references.tables import shown
+from rationale.references.tables import shown, with_underscores
 
 
 @dataclass(frozen=True)
 class Features:
     """What a model says of a row: how many features, and their names; None for what it does not say.
 
-    `texts` are those columns that hold words, or that nothing reads.
+    `texts` are those columns that hold words, or that nothing reads. `underscored` names are of LightGBM,
+    which writes underscores for spaces.
     """
 
     count: int | None
     names: tuple[str, ...] | None
     texts: frozenset[str] = frozenset()
+    underscored: bool = False
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
 
-    @property
+    @cached_property
     def has_words(self) -> tuple[bool, ...]:
         """Of each column: whether texts stand in it."""
         return tuple(
@@ -126,7 +129,7 @@ def rows_of(example: Any, features: Features) -> Rows:
     """
     labels = columns_of(example)
     if labels is not None:
-        chosen = chosen_labels(labels, features.names)
+        chosen = chosen_labels(labels, features.names, underscored=features.underscored)
         columns = tuple(np.asarray(example[label]) for label in chosen)
         names = None if are_positions(chosen) else tuple(map(str, chosen))
     else:
@@ -139,26 +142,32 @@ def rows_of(example: Any, features: Features) -> Rows:
     return Rows(columns, names or features.names)
 
 
-def chosen_labels(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
+def chosen_labels(
+    labels: Sequence[Any], names: Sequence[str] | None, *, underscored: bool = False
+) -> list[Any]:
     """Return the features' labels, in their order: all of them where either side has no names.
 
-    LightGBM writes underscores for spaces, so that either is the same name.
+    Args:
+        underscored: see `Features`.
     """
     if names is None or are_positions(labels):
         return list(labels)
-    by_text = {str(label).replace(" ", "_"): label for label in labels} | {
-        str(label): label for label in labels
-    }
+    texts = [str(label) for label in labels]
+    if underscored:
+        texts = list(with_underscores(texts, names, _fault))
+    by_text = dict(zip(texts, labels, strict=True))
     missing = [name for name in names if name not in by_text]
     if missing:
         raise _fault(f"columns {shown(missing)} are missing; the model was fitted on {shown(names)}.")
     return [by_text[name] for name in names]
 
 
-def part_of(table: Any, names: Sequence[str] | None) -> Any:
+def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = False) -> Any:
     """Return a table's columns of these names; anything else, or a table without names, as it is."""
     labels = columns_of(table)
-    return table if labels is None or names is None else Part(table, chosen_labels(labels, names))
+    if labels is None or names is None:
+        return table
+    return Part(table, chosen_labels(labels, names, underscored=underscored))
 
 
 def _fault(text: str) -> InvalidReferencesError:

@@ -1,6 +1,5 @@
 """scikit-learn: an estimator or a pipeline, boosters of XGBoost and LightGBM inside it too."""
 
-import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
@@ -9,18 +8,21 @@ from typing import Any
 import numpy as np
 import onnx
 from skl2onnx import convert_sklearn, update_registered_converter
-from skl2onnx.common.data_types import FloatTensorType, StringTensorType
-from skl2onnx.common.exceptions import MissingConverter, MissingShapeCalculator
-from skl2onnx.common.shape_calculator import (
-    calculate_linear_classifier_output_shapes,
-    calculate_linear_regressor_output_shapes,
+from skl2onnx._supported_operators import sklearn_operator_name_map
+from skl2onnx.common.data_types import (
+    FloatTensorType,
+    Int64TensorType,
+    StringTensorType,
+    guess_tensor_type,
 )
-from sklearn.base import BaseEstimator, is_classifier, is_outlier_detector
-from sklearn.ensemble import VotingClassifier
+from skl2onnx.common.exceptions import MissingConverter, MissingShapeCalculator
+from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
+from sklearn.base import is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
 from rationale.conversion.boosters.trees import Nodes
 from rationale.conversion.graphs import INPUT, AsOnnx, Both, tidied
+from rationale.conversion.plain import holds_estimators, plain
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.conversion.steps import check, converters, unknown
 from rationale.errors import InvalidOptionError, UnsupportedModelError
@@ -47,17 +49,17 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
             f"sklearn.{type(model).__name__} takes columns by name or type: give references, or "
             "`convert(model, example)` a DataFrame of rows such as it takes."
         )
-    given, types = _unflattened(model), _types(known, rows, by_column=by_column)
+    given, types = plain(model), _types(known, rows, by_column=by_column)
     names = [name for name, _ in types]
     options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
     with converters():
-        for part in _parts(model):
+        for part in _parts(given):
             if _reader(part):
                 _register(part)
         try:
             converted = convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
-        except (MissingConverter, MissingShapeCalculator) as error:
-            raise unknown(error) from error
+        except (MissingConverter, MissingShapeCalculator, KeyError) as error:
+            raise unknown(error, _parts(given)) or error from error
     proto, _ = without_zip_maps(converted)
     tidied(proto, names)
     read = [value.name for value in proto.graph.input]
@@ -79,7 +81,9 @@ def features(model: Any) -> Features:
     count = getattr(model, "n_features_in_", None)
     if names is None:
         return Features(None if count is None else int(count), None)
-    return Features(len(names), tuple(map(str, names)), _texts(model) & frozenset(map(str, names)))
+    found = tuple(map(str, names))
+    underscored = any(found == tuple(getattr(part, "feature_name_", ())) for part in _parts(model))
+    return Features(len(found), found, _texts(model) & frozenset(found), underscored)
 
 
 def _texts(model: Any) -> frozenset[str]:
@@ -120,21 +124,6 @@ def _splits_columns(model: Any, rows: Rows | None) -> bool:
     return by_name or (rows is not None and 0 < sum(rows.has_words) < len(rows.columns))
 
 
-def _unflattened(model: Any) -> Any:
-    """Return a copy in which no vote is flattened.
-
-    Flattening concerns `transform` alone, and skl2onnx refuses it.
-    """
-    votes = [part for part in _parts(model) if isinstance(part, VotingClassifier)]
-    if not votes:
-        return model
-    model = copy.deepcopy(model)
-    for part in _parts(model):
-        if isinstance(part, VotingClassifier):
-            part.flatten_transform = False
-    return model
-
-
 def _parts(model: Any) -> Iterator[Any]:
     """Yield the estimators inside of a model, fitted ones that no parameter names among them."""
     seen, waiting = set[int](), [model]
@@ -144,23 +133,25 @@ def _parts(model: Any) -> Iterator[Any]:
             waiting += part
         elif isinstance(part, np.ndarray) and part.dtype == object:
             waiting += list(part.reshape(-1))
-        elif isinstance(part, BaseEstimator) and id(part) not in seen:
+        elif (holds_estimators(part) or _reader(part)) and id(part) not in seen:
             seen.add(id(part))
             yield part
             waiting += () if _reader(part) else vars(part).values()
 
 
-_BOOSTERS = {  # by the module in which a class stands
+_BOOSTERS = {  # by what a class's full name begins with
     "xgboost.": "rationale.conversion.boosters.xgboost",
     "lightgbm.": "rationale.conversion.boosters.lightgbm",
+    "catboost.": "rationale.conversion.boosters.catboost",
+    "sklearn.ensemble._forest.RandomTreesEmbedding": "rationale.conversion.boosters.embedding",
     "sklearn.ensemble._hist_gradient_boosting.": "rationale.conversion.boosters.histograms",
 }
 
 
 def _reader(part: Any) -> str | None:
     """Return the module that reads a booster; None of any other part."""
-    module = type(part).__module__
-    return next((reader for name, reader in _BOOSTERS.items() if module.startswith(name)), None)
+    full = f"{type(part).__module__}.{type(part).__name__}"
+    return next((reader for name, reader in _BOOSTERS.items() if full.startswith(name)), None)
 
 
 def _library(part: Any) -> str:
@@ -168,15 +159,32 @@ def _library(part: Any) -> str:
 
 
 def _register(part: Any) -> None:
-    """Register a booster's class with skl2onnx."""
-    shapes, options = calculate_linear_regressor_output_shapes, None
+    """Register the class of a part that is read here with skl2onnx."""
+    shapes, options = _shapes, None
     if is_classifier(part):
         shapes = calculate_linear_classifier_output_shapes
         options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
         if hasattr(part, "decision_function"):
             options["raw_scores"] = [True, False]
     kind = type(part)
-    update_registered_converter(kind, f"{_library(part)}{kind.__name__}", shapes, _booster, options=options)
+    alias = f"{_library(part)}{kind.__name__}"
+    update_registered_converter(kind, alias, shapes, _booster, parser=_declared, options=options)
+
+
+def _declared(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:  # noqa: ARG001
+    """Declare the outputs, whichever class the model derives from."""
+    operator = scope.declare_local_operator(sklearn_operator_name_map[type(model)], model)
+    operator.inputs, numbers = inputs, guess_tensor_type(inputs[0].type)
+    ends = [("label", Int64TensorType()), ("probabilities", numbers)]
+    for name, kind in ends if is_classifier(model) else [("variable", numbers)]:
+        operator.outputs.append(scope.declare_local_variable(name, kind))
+    return operator.outputs
+
+
+def _shapes(operator: Any) -> None:
+    """Set the columns of a model that answers numbers."""
+    columns = len(import_module(str(_reader(operator.raw_operator))).boosted(operator.raw_operator).base)
+    operator.outputs[0].type = operator.outputs[0].type.__class__([None, columns])
 
 
 def _booster(scope: Any, operator: Any, container: Any) -> None:

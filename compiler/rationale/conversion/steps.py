@@ -5,7 +5,7 @@ Scalers and functions are computed in double: rounded to float32 in between, a n
 
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from numbers import Real
 from typing import Any
@@ -48,7 +48,9 @@ from skl2onnx.common._registration import (
 )
 from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, StringTensorType
 from skl2onnx.operator_converters.common import concatenate_variables
+from skl2onnx.operator_converters.feature_selection import convert_sklearn_feature_selection
 from skl2onnx.shape_calculators.scaler import calculate_sklearn_scaler_output_shapes
+from sklearn.base import ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.ensemble import (
@@ -58,6 +60,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
     StackingClassifier,
 )
+from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -74,7 +77,8 @@ from sklearn.tree import (
     ExtraTreeRegressor,
 )
 
-from rationale.conversion.classifiers import CLASSIFIERS, Convert
+from rationale.conversion.classifiers import CLASSIFIERS, NEW, Convert
+from rationale.conversion.refusals import has_categories, refusal
 from rationale.errors import UnsupportedModelError
 
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
@@ -115,6 +119,11 @@ def _register() -> None:
     for kind, convert in CLASSIFIERS.items():
         shapes = get_shape_calculator(sklearn_operator_name_map[kind])
         _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
+    for kind, (convert, shapes) in NEW.items():
+        _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")
+    _register_as(
+        SequentialFeatureSelector, convert_sklearn_feature_selection, get_shape_calculator("SklearnRFE")
+    )
 
 
 def _register_as(
@@ -125,12 +134,19 @@ def _register_as(
     options = None if known is None else known.get_allowed_options()
     if kind in CLASSIFIERS:
         options = {**(options or {}), "zipmap": [True, False, "columns"]}
+    if kind in NEW and issubclass(kind, ClassifierMixin):
+        options = {"nocl": [True, False], "zipmap": [True, False, "columns"]}
     update_registered_converter(kind, alias, shapes, convert, overwrite=True, options=options)
 
 
 def check(part: Any) -> None:
     """Raise UnsupportedModelError for a fitted part that skl2onnx would make something else of."""
     name = type(part).__name__
+    if has_categories(part):
+        raise UnsupportedModelError(
+            f"catboost.{name} with cat_features, inside of another estimator: give the model of CatBoost, "
+            "with rows as they come to it, or encode its categories as numbers before it is fitted."
+        )
     if not any(attribute.endswith("_") for attribute in vars(part)):
         return  # what a fitted part was cloned from
     if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic" and len(part.classes_) > 2:
@@ -160,26 +176,35 @@ def check(part: Any) -> None:
         )
     if isinstance(part, TransformedTargetRegressor):
         _inverse(part.transformer_)
+    if (reason := refusal(part)) is not None:
+        raise UnsupportedModelError(f"sklearn.{name}{reason}")
 
 
 def _has_words(categories: np.ndarray) -> bool:
     return any(isinstance(category, str) for category in categories)
 
 
-def unknown(error: Exception) -> UnsupportedModelError:
-    """Return what stands for skl2onnx's word that it has no converter."""
+def unknown(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
+    """Return what stands for skl2onnx's error that it knows no converter of a part; None for other errors."""
     found = re.search(r"<class '([\w.]+)'>", str(error))
-    package, *_, name = ("sklearn", "a step") if found is None else found[1].split(".")
-    advice = _INSTEAD.get(name) or _INSTEAD.get(package, _BEFORE)
-    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such step. {advice}")
+    if found is None:
+        return None
+    package, *_, name = found[1].split(".")
+    predicts = any(hasattr(part, "predict") for part in parts if type(part).__name__ == name)
+    what, advice = ("model", _OTHER) if predicts else ("step", _BEFORE)
+    advice = _INSTEAD.get(name) or _INSTEAD.get(package, advice)
+    return UnsupportedModelError(f"{package}.{name}: skl2onnx knows no such {what}. {advice}")
 
 
+_OTHER = "Fit one of the kinds that docs/trees.md lists, or convert it yourself and compile that file."
 _BEFORE = "Compute its columns before the pipeline, and give the steps behind it as the model."
 _CARD = "fit optbinning's Scorecard(BinningProcess(names), LogisticRegression()), which is converted."
 _INSTEAD = {  # by step, or by package
     **dict.fromkeys(("category_encoders", "feature_engine"), f"Use sklearn's TargetEncoder, or {_CARD}"),
     "optbinning": f"Instead of the pipeline, {_CARD}",
     "IterativeImputer": "Impute by SimpleImputer(add_indicator=True), or before the pipeline.",
+    "sksurv": "Fit XGBoost with objective='survival:cox' or 'survival:aft', which is converted.",
+    "skorch": "Give the net itself, with rows as they come to it: pipeline[:-1].transform(rows).",
     "SplineTransformer": "Use KBinsDiscretizer or PolynomialFeatures.",
 }
 

@@ -16,6 +16,7 @@ _PASSED = frozenset(
     "QuantizeLinear Reshape Slice Split Squeeze Sub Tile Transpose Unsqueeze".split()
 )
 _INPUT = "an input"
+_REGRESSORS = frozenset({"TreeEnsembleRegressor", "LinearRegressor", "SVMRegressor"})
 # what keeps numbers between 0 and 1 there
 _KEPT = frozenset(
     "Cast Concat Dropout Expand Flatten Gather Identity Max Mean Min Reshape Slice Split Squeeze Tile "
@@ -36,6 +37,12 @@ def closing(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
     ends = set(_ends(model.graph, output))
     is_one = len(ends) == 1 and all(operator in _PROBABILITIES for operator, _ in ends)
     return next(iter(ends)) if is_one else None
+
+
+def of_regressors(model: onnx.ModelProto, output: str) -> bool:
+    """Tell whether regressors of ai.onnx.ml alone give `output` its values, and make no probabilities."""
+    ends = {operator for operator, _ in _ends(model.graph, output)}
+    return bool(ends) and ends <= _REGRESSORS and not is_probability(model, output)
 
 
 def choose_logits(model: onnx.ModelProto, output: str) -> str:

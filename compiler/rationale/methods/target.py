@@ -12,6 +12,7 @@ import onnx_ir as ir
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.nodes import names_read, reached_from
 from rationale.lowering import Lowered
+from rationale.methods.answers import holds_numbers
 from rationale.methods.leaves import Leaf, is_float
 from rationale.methods.players import Players
 from rationale.schema.manifest import ends_of
@@ -155,18 +156,21 @@ def choose_output(lowered: Lowered, output: str | None, ends: Sequence[str]) -> 
 
 
 def choose_targets(
-    targets: object, output: str, row: tuple[int, ...]
+    targets: object, output: str, lowered: Lowered
 ) -> tuple[Element, ...] | Literal["predicted"]:
     """Return the targets as they are explained.
 
     Args:
         targets: as they were requested.
-        row: the shape of one row of the output.
+        output: one of the model's tensors, whose row's shape is known.
 
     Raises:
         InvalidOptionError: what is no index of an element, and no contrast of two different ones.
     """
+    row = lowered.specs[output][0][1:]
     size = prod(row)
+    if targets is None and size > 1 and holds_numbers(lowered.source, output):
+        targets = "all"
     if targets is None and row == _TWO_CLASSES:
         return (1,)
     if targets is None:

@@ -18,6 +18,7 @@ from rationale.decisions.rows import ExplainedRow, explained_rows, keys_of, scor
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
+from rationale.methods.answers import holds_numbers
 from rationale.methods.engine import Gap, Method, Selection
 from rationale.methods.feature_names import by_name, features_of
 from rationale.methods.logits import closing, is_probability
@@ -309,7 +310,7 @@ def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, l
         return None, [f"output '{name}' has rows of no known size: name another tensor"]
     elements = prod(sizes)
     index, faults = score_index(profile.index, elements), list[str]()
-    if profile.index is None and elements > 2:
+    if profile.index is None and (elements > 2 or (elements == 2 and holds_numbers(lowered.source, name))):
         faults.append(
             f"output '{name}' has {elements} elements, and a score is one number: say which, as in "
             f"'{name}[{elements - 1}]'"

@@ -8,7 +8,7 @@ import tokenize
 import zipfile
 import zlib
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -78,6 +78,7 @@ class Source:
 
     Attributes:
         texts: names of the columns that are read as they are, as texts.
+        underscored: whether these names have underscores for the spaces of the file's.
     """
 
     file: BinaryIO
@@ -85,6 +86,15 @@ class Source:
     columns: Sequence[str] | None
     most_bytes: int | None
     texts: Collection[str] = ()
+    underscored: bool = False
+
+    def header(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return a file's names of its columns, as the wanted ones are written."""
+        given = tuple(names)
+        if not self.underscored or self.columns is None:
+            return given
+        fault = f"{self.name}: ".__add__
+        return with_underscores(given, self.columns, lambda text: InvalidReferencesError(fault(text)))
 
     def check_bytes(self, size: int) -> None:
         """Raise LargeReferencesError where arrays of `size` bytes are too much."""
@@ -92,13 +102,35 @@ class Source:
             raise LargeReferencesError(f"{self.name}: more than {self.most_bytes} bytes of numbers.")
 
 
-def read_rows(path: Path, columns: Columns = None, texts: Collection[str] = ()) -> Table:
+def with_underscores(
+    names: Sequence[str], wanted: Sequence[str], fault: Callable[[str], InvalidReferencesError]
+) -> tuple[str, ...]:
+    """Return names of columns as LightGBM writes them: with underscores for spaces.
+
+    Raises:
+        InvalidReferencesError: two of them would have one wanted name.
+    """
+    written = tuple(name.replace(" ", "_") for name in names)
+    for name in wanted:
+        if written.count(name) > 1:
+            alike = [n for n, w in zip(names, written, strict=True) if w == name]
+            raise fault(
+                f"columns {shown(alike)} are one name, {name!r}, to LightGBM, which writes underscores for "
+                "spaces: leave out the one that the model was not fitted on."
+            )
+    return written
+
+
+def read_rows(
+    path: Path, columns: Columns = None, texts: Collection[str] = (), *, underscored: bool = False
+) -> Table:
     """Read .npz, .npy, .csv or .parquet: references, or rows to explain.
 
     Args:
         columns: which columns of a table to take, in that order, or which each input takes; None takes all.
             A file without column names is taken as it stands.
         texts: names of the columns of a table that hold text.
+        underscored: whether the columns' names have underscores for the spaces of the file's.
 
     Raises:
         InvalidReferencesError: the file cannot be read, or holds something that is no number.
@@ -110,7 +142,7 @@ def read_rows(path: Path, columns: Columns = None, texts: Collection[str] = ()) 
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         with path.open("rb") as file:
-            return read_stream(file, kind, str(path), columns, texts=texts)
+            return read_stream(file, kind, str(path), columns, texts=texts, underscored=underscored)
     except OSError as error:
         raise InvalidReferencesError(f"{path}: cannot be read: {error.strerror or error}.") from error
 
@@ -143,6 +175,8 @@ def read_stream(
     columns: Columns = None,
     most_bytes: int | None = None,
     texts: Collection[str] = (),
+    *,
+    underscored: bool = False,
 ) -> Table:
     """Read the same from an open file.
 
@@ -156,7 +190,7 @@ def read_stream(
     """
     wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
     try:
-        table = _READERS[kind](Source(file, name, wanted, most_bytes, texts))
+        table = _READERS[kind](Source(file, name, wanted, most_bytes, texts, underscored))
     except MemoryError as error:
         raise InvalidReferencesError(
             f"{name}: needs more memory than there is: give fewer rows, or the file in parts."
@@ -221,7 +255,7 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
     first = next((row for row in reader if row), None)
     if first is None:
         raise InvalidReferencesError(f"{source.name}: empty: at least one row is needed.")
-    header = None if _are_numbers(first) else tuple(cell.strip() for cell in first)
+    header = None if _are_numbers(first) else source.header(cell.strip() for cell in first)
     index = _choose(source.name, header, source.columns)
     names = header or tuple(str(i) for i in range(len(first)))
     positions = index or range(len(first))
@@ -325,12 +359,15 @@ def _read_parquet(source: Source) -> Table:
             f"parquet files need pyarrow: {install('parquet')}, or use .csv or .npz."
         ) from error
     file = parquet.ParquetFile(source.file)
-    header = tuple(file.schema_arrow.names)
+    given = tuple(file.schema_arrow.names)
+    header = source.header(given)
     index = _choose(source.name, header, source.columns)
     chosen = list(index or range(len(header)))
     _check_types(source, file.schema_arrow, chosen)
     source.check_bytes(file.metadata.num_rows * len(chosen) * np.dtype(np.float64).itemsize)
-    table = file.read(None if index is None else [header[i] for i in index])
+    table = file.read(None if index is None else [given[i] for i in index]).rename_columns(
+        [header[i] for i in chosen]
+    )
     if table.num_columns != len(chosen):
         raise ValueError("columns whose names have points in them")
     return _columns_of(source, table)

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 from rationale import TreeShap, compile_model, convert
 from rationale.conversion.graphs import INPUT, AsOnnx, Both
-from rationale.conversion.parity import MIXTURES, compare, demand, summary, warnings_of
+from rationale.conversion.parity import LIMIT, MIXTURES, compare, demand, summary, warnings_of
 from rationale.conversion.rows import Rows
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.schema.manifest import Manifest, Parity
@@ -259,3 +259,20 @@ def test_an_entry_refuses_missing_values_that_its_model_does_not_take() -> None:
 def test_a_model_of_onnx_has_no_parity_to_allow() -> None:
     with pytest.raises(InvalidOptionError, match="--allow-parity is of fitted models"):
         compile_model(of.regressor(TREES[:1]), TreeShap(np.zeros((2, 5))), allow_parity=0.1)
+
+
+def test_a_wide_table_is_read_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3000)).astype(np.float32))
+    model = xgb.XGBRegressor(n_estimators=2, max_depth=2).fit(table, table[0])
+    calls, numbers = list[int](), Rows.numbers
+
+    def counted(rows: Rows) -> np.ndarray:
+        calls.append(len(rows))
+        return numbers(rows)
+
+    monkeypatch.setattr(Rows, "numbers", counted)
+    parity = convert(model, table).parity
+    assert parity is not None
+    assert parity.relative < LIMIT
+    assert len(calls) < 20
+    assert max(calls) * 3000 <= 4_000_000

@@ -1,27 +1,65 @@
 """Rows of a table, found by what a model says of its columns."""
 
+from pathlib import Path
 from typing import Any
 
+import lightgbm as lgb
 import numpy as np
 import pandas as pd
 import pytest
 
-from rationale import InvalidReferencesError
+from rationale import Compiled, InvalidReferencesError, TreeShap, compile_model, convert
 from rationale.conversion.rows import Features, rows_of
+from rationale.from_files import compile_files
+from rationale.schema.request import CompileRequest
 
 THREE = np.arange(6.0).reshape(2, 3)
 
 
 @pytest.mark.parametrize("columns", [["a b", "a_b"], ["a_b", "a b"]])
-@pytest.mark.parametrize("names", [("a b", "a_b"), ("a_b", "a b")])
-def test_a_name_as_it_stands_comes_before_one_with_underscores(columns: list[str], names: Any) -> None:
+@pytest.mark.parametrize("names", [("a b", "a_b"), ("a_b",), ("a b",)])
+def test_a_name_is_found_as_it_stands(columns: list[str], names: Any) -> None:
     table = pd.DataFrame(THREE[:, :2], columns=columns)
-    np.testing.assert_array_equal(rows_of(table, Features(2, names)).numbers(), table[[*names]])
+    np.testing.assert_array_equal(rows_of(table, Features(len(names), names)).numbers(), table[[*names]])
 
 
-def test_underscores_stand_for_spaces() -> None:
+def test_a_space_is_no_underscore() -> None:
+    table = pd.DataFrame(THREE[:, :1], columns=["a b"])
+    with pytest.raises(InvalidReferencesError, match=r"columns \['a_b'\] are missing"):
+        rows_of(table, Features(1, ("a_b",)))
+
+
+def test_but_to_lightgbm() -> None:
     table = pd.DataFrame(THREE, columns=["c", "a b", "other"])
-    np.testing.assert_array_equal(rows_of(table, Features(2, ("a_b", "c"))).numbers(), THREE[:, [1, 0]])
+    known = Features(2, ("a_b", "c"), underscored=True)
+    np.testing.assert_array_equal(rows_of(table, known).numbers(), THREE[:, [1, 0]])
+    table["a_b"] = 0.0
+    with pytest.raises(
+        InvalidReferencesError, match=r"columns \['a b', 'a_b'\] are one name, 'a_b', to Light"
+    ):
+        rows_of(table, known)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "frame", "converted"])
+def test_two_names_that_are_one_to_lightgbm_are_refused(kind: str, tmp_path: Path) -> None:
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(200, 2)), columns=["a b", "c"])
+    model = lgb.LGBMRegressor(n_estimators=3, verbose=-1).fit(table, table["a b"])
+    model.booster_.save_model(tmp_path / "model.txt")
+
+    def compiled(rows: pd.DataFrame) -> Compiled:
+        if kind == "frame":
+            return compile_model(model, TreeShap(rows))
+        if kind == "converted":
+            return compile_model(convert(model), TreeShap(rows))
+        rows.to_csv(tmp_path / "r.csv", index=False)
+        rows.to_parquet(tmp_path / "r.parquet")
+        request = CompileRequest(method="treeshap")
+        return compile_files(request, tmp_path / "model.txt", tmp_path / f"r.{kind}")
+
+    answer = compiled(table[:20]).explain(table[20:25].to_numpy(np.float32))
+    assert answer["variable"][:, 0] == pytest.approx(model.predict(table[20:25]), abs=1e-6)
+    with pytest.raises(InvalidReferencesError, match=r"columns \['a b', 'a_b'\] are one name"):
+        compiled(table[:20].assign(a_b=0.0))
 
 
 @pytest.mark.parametrize("example", [THREE, pd.DataFrame(THREE)], ids=["array", "positions"])

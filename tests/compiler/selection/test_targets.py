@@ -67,13 +67,13 @@ def test_class_1_of_the_scores_that_a_method_prefers() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ((), r"y \(targets: 1, class 1 of two\) by x"),
-        (("--targets", "0"), r"y \(targets: 0, class 0 of two\) by x"),
+        ((), r"y \(targets: 1, element 1 of two\) by x"),
+        (("--targets", "0"), r"y \(targets: 0, element 0 of two\) by x"),
         (("--targets", "all"), r"y \(targets: 0, 1\) by x"),
         (("--targets", "predicted"), r"y \(targets: predicted\) by x"),
     ],
 )
-def test_compile_and_check_say_which_of_two_classes_it_is(
+def test_compile_and_check_say_which_of_two_it_is(
     options: tuple[str, ...], words: str, tmp_path: Path
 ) -> None:
     onnx.save(mlp((FEATURES, HIDDEN, 2)), tmp_path / "m.onnx")

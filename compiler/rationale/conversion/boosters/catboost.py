@@ -65,11 +65,27 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
         ]
         table = replace(table, names=rows.names, categories=kept)
         given = {"pool": catboost.Pool(table.frame(rows), cat_features=coded)}
+    read = _read(model, table, **given)
+    return tables.as_onnx(read, table, "predictions", example, partial(_answers, model, read))
+
+
+def boosted(model: Any) -> Boosted:
+    """Return a model of numbers alone, as a step of a pipeline."""
+    return _read(model, table_of(model))
+
+
+def table_of(model: Any) -> Table:
+    """Return the columns of a model of numbers alone."""
+    known = features(model)
+    assert known.count is not None
+    return _Table(known.count, known.names, [None] * known.count, _OTHER)
+
+
+def _read(model: Any, table: Table, **given: Any) -> Boosted:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.json"
         model.save_model(str(file), format="json", **given)
-        read = _Reading(json.loads(file.read_text()), table).boosted(getattr(model, "classes_", ()))
-    return tables.as_onnx(read, table, "predictions", example, partial(_answers, model, read))
+        return _Reading(json.loads(file.read_text()), table).boosted(getattr(model, "classes_", ()))
 
 
 def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray]:

@@ -130,7 +130,8 @@ def table_of(model: Any) -> Table:
             )
         for i, values in zip(coded, kept, strict=True):
             categories[i] = {value: float(code) for code, value in enumerate(values)}
-    return Table(len(names), None if all(map(_MADE_UP.fullmatch, names)) else names, categories)
+    given = None if all(map(_MADE_UP.fullmatch, names)) else names
+    return Table(len(names), given, categories, underscored=True)
 
 
 def _booster(model: Any) -> lgb.Booster:

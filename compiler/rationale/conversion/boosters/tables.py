@@ -27,17 +27,19 @@ class Table:
         names: where anybody gave some.
         categories: of each column, texts or numbers; None of one of plain numbers.
         other: the code of any other category, and of a missing text.
+        underscored: see `Features`.
     """
 
     count: int
     names: tuple[str, ...] | None
     categories: Sequence[Categories | None]
     other: float = np.nan
+    underscored: bool = False
 
     @property
     def features(self) -> Features:
         texts = (self.called(i) for i, own in enumerate(self.categories) if is_text(own))
-        return Features(self.count, self.names, frozenset(texts))
+        return Features(self.count, self.names, frozenset(texts), self.underscored)
 
     @property
     def by_column(self) -> bool:

@@ -57,7 +57,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
             "(--output)."
         )
     demand_rows(lowered, name, needed)
-    elements = choose_targets(request.targets, name, lowered.specs[name][0][1:])
+    elements = choose_targets(request.targets, name, lowered)
     return lowered, Target(leaves, name, elements, notes=_kept_note(lowered, leaves, needed))
 
 

@@ -277,7 +277,7 @@ def choose_path(
     target = Target(
         leaves=leaves,
         output=name,
-        elements=choose_targets(request.targets, name, lowered.specs[name][0][1:]),
+        elements=choose_targets(request.targets, name, lowered),
         stops=tuple(dict.fromkeys(stop for first, stop in route.flowing.stops if first in route.needed)),
         notes=notes,
     )

@@ -98,7 +98,7 @@ def choose_ensemble(
     if name not in lowered.specs:
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
     demand_rows(lowered, name, {name, *ends})
-    elements = choose_targets(request.targets, name, lowered.specs[name][0][1:])
+    elements = choose_targets(request.targets, name, lowered)
     trees = Trees(ensemble, reads, margin if method.probability else None)
     return lowered, Target(leaves, name, elements, notes=notes), trees
 

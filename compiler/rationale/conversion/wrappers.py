@@ -1,0 +1,75 @@
+"""Objects that hold a fitted model and predict as it does, and models of libraries that export their own."""
+
+from typing import Any
+
+from rationale.errors import InvalidModelError
+
+_HOLDS = {  # by a class, or one that it derives from: the attribute that holds the fitted model
+    "sklearn.model_selection._search.BaseSearchCV": "best_estimator_",
+    "sklearn.frozen._frozen.FrozenEstimator": "estimator",
+    "sklearn.semi_supervised._self_training.SelfTrainingClassifier": "estimator_",
+}
+_NETWORK = "skorch.net.NeuralNet"
+_KERAS = "Write it as ONNX by Keras 3, model.export('model.onnx', format='onnx'), and compile that file"
+_PMML = (
+    "There is no exporter of PMML to ONNX: give the fitted model that the PMML was written from, or write "
+    "that one as ONNX"
+)
+_EXPORTERS = {  # by package; models of none of these are converted here
+    "keras": _KERAS,
+    "tensorflow": f"{_KERAS}; a model of tf.keras 2 by tf2onnx.convert.from_keras",
+    "pyspark": "Write it as ONNX by onnxmltools.convert_sparkml, and compile that file",
+    "h2o": (
+        "Write the MOJO of a gradient boosting machine as ONNX by onnxmltools.convert_h2o, and compile that "
+        "file. There is no exporter of its other models: fit those with XGBoost, LightGBM or scikit-learn"
+    ),
+    "statsmodels": (
+        "There is no exporter of it to ONNX: fit scikit-learn's LinearRegression(), "
+        "LogisticRegression(C=np.inf) or PoissonRegressor(alpha=0), which have the same coefficients"
+    ),
+    "pypmml": _PMML,
+    "jpmml_evaluator": _PMML,
+}
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the fitted model that a wrapper predicts with; any other model as it is.
+
+    Raises:
+        InvalidModelError: the wrapper holds none.
+    """
+    while (attribute := attribute_of(model)) is not None:
+        if not hasattr(model, attribute):
+            raise InvalidModelError(
+                f"{_name(model)} holds no fitted model ({attribute}): fit it, a search with refit=True."
+            )
+        model = getattr(model, attribute)
+    if _NETWORK not in _kinds(model):
+        return model
+    from rationale.conversion.networks import network_of
+
+    return network_of(model)
+
+
+def exporter(model: object) -> str | None:
+    """Say how models of a library that is not converted here become ONNX; None of an unknown library."""
+    packages = (kind.partition(".")[0] for kind in _kinds(model))
+    return next(filter(None, map(exporter_of, packages)), None)
+
+
+def exporter_of(package: str) -> str | None:
+    return _EXPORTERS.get(package)
+
+
+def attribute_of(model: object) -> str | None:
+    """Name the attribute in which a wrapper holds the fitted model; None of any other object."""
+    return next((_HOLDS[kind] for kind in _kinds(model) if kind in _HOLDS), None)
+
+
+def _kinds(model: object) -> list[str]:
+    return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(model).__mro__]
+
+
+def _name(model: object) -> str:
+    kind = type(model)
+    return f"{kind.__module__.partition('.')[0]}.{kind.__name__}"

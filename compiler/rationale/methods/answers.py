@@ -1,0 +1,31 @@
+"""What the elements of an output's row are: scores of classes, or numbers with a question each."""
+
+import onnx
+
+from rationale.methods.logits import of_regressors
+
+_KEY, _NUMBERS = "rationale.answers", "numbers"
+_LABELS = (onnx.TensorProto.INT64, onnx.TensorProto.STRING)
+
+
+def mark_numbers(model: onnx.ModelProto) -> None:
+    """Note in a model of a fitted one that it answers numbers, if it has no label of a row."""
+    if not any(_is_label(value) for value in model.graph.output):
+        onnx.helper.set_model_props(model, {_KEY: _NUMBERS})
+
+
+def holds_numbers(model: onnx.ModelProto, output: str) -> bool:
+    """Tell whether a row of an output holds several targets, quantiles or the like, rather than classes.
+
+    Of a fitted model that is known; else of an output of regressors alone, beside which there is no label.
+    """
+    outputs = {value.name: value for value in model.graph.output}
+    if any(entry.key == _KEY and entry.value == _NUMBERS for entry in model.metadata_props):
+        return output in outputs
+    return not any(map(_is_label, outputs.values())) and of_regressors(model, output)
+
+
+def _is_label(value: onnx.ValueInfoProto) -> bool:
+    """Tell whether an output is the label of a row, [N] or [N, 1]."""
+    kind, dims = value.type.tensor_type.elem_type, value.type.tensor_type.shape.dim
+    return kind in _LABELS and all(d.dim_value == 1 for d in dims[1:])
