@@ -271,7 +271,7 @@ def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
     size = random.integers(1, features, count)  # of as many features as of any other number
     taken = random.random((count, features)).argsort(axis=1) < size[:, None]
     mixed = both.rows.mixed(np.where(taken, other[:, None], base[:, None]))
-    words = [partial(_mixture, both, b, o, t) for b, o, t in zip(base, other, taken, strict=True)]
+    words = [partial(_mixture, both, int(b), int(o), t) for b, o, t in zip(base, other, taken, strict=True)]
     return _answers(runner, both.feed(mixed), both.answer(mixed), model, base, words)
 
 
@@ -390,7 +390,7 @@ class _Masking:
             answers = self.both.answer(rows)
         except Exception:  # whatever a library raises where it takes no missing value
             return None
-        words = [partial(_gap, self.both, b, m) for b, m in zip(base, mask, strict=True)]
+        words = [partial(_gap, self.both, int(b), m) for b, m in zip(base, mask, strict=True)]
         return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
 
     def _wrong(self, found: _Answers | None) -> set[int]:

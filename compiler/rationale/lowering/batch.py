@@ -107,7 +107,9 @@ def first_to_mix(
     }
     for node in model.graph:
         made = [str(v.name) for v in node.outputs if v.name]
-        if node.op_type in _SHAPE_READERS | _RESHAPES or (needed is not None and needed.isdisjoint(made)):
+        if node.op_type in _SHAPE_READERS | _RESHAPES or (
+            needed is not None and not any(name in needed for name in made)
+        ):
             continue
         read = {str(v.name): growing.get(str(v.name), set()) for v in node.inputs if v is not None}
         lost = any(read.values()) and all(name in growing and not growing[name] for name in made)

@@ -138,6 +138,7 @@ def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
     if not relevances:
         return _add(op, multipliers)
     if multipliers:
+        assert x is not None
         relevances.append(op.Mul(_add(op, multipliers), number(op, x)))
     return Relevance(_add(op, relevances))
 
