@@ -62,6 +62,12 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(available_cores(), MOST_WORKERS)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_setting_of_ours() -> None:
+    """Take the tests' own variable away once it is read: a gateway that they start would call it unknown."""
+    os.environ.pop("RATIONALE_TEST_DATA", None)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first. Workers are told tests by their ids: of two with the same, one would not be run."""
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
