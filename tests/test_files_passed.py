@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "files_passed.py"
-MOST = {"compile": 47, "explain": 20, "decide": 26}
+# A compile also makes probe rows (two chapters) and looks for sparse tensors; a decision shares its path with
+# `Compiled.decide`, files and gRPC (decided.py, instances.py).
+MOST = {"compile": 48, "explain": 20, "decide": 28}
 
 
 @pytest.mark.full
