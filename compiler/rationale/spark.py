@@ -5,10 +5,10 @@ from rationale.spark import decide, explain
 reasons = explain(spark.read.parquet("s3://loans"), "/models/credit", keep=["id"])
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rationale.portfolios.arrow import batches_schema, explain_batches
 from rationale.portfolios.decisions import decide_batches, decisions_schema
@@ -28,11 +28,7 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
     Raises:
         InvalidOptionError, RepositoryError: of what is known before a row is read.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-
-    schema = from_arrow_schema(batches_schema(entry, to_arrow_schema(rows.schema), keep, numbered=False))
-    work = partial(explain_batches, entry, keep=tuple(keep), threads=threads, numbered=False)
-    return rows.mapInArrow(work, schema)
+    return _mapped(rows, batches_schema, explain_batches, entry, keep, threads)
 
 
 def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
@@ -46,8 +42,19 @@ def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threa
     Raises:
         InvalidOptionError, RepositoryError: of what is known before a row is read.
     """
+    return _mapped(rows, decisions_schema, decide_batches, entry, keep, threads)
+
+
+def _mapped(
+    rows: "DataFrame",
+    schema_of: Callable[..., Any],
+    work: Callable[..., Any],
+    entry: str | Path,
+    keep: Sequence[str],
+    threads: int,
+) -> "DataFrame":
+    """Return what `work` makes of the batches of rows, of the schema that `schema_of` tells."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-    schema = from_arrow_schema(decisions_schema(entry, to_arrow_schema(rows.schema), keep, numbered=False))
-    work = partial(decide_batches, entry, keep=tuple(keep), threads=threads, numbered=False)
-    return rows.mapInArrow(work, schema)
+    schema = from_arrow_schema(schema_of(entry, to_arrow_schema(rows.schema), keep, numbered=False))
+    return rows.mapInArrow(partial(work, entry, keep=tuple(keep), threads=threads, numbered=False), schema)

@@ -181,8 +181,7 @@ class Compiled:
         Nothing is recorded: `rationale decide --audit` and the gateway record decisions.
 
         Args:
-            x: as for `explain`. Knock-outs find the columns that the model does not take in the table too, or
-                in the mapping.
+            x: as for `explain`. The table or mapping also holds the columns that knock-outs alone read.
 
         Returns:
             For each row the decision with its reasons, or why there is none (`Undecided.fault`).

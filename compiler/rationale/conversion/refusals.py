@@ -11,7 +11,7 @@ from sklearn.preprocessing import QuantileTransformer
 
 
 def refusal(part: Any) -> str | None:
-    """Return what is wrong with a fitted part, and what to do; None where nothing is."""
+    """Return why a fitted part is refused, and what to do instead; None if it is not refused."""
     if isinstance(part, MultiOutputClassifier):
         return (
             " answers several targets: give one of its estimators_ at a time, each of which is a classifier. "

@@ -171,7 +171,7 @@ def _register(part: Any) -> None:
     update_registered_converter(kind, alias, shapes, _booster, parser=_declared, options=options)
 
 
-def _declared(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:  # noqa: ARG001
+def _declared(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -> Any:  # noqa: ARG001 (skl2onnx calls parsers so)
     """Declare the outputs, whichever class the model derives from."""
     operator = scope.declare_local_operator(sklearn_operator_name_map[type(model)], model)
     operator.inputs, numbers = inputs, guess_tensor_type(inputs[0].type)

@@ -185,7 +185,7 @@ def _has_words(categories: np.ndarray) -> bool:
 
 
 def unknown(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
-    """Return what stands for skl2onnx's error that it knows no converter of a part; None for other errors."""
+    """Return our error for skl2onnx's "no converter" error; None for any other error."""
     found = re.search(r"<class '([\w.]+)'>", str(error))
     if found is None:
         return None

@@ -46,7 +46,8 @@ def decided_rows(
 
     Args:
         answers: of the combined graph, [N, …] each.
-        values: of the features of each row and of what knock-outs look at, N; see `values_of`.
+        values: N mappings, one per row, from each feature and each column that a knock-out reads to its
+            value; see `values_of`.
     """
     embedded = profile_of(manifest)
     for row, known in zip(explained_rows(manifest, answers), values, strict=True):
@@ -82,7 +83,7 @@ def decide_inputs(
     Args:
         run: the combined graph.
         inputs: [N, …] each.
-        beside: what knock-outs look at and the model does not take; see `cells_of`.
+        beside: cells of the columns that knock-outs read and the model does not; see `cells_of`.
     """
     profile = profile_of(manifest).profile
     for i, own in enumerate(values_of(manifest, inputs)):
@@ -115,7 +116,7 @@ def cells_of(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict
 
 
 def cells_in(manifest: Manifest, inputs: Tensors, given: Any) -> dict[str, list[Any]]:
-    """Return what knock-outs look at beside the model's inputs, of a table or a mapping in memory.
+    """Return the cells of the columns that knock-outs read and the model does not.
 
     Raises:
         InvalidOptionError: it is not there, or holds something else than the knock-outs look for.

@@ -1,4 +1,4 @@
-"""What the elements of an output's row are: scores of classes, or numbers with a question each."""
+"""The kind of an output: a score for each class, or several separate numbers."""
 
 import onnx
 
