@@ -227,7 +227,8 @@ def _chained(scope: Any, operator: Any, container: Any) -> None:
     answers = list[list[Any]]()
     for number, estimator in enumerate(model.estimators_):
         read = scope.declare_local_variable("row", kind([None, count + number]))
-        before = [OnnxCast(own[told], to=_FLOAT, op_version=version) for own in answers]
+        element = kind([])._get_element_onnx_type()
+        before = [OnnxCast(own[told], to=element, op_version=version) for own in answers]
         joined = OnnxConcat(rows, *before, axis=1, op_version=version, output_names=[read.full_name])
         joined.add_to(scope, container)
         answer, *scores = _asked(scope, operator, estimator, [read])

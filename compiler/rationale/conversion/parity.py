@@ -20,10 +20,6 @@ ADVICE = (
     "Fit a model of the kinds that docs/trees.md lists, or explain what stands behind the step that differs: "
     "give the last steps of a pipeline as the model, with rows as they come to them"
 )
-ROUNDED = (
-    "On numbers as float32 holds them both agree: those given have more digits, which a step in float64 lets "
-    "a threshold see. Fit on what a request will hold: X.astype('float32').astype('float64')"
-)
 Words = Callable[[], str]
 ANY = float(np.finfo(np.float64).max)  # allowed where scores alone are wanted
 MIXTURES = 2000
@@ -140,7 +136,6 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
         column=worst.column,
         row=worst.row,
         where=worst.where,
-        rounded=worst.relative > LIMIT and _agree_rounded(runner, made.both, model),
         uncompared=_uncompared(runner, made),
         labels=int(sum(differ.sum() for differ in labels)) if labels else None,
         missing_rows=int(missing.sum()),
@@ -165,10 +160,9 @@ def demand(parity: Parity) -> None:
         fault = f"{parity.labels} of {rows} labels differ"
     else:
         return
-    advice = ROUNDED if parity.rounded else ADVICE
     raise CheckFailedError(
         f"the ONNX model that {parity.converter} made is not the {parity.model}: {fault}; {limit:.0%} is the "
-        f"most. {advice}; or allow it by --allow-parity (in Python allow_parity=) with a share above it."
+        f"most. {ADVICE}; or allow it by --allow-parity (in Python allow_parity=) with a share above it."
     )
 
 
@@ -195,11 +189,10 @@ def warnings_of(parity: Parity) -> tuple[str, ...]:
         labels = ""
         if parity.labels is not None:
             labels = f", and {parity.labels} of {parity.rows + parity.mixtures} labels differ"
-        rounded = f" {ROUNDED}." if parity.rounded else ""
         allowed = "" if parity.allowed is None else f" An error up to {parity.allowed:g} of it was allowed."
         found.append(
             f"the ONNX model is not quite the {parity.model} that it was converted from: {_differs(parity)}"
-            f"{labels}. What is served and explained is the ONNX model.{allowed}{rounded}"
+            f"{labels}. What is served and explained is the ONNX model.{allowed}"
         )
     if parity.uncompared:
         found.append(
@@ -273,19 +266,6 @@ def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
     mixed = both.rows.mixed(np.where(taken, other[:, None], base[:, None]))
     words = [partial(_mixture, both, int(b), int(o), t) for b, o, t in zip(base, other, taken, strict=True)]
     return _answers(runner, both.feed(mixed), both.answer(mixed), model, base, words)
-
-
-def _agree_rounded(runner: Runner, both: Both | None, model: str) -> bool:
-    """Tell whether the numbers' digits beyond float32 are all that they differ by."""
-    if both is None:
-        return False
-    both = replace(both, rows=both.rows.rounded())
-    words = [str] * len(both.rows)
-    known = _answers(
-        runner, both.feed(both.rows), both.answer(both.rows), model, np.arange(len(words)), words
-    )
-    samples = [s for s in (known, _mixtures(runner, both, model)) if s is not None]
-    return _worst(samples, _scale(samples)).relative <= LIMIT
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,10 @@ import numpy as np
 from rationale.errors import InvalidReferencesError
 from rationale.references.frames import Part, are_positions, columns_of, numbers_of
 from rationale.references.tables import shown, with_underscores
+from rationale.schema.manifest import is_float
+
+_SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
+_WHOLE = 1 << 53  # whole numbers up to it are float64 numbers
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,15 @@ class Rows:
             for column in self.columns
         )
 
+    @cached_property
+    def dtype(self) -> np.dtype:
+        """The type of all numbers: float32 if each column holds that or less, else float64."""
+        kept = (self._kept(i).dtype for i, words in enumerate(self.has_words) if not words)
+        is_single = all(is_float(dtype) and dtype.itemsize <= _SINGLE.itemsize for dtype in kept)
+        return _SINGLE if is_single and not all(self.has_words) else _DOUBLE
+
     def numbers(self) -> np.ndarray:
-        """Return [K, F] float64, NaN for a missing value; raise InvalidReferencesError for no numbers."""
+        """Return [K, F] of `dtype`, NaN for a missing value; raise InvalidReferencesError for no numbers."""
         columns = [self._numbers(i) for i in range(len(self.columns))]
         return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
@@ -60,14 +71,12 @@ class Rows:
             ) from error
         names = self.names or tuple(map(str, range(len(self.columns))))
         words = self.has_words
-        return pd.DataFrame(
-            {n: self.columns[i] if words[i] else self._numbers(i, kept=True) for i, n in enumerate(names)}
-        )
+        return pd.DataFrame({n: self.columns[i] if words[i] else self._kept(i) for i, n in enumerate(names)})
 
     def fed(self, i: int) -> np.ndarray:
-        """Return column i [K, 1] as an ONNX model takes it: texts, or float32."""
+        """Return column i [K, 1] as an ONNX model takes it: texts, or numbers of `dtype`."""
         if not self.has_words[i]:
-            return self._numbers(i).astype(np.float32)[:, None]
+            return self._numbers(i)[:, None]
         texts = self.columns[i].astype(object)
         gaps = [row for row, value in enumerate(texts) if not isinstance(value, str)]
         if gaps:
@@ -85,13 +94,13 @@ class Rows:
         """
         if not by_column:
             (array,) = feeds.values()
-            return Rows(tuple(array.astype(np.float64).T), self.names)
+            return Rows(tuple(array.T), self.names)
         count = len(next(iter(feeds.values())))
         columns = [
             feeds[name].reshape(-1) if (name := self.called(i)) in feeds else np.repeat(column[:1], count)
             for i, column in enumerate(self.columns)
         ]
-        return Rows(tuple(c.astype(np.float64) if c.dtype.kind == "f" else c for c in columns), self.names)
+        return Rows(tuple(columns), self.names)
 
     def called(self, i: int) -> str:
         return self.names[i] if self.names else f"x[{i}]"
@@ -104,21 +113,26 @@ class Rows:
         """Return the same rows, with the numbers missing where the mask [K, F] says so."""
         columns = list(self.columns)
         for i in np.flatnonzero(mask.any(axis=0)):
-            columns[i] = np.where(mask[:, i], np.nan, self._numbers(int(i)))
+            columns[i] = np.where(mask[:, i], self.dtype.type(np.nan), self._numbers(int(i)))
         return Rows(tuple(columns), self.names)
 
-    def rounded(self) -> "Rows":
-        """Return the same rows, their numbers as float32 holds them."""
-        columns = [
-            column if words else self._numbers(i).astype(np.float32).astype(np.float64)
-            for i, (column, words) in enumerate(zip(self.columns, self.has_words, strict=True))
-        ]
-        return Rows(tuple(columns), self.names)
+    def _numbers(self, i: int) -> np.ndarray:
+        """Return column i as `dtype`."""
+        column = self._kept(i)
+        if (
+            column.dtype.kind in "iu"
+            and len(column)
+            and max(abs(int(column.min())), int(column.max())) > _WHOLE
+        ):
+            raise _fault(
+                f"column {self.called(i)!r} holds whole numbers beyond 2^53, which no float keeps apart. "
+                "Write them as texts, before the model is fitted."
+            )
+        return column.astype(self.dtype)
 
-    def _numbers(self, i: int, *, kept: bool = False) -> np.ndarray:
-        """Return column i as float64, or in the dtype that it has."""
-        column = numbers_of(self.columns[i], self.called(i), _fault, missing=True)
-        return column if kept else column.astype(np.float64)
+    def _kept(self, i: int) -> np.ndarray:
+        """Return column i in the type that it has."""
+        return numbers_of(self.columns[i], self.called(i), _fault, missing=True)
 
 
 def rows_of(example: Any, features: Features) -> Rows:

@@ -10,6 +10,7 @@ import onnx
 from skl2onnx import convert_sklearn, update_registered_converter
 from skl2onnx._supported_operators import sklearn_operator_name_map
 from skl2onnx.common.data_types import (
+    DoubleTensorType,
     FloatTensorType,
     Int64TensorType,
     StringTensorType,
@@ -20,7 +21,7 @@ from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_
 from sklearn.base import is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
-from rationale.conversion.boosters.trees import Nodes
+from rationale.conversion.boosters.trees import DOUBLE, SINGLE, Nodes, with_margins
 from rationale.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from rationale.conversion.plain import holds_estimators, plain
 from rationale.conversion.rows import Features, Rows, rows_of
@@ -104,11 +105,12 @@ def _texts(model: Any) -> frozenset[str]:
 def _types(known: Features, rows: Rows | None, *, by_column: bool) -> list[tuple[str, Any]]:
     """Return the inputs: one of numbers (or of texts), or one for each column.
 
-    Whole numbers are floats too.
+    Whole numbers are floats too: they may be missing.
     """
     if rows is None:
-        return [(INPUT, FloatTensorType([None, known.count]))]
-    kinds = [StringTensorType if words else FloatTensorType for words in rows.has_words]
+        return [(INPUT, DoubleTensorType([None, known.count]))]
+    number = FloatTensorType if rows.dtype == SINGLE else DoubleTensorType
+    kinds = [StringTensorType if words else number for words in rows.has_words]
     if by_column:
         return [(rows.called(i), kind([None, 1])) for i, kind in enumerate(kinds)]
     return [(INPUT, kinds[0]([None, len(kinds)]))]
@@ -203,8 +205,18 @@ def _booster(scope: Any, operator: Any, container: Any) -> None:
     if _is_set(container, part, "raw_scores"):
         boosted = replace(boosted, link="NONE")
     given, ends = operator.inputs[0].full_name, [value.full_name for value in operator.outputs]
-    x = nodes.add("Cast", [given], to=onnx.TensorProto.FLOAT)
-    nodes.boosted(boosted, x, table.count, ends)
+    is_double = isinstance(operator.inputs[0].type, DoubleTensorType)
+    x = given if is_double else nodes.cast(given, SINGLE)
+    if is_double and boosted.dtype == DOUBLE and not operator.inputs[0].is_root:
+        boosted = with_margins(boosted)
+    made = [
+        f"/{name}" if isinstance(v.type, DoubleTensorType) else name
+        for name, v in zip(ends, operator.outputs, strict=True)
+    ]
+    nodes.boosted(boosted, x, table.count, made, DOUBLE if is_double else SINGLE)
+    for own, name in zip(made, ends, strict=True):
+        if own != name:
+            nodes.cast(own, DOUBLE, name)
     names = {given: given} | {name: name for name in ends}
     for one in nodes.constants:
         names[one.name] = scope.get_unique_variable_name(one.name.strip("/"))

@@ -1,6 +1,7 @@
 """Steps of scikit-learn's pipelines that skl2onnx converts otherwise than scikit-learn computes them, or not.
 
-Scalers and functions are computed in double: rounded to float32 in between, a number may cross a threshold.
+Each is computed in the type that scikit-learn computes it in: float64 of float64, float32 of float32; trees
+take float32 alone. Rounded elsewhere, a number may cross a threshold.
 """
 
 import re
@@ -28,11 +29,15 @@ from skl2onnx.algebra.onnx_ops import (
     OnnxExp,
     OnnxFloor,
     OnnxGather,
+    OnnxGreaterOrEqual,
     OnnxIsNaN,
     OnnxLog,
     OnnxMul,
     OnnxNeg,
+    OnnxPow,
     OnnxReciprocal,
+    OnnxReduceMax,
+    OnnxReduceSum,
     OnnxSign,
     OnnxSin,
     OnnxSqrt,
@@ -46,30 +51,41 @@ from skl2onnx.common._registration import (
     get_converter,
     get_shape_calculator,
 )
-from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, StringTensorType
+from skl2onnx.common.data_types import DoubleTensorType, FloatTensorType, Int64TensorType, StringTensorType
 from skl2onnx.operator_converters.common import concatenate_variables
 from skl2onnx.operator_converters.feature_selection import convert_sklearn_feature_selection
 from skl2onnx.shape_calculators.scaler import calculate_sklearn_scaler_output_shapes
 from sklearn.base import ClassifierMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
+    AdaBoostClassifier,
     ExtraTreesClassifier,
     ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
+    IsolationForest,
     RandomForestClassifier,
     RandomForestRegressor,
     StackingClassifier,
 )
 from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
+from sklearn.linear_model import Perceptron, RidgeClassifier
 from sklearn.preprocessing import (
     FunctionTransformer,
+    KBinsDiscretizer,
     MaxAbsScaler,
     MinMaxScaler,
+    Normalizer,
+    PolynomialFeatures,
+    PowerTransformer,
     RobustScaler,
     StandardScaler,
     TargetEncoder,
 )
+from sklearn.svm import SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
 from sklearn.tree import (
     DecisionTreeClassifier,
     DecisionTreeRegressor,
@@ -108,22 +124,35 @@ def converters() -> Iterator[None]:
 def _register() -> None:
     for kind in _SCALERS:
         _register_as(kind, _scaler, calculate_sklearn_scaler_output_shapes)
+    shapes = get_shape_calculator(sklearn_operator_name_map[KBinsDiscretizer])
+    _register_as(KBinsDiscretizer, _in_single(_known[KBinsDiscretizer], takes_double=True), shapes)
+    _register_as(Normalizer, _norms, calculate_sklearn_scaler_output_shapes)
+    _register_as(PolynomialFeatures, _polynomial, _polynomial_shapes)
+    _register_as(PowerTransformer, _power, calculate_sklearn_scaler_output_shapes)
     _register_as(FunctionTransformer, _function, _function_shapes)
     _register_as(SimpleImputer, _imputer, _imputer_shapes)
     _register_as(TransformedTargetRegressor, _target, _target_shapes)
     _register_as(MissingIndicator, _indicator, _indicator_shapes)
     for kind in _TREES:
-        _register_as(
-            kind, _keeping_missing(_known[kind]), get_shape_calculator(sklearn_operator_name_map[kind])
-        )
+        convert = _in_single(_keeping_missing(_known[kind]))
+        _register_as(kind, convert, get_shape_calculator(sklearn_operator_name_map[kind]))
     for kind, convert in CLASSIFIERS.items():
         shapes = get_shape_calculator(sklearn_operator_name_map[kind])
-        _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
+        own = _in_single(convert) if kind in _FLOATS_ALONE else convert
+        _register_as(kind, own, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
     for kind, (convert, shapes) in NEW.items():
         _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")
     _register_as(
         SequentialFeatureSelector, convert_sklearn_feature_selection, get_shape_calculator("SklearnRFE")
     )
+    for kind in _FLOATS_ALONE - CLASSIFIERS.keys():
+        alias = sklearn_operator_name_map[kind]
+        shapes = get_shape_calculator(alias)
+        _register_as(kind, _in_single(_known[kind]), shapes, f"Sklearn{kind.__name__}")
+    _register_as(TargetEncoder, _in_categories(_known[TargetEncoder]), _target_encoder_shapes)
+    classifiers = {a for kind, a in sklearn_operator_name_map.items() if issubclass(kind, ClassifierMixin)}
+    for alias in classifiers & _shape_calculator_pool.keys():
+        _shape_calculator_pool[alias] = _in_the_type_read(_shape_calculator_pool[alias])
 
 
 def _register_as(
@@ -218,9 +247,7 @@ def _joined(scope: Any, operator: Any, container: Any) -> Any:
 def _answer(x: Any, scope: Any, operator: Any, container: Any) -> None:
     """End an operator in `x`, in the type that is due."""
     (result,) = operator.outputs
-    kind = _DOUBLE if isinstance(result.type, DoubleTensorType) else _FLOAT
-    version = container.target_opset
-    OnnxCast(x, to=kind, op_version=version, output_names=[result.full_name]).add_to(scope, container)
+    _cast(x, _DOUBLE if isinstance(result.type, DoubleTensorType) else _FLOAT, result, scope, container)
 
 
 def _columns(operator: Any) -> int:
@@ -240,9 +267,108 @@ def _in_double(steps: Any, scope: Any, operator: Any, container: Any, x: str | N
     _answer(x, scope, operator, container)
 
 
+def _in_place(steps: Any, scope: Any, operator: Any, container: Any) -> None:
+    """Add steps as NumPy computes them in an array of float32: each in double, and rounded."""
+    version, x = container.target_opset, _joined(scope, operator, container)
+    for step, *numbers in steps:
+        x = OnnxCast(x, to=_DOUBLE, op_version=version)
+        x = step(x, *(np.asarray(n, np.float64) for n in numbers), op_version=version)
+        x = OnnxCast(x, to=_FLOAT, op_version=version)
+    _answer(x, scope, operator, container)
+
+
+def _in_floats(steps: Any, scope: Any, operator: Any, container: Any) -> None:
+    """Add steps in float32, of numbers that are rounded to it."""
+    version, x = container.target_opset, _joined(scope, operator, container)
+    for step, *numbers in steps:
+        x = step(x, *(np.asarray(n, np.float32) for n in numbers), op_version=version)
+    _answer(x, scope, operator, container)
+
+
 def _scaler(scope: Any, operator: Any, container: Any) -> None:
     scaler = operator.raw_operator
-    _in_double(_SCALERS[type(scaler)](scaler), scope, operator, container)
+    add = _in_floats if isinstance(scaler, StandardScaler) else _in_place
+    if not isinstance(operator.outputs[0].type, FloatTensorType):
+        add = _in_double
+    add(_SCALERS[type(scaler)](scaler), scope, operator, container)
+
+
+def _in_single(convert: Convert, *, takes_double: bool = False) -> Convert:
+    """Convert what answers in float32 alone, and takes that alone unless it `takes_double`."""
+
+    def converted(scope: Any, operator: Any, container: Any) -> None:
+        given, due = list(operator.inputs), list[tuple[Any, str, Any]]()
+        if not takes_double:
+            operator.inputs = [_single(scope, container, value) for value in given]
+        for value in operator.outputs:
+            if isinstance(value.type, DoubleTensorType):
+                due.append((value, value.onnx_name, value.type))
+                value.set_onnx_name(scope.get_unique_variable_name(value.onnx_name))
+                value.set_type(FloatTensorType(value.type.shape))
+        convert(scope, operator, container)
+        operator.inputs = given
+        for value, name, kind in due:
+            single = value.full_name
+            value.set_onnx_name(name)
+            value.set_type(kind)
+            _cast(single, _DOUBLE, value, scope, container)
+
+    return converted
+
+
+def _in_the_type_read(shapes: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Let a classifier score in the type that it reads; skl2onnx takes that of the pipeline's input."""
+
+    def calculate(operator: Any) -> None:
+        shapes(operator)
+        is_double = isinstance(operator.inputs[0].type, DoubleTensorType)
+        for value in operator.outputs[1:]:
+            if isinstance(value.type, FloatTensorType | DoubleTensorType):
+                value.set_type((DoubleTensorType if is_double else FloatTensorType)(value.type.shape))
+
+    return calculate
+
+
+def _cast(x: str, kind: int, to: Any, scope: Any, container: Any) -> None:
+    version = container.target_opset
+    OnnxCast(x, to=kind, op_version=version, output_names=[to.full_name]).add_to(scope, container)
+
+
+def _single(scope: Any, container: Any, value: Any, kind: type = FloatTensorType) -> Any:
+    """Return a variable with its numbers as float32, or whole."""
+    if not isinstance(value.type, DoubleTensorType):
+        return value
+    single = scope.declare_local_variable(f"{value.raw_name}_single", kind(value.type.shape))
+    _cast(value.full_name, single.type._get_element_onnx_type(), single, scope, container)
+    return single
+
+
+def _in_categories(convert: Convert) -> Convert:
+    """Convert an encoder of numbers, which may be double: they are whole numbers, or else float32."""
+
+    def converted(scope: Any, operator: Any, container: Any) -> None:
+        given, kind = list(operator.inputs), _category_type(operator.raw_operator)
+        operator.inputs = [_single(scope, container, value, kind) for value in given]
+        convert(scope, operator, container)
+        operator.inputs = given
+
+    return converted
+
+
+def _category_type(encoder: Any) -> type:
+    numbers = [value for own in encoder.categories_ for value in own if not isinstance(value, str)]
+    kind: type = Int64TensorType if all(float(value).is_integer() for value in numbers) else FloatTensorType
+    return kind
+
+
+def _target_encoder_shapes(operator: Any) -> None:
+    doubles = [value for value in operator.inputs if isinstance(value.type, DoubleTensorType)]
+    kinds = [value.type for value in doubles]
+    for value in doubles:
+        value.set_type(_category_type(operator.raw_operator)(value.type.shape))
+    _shapes_of_target_encoders(operator)
+    for value, kind in zip(doubles, kinds, strict=True):
+        value.set_type(kind)
 
 
 def _centred(centre: np.ndarray | None, scale: np.ndarray | None) -> Iterator[tuple[Any, ...]]:
@@ -259,12 +385,91 @@ def _into_range(scaler: MinMaxScaler) -> Iterator[tuple[Any, ...]]:
         yield OnnxClip, *scaler.feature_range
 
 
+def _to_largest(scaler: MaxAbsScaler) -> Iterator[tuple[Any, ...]]:
+    yield OnnxDiv, scaler.scale_
+    if getattr(scaler, "clip", False):  # of scikit-learn 1.8
+        yield OnnxClip, -1.0, 1.0
+
+
 _SCALERS: dict[type, Callable[[Any], Iterator[tuple[Any, ...]]]] = {
     StandardScaler: lambda s: _centred(s.mean_ if s.with_mean else None, s.scale_),
     RobustScaler: lambda s: _centred(s.center_, s.scale_),
-    MaxAbsScaler: lambda s: _centred(None, s.scale_),
+    MaxAbsScaler: _to_largest,
     MinMaxScaler: _into_range,
 }
+
+
+def _power(scope: Any, operator: Any, container: Any) -> None:
+    """Box-Cox or Yeo-Johnson, and the scaler behind it."""
+    model, version = operator.raw_operator, container.target_opset
+    x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
+    power = np.asarray(model.lambdas_, np.float64)
+    if model.method == "box-cox":
+        y = _powered(x, power, version)
+    else:
+        one, zero = np.ones(1), np.zeros(1)
+        above = OnnxGreaterOrEqual(x, zero, op_version=version)
+        over = OnnxAdd(OnnxWhere(above, x, zero, op_version=version), one, op_version=version)
+        under = OnnxSub(one, OnnxWhere(above, zero, x, op_version=version), op_version=version)
+        below = OnnxNeg(_powered(under, 2 - power, version), op_version=version)
+        y = OnnxWhere(above, _powered(over, power, version), below, op_version=version)
+    scaler = model._scaler if model.standardize else None
+    for step, *numbers in () if scaler is None else _SCALERS[StandardScaler](scaler):
+        y = step(y, *numbers, op_version=version)
+    _answer(y, scope, operator, container)
+
+
+def _powered(x: Any, power: np.ndarray, version: int) -> Any:
+    """Return (x^p − 1) / p by column; ln x if p is 0."""
+    flat = np.abs(power) < np.spacing(1.0)
+    exponent = np.where(flat, 1.0, power)
+    raised = OnnxSub(OnnxPow(x, exponent, op_version=version), np.ones(1), op_version=version)
+    raised = OnnxDiv(raised, exponent, op_version=version)
+    return OnnxWhere(flat[None], OnnxLog(x, op_version=version), raised, op_version=version)
+
+
+def _polynomial(scope: Any, operator: Any, container: Any) -> None:
+    """Products of columns, the last two first, as scikit-learn multiplies them."""
+    model, version = operator.raw_operator, container.target_opset
+    kind = np.float64 if isinstance(operator.outputs[0].type, DoubleTensorType) else np.float32
+    x = _joined(scope, operator, container)
+    factors = [np.repeat(np.arange(len(powers)), powers) for powers in model.powers_]
+    y: Any = None
+    for place in range(max(1, *map(len, factors))):
+        own = np.array([of[-1 - place] if place < len(of) else -1 for of in factors])
+        picked = OnnxGather(x, np.maximum(own, 0), axis=1, op_version=version)
+        if (own < 0).any():
+            picked = OnnxWhere(own[None] < 0, np.ones(1, kind), picked, op_version=version)
+        y = picked if y is None else OnnxMul(picked, y, op_version=version)
+    _answer(y, scope, operator, container)
+
+
+def _polynomial_shapes(operator: Any) -> None:
+    operator.outputs[0].type = _number(operator)([None, operator.raw_operator.n_output_features_])
+
+
+def _norms(scope: Any, operator: Any, container: Any) -> None:
+    """Divide each row by its norm."""
+    version, norm = container.target_opset, operator.raw_operator.norm
+    x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
+    size = OnnxAbs(x, op_version=version)
+    if norm == "max":
+        size = OnnxReduceMax(size, np.array([1]), op_version=version)
+    else:
+        size = OnnxMul(x, x, op_version=version) if norm == "l2" else size
+        size = OnnxReduceSum(size, np.array([1]), op_version=version)
+        size = OnnxSqrt(size, op_version=version) if norm == "l2" else size
+    is_zero = OnnxEqual(size, np.zeros(1), op_version=version)
+    size = OnnxWhere(is_zero, np.ones(1), size, op_version=version)
+    _answer(OnnxDiv(x, size, op_version=version), scope, operator, container)
+
+
+def _number(operator: Any) -> type:
+    """Return the type of an operator's numbers: double if any of its inputs is."""
+    is_double = any(isinstance(value.type, DoubleTensorType) for value in operator.inputs)
+    kind: type = DoubleTensorType if is_double else FloatTensorType
+    return kind
+
 
 _BACK = {OnnxSub: OnnxAdd, OnnxAdd: OnnxSub, OnnxDiv: OnnxMul, OnnxMul: OnnxDiv}
 _X = object()  # what comes in, as the second operand too
@@ -376,8 +581,17 @@ def _imputer(scope: Any, operator: Any, container: Any) -> None:
     x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
     fill = np.asarray(imputer.statistics_, np.float64)
     whole = OnnxWhere(_missing(imputer, x, version), fill, x, op_version=version)
-    gaps = _gaps(imputer, x, imputer.indicator_.features_, version)
-    _answer(OnnxConcat(whole, gaps, axis=1, op_version=version), scope, operator, container)
+    if len(kept := _kept(imputer)) < len(fill):
+        whole = OnnxGather(whole, kept, axis=1, op_version=version)
+    if imputer.indicator_ is not None:
+        gaps = _gaps(imputer, x, imputer.indicator_.features_, version)
+        whole = OnnxConcat(whole, gaps, axis=1, op_version=version)
+    _answer(whole, scope, operator, container)
+
+
+def _kept(imputer: SimpleImputer) -> np.ndarray:
+    """Return the columns that had a value when the imputer was fitted: the others are dropped."""
+    return np.flatnonzero(~np.isnan(np.asarray(imputer.statistics_, np.float64)))
 
 
 def _imputer_shapes(operator: Any) -> None:
@@ -386,17 +600,18 @@ def _imputer_shapes(operator: Any) -> None:
         return
     imputer = operator.raw_operator
     _check_missing(imputer)
-    if isinstance(operator.inputs[0].type, StringTensorType) or np.isnan(imputer.statistics_).any():
-        raise UnsupportedModelError(
-            "sklearn.SimpleImputer(add_indicator=True) of words, or of a column without any value: give "
-            "numbers, and drop the column."
-        )
-    columns = _columns(operator) + len(imputer.indicator_.features_)
-    operator.outputs[0].type = type(operator.inputs[0].type)([None, columns])
+    columns = len(_kept(imputer))
+    if imputer.indicator_ is not None:
+        columns += len(imputer.indicator_.features_)
+    operator.outputs[0].type = _number(operator)([None, columns])
 
 
 def _is_ours(operator: Any) -> bool:
-    return operator.raw_operator.indicator_ is not None
+    """Tell whether an imputer is of numbers."""
+    of_words = any(isinstance(value.type, StringTensorType) for value in operator.inputs)
+    if of_words and operator.raw_operator.indicator_ is not None:
+        raise UnsupportedModelError("sklearn.SimpleImputer(add_indicator=True) of words: give numbers.")
+    return not of_words
 
 
 def _indicator(scope: Any, operator: Any, container: Any) -> None:
@@ -426,7 +641,7 @@ def _keeping_missing(convert: Convert) -> Convert:
         first = len(container.nodes)
         convert(scope, operator, container)
         model = operator.raw_operator
-        trees = [one.tree_ for one in getattr(model, "estimators_", [model])]
+        trees = [one.tree_ for one in np.ravel(getattr(model, "estimators_", [model]))]
         for node in container.nodes[first:]:
             attributes = {attribute.name: attribute for attribute in node.attribute}
             if _MISSING in attributes:
@@ -447,12 +662,41 @@ _TREES = (
     ExtraTreeRegressor,
     ExtraTreesClassifier,
     ExtraTreesRegressor,
+    GradientBoostingClassifier,
+    GradientBoostingRegressor,
     RandomForestClassifier,
     RandomForestRegressor,
 )
+_FLOATS_ALONE = frozenset(  # skl2onnx or ONNX Runtime computes them in float32 alone
+    {
+        AdaBoostClassifier,
+        IsolationForest,
+        LinearDiscriminantAnalysis,
+        LinearSVC,
+        NuSVC,
+        NuSVR,
+        OneClassSVM,
+        Perceptron,
+        RidgeClassifier,
+        SVR,
+    }
+)
 _known = {
     kind: get_converter(sklearn_operator_name_map[kind])
-    for kind in (*_SCALERS, FunctionTransformer, SimpleImputer, *CLASSIFIERS, *_TREES)
+    for kind in (
+        *_SCALERS,
+        FunctionTransformer,
+        KBinsDiscretizer,
+        Normalizer,
+        PolynomialFeatures,
+        PowerTransformer,
+        SimpleImputer,
+        TargetEncoder,
+        *_FLOATS_ALONE,
+        *CLASSIFIERS,
+        *_TREES,
+    )
 }
 _shapes_of_functions = get_shape_calculator(sklearn_operator_name_map[FunctionTransformer])
+_shapes_of_target_encoders = get_shape_calculator(sklearn_operator_name_map[TargetEncoder])
 _shapes_of_imputers = get_shape_calculator(sklearn_operator_name_map[SimpleImputer])

@@ -375,9 +375,6 @@ class Parity(Frozen):
     column: str = Field("", description="of the outputs, such as probabilities[1]")
     row: int = Field(description="the reference where the error is largest, or of which such a row was made")
     where: str = Field("", description="the row in words")
-    rounded: bool = Field(
-        False, description="whether they agree on numbers as float32 holds them, and not on those given"
-    )
     labels: int | None = Field(description="rows whose label differs; None where it has none")
     uncompared: tuple[str, ...] = Field(
         (), description="outputs of numbers that the fitted model does not answer"

@@ -214,7 +214,7 @@ def test_early_stopping_counts_in_every_form(tmp_path: Path) -> None:
     model.save_model(tmp_path / "m.json")
     due = model.predict_proba(LOANS)
     for given in (model, model.get_booster(), read_fitted(tmp_path / "m.json")):
-        found = Runner(convert(given, ROWS).model)({"x": LOANS.to_numpy(np.float32)})
+        found = Runner(convert(given, ROWS).model)({"x": LOANS.to_numpy(np.float64)})
         assert np.abs(found["probabilities"] - due).max() < PARITY_32
 
 
@@ -222,7 +222,7 @@ def test_the_number_for_a_missing_value_is_asked_for_where_a_file_does_not_hold_
     model, rows = MODELS["missing=-999"][0](), LOANS.fillna(-999)
     model.save_model(tmp_path / "m.json")
     found = Runner(convert(read_fitted(tmp_path / "m.json", missing=-999), ROWS.fillna(-999)).model)
-    answer = found({"x": rows.to_numpy(np.float32)})["probabilities"]
+    answer = found({"x": rows.to_numpy(np.float64)})["probabilities"]
     assert np.abs(answer - model.predict_proba(rows)).max() < PARITY_32
     with pytest.raises(InvalidOptionError, match="--missing is for XGBoost's files"):
         read_fitted(tmp_path / "m.txt", missing=-999)

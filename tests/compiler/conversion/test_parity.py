@@ -12,8 +12,6 @@ import pytest
 import xgboost as xgb
 from onnx import helper
 from sklearn.ensemble import GradientBoostingRegressor
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 from rationale import TreeShap, compile_model, convert
 from rationale.conversion.graphs import INPUT, AsOnnx, Both
@@ -219,22 +217,6 @@ def test_another_model_is_refused_unless_it_is_allowed(tmp_path: Path) -> None:
     assert manifest.parity is not None
     assert manifest.parity.allowed == 0.5
     assert "An error up to 0.5 of it was allowed" in manifest.warnings[0]
-
-
-def test_digits_that_no_request_holds_are_named() -> None:
-    """A booster's thresholds are numbers of the training, and a scaler in double keeps those apart."""
-    table = pd.DataFrame(np.random.default_rng(1).normal(size=(300, 4)), columns=list("abcd"))
-    due = table["a"] + table["b"] * table["c"]
-    pipeline = make_pipeline(StandardScaler(), xgb.XGBRegressor(n_estimators=20, max_depth=3))
-    with pytest.raises(CheckFailedError, match=r"more digits.* X\.astype\('float32'\)\.astype\('float64'\)"):
-        convert(pipeline.fit(table, due), table)
-    held = table.astype("float32").astype("float64")
-    parity = convert(pipeline.fit(held, due), held).parity
-    assert parity is not None
-    assert not warnings_of(parity)
-    allowed = convert(pipeline.fit(table, due), table, allow_parity=0.9).parity
-    assert allowed is not None
-    assert "more digits" in warnings_of(allowed)[0]
 
 
 def test_the_manifest_keeps_it() -> None:

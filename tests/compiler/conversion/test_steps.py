@@ -255,18 +255,23 @@ REFUSED = {
     "StackingClassifier with a final_estimator without probabilities": StackingClassifier(
         [("a", FOREST)], LinearSVC(), cv=3
     ),
-    "SimpleImputer(add_indicator=True) of words": make_pipeline(
-        SimpleImputer(add_indicator=True, keep_empty_features=False), Ridge()
-    ),
 }
 
 
 @pytest.mark.parametrize("text", REFUSED)
-@pytest.mark.filterwarnings("ignore:Skipping features without any observed values")
 def test_what_is_refused_says_what_to_do(text: str) -> None:
-    table = TABLE.assign(f=np.nan, a=HOLES["a"]) if "of words" in text else TABLE % 9
+    table = TABLE % 9
     with pytest.raises(UnsupportedModelError, match=re.escape(text)):
         convert(clone(REFUSED[text]).fit(table, TWO), table)
+
+
+@pytest.mark.filterwarnings("ignore:Skipping features without any observed values")
+def test_an_imputer_drops_a_column_that_is_always_missing() -> None:
+    table = TABLE.assign(f=np.nan, a=HOLES["a"])
+    imputer = SimpleImputer(add_indicator=True, keep_empty_features=False)
+    parity = convert(make_pipeline(imputer, Ridge()).fit(table, TWO), table).parity
+    assert parity is not None
+    assert parity.relative < LIMIT
 
 
 def test_words_and_numbers_are_encoded_by_two() -> None:

@@ -160,7 +160,7 @@ def test_pipelines_of_named_columns(last: Any) -> None:
     assert (converted.parity.missing_rows, converted.parity.labels) == (4, 0)
     asked = table[-N:].assign(home="unknown")
     fed = {name: asked[name].to_numpy()[:, None] for name in converted.columns}
-    fed = {name: a.astype(object if a.dtype.kind == "O" else np.float32) for name, a in fed.items()}
+    fed = {name: a.astype(object if a.dtype.kind == "O" else np.float64) for name, a in fed.items()}
     assert_same(Runner(converted.model)(fed)["probabilities"], pipeline.predict_proba(asked))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost as xgb
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor
 from sklearn.decomposition import PCA
@@ -309,9 +310,60 @@ CATBOOST: dict[str, Fit] = {
         X.assign(a=X.a.astype(int)), Y
     ),
 }
+STEPS: dict[str, Any] = {
+    "scaler": StandardScaler(),
+    "range": MinMaxScaler(),
+    "robust": RobustScaler(),
+    "largest": MaxAbsScaler(),
+    "logarithm": FunctionTransformer(np.log1p),
+    "quantiles": QuantileTransformer(n_quantiles=50),
+    "power": PowerTransformer(),
+    "polynomial": PolynomialFeatures(2),
+    "components": PCA(3),
+    "imputer": SimpleImputer(add_indicator=True),
+    "nothing": "passthrough",
+}
+LAST: dict[str, Any] = {
+    "forest": RandomForestClassifier(**SMALL),
+    "gradient boosting": GradientBoostingClassifier(**SMALL),
+    "xgboost": xgb.XGBClassifier(**SMALL),
+    "lightgbm": lgb.LGBMClassifier(**QUIET),
+    "histograms": HistGradientBoostingClassifier(max_iter=6),
+    "catboost": cb.CatBoostClassifier(**CAT),
+    "logistic": LogisticRegression(),
+}
+CENTS = pd.DataFrame(
+    {
+        "a": _RANDOM.normal(3000, 900, ROWS).round(2),
+        "b": _RANDOM.uniform(0, 1, ROWS).round(4),
+        "c": _RANDOM.integers(18, 80, ROWS),
+        "d": _RANDOM.lognormal(5, 1, ROWS).round(2),
+        "e": (1 << 40) + _RANDOM.integers(0, 1000, ROWS),
+    }
+).abs()
+PAID = (CENTS.a / 3000 + CENTS.b * 2 + np.sin(CENTS.d) + CENTS.e % 2 > 2.5).astype(int)
+
+
+def of_type(kind: str) -> pd.DataFrame:
+    return CENTS if kind == "table" else CENTS.astype(kind)
+
+
+def behind(step: str, last: str, x: Any) -> Fit:
+    return fitted(clone(make_pipeline(STEPS[step], LAST[last])), PAID, x)
+
+
+NUMBERS: dict[str, Fit] = {
+    f"{step}, {last}, {kind}": behind(step, last, of_type(kind))
+    for step, last, kind in itertools.product(STEPS, LAST, ("table", "float64", "float32"))
+}
+NUMBERS |= {
+    f"{step}, {last}, {kind} array": behind(step, last, of_type(kind).to_numpy())
+    for step, last, kind in itertools.product(("scaler", "nothing"), LAST, ("float64", "float32"))
+}
 MODELS = {
     f"{library}: {name}": fit
     for library, models in {
+        "numbers": NUMBERS,
         "sklearn": SKLEARN,
         "XGBoost": XGBOOST,
         "LightGBM": LIGHTGBM,
@@ -353,7 +405,7 @@ def like(rows: np.ndarray, example: pd.DataFrame) -> pd.DataFrame:
         if isinstance(kind, pd.CategoricalDtype):
             codes = [None if np.isnan(value) else int(value) for value in table[name]]
             table[name] = pd.Categorical(codes, dtype=kind)
-        elif kind.kind == "i" and not table[name].isna().any():
+        elif kind.kind == "f" or (kind.kind == "i" and not table[name].isna().any()):
             table[name] = table[name].astype(kind)
     return table
 
@@ -432,6 +484,8 @@ def _attributions(answer: dict[str, np.ndarray]) -> np.ndarray:
 
 def _example(model: Any, name: str) -> pd.DataFrame:
     """Rows such as those on which it was fitted."""
+    if name.startswith("numbers"):
+        return of_type(name.split(", ")[-1].split()[0])
     if "999" in name:
         return GAPS.fillna(-999.0)
     if name.endswith("categories") and "sklearn" not in name:

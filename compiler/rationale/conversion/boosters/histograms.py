@@ -7,7 +7,7 @@ import numpy as np
 
 from rationale.conversion.boosters import tables
 from rationale.conversion.boosters.tables import Categories, Table, is_text
-from rationale.conversion.boosters.trees import Boosted, Leaf, Split, Tree, labels_of
+from rationale.conversion.boosters.trees import DOUBLE, Boosted, Leaf, Split, Tree, labels_of
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.rows import Features
 
@@ -39,6 +39,7 @@ def boosted(model: Any) -> Boosted:
         base=base,
         link=link,
         classes=classes,
+        dtype=DOUBLE,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rationale.conversion.boosters import tables
 from rationale.conversion.boosters.tables import Categories, Table
-from rationale.conversion.boosters.trees import SQUARE, Boosted, Leaf, Split, Tree, labels_of, unknown
+from rationale.conversion.boosters.trees import DOUBLE, SQUARE, Boosted, Leaf, Split, Tree, labels_of, unknown
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.rows import Features
 from rationale.errors import UnsupportedModelError
@@ -67,6 +67,7 @@ def boosted(model: Any) -> Boosted:
         classes=labels_of(classes) if link in ("LOGISTIC", "SOFTMAX") else None,
         coded=tuple(sorted(coded)),
         to_zero=True,
+        dtype=DOUBLE,
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from rationale.conversion.boosters import tables
 from rationale.conversion.boosters.tables import Categories, Table, is_text
-from rationale.conversion.boosters.trees import Boosted, Split, Tree
+from rationale.conversion.boosters.trees import DOUBLE, Boosted, Split, Tree
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.rows import Features, Rows
 from rationale.errors import UnsupportedModelError
@@ -74,7 +74,7 @@ class _Variable:
         else:
             tests.append((missing, {"missing": False, "among": (coded[_MISSING],)}))
         tests += [
-            (own, {"missing": False, "bound": _above(bound), "strict": True})
+            (own, {"missing": False, "bound": bound, "strict": True})
             for own, bound in zip(others, self.bounds, strict=False)
         ]
         last = len(tests)
@@ -137,7 +137,7 @@ def _boosted(model: Any, variables: Sequence[_Variable], table: Table) -> Booste
     trees, found = [], iter(scores)
     for i, variable in enumerate(variables):
         trees.append(variable.tree(i, [next(found) - first for _ in probes[i]]))
-    return Boosted(trees=trees, base=np.array([first]))
+    return Boosted(trees=trees, base=np.array([first]), dtype=DOUBLE)
 
 
 def _scores(model: Any, rows: Any) -> np.ndarray:
@@ -156,9 +156,3 @@ def _frame(rows: Sequence[Sequence[Any]], table: Table) -> Any:
     return pd.DataFrame(
         {name: np.array(values, object if is_text(own) else float) for name, own, values in columns}
     )
-
-
-def _above(bound: float) -> float:
-    """Return the least float32 number that is not below."""
-    rounded = np.float32(bound)
-    return float(np.nextafter(rounded, np.float32(np.inf)) if float(rounded) < bound else rounded)

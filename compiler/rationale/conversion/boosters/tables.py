@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from rationale.conversion.boosters.trees import ML, Boosted, Nodes
+from rationale.conversion.boosters.trees import DOUBLE, ML, SINGLE, Boosted, Nodes
 from rationale.conversion.graphs import INPUT, ROWS, AsOnnx, Both
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.errors import InvalidReferencesError
@@ -63,28 +63,43 @@ class Table:
     def fed(self, rows: Rows) -> dict[str, np.ndarray]:
         """Return rows as the ONNX model takes them; a missing text is an empty one."""
         if not self.by_column:
-            return {INPUT: rows.numbers().astype(np.float32)}
+            return {INPUT: rows.numbers()}
         return {
             self.called(i): _texts(rows, i) if is_text(own) else rows.fed(i)
             for i, own in enumerate(self.categories)
         }
 
-    def inputs(self, nodes: Nodes) -> list[onnx.ValueInfoProto]:
-        """Return the inputs, of which the nodes make `x` [N, F]."""
+    def inputs(self, nodes: Nodes, dtype: np.dtype) -> list[onnx.ValueInfoProto]:
+        """Return the inputs, of which the nodes make `x` [N, F].
+
+        Args:
+            dtype: of numbers.
+        """
+        number = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         if not self.by_column:
-            return [onnx.helper.make_tensor_value_info(INPUT, _FLOAT, [ROWS, self.count])]
+            return [onnx.helper.make_tensor_value_info(INPUT, number, [ROWS, self.count])]
         columns, inputs = [], []
         for i, own in enumerate(self.categories):
-            kind = _TEXT if is_text(own) else _FLOAT
+            kind = _TEXT if is_text(own) else number
             inputs.append(onnx.helper.make_tensor_value_info(self.called(i), kind, [ROWS, 1]))
-            columns.append(self.called(i) if own is None else self._coded(nodes, i, own))
+            columns.append(self.called(i) if own is None else self._coded(nodes, i, own, dtype))
         nodes.add("Concat", columns, "/x", axis=1)
         return inputs
 
-    def _coded(self, nodes: Nodes, i: int, own: Categories) -> str:
-        keys = {"keys_strings": list(own)} if is_text(own) else {"keys_floats": list(map(float, own))}
-        values = {"values_floats": list(own.values()), "default_float": self.other}
-        return nodes.add("LabelEncoder", [self.called(i)], domain=ML, **keys, **values)
+    def _coded(self, nodes: Nodes, i: int, own: Categories, dtype: np.dtype) -> str:
+        """Return the codes of a column's categories: a number is one only if it is whole, or all are not."""
+        name, values = self.called(i), {"values_floats": list(own.values()), "default_float": self.other}
+        if is_text(own):
+            found = nodes.add("LabelEncoder", [name], domain=ML, keys_strings=list(own), **values)
+        elif not all(float(key).is_integer() for key in own):
+            key = name if dtype == SINGLE else nodes.cast(name, SINGLE)
+            found = nodes.add("LabelEncoder", [key], domain=ML, keys_floats=list(map(float, own)), **values)
+        else:
+            whole = nodes.add("Equal", [name, nodes.add("Floor", [name])])
+            key = nodes.add("Cast", [name], to=_INT)
+            found = nodes.add("LabelEncoder", [key], domain=ML, keys_int64s=list(map(int, own)), **values)
+            found = nodes.add("Where", [whole, found, nodes.constant(np.float32(self.other))])
+        return found if dtype == SINGLE else nodes.cast(found, dtype)
 
     def _numbers(self, rows: Rows, i: int) -> np.ndarray:
         return Rows((rows.columns[i],), (self.called(i),)).numbers()[:, 0]
@@ -101,9 +116,9 @@ def as_onnx(boosted: Boosted, table: Table, output: str, example: Any, answers: 
     rows = None if example is None else rows_of(example, table.features)
     table = table if rows is None else replace(table, names=rows.names)
     outputs = (output,) if boosted.classes is None else ("label", "probabilities")
-    nodes = Nodes()
-    inputs = table.inputs(nodes)
-    nodes.boosted(boosted, "/x" if table.by_column else INPUT, table.count, outputs)
+    nodes, dtype = Nodes(), DOUBLE if rows is None else rows.dtype
+    inputs = table.inputs(nodes, dtype)
+    nodes.boosted(boosted, "/x" if table.by_column else INPUT, table.count, outputs, dtype)
     ends = _outputs(boosted, outputs)
     graph = onnx.helper.make_graph(nodes.nodes, "converted", inputs, ends, nodes.constants)
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in OPSETS.items()]

@@ -15,7 +15,10 @@ from rationale.errors import UnsupportedModelError
 ML = "ai.onnx.ml"
 SQUARE = "Square"  # with the sign of the score
 STEP = "Step"  # 1 above 0
+SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _NOWHERE = 0.5  # the code of no category
+_ZERO = 1e-30  # no step makes a number between it and 0
+_MARGIN = 2.0**-45  # of a feature's largest bound: a hundred roundings
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Boosted:
         missing: a number that means a missing value.
         lookups: what they read beside the table.
         weights: [features, columns] of a linear booster, to which a missing value is 0; it has no trees.
+        dtype: in which the library compares numbers: float32 numbers are compared as they are.
     """
 
     trees: Sequence[Tree]
@@ -77,6 +81,7 @@ class Boosted:
     missing: float = np.nan
     lookups: Sequence[Lookup] = ()
     weights: np.ndarray | None = None
+    dtype: np.dtype = SINGLE
 
 
 def unknown(library: str, what: str, given: str, known: Iterable[str]) -> UnsupportedModelError:
@@ -105,18 +110,29 @@ class Nodes:
         self.nodes.append(onnx.helper.make_node(op, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
 
+    def cast(self, x: str, dtype: np.dtype, *outputs: str) -> str:
+        return self.add("Cast", [x], *outputs, to=onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
     def constant(self, value: np.ndarray | np.generic) -> str:
         self.constants.append(
             onnx.numpy_helper.from_array(np.asarray(value), f"/constant_{len(self.constants)}")
         )
         return str(self.constants[-1].name)
 
-    def boosted(self, boosted: Boosted, x: str, features: int, outputs: Sequence[str]) -> None:
-        """Return what the trees make of `x` [N, F] float32: scores, or labels and probabilities."""
+    def boosted(
+        self, boosted: Boosted, x: str, features: int, outputs: Sequence[str], dtype: np.dtype
+    ) -> None:
+        """Add what the trees make of `x` [N, F]: scores, or labels and probabilities, in float32.
+
+        Args:
+            dtype: of `x`, float32 or float64.
+        """
+        if dtype != boosted.dtype == SINGLE:
+            x, dtype = self.cast(x, SINGLE), SINGLE
         if boosted.weights is not None:
             self._linear(boosted, self._gaps(boosted, x), boosted.weights, outputs)
             return
-        x = self._codes(boosted, self._gaps(boosted, x), features)
+        x = self._codes(boosted, self._gaps(boosted, x), features, dtype)
         if boosted.lookups:
             x = self.add("Concat", [x, *(self._looked_up(one, x) for one in boosted.lookups)], axis=1)
         if boosted.classes is not None and len(boosted.base) < 3:
@@ -128,8 +144,12 @@ class Nodes:
             kind, prefix = "Classifier", "class"
             attributes = {f"classlabels_{labels}": boosted.classes.tolist()}
         if len(boosted.base):
-            attributes["base_values"] = np.float32(boosted.base).tolist()
-        attributes |= dict(_nodes_of(boosted.trees)) | dict(_leaves_of(boosted.trees, prefix))
+            attributes["base_values"] = boosted.base.astype(dtype).tolist()
+        attributes |= dict(_nodes_of(boosted.trees, dtype)) | dict(_leaves_of(boosted.trees, prefix))
+        if dtype == DOUBLE:
+            for name in {"base_values", "nodes_values", f"{prefix}_weights"} & attributes.keys():
+                numbers = np.asarray(attributes.pop(name), DOUBLE)
+                attributes[f"{name}_as_tensor"] = onnx.numpy_helper.from_array(numbers, name)
         self._ended(f"TreeEnsemble{kind}", x, boosted.link, outputs, attributes)
 
     def _linear(self, boosted: Boosted, x: str, weights: np.ndarray, outputs: Sequence[str]) -> None:
@@ -178,15 +198,41 @@ class Nodes:
         gap = self.add("Equal", [x, self.constant(np.float32(boosted.missing))])
         return self.add("Where", [gap, self.constant(np.float32(np.nan)), x])
 
-    def _codes(self, boosted: Boosted, x: str, features: int) -> str:
+    def _codes(self, boosted: Boosted, x: str, features: int, dtype: np.dtype) -> str:
         if not boosted.coded:
             return x
         coded = np.isin(np.arange(features), boosted.coded)[None]
         whole = self.add("Floor", [x])
         if boosted.to_zero:
-            below = self.add("Less", [x, self.constant(np.float32(0))])
+            below = self.add("Less", [x, self.constant(dtype.type(0))])
             whole = self.add("Where", [below, self.add("Ceil", [x]), whole])
         return self.add("Where", [self.constant(coded), whole, x])
+
+
+def with_margins(boosted: Boosted) -> Boosted:
+    """Return trees that take a number for the bound that it is next to, as float64 holds it.
+
+    They stand behind steps, whose last digits are ONNX Runtime's. A bound is often a number of the training:
+    that number stays on the bound's own side. What LightGBM takes for 0 stays as it is.
+    """
+    sizes = dict[int, float]()
+    for split in _splits(boosted.trees):
+        if np.isfinite(split.bound):
+            sizes[split.feature] = max(sizes.get(split.feature, 0.0), abs(split.bound))
+
+    def moved(node: Split | Leaf) -> Split | Leaf:
+        if not isinstance(node, Split) or node.among is not None or not _ZERO < abs(node.bound) < np.inf:
+            return node
+        margin = _MARGIN * sizes[node.feature]
+        return replace(node, bound=node.bound + (-margin if node.strict else margin))
+
+    return replace(boosted, trees=[{n: moved(node) for n, node in tree.items()} for tree in boosted.trees])
+
+
+def _splits(trees: Sequence[Tree]) -> Iterator[Split]:
+    return (
+        node for tree in trees for node in tree.values() if isinstance(node, Split) and node.among is None
+    )
 
 
 def _of_two(boosted: Boosted) -> Boosted:
@@ -222,9 +268,11 @@ def _leaves_of(trees: Sequence[Tree], prefix: str) -> Iterator[tuple[str, list[A
     return _named(prefix, "treeids nodeids ids weights", rows)
 
 
-def _nodes_of(trees: Sequence[Tree]) -> Iterator[tuple[str, list[Any]]]:
+def _nodes_of(trees: Sequence[Tree], dtype: np.dtype) -> Iterator[tuple[str, list[Any]]]:
     names = "treeids nodeids featureids modes values truenodeids falsenodeids missing_value_tracks_true"
-    return _named("nodes", names, [(t, *row) for t, tree in enumerate(trees) for row in _rows_of(tree)])
+    return _named(
+        "nodes", names, [(t, *row) for t, tree in enumerate(trees) for row in _rows_of(tree, dtype)]
+    )
 
 
 def _named(prefix: str, names: str, rows: Sequence[Sequence[Any]]) -> Iterator[tuple[str, list[Any]]]:
@@ -232,7 +280,7 @@ def _named(prefix: str, names: str, rows: Sequence[Sequence[Any]]) -> Iterator[t
         yield f"{prefix}_{name}", list(values)
 
 
-def _rows_of(tree: Tree) -> Iterator[tuple[int, int, str, float, int, int, int]]:
+def _rows_of(tree: Tree, dtype: np.dtype) -> Iterator[tuple[int, int, str, float, int, int, int]]:
     """Write a set as a chain of equals with one way out, which ONNX Runtime makes one node of again."""
     number = len(tree)
     for n, node in tree.items():
@@ -240,7 +288,7 @@ def _rows_of(tree: Tree) -> Iterator[tuple[int, int, str, float, int, int, int]]
             yield n, 0, "LEAF", 0.0, 0, 0, 0
         elif node.among is None:
             mode = "BRANCH_LT" if node.strict else "BRANCH_LEQ"
-            yield n, node.feature, mode, _float32(node), node.yes, node.no, int(node.missing)
+            yield n, node.feature, mode, _bound(node, dtype), node.yes, node.no, int(node.missing)
         else:
             codes = [float(code) for code in node.among] or [_NOWHERE]
             numbers = [n, *range(number, number + len(codes) - 1)]
@@ -249,10 +297,14 @@ def _rows_of(tree: Tree) -> Iterator[tuple[int, int, str, float, int, int, int]]
                 yield here, node.feature, "BRANCH_EQ", code, node.yes, following, int(node.missing)
 
 
-def _float32(split: Split) -> float:
-    """Return a float32 bound with every float32 number on the side where the bound has it."""
+def _bound(split: Split, dtype: np.dtype) -> float:
+    """Return a bound of this type with every number of it on the side where the split's bound has it."""
     with np.errstate(over="ignore"):
-        rounded = np.float32(split.bound)
-    if not split.strict and float(rounded) > split.bound:
-        rounded = np.nextafter(rounded, np.float32(-np.inf))
+        rounded = dtype.type(split.bound)
+    if float(rounded) == split.bound:
+        return float(rounded)
+    if split.strict and float(rounded) < split.bound:
+        rounded = np.nextafter(rounded, dtype.type(np.inf))
+    elif not split.strict and float(rounded) > split.bound:
+        rounded = np.nextafter(rounded, dtype.type(-np.inf))
     return float(rounded)

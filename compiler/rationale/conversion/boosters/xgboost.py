@@ -103,7 +103,7 @@ def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
                 nodes[number] = Split(feature, yes, no, missing, among=among[node])
             else:
                 yes, no = numbers[left], numbers[right]
-                nodes[number] = Split(feature, yes, no, missing_left, bound=value, strict=True)
+                nodes[number] = Split(feature, yes, no, missing_left, float(np.float32(value)), strict=True)
     return nodes
 
 

@@ -291,8 +291,12 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
         node.op_type, node.domain = "Identity", ""
         del node.attribute[:]
         if node.output[0] in outputs:
-            value = helper.make_tensor_value_info(node.output[0], onnx.TensorProto.FLOAT, ["N", labels])
-            outputs[node.output[0]].CopyFrom(value)
+            end = outputs[node.output[0]]
+            number = end.type.sequence_type.elem_type.map_type.value_type.tensor_type.elem_type
+            value = helper.make_tensor_value_info(
+                node.output[0], number or onnx.TensorProto.FLOAT, ["N", labels]
+            )
+            end.CopyFrom(value)
             warnings.append(
                 f"output {node.output[0]!r} is a ZipMap (dictionaries), which no server can return; "
                 f"the entries return its tensor [N, {labels}] under that name"

@@ -33,7 +33,7 @@ export class Rates {
   constructor(scores, outcomes, members) {
     const known = members.filter((k) => !Number.isNaN(outcomes[k]));
     known.sort((a, b) => scores[a] - scores[b]);
-    this.scores = Float32Array.from(known, (k) => scores[k]);
+    this.scores = Float64Array.from(known, (k) => scores[k]);
     this.bad = new Float64Array(known.length + 1);
     for (let i = 0; i < known.length; i++) this.bad[i + 1] = this.bad[i] + outcomes[known[i]];
     this.n = known.length;

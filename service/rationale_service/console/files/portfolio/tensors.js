@@ -188,11 +188,11 @@ export class Explained {
   constructor(layout, rows, target) {
     this.players = layout.players;
     this.score = layout.score; // where decisions look, if it is another output than the explained one
-    this.decided = layout.score === null ? null : new Float32Array(rows.length);
+    this.decided = layout.score === null ? null : new Float64Array(rows.length);
     this.target = target;
     this.rows = rows; // of the table
     this.attributions = layout.players.map(() => new Float32Array(rows.length));
-    this.scores = new Float32Array(rows.length);
+    this.scores = new Float64Array(rows.length);
     this.bases = new Float32Array(rows.length).fill(NaN);
     this.gaps = new Float32Array(rows.length).fill(NaN);
     this.count = 0;
