@@ -75,6 +75,8 @@ from sklearn.svm import SVC, SVR, LinearSVC
 from sklearn.tree import DecisionTreeRegressor
 
 from rationale import Auto, RationaleError, TreeShap, compile_model
+from tests.compiler.conversion.test_wrappers import MODELS as WRAPPERS
+from tests.compiler.conversion.test_wrappers import X as SHARES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -364,6 +366,7 @@ MODELS = {
     f"{library}: {name}": fit
     for library, models in {
         "numbers": NUMBERS,
+        "wrappers": {name: fitted(clone(model), y, SHARES) for name, (model, y) in WRAPPERS.items()},
         "sklearn": SKLEARN,
         "XGBoost": XGBOOST,
         "LightGBM": LIGHTGBM,
@@ -484,6 +487,8 @@ def _attributions(answer: dict[str, np.ndarray]) -> np.ndarray:
 
 def _example(model: Any, name: str) -> pd.DataFrame:
     """Rows such as those on which it was fitted."""
+    if name.startswith("wrappers"):
+        return SHARES
     if name.startswith("numbers"):
         return of_type(name.split(", ")[-1].split()[0])
     if "999" in name:
