@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from rationale.conversion.graphs import INPUT, AsOnnx, Both
+from rationale.decisions.rows import ENDS
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
+from rationale.methods.logits import is_probability
 from rationale.references.tables import shown
 from rationale.schema.manifest import Parity, is_float
 
@@ -26,6 +28,7 @@ MIXTURES = 2000
 MASKED = 1000  # of one value, and a fifth of that of several
 _CELLS = 4_000_000  # of such rows, where there are many columns
 _ASKED = 200_000  # columns, of all times together that a model is asked about gaps that it may refuse
+_NARROW = 2e-5  # a smaller range of probabilities counts as this: a Sigmoid of float32 is off by a hundredth
 _ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which make no other model
 
 
@@ -118,13 +121,14 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
     mixed, gaps = None, _Gaps()
     if made.both is not None and count:
         mixed = _mixtures(runner, made.both, model)
-    scale = _scale([known] if mixed is None else [known, mixed])
+    closed = frozenset(o.name for o in made.proto.graph.output if is_probability(made.proto, o.name))
+    scale = _scale([known] if mixed is None else [known, mixed], closed)
     if made.both is not None and count:
         limit = REFUSED if allowed is None else max(allowed, REFUSED)
         gaps = _Masking(runner, made.both, model, scale, limit, by_column=made.by_column).gaps()
     missing = _missing(made.feeds, count)
     samples = [s for s in (known, mixed, gaps.taken) if s is not None and len(s)]
-    worst = _worst(samples, scale)
+    worst, ends = _worst(samples, scale), _near_ends(samples, closed)
     labels = [s.labels for s in samples[: 1 if mixed is None else 2] if s.labels is not None]
     return Parity(
         model=model,
@@ -144,6 +148,8 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
         mixtures_error=_largest(mixed, scale),
         masked=0 if gaps.taken is None else len(gaps.taken),
         masked_error=_largest(gaps.taken, scale),
+        ends=len(ends),
+        ends_error=float(ends.max()) if len(ends) else None,
         refuses_missing=gaps.refuses,
         missing_differs=gaps.differs,
         missing_unknown=gaps.unknown,
@@ -175,6 +181,8 @@ def summary(parity: Parity) -> str:
         f"{parity.masked} with values taken out": parity.masked_error,
     }
     parts = "".join(f"; {error:.1e} on {rows}" for rows, error in on.items() if error is not None)
+    if parity.ends_error is not None:
+        parts += f"; {parity.ends_error:.1e} of the way to 0 or 1 on {parity.ends} within {ENDS:g} of them"
     column = f" of {parity.column}'s range" if parity.column else " of its output's range"
     return (
         f"parity: {parity.model} as ONNX ({parity.converter}) differs by {parity.error:.1e} at most on "
@@ -420,14 +428,36 @@ def _joined(parts: Sequence[_Answers]) -> _Answers | None:
     )
 
 
-def _scale(samples: Sequence[_Answers]) -> _Scale:
-    """Return the range of what the fitted model answers; where all is equal, how large that is."""
+def _are_of(names: Sequence[str], outputs: frozenset[str]) -> np.ndarray:
+    """Return [columns] whether each is of one of the outputs."""
+    return np.array([name in outputs or name.rpartition("[")[0] in outputs for name in names], bool)
+
+
+def _near_ends(samples: Sequence[_Answers], closed: frozenset[str]) -> np.ndarray:
+    """Return the errors of probabilities near 0 or 1, as shares of the way there."""
+    found = [np.zeros(0)]
+    for sample in samples:
+        columns = _are_of(sample.names, closed)
+        due, errors = sample.due[:, columns], sample.errors[:, columns]
+        away = np.minimum(due, 1 - due)
+        near = (away > 0) & (away <= ENDS)
+        found.append(errors[near] / away[near])
+    return np.concatenate(found)
+
+
+def _scale(samples: Sequence[_Answers], closed: frozenset[str] = frozenset()) -> _Scale:
+    """Return the range of what the fitted model answers; where all is equal, how large that is.
+
+    Args:
+        closed: outputs of probabilities, whose range is `_NARROW` at least.
+    """
     due = np.concatenate([s.due for s in samples])
     known = np.where(np.isfinite(due), due, np.nan)
     columns = [column[~np.isnan(column)] for column in known.T]
     tops = np.array([np.abs(c).max(initial=0) for c in columns])
     spans = np.array([np.ptp(c) if len(c) else 0 for c in columns])
-    return _Scale(np.where(spans > 0, spans, tops), tops)
+    least = np.where(_are_of(samples[0].names, closed), _NARROW, 0)
+    return _Scale(np.maximum(np.where(spans > 0, spans, tops), least), tops)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ import numpy as np
 from rationale.schema.manifest import Attributed, EmbeddedProfile, Manifest, elements
 
 Tensors = Mapping[str, np.ndarray]
+# ONNX Runtime's Sigmoid and LOGISTIC of float32 are off by 1.5e-7 at most, and near 0 and 1 not in order
+SIGMOID_ERROR = 1e-6
+ENDS = 1e-5  # from 0 or 1, where that error is more than a hundredth of the way there
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class ExplainedRow:
     """One row of an answer.
 
     Attributes:
-        score: what is held against the threshold.
+        score: what is held against the threshold; of a known margin the Sigmoid in float64.
         explained_value: what attributions add up to from the base value: the score, or its margin.
         attributions: by feature or group.
         gap: explained_value − base_value − Σ attributions.
@@ -60,7 +63,7 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
     explained = tensors[manifest.explained_value][:, 0]
     base = None if manifest.base_value is None else tensors[manifest.base_value][:, 0]
     gap = None if manifest.completeness_gap is None else tensors[manifest.completeness_gap][:, 0]
-    score = shortest(_scores(manifest, tensors))
+    score = _scores(manifest, tensors)
     attributed = manifest.attributed
     attributions = _by_name(attributed, tensors, [item.attributions for item in attributed])
     errors = [item.standard_error for item in attributed]
@@ -136,12 +139,24 @@ def score_at(manifest: Manifest) -> tuple[str, int]:
     return manifest.explained_value, 0
 
 
-def _scores(manifest: Manifest, tensors: Tensors) -> np.ndarray:
-    profile = profile_of(manifest).profile
+def sigmoid(margins: np.ndarray) -> np.ndarray:
+    """Return 1/(1 + e^-margin) in float64, which tells margins apart near 0 and 1 too."""
+    small = np.exp(-np.abs(margins.astype(np.float64)))
+    return np.asarray(np.where(margins < 0, small, 1) / (1 + small))
+
+
+def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
+    """Return the scores; of a known margin its Sigmoid, if the model's answer is that but for rounding."""
+    profile, explained = profile_of(manifest).profile, tensors[manifest.explained_value][:, 0]
     if profile.tensor not in tensors:  # an inner tensor, which is what is explained
-        return tensors[manifest.explained_value][:, 0]
+        return shortest(explained)
     output = tensors[profile.tensor].reshape(len(tensors[profile.tensor]), -1)
-    return output[:, score_index(profile.index, output.shape[1])]
+    answered = output[:, score_index(profile.index, output.shape[1])]
+    if profile.space == "output":
+        return shortest(answered)
+    exact = sigmoid(explained)
+    is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds what it answers
+    return np.where(is_same, exact, shortest(answered)).tolist()
 
 
 def _by_name(

@@ -130,6 +130,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
             **dict(zip(("score", "element"), score_at(manifest), strict=True)),
+            "margin": embedded is not None and embedded.profile.space == "margin",
         },
         "decided": None
         if embedded is None

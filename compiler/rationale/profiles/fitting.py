@@ -14,7 +14,15 @@ import onnx_ir as ir
 
 from rationale.artifact.compiled import Compiled
 from rationale.decisions.drift import classes_of
-from rationale.decisions.rows import ExplainedRow, explained_rows, keys_of, score_index
+from rationale.decisions.rows import (
+    ENDS,
+    ExplainedRow,
+    explained_rows,
+    keys_of,
+    score_at,
+    score_index,
+    sigmoid,
+)
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
@@ -100,16 +108,16 @@ class FittedProfile:
 
     def _demand_score(self, compiled: Compiled) -> None:
         profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
-        (row,) = explained_rows(manifest, compiled.run(compiled.sample))
-        explained = row.explained_value
+        answer, (tensor, index) = compiled.run(compiled.sample), score_at(manifest)
+        score, explained = answer[tensor].reshape(-1)[index], answer[manifest.explained_value][0, 0]
         if profile.space == "margin":
-            explained = float(0.5 + 0.5 * np.tanh(explained / 2))
-        if abs(explained - row.score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
+            explained = sigmoid(explained)
+        if abs(explained - score) <= (TOLERANCE + manifest.measured.rounding) * (most - least):
             return
         raise faulty(
             self.where,
             [
-                f"'{profile.output}' is {row.score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
+                f"'{profile.output}' is {score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
                 f"what {manifest.method.name} explains ('{manifest.explained_output}') is {explained:g}, so "
                 f"that its reasons would be another number's: say space: "
                 f"{'output' if profile.space == 'margin' else 'margin'}, name another output, or choose "
@@ -144,7 +152,9 @@ def apply_profile(
     if faults:
         raise faulty(where, faults)
     assert output_range is not None
+    assert score is not None
     remarks = [*remarks_on(profile, known), *_of_gap(profile, method)]
+    remarks += _of_ends(profile, lowered, request, score, transform)
     if scores is not None:
         spread = output_range[1] - output_range[0]
         remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
@@ -424,6 +434,27 @@ def _of_margin(
         ]
     update = {"output": tensor, "targets": targets, "logits": closed is None}
     return request.model_copy(update=update), []
+
+
+def _of_ends(
+    profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score, transform: str
+) -> Iterator[str]:
+    """Yield a remark on a bound so near 0 or 1 that the model's own probabilities cannot tell its sides."""
+    dtype, _ = _row(lowered, score.tensor)
+    if profile.space == "margin" or dtype == ir.DataType.DOUBLE:
+        return
+    if not is_probability(lowered.source, score.tensor):
+        return
+    bounds = [profile.threshold, *(n for n in profile.refer or () if n not in _PROBABILITY)]
+    if not (close := [n for n in bounds if min(abs(n - end) for end in _PROBABILITY) <= ENDS]):
+        return
+    _, faults = _of_margin(profile, lowered, request, score, score.index or 0, transform)
+    advice = "choose a threshold farther away" if faults else "say space: margin, by which rows are decided"
+    yield (
+        f"decision: {', '.join(f'{n:.9g}' for n in close)} is within {ENDS:g} of 0 or 1, where "
+        f"'{profile.output}' comes in steps of 1e-7 and not in order, so that a row may be decided otherwise "
+        f"than by the fitted model: {advice}"
+    )
 
 
 def _trees(model: onnx.ModelProto, output: str) -> Ensemble | None:

@@ -370,7 +370,10 @@ class Parity(Frozen):
     converter: str = Field(description="what made it ONNX, and its version")
     rows: int = Field(description="references")
     error: float = Field(description="largest |ONNX − fitted| of a score or probability, in `column`")
-    output_range: float = Field(description="largest less smallest of what the fitted model answers there")
+    output_range: float = Field(
+        description="largest less smallest of what the fitted model answers there; "
+        "of probabilities 2e-5 or more"
+    )
     output_largest: float = Field(0, description="largest |answer| of the fitted model there")
     column: str = Field("", description="of the outputs, such as probabilities[1]")
     row: int = Field(description="the reference where the error is largest, or of which such a row was made")
@@ -390,6 +393,10 @@ class Parity(Frozen):
     masked: int = Field(0, description="references with values taken out that the fitted model answers")
     masked_error: float | None = Field(
         None, description="largest on these, of a column's range; None where there are none"
+    )
+    ends: int = Field(0, description="probabilities that the fitted model answers within 1e-5 of 0 or 1")
+    ends_error: float | None = Field(
+        None, description="largest on these, as a share of the way to 0 or 1; None where there are none"
     )
     refuses_missing: tuple[str, ...] = Field(
         (), description="inputs in which a missing value is refused: the fitted model takes none, or differs"

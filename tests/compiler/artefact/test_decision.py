@@ -46,6 +46,10 @@ BESIDE = parsed(
     "  p = Concat<axis = 1>(r, s)  label = ArgMax<axis = 1, keepdims = 0>(p) }",
     ONE,
 )
+THREE = parsed(
+    f"{HEAD} (float[N, 3] p) {{ {LOGITS}  p = Softmax<axis = 1>(z) }}",
+    {"w": rows(FEATURES, 3, seed=3), "b": rows(3, seed=4)},
+)
 REST = parsed(f"{HEAD} (float[N, 1] p) {{ {LOGITS}  s = Sigmoid(z)  p = Sub(one, s) }}", ONE)
 LINEAR = parsed(f"{HEAD} (float[N, 2] z) {{ {LOGITS} }}", {"w": W, "b": B})
 CODES = {name: {"reason": f"R{i}"} for i, name in enumerate(NAMES)}
@@ -82,8 +86,8 @@ def test_the_margin_of_a_softmax_of_two_is_their_difference(target: int) -> None
     np.testing.assert_allclose(answered["x_attributions"][:, 0], difference(target), rtol=1e-4, atol=1e-5)
     found = explained_rows(compiled.manifest, answered)
     scores = [1 / (1 + math.exp(-row.explained_value)) for row in found]
-    np.testing.assert_allclose([row.score for row in found], scores, atol=1e-6)
-    np.testing.assert_allclose([row.score for row in found], answered["p"][:, target])
+    np.testing.assert_allclose([row.score for row in found], scores, rtol=1e-14)
+    np.testing.assert_allclose([row.score for row in found], answered["p"][:, target], atol=2e-7)
 
 
 def test_the_margin_of_a_sigmoid_beside_its_rest_is_of_class_1() -> None:
@@ -92,8 +96,50 @@ def test_the_margin_of_a_sigmoid_beside_its_rest_is_of_class_1() -> None:
     wanted = (X - R.mean(axis=0)) * W[:, 0]
     np.testing.assert_allclose(answered["x_attributions"][:, 0], wanted, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(
-        [row.score for row in explained_rows(compiled.manifest, answered)], answered["p"][:, 1]
+        [row.score for row in explained_rows(compiled.manifest, answered)], answered["p"][:, 1], atol=2e-7
     )
+
+
+@pytest.mark.parametrize("shift", [-18, 18])
+def test_scores_of_trees_near_0_and_1_are_the_margin_s(shift: float) -> None:
+    """Whose LOGISTIC answers in steps of 6e-8 near 0, and float32 alike near 1."""
+    every = np.concatenate([R, X])
+    fitted = GradientBoostingClassifier(n_estimators=9, random_state=0).fit(every, every[:, 0] > every[:, 1])
+    fitted.init_.class_prior_ = np.array([1 / (1 + math.exp(shift)), 1 / (1 + math.exp(-shift))])
+    margins = fitted.decision_function(X)
+    between = float((margins.min() + margins.max()) / 2)
+    threshold = 1 / (1 + math.exp(-between))
+    change = {"output": "probabilities[1]", "space": "margin", "threshold": threshold}
+    compiled = decided(fitted, change, TreeShap(R))
+    found = compiled.decide(X)
+    assert [one.decision == "decline" for one in found] == [*(margins > between)]
+    assert {one.decision for one in found} == {"approve", "decline"}
+
+
+def test_a_model_that_clips_its_probability_is_decided_by_its_own_answer() -> None:
+    most = np.array(0.9, np.float32)
+    model = parsed(
+        f"{HEAD} (float[N, 1] p) {{ {LOGITS}  s = Sigmoid(z)  p = Min(s, most) }}", {**ONE, "most": most}
+    )
+    compiled = decided(model, {"space": "margin"})
+    far = np.outer([0, 50], W[:, 0]).astype(np.float32)
+    (_, score) = (row.score for row in explained_rows(compiled.manifest, compiled.explain(far)))
+    assert score == 0.9
+
+
+@pytest.mark.parametrize("threshold", [0, 1e-8, 1e-5, 1 - 1e-8, 1])
+def test_a_threshold_near_0_or_1_is_warned_of_unless_the_margin_decides(threshold: float) -> None:
+    def told(model: Any, **change: Any) -> list[str]:
+        warned = decided(model, {"threshold": threshold, **change}).manifest.warnings
+        return [warning for warning in warned if "not in order" in warning]
+
+    (warning,) = told(SIGMOID)
+    assert warning.endswith("say space: margin, by which rows are decided")
+    (warning,) = told(THREE, output="p[1]")
+    assert warning.endswith("choose a threshold farther away")
+    assert told(SIGMOID, threshold=0.4, refer=[0.3, 1 - 1e-7])
+    for change in ({"space": "margin"}, {"threshold": 0.1}, {"threshold": 0.5, "refer": [0, 1]}):
+        assert not told(SIGMOID, **change)
 
 
 @pytest.mark.parametrize(

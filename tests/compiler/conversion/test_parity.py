@@ -258,3 +258,34 @@ def test_a_wide_table_is_read_a_few_times(monkeypatch: pytest.MonkeyPatch) -> No
     assert parity.relative < LIMIT
     assert len(calls) < 20
     assert max(calls) * 3000 <= 4_000_000
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_probabilities_near_0_or_1_are_told_and_not_refused(end: int) -> None:
+    """A Sigmoid of float32 is off by 1.5e-7, which is more than all that these references differ by."""
+    nodes = [
+        helper.make_node("MatMul", [INPUT, "weights"], ["margin"]),
+        helper.make_node("Sigmoid", ["margin"], ["scores"]),
+    ]
+    x = np.array([[-39.5], [-40.5], [-41.0]]) * (1 if end == 0 else -0.44)
+    weights = np.ones((1, 1))
+
+    def parity(off: float) -> Parity:
+        both = Both(
+            Rows((x[:, 0],), ("f0",)),
+            lambda r: {INPUT: r.numbers().astype(np.float32)},
+            lambda r: (1 / (1 + np.exp(-r.numbers())) + off,),
+        )
+        found = compare(AsOnnx.of_table(sums(weights, nodes), both, ("f0",)), "m.M", "c 1")
+        assert found is not None
+        return found
+
+    known = parity(0)
+    demand(known)
+    assert 0 < known.error < 2e-7
+    assert known.ends == 3
+    assert known.ends_error is not None
+    assert known.ends_error > 0.01
+    assert f"{known.ends_error:.1e} of the way to 0 or 1 on 3 within 1e-05 of them" in summary(known)
+    with pytest.raises(CheckFailedError, match="they differ by"):
+        demand(parity(1e-6 if end == 0 else -1e-6))

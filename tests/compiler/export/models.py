@@ -75,6 +75,15 @@ def double() -> Compiled:
     return compile_model(model, ExactShap(references), feature_names=names, decision=PROFILE)
 
 
+def ends() -> Compiled:
+    """A threshold at 1e-8, where a Sigmoid of float32 tells no margins apart."""
+    graph = "g (float[N, 2] x) => (float[N, 1] p) { z = MatMul (x, w)  p = Sigmoid (z) }"
+    model = parsed(graph, {"w": np.ones((2, 1), np.float32)})
+    profile = {"output": "p", "threshold": 1e-8, "adverse": "above", "space": "margin"}
+    method = DeepShap(np.array([[-19, -1], [-18, 1], [-18, -1]], np.float32))
+    return compile_model(model, method, feature_names=["a", "b"], decision=profile)
+
+
 def classes() -> Compiled:
     """Several classes, each explained, with the standard errors of their attributions."""
     method = DeepShap(rows(6, 5, seed=1), standard_error=True)
@@ -107,6 +116,7 @@ MAKE: dict[str, Callable[[], Compiled]] = {
     "credit": credit,
     "trees": trees,
     "double": double,
+    "ends": ends,
     "classes": classes,
     "one_shot": one_shot,
     "relevance": relevance,

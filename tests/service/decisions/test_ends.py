@@ -1,0 +1,122 @@
+"""Thresholds near 0 and 1: every way decides by the margin, which a Sigmoid of float32 mixes up."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rationale import Compiled, DeepShap, compile_model, decide_batches, load
+from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.receipt import write_receipt
+from rationale_service.decisions.replay import Replayer
+from rationale_service.settings import Settings
+from tests.compiler.models import parsed
+from tests.service.decisions.decided import Decided, decide_all
+from tests.service.decisions.test_grpc import alike, decisions, request
+from tests.service.decisions.test_portfolio import decide, lines, table
+from tests.service.decisions.test_receipt import check
+from tests.service.grpc_end import grpc_end
+
+STEPS = np.arange(-18, 18, dtype=np.float32) / 64  # which margins are away from the threshold's
+# of a Sigmoid, and of the second of two classes: 1e-8 from 0 and from 1
+MODELS = {
+    "one": parsed("g (float[N, 2] x) => (float[N, 1] p) { z = MatMul (x, w)  p = Sigmoid (z) }",
+                  {"w": np.ones((2, 1), np.float32)}),
+    "two": parsed("g (float[N, 2] x) => (float[N, 2] p) { z = MatMul (x, w)  p = Softmax <axis = 1> (z) }",
+                  {"w": np.array([[0, 1], [0, 1]], np.float32)}),
+}  # fmt: skip
+THRESHOLDS = {"low": 1e-8, "high": 1 - 1e-8}
+NAMES = [f"{model}-{end}" for model in MODELS for end in THRESHOLDS]
+
+
+def margin_of(end: str) -> float:
+    return float(np.log(THRESHOLDS[end]) - np.log1p(-THRESHOLDS[end]))
+
+
+def compiled(name: str, **change: Any) -> Compiled:
+    model, end = name.split("-")
+    profile = {"output": "p", "threshold": THRESHOLDS[end], "adverse": "above", "space": "margin", **change}
+    references = np.full((3, 2), margin_of(end) / 2 - 1, np.float32)
+    return compile_model(MODELS[model], DeepShap(references), feature_names=["a", "b"], decision=profile)
+
+
+def rows(name: str) -> list[dict[str, float]]:
+    base = np.round(margin_of(name.split("-")[1]) * 64) / 64
+    return [{"a": float(base), "b": float(step)} for step in STEPS]
+
+
+def due(name: str) -> list[str]:
+    away = [row["a"] + row["b"] - margin_of(name.split("-")[1]) for row in rows(name)]
+    return ["decline" if by > 0 else "approve" for by in away]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Decided:
+    folder = tmp_path_factory.mktemp("ends")
+    for name in NAMES:
+        compiled(name).write(folder / "models", name)
+    return decide_all(folder / "models", {name: rows(name) for name in NAMES}, state=folder / "state")
+
+
+def answers(made: Decided, name: str) -> list[dict[str, Any]]:
+    return [made.answers[one] for one in made.ids[name]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_http_decides_by_the_margin(made: Decided, name: str) -> None:
+    found = answers(made, name)
+    assert {*due(name)} == {"approve", "decline"}
+    assert [one["decision"] for one in found] == due(name)
+    scores = [one["score"] for one in found]
+    assert sorted(scores) == scores
+    assert len({*scores}) == len(scores)
+    for one in found:
+        odds = np.log(one["score"]) - np.log1p(-one["score"])
+        assert odds == pytest.approx(one["explained_value"], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_way_decides_as_http_does(made: Decided, tmp_path: Path, name: str) -> None:
+    repository, wanted = Path(made.settings.repository), answers(made, name)
+    pairs = [(one["decision"], one["score"]) for one in wanted]
+    given = pa.Table.from_pylist(rows(name))
+    found = [row for batch in decide_batches(repository / name, given) for row in batch.to_pylist()]
+    assert [(row["decision"], row["score"]) for row in found] == pairs
+    assert [(one.decision, one.score) for one in load(repository, name).decide(given)] == pairs
+    save = tmp_path / "decisions.jsonl"
+    status, _, told = decide(
+        name, "--input", table(tmp_path, rows(name)), "--save", save, "--repository", repository
+    )
+    assert status == 0, told
+    assert [(one["decision"]["decision"], one["decision"]["score"]) for one in lines(save)] == pairs
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_grpc_decides_as_http_does(made: Decided, tmp_path: Path, name: str) -> None:
+    settings = Settings(repository=made.settings.repository, state=tmp_path / "state")
+    async with grpc_end(settings) as end:
+        answered = decisions(await end.stub.ModelInfer(request(f"{name}:decide", rows(name))))
+    assert [*map(alike, answered)] == [*map(alike, answers(made, name))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_explanations_are_of_the_margin_that_decides(made: Decided, name: str) -> None:
+    entry = load(made.settings.repository, name)
+    answer = entry.explain(pa.Table.from_pylist(rows(name)))
+    explained = answer[entry.manifest.explained_value][:, 0]
+    assert [*np.where(explained > margin_of(name.split("-")[1]), "decline", "approve")] == due(name)
+
+
+def test_receipts_and_replays_repeat_them(made: Decided, tmp_path: Path) -> None:
+    replayer, store, receipts = Replayer(made.settings), open_ledger(made.settings), []
+    by_id = {decision.id: decision for decision in store.in_order()}
+    store.close()
+    for name in NAMES:
+        for one in made.ids[name][::7]:
+            receipts.append(tmp_path / one)
+            write_receipt(by_id[one], replayer.entry(by_id[one]), receipts[-1])
+            assert replayer.replay(by_id[one]).differences == ()
+    for code, told in check(*receipts):
+        assert code == 0, told
