@@ -287,8 +287,8 @@ def evaluate_command(
         bool,
         typer.Option(
             "--shapley",
-            help="Also compare attributions with Shapley values, sampled from the model itself until their "
-            "standard error is 1%.",
+            help="Also compare attributions with Shapley values of the model itself: exact ones up to 12 "
+            "features, else sampled until their standard error is 1%.",
         ),
     ] = False,
     evaluations: Annotated[

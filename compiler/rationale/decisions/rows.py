@@ -156,7 +156,7 @@ def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
         return shortest(answered)
     exact = sigmoid(explained)
     is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds what it answers
-    return np.where(is_same, exact, shortest(answered)).tolist()
+    return [float(score) for score in np.where(is_same, exact, shortest(answered))]
 
 
 def _by_name(

@@ -32,6 +32,7 @@ from rationale.evaluate.faithfulness import (
     random_orders,
 )
 from rationale.evaluate.randomise import Randomised, randomised_check
+from rationale.evaluate.reasons import compare_reasons
 from rationale.evaluate.shapley import Comparison, Sampled, compare, rounds_within
 from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
 from rationale.references.reference_set import prepare
@@ -53,7 +54,7 @@ class Settings:
         radius: of max-sensitivity, in standard deviations of each feature.
         orders: random orders of the control.
         neighbours: of each row, for max-sensitivity.
-        shapley: whether Shapley values are sampled from the model, to compare attributions with.
+        shapley: whether Shapley values are computed from the model, to compare attributions with.
         evaluations: answers of the model that these may take for an entry.
     """
 
@@ -217,6 +218,8 @@ def _evaluate_one(
         shapley = entry.without_shapley
         if entry.references and shapley is None:
             shapley, sampled = compare(subject, pairs, entry.references, settings.evaluations, seed, stage)
+            if entry.compiled.manifest.decision is not None:
+                shapley = replace(shapley, reasons=compare_reasons(entry.compiled, entry.inputs, sampled))
     return Evaluation(
         name=entry.name,
         manifest=entry.compiled.manifest,

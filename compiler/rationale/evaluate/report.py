@@ -16,7 +16,7 @@ from rationale.errors import InvalidOptionError
 from rationale.evaluate.evaluate import Evaluation, Settings
 from rationale.evaluate.faithfulness import Curve
 from rationale.evaluate.plots import plots
-from rationale.evaluate.shapley import REASONS, Comparison
+from rationale.evaluate.shapley import LARGEST, Comparison
 from rationale.methods.coalitions.shapley import MOST_ENUMERATED
 
 _EXACT = ("exactshap", "treeshap")
@@ -56,7 +56,7 @@ def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
 
 
 def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
-    """Return the same columns for every entry; empty where Shapley values were not sampled."""
+    """Return the same columns for every entry; empty where there are no Shapley values."""
     known = e.shapley if isinstance(e.shapley, Comparison) else None
     columns: dict[str, Callable[[Comparison], float | int | None]] = {
         "shapley_distance": lambda c: _median(c.distances),
@@ -65,7 +65,10 @@ def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
         "shapley_correlation": lambda c: _median(c.correlations),
         "shapley_correlation_least": lambda c: min(c.correlations, default=None),
         "shapley_same_first": lambda c: c.first,
-        "shapley_same_reasons": lambda c: c.reasons,
+        "shapley_same_largest": lambda c: c.largest,
+        "shapley_declines": lambda c: c.reasons.declines if c.reasons else None,
+        "shapley_same_list": lambda c: c.reasons.same_list if c.reasons else None,
+        "shapley_same_set": lambda c: c.reasons.same_set if c.reasons else None,
         "shapley_standard_error": lambda c: _median(c.errors),
         "shapley_standard_error_largest": lambda c: max(c.errors, default=None),
         "shapley_rounds": lambda c: c.rounds,
@@ -107,21 +110,25 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
 
 
 def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
-    """Return a table of how far attributions are from Shapley values; None where none were sampled."""
+    """Return a table of how far attributions are from Shapley values; None without these."""
     compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, Comparison)}
+    decides = any(c.reasons for c in compared.values())
     table = Table(
         "entry",
         "distance from\nShapley values ↓",
         "standard error\nof these",
         "rank\ncorrelation ↑",
         "same first\nfeature ↑",
-        f"same {REASONS}\nlargest ↑",
+        f"same {LARGEST}\nlargest ↑",
+        *(["same reasons,\nin order ↑", "same reasons,\nin any order ↑"] if decides else []),
         box=None,
         pad_edge=False,
     )
     for name, c in compared.items():
         spans = (_span(c.distances, ".1%"), _span(c.errors, ".1%"), _span(c.correlations, ".2f"))
-        table.add_row(name, *spans, f"{c.first:.0%}", _number(c.reasons, ".0%"))
+        reasons = (c.reasons.same_list, c.reasons.same_set) if c.reasons else (None, None)
+        shares = (_number(share, ".0%") for share in (c.first, c.largest, *reasons))
+        table.add_row(name, *spans, *[*shares][: len(table.columns) - 4])
     return table if compared else None
 
 
@@ -165,11 +172,15 @@ def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
         if e.randomised.left_out:
             lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")
         if isinstance(e.shapley, Comparison):
+            players, rounds = e.shapley.players, e.shapley.rounds
+            how = f"up to {rounds} rounds a row" if rounds else f"every coalition of {players} players"
             lines.append(
-                f"{e.name}: Shapley values by up to {e.shapley.rounds} rounds a row, {e.shapley.evaluations} "
-                "answers of the model; medians over rows and targets, least to largest"
+                f"{e.name}: Shapley values by {how}, {e.shapley.evaluations} answers of the model; medians "
+                "over rows and targets, least to largest"
             )
-            players = e.shapley.players
+            if e.shapley.reasons:
+                declines = e.shapley.reasons.declines
+                lines.append(f"{e.name}: principal reasons of {declines} rows that the score declines")
             if players <= MOST_ENUMERATED and e.manifest.method.name not in _EXACT:
                 lines.append(
                     f"{e.name}: {players} players are few enough for exact Shapley values: compile with "

@@ -1,7 +1,8 @@
-"""How far attributions are from Shapley values, which are sampled from the model itself.
+"""How far attributions are from Shapley values, which are computed from the model itself.
 
-v(S) = Σ_k w_k·f(x_S, r_k elsewhere) over references r_k (Lundberg and Lee, 2017, section 4). A round draws a
-permutation of the features for each reference and takes it forwards and backwards, an antithetic pair
+v(S) = Σ_k w_k·f(x_S, r_k elsewhere) over references r_k (Lundberg and Lee, 2017, section 4). Of few
+players every coalition S is asked about, and the values are exact. Of others they are sampled. A round draws
+a permutation of the features for each reference and takes it forwards and backwards, an antithetic pair
 (Mitchell, Cooper, Frank and Holmes, "Sampling Permutations for Shapley Value Estimation", 2022). What a round
 finds adds up to f(x) − Σ_k w_k·f(r_k), and is exact where f is a sum of terms in at most two features.
 
@@ -9,6 +10,7 @@ F features, K references, t targets of a row, P pairs of a row and a target. A p
 features of a group.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,18 +20,22 @@ from rationale.errors import InvalidOptionError
 from rationale.evaluate.explained_model import GivenReferences, Pairs, Subject, rows_at_once, slices
 from rationale.evaluate.faithfulness import counter, ranks_of
 from rationale.evaluate.randomise import spearmans
+from rationale.methods.coalitions.shapley import MOST_ENUMERATED, ExactShap
 from rationale.schema.request import Progress
 
 LEAST_ROUNDS, MOST_ROUNDS = 5, 10_000  # fewer do not show their own error
 PRECISE = 0.01  # standard error over the values, both as lengths, at which a row is done
-REASONS = 4  # as many as a lender gives for a decision
+LARGEST = 4  # as many as a lender gives reasons for a decision
 
 Answer = Callable[[np.ndarray], np.ndarray]  # rows of features [M, F] → [M, t]
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """Shapley values [t, players] of one row, the mean over independent rounds, and their standard errors."""
+    """Shapley values [t, players] of one row, the mean over independent rounds, and their standard errors.
+
+    Of every coalition, they have no rounds and no errors.
+    """
 
     values: np.ndarray
     errors: np.ndarray
@@ -42,6 +48,21 @@ class Sampled:
 
 
 @dataclass(frozen=True)
+class Reasons:
+    """The principal reasons of declines beside those that Shapley values give, by codes.
+
+    Attributes:
+        declines: rows that the score declines; knock-outs are left out.
+        same_list, same_set: the share of them with the same reasons, in order and in any order; None without
+            declines.
+    """
+
+    declines: int
+    same_list: float | None
+    same_set: float | None
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Attributions beside Shapley values; pairs whose Shapley values are all 0 are left out.
 
@@ -49,64 +70,81 @@ class Comparison:
         distances: of each pair, ‖attributions − Shapley values‖₂/‖Shapley values‖₂.
         errors: of each pair, ‖standard errors of the Shapley values‖₂/‖Shapley values‖₂.
         correlations: of each pair that has one, Spearman's.
-        first, reasons: the share of pairs with the same largest feature, and the same REASONS largest; None
-            of so few players that all of them are.
+        first, largest: the share of pairs with the same largest feature, and the same LARGEST ones; None of
+            so few players that all of them are.
         players: features, or groups of them.
-        rounds: the most that a row took.
+        rounds: the most that a row took; 0 of every coalition.
         evaluations: rows that the model answered.
+        reasons: of an entry that decides.
     """
 
     distances: tuple[float, ...]
     errors: tuple[float, ...]
     correlations: tuple[float, ...]
     first: float
-    reasons: float | None
+    largest: float | None
     players: int
     rounds: int
     evaluations: int
+    reasons: Reasons | None = None
 
 
 def compare(
     subject: Subject, pairs: Pairs, references: GivenReferences, most: int, seed: int, progress: Progress
 ) -> tuple[Comparison, list[Sampled]]:
-    """Sample each row until its values are PRECISE, as far as `most` answers of the model allow.
+    """Compute each row's values, or sample them until they are PRECISE, with `most` answers of the model.
 
     Returns:
-        The comparison, and what was sampled of each row.
+        The comparison, and the values of each row.
 
     Raises:
         InvalidOptionError: fewer answers than LEAST_ROUNDS take.
     """
     background, weights = subject.flat(references.arrays), references.shares
     rows, players = len(subject.features), pairs.attributions.shape[1]
-    each = 2 * len(background) * (players - 1)
     rounds = rounds_within(most, rows, players, len(background))
     count = counter(progress, "Shapley values", rows)
     found = []
     for i, x in enumerate(subject.features):
         answer = _answer_of(subject, i, pairs.elements[pairs.rows == i])
         random = np.random.default_rng([seed, 5, i])
-        found.append(sample(answer, x, background, weights, rounds, random, subject.owner))
+        if rounds:
+            found.append(sample(answer, x, background, weights, rounds, random, subject.owner))
+        else:
+            found.append(enumerate_coalitions(answer, x, background, weights, subject.owner))
         count(1)
-    evaluations = sum(1 + len(background) + each * row.rounds for row in found)
+    evaluations = sum(_answers(players, len(background), row.rounds) for row in found)
     return _compared(pairs.attributions, found, evaluations), found
 
 
-def rounds_within(most: int, rows: int, features: int, references: int) -> int:
+def _answers(players: int, references: int, rounds: int) -> int:
+    """Return how many answers of the model a row takes."""
+    if not rounds:
+        return int(references * 2**players)
+    return 1 + references + rounds * 2 * references * max(players - 1, 1)
+
+
+def rounds_within(most: int, rows: int, players: int, references: int) -> int:
     """Return how many rounds `most` answers of the model are enough for, on each of the rows.
+
+    0 where they are enough for every coalition of few players, which is exact.
 
     Raises:
         InvalidOptionError: fewer than LEAST_ROUNDS.
     """
-    fixed, each = rows * (1 + references), rows * 2 * references * max(features - 1, 1)
-    least = fixed + LEAST_ROUNDS * each
-    if least > most:
+    enumerated = rows * _answers(players, references, 0) if players <= MOST_ENUMERATED else math.inf
+    if enumerated <= most:
+        return 0
+    sampled = rows * _answers(players, references, LEAST_ROUNDS)
+    if sampled > most:
+        least = min(sampled, enumerated)
         raise InvalidOptionError(
-            f"--shapley: {rows} rows of {features} features against {references} references take {least} "
+            f"--shapley: {rows} rows of {players} features against {references} references take {least} "
             f"answers of the model at least, more than --evaluations {most}. Judge fewer --rows, or allow as "
             "many."
         )
-    return min(MOST_ROUNDS, (most - fixed) // each)
+    fixed = rows * (1 + references)
+    return min(MOST_ROUNDS, (most - fixed) // (rows * 2 * references * max(players - 1, 1)))
 
 
 def _answer_of(subject: Subject, row: int, elements: np.ndarray) -> Answer:
@@ -124,7 +162,7 @@ def _compared(given: np.ndarray, found: Sequence[Sampled], evaluations: int) -> 
         errors=tuple((np.linalg.norm(errors, axis=1) / lengths).tolist()),
         correlations=tuple(c for c in spearmans(given, values) if c is not None),
         first=_same(given, values, 1),
-        reasons=_same(given, values, REASONS) if given.shape[1] > REASONS else None,
+        largest=_same(given, values, LARGEST) if given.shape[1] > LARGEST else None,
         players=given.shape[1],
         rounds=max(f.rounds for f in found),
         evaluations=evaluations,
@@ -135,6 +173,32 @@ def _same(a: np.ndarray, b: np.ndarray, most: int) -> float:
     """Return the share of rows whose `most` largest features, by absolute value, are the same."""
     largest = (np.sort(np.argsort(-np.abs(s), axis=1, kind="stable")[:, :most], axis=1) for s in (a, b))
     return float(np.equal(*largest).all(axis=1).mean()) if len(a) else 1.0
+
+
+# -- every coalition -----------------------------------------------------------------------------------
+
+
+def enumerate_coalitions(
+    answer: Answer, x: np.ndarray, references: np.ndarray, weights: np.ndarray, owner: np.ndarray
+) -> Sampled:
+    """Return exact values, by every coalition of the players.
+
+    Args:
+        x, references, weights, owner: as of `sample`.
+    """
+    game = ExactShap(references).coalitions(int(owner.max()) + 1)
+    masks, k = game.masks[:, owner], len(references)
+    values = np.concatenate(
+        [
+            answer(np.where(masks[numbers // k], x, references[numbers % k]))
+            for part in slices(len(masks) * k, rows_at_once(len(x)))
+            for numbers in [np.arange(part.start, part.stop)]
+        ]
+    )
+    values = np.tensordot(weights, values.reshape(len(masks), k, -1), axes=(0, 1))
+    gains = values[game.joined] - values[game.before]  # [2^(P − 1), P, t]
+    found = (game.weights[:, :, None] * gains).sum(axis=0).T
+    return Sampled(found, np.zeros_like(found), 0)
 
 
 # -- sampling ------------------------------------------------------------------------------------------
