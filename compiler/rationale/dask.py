@@ -1,15 +1,16 @@
-"""Explanations of a Dask DataFrame: `explain_batches` on each partition.
+"""Explanations of, and decisions on, a Dask DataFrame: `explain_batches`, `decide_batches` on each partition.
 
-from rationale.dask import explain
+from rationale.dask import decide, explain
 
 explain(dask.dataframe.read_parquet("s3://loans"), "/models/credit", keep=["id"]).to_parquet("s3://reasons")
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rationale.portfolios.arrow import batches_schema, explain_batches
+from rationale.portfolios.decisions import decide_batches, decisions_schema
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame
@@ -26,18 +27,61 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
     Raises:
         InvalidOptionError, RepositoryError: of what is known before a row is read.
     """
+    return _mapped(rows, batches_schema, explain_batches, entry, keep, threads)
+
+
+def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
+    """Return the decision on each row, as `rationale.decide_batches` does, with the row's index.
+
+    Nothing is recorded. Texts and warnings have types of Arrow, so that every partition has the same.
+
+    Args:
+        entry: the folder of an entry with a decision profile, at the same path on every worker.
+        keep: columns of `rows` that are kept.
+        threads: cores that a task takes.
+
+    Raises:
+        InvalidOptionError, RepositoryError: of what is known before a row is read.
+    """
+    return _mapped(rows, decisions_schema, decide_batches, entry, keep, threads)
+
+
+def _mapped(
+    rows: "DataFrame",
+    schema_of: Callable[..., Any],
+    work: Callable[..., Any],
+    entry: str | Path,
+    keep: Sequence[str],
+    threads: int,
+) -> "DataFrame":
+    """Return what `work` makes of the partitions, of the schema that `schema_of` tells."""
     import pyarrow as pa
 
-    batches_schema(entry, pa.Schema.from_pandas(rows._meta, preserve_index=False), keep)
-    given = (entry, tuple(keep), threads)
-    return rows.map_partitions(_explained, *given, meta=_explained(rows._meta, *given))
+    schema_of(entry, pa.Schema.from_pandas(rows._meta, preserve_index=False), keep)
+    given = (schema_of, work, entry, tuple(keep), threads)
+    return rows.map_partitions(_answered, *given, meta=_answered(rows._meta, *given))
 
 
-def _explained(frame: Any, entry: str | Path, keep: tuple[str, ...], threads: int) -> Any:
+def _answered(
+    frame: Any,
+    schema_of: Callable[..., Any],
+    work: Callable[..., Any],
+    entry: str | Path,
+    keep: tuple[str, ...],
+    threads: int,
+) -> Any:
     import pandas as pd
     import pyarrow as pa
 
-    answers = explain_batches(entry, pa.Table.from_pandas(frame, preserve_index=False), threads=threads)
-    found = pa.Table.from_batches(answers, batches_schema(entry)).to_pandas()
+    answers = work(entry, pa.Table.from_pandas(frame, preserve_index=False), threads=threads)
+    found = pa.Table.from_batches(answers, schema_of(entry)).to_pandas(types_mapper=_typed)
     kept = frame[[*keep]].iloc[found.pop("row")]
     return pd.concat([found.set_index(kept.index), kept], axis=1)
+
+
+def _typed(kind: Any) -> Any:
+    """Return Arrow's own type of what pandas holds as objects, which lose it where all are missing."""
+    import pandas as pd
+    import pyarrow as pa
+
+    return pd.ArrowDtype(kind) if pa.types.is_string(kind) or pa.types.is_list(kind) else None

@@ -1,16 +1,17 @@
-"""Explanations of a Ray Dataset: `explain_batches` in each of its tasks.
+"""Explanations of, and decisions on, a Ray Dataset: `explain_batches`, `decide_batches` in each of its tasks.
 
-from rationale.ray import explain
+from rationale.ray import decide, explain
 
 explain(ray.data.read_parquet("s3://loans"), "/models/credit", keep=["id"]).write_parquet("s3://reasons")
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rationale.portfolios.arrow import batches_schema, explain_batches
+from rationale.portfolios.decisions import decide_batches, decisions_schema
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -34,15 +35,49 @@ def explain(
     Raises:
         RepositoryError: no such entry here.
     """
-    batches_schema(entry)
-    work = partial(_explained, entry=entry, keep=tuple(keep))
+    return _mapped(rows, batches_schema, explain_batches, entry, keep, task_rows)
+
+
+def decide(
+    rows: "Dataset", entry: str | Path, keep: Sequence[str] = (), task_rows: int | None = ROWS
+) -> "Dataset":
+    """Return the decision on each row, as `rationale.decide_batches` does; nothing is recorded.
+
+    Args:
+        entry: the folder of an entry with a decision profile, at the same path on every node.
+        keep: columns of `rows` that are kept, by which its decision is found: there is no `row`.
+        task_rows: rows that a task decides; see `explain`.
+
+    Raises:
+        InvalidOptionError, RepositoryError: no such entry here, or one that does not decide.
+    """
+    return _mapped(rows, decisions_schema, decide_batches, entry, keep, task_rows)
+
+
+def _mapped(
+    rows: "Dataset",
+    schema_of: Callable[..., Any],
+    work: Callable[..., Any],
+    entry: str | Path,
+    keep: Sequence[str],
+    task_rows: int | None,
+) -> "Dataset":
+    """Return what `work` makes of the blocks of rows, of the schema that `schema_of` tells."""
+    schema_of(entry)
+    task = partial(_answered, schema_of=schema_of, work=work, entry=entry, keep=tuple(keep))
     blocks = rows if task_rows is None else rows.repartition(target_num_rows_per_block=task_rows)
-    return blocks.map_batches(work, batch_size=None, batch_format="pyarrow", zero_copy_batch=True)
+    return blocks.map_batches(task, batch_size=None, batch_format="pyarrow", zero_copy_batch=True)
 
 
-def _explained(table: Any, entry: str | Path, keep: Sequence[str]) -> Any:
+def _answered(
+    table: Any,
+    schema_of: Callable[..., Any],
+    work: Callable[..., Any],
+    entry: str | Path,
+    keep: Sequence[str],
+) -> Any:
     import pyarrow as pa
 
-    answers = list(explain_batches(entry, table, keep=keep, threads=1, numbered=False))
-    schema = batches_schema(entry, table.schema, keep, numbered=False)
+    answers = list(work(entry, table, keep=keep, threads=1, numbered=False))
+    schema = schema_of(entry, table.schema, keep, numbered=False)
     return pa.Table.from_batches(answers, schema).combine_chunks()

@@ -1,4 +1,4 @@
-"""Spark, Ray and Dask explain a dataset's rows as `explain_batches` does."""
+"""Spark, Ray and Dask explain and decide a dataset's rows as `explain_batches` and `decide_batches` do."""
 
 import os
 import sys
@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 import rationale
 from rationale import Compiled, DeepShap, InvalidOptionError, compile_model
+from rationale.dask import decide as decide_by_dask
 from rationale.dask import explain as explain_by_dask
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 from tests.needs import need
@@ -28,6 +29,15 @@ def entry(tmp_path: Path) -> Path:
     compiled: Compiled = compile_model(mlp(), DeepShap(rows(6, FEATURES)), targets=[1], feature_names=NAMES)
     compiled.write(tmp_path / "models", "m")
     return tmp_path / "models" / "m"
+
+
+@pytest.fixture
+def deciding(tmp_path: Path) -> Path:
+    model = mlp((FEATURES, 16, 1), last="Sigmoid")
+    profile = {"output": "y", "threshold": 0.5, "adverse": "below"}
+    compiled = compile_model(model, DeepShap(rows(6, FEATURES)), feature_names=NAMES, decision=profile)
+    compiled.write(tmp_path / "models", "decides")
+    return tmp_path / "models" / "decides"
 
 
 @pytest.fixture
@@ -58,19 +68,24 @@ def check(found: pa.Table, entry: Path, loans: Path) -> None:
         np.testing.assert_allclose(found.sort_by("id")[name], due[name], rtol=1e-5, atol=1e-6)
 
 
+def check_decisions(found: pa.Table, entry: Path, loans: Path) -> None:
+    found = found.sort_by("id")
+    batches = rationale.decide_batches(entry, parquet.read_table(loans), keep=["id"])
+    due = pa.Table.from_batches(batches).sort_by("id").drop_columns(["row"])
+    assert found.column_names == due.column_names
+    assert {"approve", "decline"} == {*due["decision"].to_pylist()}
+    for name in ("id", "decision", "score", "reason_1_code", "reason_1_value_text", "warnings", "fault"):
+        assert found[name].to_pylist() == due[name].to_pylist()
+
+
 @SIZES
 @pytest.mark.filterwarnings("ignore")  # of the engines, about themselves
-def test_spark(entry: Path, loans: Path, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark(entry: Path, deciding: Path, loans: Path, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     need("Java")
     from pyspark.sql import SparkSession
 
     from rationale.spark import decide, explain
 
-    one = mlp((FEATURES, 16, 1), last="Sigmoid")
-    profile = {"output": "y", "threshold": 0.5, "adverse": "below"}
-    compile_model(one, DeepShap(rows(6, FEATURES)), feature_names=NAMES, decision=profile).write(
-        entry.parent, "decides"
-    )
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
@@ -79,24 +94,18 @@ def test_spark(entry: Path, loans: Path, cores: int, monkeypatch: pytest.MonkeyP
     try:
         answers: Any = explain(session.read.parquet(str(loans)), entry, ["id"])
         check(answers.toArrow(), entry, loans)
-        decisions: Any = decide(session.read.parquet(str(loans)), entry.parent / "decides", ["id"])
-        found = decisions.toArrow().sort_by("id")
-        batches = rationale.decide_batches(entry.parent / "decides", parquet.read_table(loans), keep=["id"])
-        due = pa.Table.from_batches(batches).sort_by("id").drop_columns(["row"])
-        assert found.column_names == due.column_names
-        assert {"approve", "decline"} == {*due["decision"].to_pylist()}
-        for name in ("id", "decision", "score", "reason_1_code", "fault"):
-            assert found[name].to_pylist() == due[name].to_pylist()
+        decisions: Any = decide(session.read.parquet(str(loans)), deciding, ["id"])
+        check_decisions(decisions.toArrow(), deciding, loans)
     finally:
         session.stop()
 
 
 @SIZES
 @pytest.mark.filterwarnings("ignore")  # of the engines, about themselves
-def test_ray(entry: Path, loans: Path, cores: int, tmp_path: Path) -> None:
+def test_ray(entry: Path, deciding: Path, loans: Path, cores: int, tmp_path: Path) -> None:
     import ray
 
-    from rationale.ray import explain
+    from rationale.ray import decide, explain
 
     paths = {"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}}
     ray.init(num_cpus=cores, include_dashboard=False, log_to_driver=False, runtime_env=paths)
@@ -105,6 +114,11 @@ def test_ray(entry: Path, loans: Path, cores: int, tmp_path: Path) -> None:
             to = tmp_path / f"reasons-{task_rows}"
             explain(ray.data.read_parquet(str(loans)), entry, ["id"], task_rows).write_parquet(str(to))
             check(parquet.read_table(to), entry, loans)
+        given = ray.data.read_parquet(str(loans))
+        decide(given, deciding, ["id"]).write_parquet(str(tmp_path / "decided"))
+        check_decisions(parquet.read_table(tmp_path / "decided"), deciding, loans)
+        with pytest.raises(InvalidOptionError, match="no decision profile"):
+            decide(given, entry)
     finally:
         ray.shutdown()
 
@@ -115,6 +129,18 @@ def test_dask(entry: Path, loans: Path, tmp_path: Path) -> None:
     assert list(answers.dtypes) == list(answers.compute().dtypes)
     answers.to_parquet(tmp_path / "reasons")
     check(parquet.read_table(tmp_path / "reasons"), entry, loans)
+
+
+def test_dask_decides(entry: Path, deciding: Path, loans: Path, tmp_path: Path) -> None:
+    given = dd.read_parquet(loans)
+    decisions: Any = decide_by_dask(given, deciding, ["id"])
+    assert list(decisions.dtypes) == list(decisions.compute().dtypes)
+    decisions.to_parquet(tmp_path / "decided")
+    check_decisions(
+        parquet.read_table(tmp_path / "decided").drop_columns(["__null_dask_index__"]), deciding, loans
+    )
+    with pytest.raises(InvalidOptionError, match="no decision profile"):
+        decide_by_dask(given, entry)
 
 
 def test_dask_keeps_the_index_and_types_of_each_row(tmp_path: Path) -> None:
