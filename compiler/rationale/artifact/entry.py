@@ -121,14 +121,26 @@ def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
     rows = {}
     for i, value in enumerate(model.graph.input):
         tensor = value.type.tensor_type
-        if tensor.elem_type == onnx.TensorProto.STRING:
-            continue
         file = warmup / f"input_{i}"
         if file.is_file():
-            array = np.frombuffer(file.read_bytes(), onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+            if tensor.elem_type == onnx.TensorProto.STRING:
+                array = _texts(file.read_bytes())
+            else:
+                dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+                array = np.frombuffer(file.read_bytes(), dtype)
             dims = [d.dim_value for d in tensor.shape.dim[1:]]
             rows[value.name] = array.reshape(1, *_closed(dims, array.size))
     return rows
+
+
+def _texts(raw: bytes) -> np.ndarray:
+    """Return the texts of a warmup file, each behind its length (uint32, little endian)."""
+    found, start = list[str](), 0
+    while start < len(raw):
+        end = start + 4 + int.from_bytes(raw[start : start + 4], "little")
+        found.append(raw[start + 4 : end].decode())
+        start = end
+    return np.array(found, object)
 
 
 def _closed(dims: Sequence[int], size: int) -> list[int]:

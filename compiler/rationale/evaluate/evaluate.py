@@ -36,7 +36,7 @@ from rationale.evaluate.reasons import compare_reasons
 from rationale.evaluate.shapley import Comparison, Sampled, compare, rounds_within
 from rationale.pictures.panels import Bars, Estimate, Panel, element_name, flow, panels, parts_of
 from rationale.references.reference_set import prepare
-from rationale.schema.manifest import FLOATS, Attributed, Manifest
+from rationale.schema.manifest import Attributed, Manifest
 from rationale.schema.request import Progress, silent
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
@@ -205,7 +205,7 @@ def _evaluate_one(
     pairs = pairs_of(subject)
     steps, draws, redraws = (25, 25, 1) if subject.features.shape[1] >= LARGE else (100, 100, 5)
     cuts = cuts_of(pairs.attributions.shape[1], steps)
-    baseline, whose = _curve_baseline(entry, entries)
+    baseline, whose = _curve_baseline(subject, entry, entries)
     key = _question(entry.compiled.manifest, baseline)
     controls = known.controls
     if key not in controls:
@@ -265,7 +265,7 @@ def _panels(
         due = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
             replace(part, explained=_named(part.explained, known.names, model))
-            for part in parts_of(manifest, pairs.attributions[p], subject.features[i])
+            for part in parts_of(manifest, pairs.attributions[p], subject.values(i))
         ]
         title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
         key = (model, row, *((part.explained.tensor.name, part.explained.of_players) for part in parts))
@@ -300,14 +300,22 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
             f"{file}: one row is too few: the spread of features is taken from the file. Give two at least, "
             "better a hundred."
         )
-    spread = np.concatenate([a.std(axis=0, dtype=np.float64).reshape(-1) for a in explained])
-    if not spread.any():
+    spread = np.concatenate([_spread(a) for a in explained])
+    if not any((a != a[:1]).any() for a in explained):
         raise InvalidOptionError(f"{file}: all {count} rows are equal. Give rows that differ.")
     if count <= settings.rows:
         return inputs, spread, np.arange(count)
     random = np.random.default_rng([settings.seed, 0])
     index = np.sort(random.choice(count, settings.rows, replace=False))
     return {name: a[index] for name, a in inputs.items()}, spread, index
+
+
+def _spread(array: np.ndarray) -> np.ndarray:
+    """Return [F]: standard deviations of known values; 0 of what is no float, which is never perturbed."""
+    if array.dtype.kind != "f":
+        return np.zeros(array[0].size)
+    known = np.ma.masked_invalid(array.reshape(len(array), -1))
+    return np.asarray(known.std(axis=0, dtype=np.float64).filled(0))
 
 
 def _check_features(manifest: Manifest, settings: Settings) -> None:
@@ -323,12 +331,6 @@ def _check_features(manifest: Manifest, settings: Settings) -> None:
             f"{unfit} are token ids or inner tensors: the measures replace and perturb features of a float "
             "input. Evaluate an entry that explains float inputs, such as the part behind the embedding."
         )
-    other = [e.tensor.name for e in manifest.explained if e.tensor.datatype not in FLOATS]
-    if other:
-        raise InvalidOptionError(
-            f"{other} hold no floats, which the measures replace and perturb. Evaluate an entry that "
-            "explains floats alone, such as one of what stands behind the encoders (compile with --input)."
-        )
 
 
 # -- baselines -----------------------------------------------------------------------------------------
@@ -341,7 +343,7 @@ def _question(manifest: Manifest, baseline: np.ndarray) -> object:
     return *question, baseline.tobytes()
 
 
-def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
+def _curve_baseline(subject: Subject, entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
     """Return what replaces features: a model's reference mean, of its first entry that has one.
 
     Only then do the curves of different methods start and end alike.
@@ -350,10 +352,10 @@ def _curve_baseline(entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarra
     for other in entries:
         if other.compiled.manifest.references and _comparable(own, other.compiled.manifest):
             mine = other.compiled.manifest.digests.references == own.digests.references
-            baseline = baseline_of(other.compiled)
+            baseline = subject.flat(baseline_of(other.compiled))[0]
             whose = "reference mean" + ("" if mine else f" of {other.name}")
             return baseline, whose if baseline.any() else "zeros"
-    return baseline_of(entry.compiled), "zeros"
+    return subject.baseline, "zeros"
 
 
 def _comparable(a: Manifest, b: Manifest) -> bool:

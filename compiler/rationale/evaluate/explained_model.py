@@ -40,6 +40,8 @@ class GivenReferences:
 class Subject:
     """The plain model and its explanation over rows of features.
 
+    A text is a number here: its place among the texts that were met.
+
     Attributes:
         features: [N, F] float64, the rows of the file.
         baseline: [F], the row that the compiler left for warmup: the mean of the references, else zeros.
@@ -51,8 +53,9 @@ class Subject:
         self.manifest = compiled.manifest
         self._shapes = {e.tensor.name: e.tensor.shape for e in self.manifest.explained}
         self._inputs = dict(inputs)
+        self._places: dict[str, int] = {}
         self.features = self.flat(inputs)
-        self.baseline = baseline_of(compiled)
+        self.baseline = self.flat(baseline_of(compiled))[0]
         self.is_slope = is_slope(self.manifest)
         self.owner = owners_of(self.manifest)
         self._plain = plain_runner(compiled)
@@ -60,8 +63,25 @@ class Subject:
 
     def flat(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return [N, F] float64: rows of the explained inputs, side by side."""
-        parts = [inputs[name].reshape(len(inputs[name]), -1) for name in self._shapes]
+        parts = [self._numbers(inputs[name]).reshape(len(inputs[name]), -1) for name in self._shapes]
         return np.concatenate(parts, axis=1, dtype=np.float64)
+
+    def _numbers(self, array: np.ndarray) -> np.ndarray:
+        if not is_text(array):
+            return array
+        return np.array([self._places.setdefault(str(t), len(self._places)) for t in array.reshape(-1)])
+
+    def _of_type(self, numbers: np.ndarray, name: str) -> np.ndarray:
+        """Return numbers of `flat` as an input has them."""
+        if not is_text(self._inputs[name]):
+            return numbers.astype(self._inputs[name].dtype)
+        return np.asarray(np.array([*self._places], object)[numbers.astype(int)])
+
+    def values(self, row: int) -> np.ndarray:
+        """Return [F]: the values of a row of the file, texts as they are."""
+        if not any(is_text(self._inputs[name]) for name in self._shapes):
+            return np.asarray(self.features[row])
+        return np.concatenate([self._inputs[name][row].reshape(-1).astype(object) for name in self._shapes])
 
     def _fed(self, x: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
         """Return inputs with features x [M, F]; what is not explained comes from `rows` [M] of the file."""
@@ -70,7 +90,7 @@ class Subject:
         for name, shape in self._shapes.items():
             size = math.prod(shape)
             part = x[:, start : start + size].reshape(len(x), *shape)
-            fed[name], start = part.astype(self._inputs[name].dtype), start + size
+            fed[name], start = self._of_type(part, name), start + size
         return fed
 
     def answer(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -186,15 +206,20 @@ def is_slope(manifest: Manifest) -> bool:
     return manifest.completeness_gap is None and not manifest.method.options.get("times_input", False)
 
 
-def baseline_of(compiled: Compiled) -> np.ndarray:
-    """Return [F]: the warmup row of the explained inputs, flattened and side by side."""
+def baseline_of(compiled: Compiled) -> dict[str, np.ndarray]:
+    """Return the warmup row of the explained inputs, [1, …] each."""
     names = [e.tensor.name for e in compiled.manifest.explained]
     missing = [name for name in names if name not in compiled.sample]
     if missing:
         raise RepositoryError(
             f"the entry has no warmup row for {missing}, with which features are replaced. Compile it again."
         )
-    return np.concatenate([compiled.sample[name].reshape(-1) for name in names], dtype=np.float64)
+    return {name: compiled.sample[name] for name in names}
+
+
+def is_text(array: np.ndarray) -> bool:
+    """Tell whether an array holds texts."""
+    return array.dtype.kind in "OUS"
 
 
 def plain_runner(compiled: Compiled) -> Runner:

@@ -184,7 +184,7 @@ def infidelity(
 
     Args:
         baseline: [F], of the attributions themselves: a share of the output is Φ = slope·(x − baseline).
-        spread: [F], standard deviation of each feature in the file.
+        spread: [F], standard deviation of each feature in the file; 0 of what is no float.
     """
     random = np.random.default_rng([seed, 3])
     count = counter(progress, "infidelity", draws * len(pairs.rows))
@@ -193,8 +193,8 @@ def infidelity(
         rows, elements, shares = pairs.rows[part], pairs.elements[part], pairs.attributions[part]
         x = subject.features[rows]
         for _ in range(draws):
-            step, foretold = _perturb(random, kind, x, baseline, spread, shares, subject)
-            after = subject.answer(x - step, rows)[np.arange(len(rows)), elements]
+            moved, foretold = _perturb(random, kind, x, baseline, spread, shares, subject)
+            after = subject.answer(moved, rows)[np.arange(len(rows)), elements]
             change = pairs.answers[part] - after
             missed += ((foretold - change) ** 2).sum()
             changed += (change**2).sum()
@@ -212,18 +212,18 @@ def _perturb(
     attributions: np.ndarray,
     subject: Subject,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the perturbation I [M, F], and the change I·Φ [M] that the attributions foretell for it."""
+    """Return x − I [M, F] for the perturbation I, and the change I·Φ [M] that attributions foretell."""
     away = x - baseline
     if kind == "baseline":
         chosen = random.random(attributions.shape) < 0.5
         shares = attributions * away if subject.is_slope else attributions
-        return np.where(chosen[:, subject.owner], away, 0.0), (shares * chosen).sum(axis=1)
+        return np.where(chosen[:, subject.owner], baseline, x), (shares * chosen).sum(axis=1)
     step = random.standard_normal(x.shape) * spread * GAUSSIAN_SIGMA
     if subject.is_slope:
-        return step, (attributions * step).sum(axis=1)
+        return x - step, (attributions * step).sum(axis=1)
     near = np.abs(away) <= NEAR_BASELINE * spread
     step = np.where(near, 0.0, step)
-    return step, (attributions / np.where(near, 1.0, away) * step).sum(axis=1)
+    return x - step, (attributions / np.where(near, 1.0, away) * step).sum(axis=1)
 
 
 # -- max-sensitivity -----------------------------------------------------------------------------------

@@ -248,6 +248,18 @@ def test_reasons_of_declines_are_those_of_exact_values(tmp_path: Path) -> None:
     assert found == {"deep": Reasons(len(pairs), lists, sets), "exact": Reasons(len(pairs), 1, 1)}
 
 
+def test_whole_numbers_are_players(tmp_path: Path) -> None:
+    """Of m·y, whose Shapley values ExactShap has; noise is added to y alone."""
+    text = """g (int64[N, 1] m, float[N, 1] y) => (float[N, 1] z) { f = Cast <to = 1> (m)  z = Mul (f, y) }"""
+    given = {"m": np.arange(7)[:, None], "y": rows(7, 1)}
+    compile_model(parsed(text), ExactShap(given)).write(tmp_path, "whole")
+    np.savez(tmp_path / "x.npz", **given)
+    file = tmp_path / "x.npz"
+    (found,) = evaluate(tmp_path, ["whole"], file, [file], Settings(shapley=True, orders=1, neighbours=2))
+    assert isinstance(found.shapley, Comparison)
+    assert max(found.shapley.distances) < 1e-5
+
+
 # -- the command ---------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,8 @@ from typer.testing import CliRunner, Result
 
 from rationale import Manifest, TreeShap, compile_model
 from rationale.artifact.entry import open_entry, read_inputs
+from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.evaluate.shapley import Comparison, Reasons
 from rationale_service.cli.main import app
 from tests.compiler.models import parsed
 from tests.references import trees as of
@@ -84,11 +86,37 @@ def test_what_their_columns_are_called(place: Path) -> None:
     assert [e.feature_names for e in explained] == [("age",), ("housing",), ("code",)]
 
 
-def test_measures_of_floats_alone(place: Path) -> None:
-    compiled_with("r.csv", place)
-    done = call("evaluate", "m", "--input", "r.csv", "--repository", ".")
-    assert done.exit_code == 2
-    assert "['housing', 'code'] hold no floats" in " ".join(done.output.split())
+@pytest.mark.parametrize("perturbation", ["baseline", "gaussian"])
+def test_measures_replace_texts_too(place: Path, perturbation: str) -> None:
+    """TreeSHAP is exact: also where references have a word that no row of the file has."""
+    assert compiled_with("r.csv", place).exit_code == 0
+    compiled = open_entry(place, "m")
+    rows = {name: array[HOUSING != "own"] for name, array in read_inputs(compiled, place / "r.csv").items()}
+    rows = {name: array.astype(str) if array.dtype == object else array for name, array in rows.items()}
+    np.savez("x.npz", **rows)
+    settings = Settings(shapley=True, perturbation=perturbation)
+    (found,) = evaluate(place, ["m"], place / "x.npz", [place / "r.csv"], settings)
+    assert isinstance(found.shapley, Comparison)
+    assert max(found.shapley.distances) < 1e-5
+    assert (found.features, found.shapley.players, found.shapley.rounds) == (3, 3, 0)
+    scores = compiled.explain(rows)["explained_value"]
+    assert found.deletion.values[0] == pytest.approx(scores.mean(), abs=1e-6)
+    replaced = compiled.explain({name: compiled.sample[name][:1] for name in rows})["explained_value"]
+    assert found.deletion.values[-1] == pytest.approx(replaced.item(), abs=1e-6)
+    done = call(
+        "evaluate", "m", "--input", "x.npz", "--references", "r.csv", "--repository", ".", "--out", "o"
+    )
+    assert done.exit_code == 0, done.output
+
+
+def test_reasons_of_texts_are_compared(place: Path) -> None:
+    references = {"age": AGE[:, None], "housing": HOUSING[:, None], "code": CODE[:, None]}
+    due = compile_model(model(), TreeShap(references)).explain(references)["explained_value"]
+    profile = {"output": "y[0]", "threshold": float(np.median(due)), "adverse": "above"}
+    compile_model(model(), TreeShap(references), decision=profile).write(place, "decides")
+    (found,) = evaluate(place, ["decides"], place / "r.npz", [place / "r.npz"], Settings(shapley=True))
+    assert isinstance(found.shapley, Comparison)
+    assert found.shapley.reasons == Reasons(int((due > np.median(due)).sum()), 1, 1)
 
 
 def test_a_column_of_numbers_that_holds_text(place: Path) -> None:
