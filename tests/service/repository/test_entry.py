@@ -1,14 +1,17 @@
 """Reading a repository: what is understood, and how broken entries are told."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from rationale.errors import RepositoryError
 from rationale_service.engine.backends.onnxruntime import load, session_options
+from rationale_service.engine.backends.triton_client import not_loaded
 from rationale_service.errors import NotExplainableError, UnknownModelError
 from rationale_service.repository.entry import read_entry
 from rationale_service.repository.registry import read_repository
@@ -192,6 +195,22 @@ def test_a_model_that_is_no_onnx(score: Path) -> None:
     (score / "1" / "model.onnx").write_bytes(b"not onnx")
     with pytest.raises(RepositoryError, match="ONNX Runtime cannot load it"):
         load(read_entry(score))
+
+
+def test_a_model_whose_locale_the_machine_lacks(score: Path) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, ["N"]) for name in "xy")
+    lower = {"case_change_action": "LOWER", "is_case_sensitive": 1, "locale": "xx_XX.UTF-8"}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("StringNormalizer", ["x"], ["y"], **lower)], "lower", [x], [y]
+    )
+    imports = [onnx.helper.make_opsetid("", 18)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=imports, ir_version=8), score / "1" / "model.onnx")
+    due = r"cannot load .*: Its StringNormalizer needs the locale xx_XX\.UTF-8, .*localedef -i xx_XX"
+    entry = read_entry(score)
+    with pytest.raises(RepositoryError, match=due):
+        load(entry)
+    why = "Exception: Failed to construct locale with name:xx_XX.UTF-8:locale::facet name not valid"
+    assert re.search(due, str(not_loaded(entry, InferenceServerException(why))))
 
 
 def test_a_warmup_that_fails_stops_the_start(tmp_path: Path) -> None:

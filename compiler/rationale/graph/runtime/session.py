@@ -19,6 +19,7 @@ import onnxruntime as ort
 
 from rationale.errors import CheckFailedError, InvalidModelError, InvalidOptionError, RationaleError
 from rationale.graph.runtime.kernels import load_kernels
+from rationale.graph.runtime.locales import locale_advice
 from rationale.schema.machine import LARGE_BLOCKS, available_cores
 from rationale.schema.manifest import EXPLAIN, PLANNED_NODES
 
@@ -114,9 +115,10 @@ class Runner:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         if self._given:
             advice = _NO_LIBRARY if _UNKNOWN in reason else ""
-            return InvalidModelError(f"ONNX Runtime cannot {verb} the model: {reason}{advice}")
+            whole = locale_advice(reason) or f"{reason}{advice}"
+            return InvalidModelError(f"ONNX Runtime cannot {verb} the model: {whole}")
         text = f"ONNX Runtime {ort.__version__} cannot {verb} a graph that Rationale made of the model"
-        return CheckFailedError(f"{text}: {reason}. {_OWN_FAULT[verb]}")
+        return CheckFailedError(f"{text}: {locale_advice(reason) or f'{reason}. {_OWN_FAULT[verb]}'}")
 
 
 def _run_bfloat16(

@@ -18,8 +18,10 @@ from google.protobuf.message import DecodeError, Message
 from onnx import helper
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.graph.runtime.locales import locale_advice
 from rationale.graph.runtime.session import Runner
 from rationale.lowering.bodies import all_node_lists, node_lists, remove_identities
+from rationale.lowering.loading.locales import without_default_locale
 from rationale.lowering.loading.newer import RECURRENT, known_to_runtime, without_layout
 from rationale.lowering.loading.old_scan import scan_by_row
 from rationale.lowering.loading.sparse import without_sparse
@@ -45,7 +47,7 @@ class Loaded:
 
     Attributes:
         proto: the model as given, but for ZipMaps, which no server can return, recurrent layouts that ONNX
-            Runtime has no kernel for, and sparse tensors, which are dense here.
+            Runtime has no kernel for, sparse tensors, which are dense here, and a locale that images lack.
         digest: SHA-256 of the file and of the weights beside it.
         warnings: what was changed.
     """
@@ -78,7 +80,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     recurrent = any(n.op_type in RECURRENT for nodes in all_node_lists(proto) for n in nodes)
     proto, turned = without_layout(proto) if recurrent else (proto, ())
     try:
-        proto = without_sparse(proto)
+        proto = without_default_locale(without_sparse(proto))
         _check(proto, path)
         loaded = ir.from_proto(proto)
     except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, RuntimeError) as error:
@@ -269,7 +271,8 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
         advice = "Export it again, or repair what is named."
         if "bfloat16" in str(error):
             advice = "Many operators take bfloat16 since opset 22: export with opset_version=22."
-        raise InvalidModelError(f"{name}: ONNX Runtime cannot load it: {_reason(error)}. {advice}") from error
+        reason = locale_advice(_reason(error)) or f"{_reason(error)}. {advice}"
+        raise InvalidModelError(f"{name}: ONNX Runtime cannot load it: {reason}") from error
 
 
 def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:

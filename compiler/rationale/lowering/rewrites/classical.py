@@ -64,7 +64,7 @@ def binarizer(op: Any, x: ir.Value, *, threshold: float = 0.0) -> Any:
 @classical("Normalizer")
 def normalizer(op: Any, x: ir.Value, *, norm: str = "MAX") -> Any:
     """Divide x by the largest of its row, or its L1 or L2 norm; leave a row whose norm is 0 as it is."""
-    x, axis = _floats(op, x), [rank_of(x) - 1]
+    x, axis = _floats(op, x), [-1]  # of texts counted by a TfIdfVectorizer, nothing says the rank
     sizes: dict[str, Callable[[], ir.Value]] = {
         "MAX": lambda: op.ReduceMax(x, axis, keepdims=1),
         "L1": lambda: op.ReduceSum(op.Abs(x), axis, keepdims=1),

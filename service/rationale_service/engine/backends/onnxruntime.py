@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from rationale.errors import RationaleError, RepositoryError
 from rationale.graph.runtime.kernels import load_kernels
+from rationale.graph.runtime.locales import locale_advice
 from rationale.schema.machine import LARGE_BLOCKS, processor
 from rationale.schema.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
 from rationale_service.engine.backends.base import gated, run_failure
@@ -327,7 +328,8 @@ def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
             enable_fallback=0,
         )
     except Exception as error:  # ONNX Runtime's errors have no common base; all mean: not loadable
-        raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {error}") from error
+        reason = locale_advice(str(error)) or str(error)
+        raise RepositoryError(f"{entry.model_path}: ONNX Runtime cannot load it: {reason}") from error
     if device != CPU and CUDA_PROVIDER not in session.get_providers():
         raise NoGpuError(
             f"ONNX Runtime cannot use {device}: its release has to fit the versions of CUDA and cuDNN here"

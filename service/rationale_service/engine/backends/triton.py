@@ -12,6 +12,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from rationale.errors import RepositoryError
+from rationale.graph.runtime.locales import locale_advice
 from rationale_service.engine.backends.base import gated
 from rationale_service.engine.backends.proof import proof_of
 from rationale_service.engine.backends.triton_client import (
@@ -149,7 +150,8 @@ class TritonBackend:
             index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
         except InferenceServerException:
             return {}
-        return {one.name: one.reason for one in index.models if one.state == "UNAVAILABLE" and one.reason}
+        refused = {one.name: one.reason for one in index.models if one.state == "UNAVAILABLE"}
+        return {name: locale_advice(reason) or reason for name, reason in refused.items() if reason}
 
     async def load(self, entry: Entry) -> None:
         """Load an entry, where Triton has `--model-control-mode=explicit`, or loaded a new one by itself."""

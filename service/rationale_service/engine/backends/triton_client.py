@@ -11,6 +11,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from rationale.errors import RepositoryError
+from rationale.graph.runtime.locales import locale_advice
 from rationale_service.engine.backends.base import run_failure
 from rationale_service.errors import (
     DeadlineError,
@@ -128,7 +129,7 @@ def not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError
         )
     if error.status() in (_UNAVAILABLE, "StatusCode.DEADLINE_EXCEEDED"):
         return NotReadyError(f"Triton does not answer: {text}")
-    return RepositoryError(f"Triton cannot load '{entry.model}': {text}")
+    return RepositoryError(f"Triton cannot load '{entry.model}': {locale_advice(text) or text}")
 
 
 def refusal(entry: Entry, error: InferenceServerException) -> ServiceError:
