@@ -302,6 +302,8 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
     dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
     if len(dims) == 1 and array.shape[1:] == (1,):
         array = array[:, 0]  # a table's column
+    if dims[1:] == [1] and array.ndim == 1:
+        array = array[:, None]  # texts, or numbers, in a list
     fits = array.ndim == len(dims) and all(
         want in (None, have) for want, have in zip(dims[1:], array.shape[1:], strict=True)
     )

@@ -1,15 +1,17 @@
 """What a library's module makes of a model, and what is put right in every graph that a converter writes."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 
 from rationale.conversion.rows import Rows
+from rationale.errors import InvalidReferencesError, RationaleError, reason_of
 
 INPUT = "x"  # of a model that takes one tensor of numbers
 ROWS = "N"
+Answer = Callable[[Rows], tuple[np.ndarray | None, ...]]
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Both:
 
     rows: Rows
     feed: Callable[[Rows], Mapping[str, np.ndarray]]
-    answer: Callable[[Rows], tuple[np.ndarray | None, ...]]
+    answer: Answer
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,26 @@ class AsOnnx:
     def of_table(
         proto: onnx.ModelProto, both: Both, columns: tuple[str, ...] | None, *, by_column: bool = False
     ) -> "AsOnnx":
-        """Return the model with a table as the example."""
+        """Return the model with a table as the example; whatever is asked later names who refused."""
+        both = replace(both, answer=_naming_the_model(both.answer))
         return AsOnnx(proto, both.feed(both.rows), both.answer(both.rows), columns, by_column, both)
+
+
+def _naming_the_model(answer: Answer) -> Answer:
+    """Return the same function; what a fitted model raises at rows is no fault of a converter."""
+
+    def answers(rows: Rows) -> tuple[np.ndarray | None, ...]:
+        try:
+            return answer(rows)
+        except RationaleError:
+            raise
+        except Exception as error:  # whatever a library raises at rows that it does not take
+            raise InvalidReferencesError(
+                f"the fitted model itself does not answer the references ({type(error).__name__}: "
+                f"{reason_of(error)}). Give rows as its predict takes them."
+            ) from error
+
+    return answers
 
 
 def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:

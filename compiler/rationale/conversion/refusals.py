@@ -3,11 +3,14 @@
 from typing import Any
 
 from sklearn.base import is_classifier
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.model_selection import FixedThresholdClassifier, TunedThresholdClassifierCV
 from sklearn.multioutput import ClassifierChain, MultiOutputClassifier
 from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPRegressor
 from sklearn.preprocessing import QuantileTransformer
+
+from rationale.conversion.texts import refused
 
 
 def refusal(part: Any) -> str | None:
@@ -33,6 +36,8 @@ def refusal(part: Any) -> str | None:
             "(response_method='decision_function') labels by other scores than it answers. Give its "
             "estimator_, whose scores are the same, and let a decision profile hold the threshold."
         )
+    if isinstance(part, CountVectorizer):
+        return refused(part)
     if isinstance(part, QuantileTransformer) and part.output_distribution == "normal":
         return "(output_distribution='normal'): no operator of ONNX is its inverse. Fit it with 'uniform'."
     return None

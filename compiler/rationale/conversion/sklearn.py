@@ -18,6 +18,7 @@ from skl2onnx.common.data_types import (
 )
 from skl2onnx.common.exceptions import MissingConverter, MissingShapeCalculator
 from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
+from skl2onnx.common.utils import InvalidInputTypeException
 from sklearn.base import is_classifier, is_outlier_detector
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,6 +27,7 @@ from rationale.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from rationale.conversion.plain import holds_estimators, plain
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.conversion.steps import check, converters, unknown
+from rationale.conversion.texts import as_column, reads_text
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering.loading.load import without_zip_maps
 
@@ -43,14 +45,15 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
     for part in _parts(model):
         check(part)
     known = features(model)
-    rows = None if example is None else rows_of(example, known)
+    is_text = reads_text(model, _parts(model))
+    rows = _rows(example, known, is_text=is_text)
     by_column = _splits_columns(model, rows)
     if rows is None and (by_column or known.count is None):
         raise InvalidOptionError(
             f"sklearn.{type(model).__name__} takes columns by name or type: give references, or "
             "`convert(model, example)` a DataFrame of rows such as it takes."
         )
-    given, types = plain(model), _types(known, rows, by_column=by_column)
+    given, types = plain(model), _types(known, rows, by_column=by_column, is_text=is_text)
     names = [name for name, _ in types]
     options = {id(given): {"zipmap": False}} if hasattr(model, "predict_proba") else None
     with converters():
@@ -59,7 +62,7 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
                 _register(part)
         try:
             converted = convert_sklearn(given, initial_types=types, target_opset=OPSETS, options=options)
-        except (MissingConverter, MissingShapeCalculator, KeyError) as error:
+        except (MissingConverter, MissingShapeCalculator, InvalidInputTypeException, KeyError) as error:
             raise unknown(error, _parts(given)) or error from error
     proto, _ = without_zip_maps(converted)
     tidied(proto, names)
@@ -73,14 +76,21 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
             return {INPUT: _whole(examples)}
         return {name: examples.fed(names.index(name)) for name in read}
 
-    both = Both(rows, feed, lambda examples: tuple(_answers(model, examples)))
+    both = Both(rows, feed, lambda examples: tuple(_answers(model, _given(model, examples, is_text=is_text))))
     return AsOnnx.of_table(proto, both, columns, by_column=by_column)
+
+
+def _rows(example: Any, known: Features, *, is_text: bool) -> Rows | None:
+    if example is None:
+        return None
+    return rows_of(as_column(example) if is_text else example, known)
 
 
 def features(model: Any) -> Features:
     names = getattr(model, "feature_names_in_", None)
     count = getattr(model, "n_features_in_", None)
     if names is None:
+        count = 1 if reads_text(model, _parts(model)) else count
         return Features(None if count is None else int(count), None)
     found = tuple(map(str, names))
     underscored = any(found == tuple(getattr(part, "feature_name_", ())) for part in _parts(model))
@@ -102,13 +112,13 @@ def _texts(model: Any) -> frozenset[str]:
     return frozenset(found)
 
 
-def _types(known: Features, rows: Rows | None, *, by_column: bool) -> list[tuple[str, Any]]:
+def _types(known: Features, rows: Rows | None, *, by_column: bool, is_text: bool) -> list[tuple[str, Any]]:
     """Return the inputs: one of numbers (or of texts), or one for each column.
 
     Whole numbers are floats too: they may be missing.
     """
-    if rows is None:
-        return [(INPUT, DoubleTensorType([None, known.count]))]
+    if rows is None or is_text:
+        return [(INPUT, (StringTensorType if is_text else DoubleTensorType)([None, known.count]))]
     number = FloatTensorType if rows.dtype == SINGLE else DoubleTensorType
     kinds = [StringTensorType if words else number for words in rows.has_words]
     if by_column:
@@ -246,14 +256,20 @@ def _whole(rows: Rows) -> np.ndarray:
     return np.concatenate([rows.fed(i) for i in range(len(rows.columns))], axis=1)
 
 
-def _answers(model: Any, rows: Rows) -> Iterator[np.ndarray | None]:
+def _answers(model: Any, given: Any) -> Iterator[np.ndarray | None]:
     """Yield a classifier's labels, then probabilities or scores, as its ONNX model; else numbers."""
-    given = rows.frame() if hasattr(model, "feature_names_in_") else _array(rows)
     answer = np.asarray(model.predict(given))
     yield answer
     if is_classifier(model) or is_outlier_detector(model):
         predict = getattr(model, "predict_proba", None) or getattr(model, "decision_function", None)
         yield None if predict is None else np.asarray(predict(given))
+
+
+def _given(model: Any, rows: Rows, *, is_text: bool) -> Any:
+    """Return rows as a fitted model takes them: texts, a frame, or an array."""
+    if is_text:
+        return rows.columns[0]
+    return rows.frame() if hasattr(model, "feature_names_in_") else _array(rows)
 
 
 def _array(rows: Rows) -> np.ndarray:

@@ -70,6 +70,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
     StackingClassifier,
 )
+from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 from sklearn.feature_selection import SequentialFeatureSelector
 from sklearn.impute import KNNImputer, MissingIndicator, SimpleImputer
 from sklearn.linear_model import Perceptron, RidgeClassifier
@@ -95,6 +96,7 @@ from sklearn.tree import (
 
 from rationale.conversion.classifiers import CLASSIFIERS, NEW, Convert
 from rationale.conversion.refusals import has_categories, refusal
+from rationale.conversion.texts import counts, weights
 from rationale.errors import UnsupportedModelError
 
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
@@ -142,6 +144,8 @@ def _register() -> None:
         _register_as(kind, own, shapes, f"Sklearn{kind.__name__}")  # another's converter stays as it is
     for kind, (convert, shapes) in NEW.items():
         _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")
+    for kind, convert in ((CountVectorizer, counts), (TfidfTransformer, weights)):  # TfidfVectorizer is both
+        _register_as(kind, convert, get_shape_calculator(sklearn_operator_name_map[kind]))
     _register_as(
         SequentialFeatureSelector, convert_sklearn_feature_selection, get_shape_calculator("SklearnRFE")
     )
@@ -214,7 +218,12 @@ def _has_words(categories: np.ndarray) -> bool:
 
 
 def unknown(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
-    """Return our error for skl2onnx's "no converter" error; None for any other error."""
+    """Return our error for skl2onnx's "no converter", or of a step that takes no texts; else None."""
+    if takes := re.match(r"Operator Sklearn(\w+) .* wrong type <class '.*\.StringTensorType'>", str(error)):
+        return UnsupportedModelError(
+            f"sklearn.{takes[1]}: skl2onnx converts it for numbers alone, and it reads texts. Put what makes "
+            f"numbers of them in front of it: make_pipeline(TfidfVectorizer(), {takes[1]}(…))."
+        )
     found = re.search(r"<class '([\w.]+)'>", str(error))
     if found is None:
         return None
@@ -231,6 +240,7 @@ _CARD = "fit optbinning's Scorecard(BinningProcess(names), LogisticRegression())
 _INSTEAD = {  # by step, or by package
     **dict.fromkeys(("category_encoders", "feature_engine"), f"Use sklearn's TargetEncoder, or {_CARD}"),
     "optbinning": f"Instead of the pipeline, {_CARD}",
+    "HashingVectorizer": "Use TfidfVectorizer or CountVectorizer.",
     "IterativeImputer": "Impute by SimpleImputer(add_indicator=True), or before the pipeline.",
     "sksurv": "Fit XGBoost with objective='survival:cox' or 'survival:aft', which is converted.",
     "skorch": "Give the net itself, with rows as they come to it: pipeline[:-1].transform(rows).",

@@ -21,6 +21,7 @@ from rationale.references.reference_set import (
     OpenReferences,
     ReferenceSet,
     as_array,
+    as_column,
     check_count,
     check_rows,
     prepare,
@@ -160,6 +161,7 @@ def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> boo
 def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
     """Return rows of an input in its dtype."""
     row, dtype = lowered.specs[name][0], lowered.specs[name][1].numpy()
+    array = as_column(array, row)
     check_rows(name, array, row, dtype)
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)

@@ -198,7 +198,7 @@ def _check_text(name: str, array: np.ndarray) -> None:
 def _check(
     name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype, missing: bool
 ) -> np.ndarray:
-    array = as_array(name, given)
+    array = as_column(as_array(name, given), row)
     check_rows(name, array, row, dtype)
     if dtype.kind == "O":  # of one length each, so that equal ones are of equal bytes
         return np.ascontiguousarray(array, np.str_)
@@ -237,6 +237,11 @@ def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
         raise InvalidReferencesError(
             f"references of {name!r} are not an array: rows differ in length ({error})."
         ) from error
+
+
+def as_column(array: np.ndarray, row: tuple[int, ...]) -> np.ndarray:
+    """Return [K, 1] for [K] if a row [1, 1] is one feature, as a list of texts is; else the array."""
+    return array[:, None] if array.ndim == 1 and tuple(row[1:]) == (1,) else array
 
 
 def _check_weights(weights: npt.ArrayLike | None, count: int) -> np.ndarray | None:

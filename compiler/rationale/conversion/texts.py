@@ -1,0 +1,187 @@
+"""Vectorisers of scikit-learn: words of a text, counted as scikit-learn counts them."""
+
+import copy
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import onnx
+from skl2onnx.algebra.onnx_ops import OnnxAdd, OnnxEqual, OnnxLog, OnnxWhere
+from skl2onnx.common._apply_operation import apply_identity
+from skl2onnx.common._registration import get_converter
+from skl2onnx.common.data_types import DoubleTensorType, guess_numpy_type
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
+
+from rationale.errors import InvalidReferencesError
+from rationale.graph.runtime.locales import EVERYWHERE
+from rationale.references.frames import columns_of
+
+_WORD, _DIGIT, _SPACE = r"\p{L}\p{N}_", r"\p{Nd}", r"\s\v\x1c-\x1f\x85\p{Z}"  # as Python means \w, \d and \s
+_CLASSES = {r"\w": _WORD, r"\d": _DIGIT, r"\s": _SPACE}
+_NEGATED = {r"\W": _WORD, r"\D": _DIGIT, r"\S": _SPACE}
+_WHOLE_WORDS = re.compile(r"\\b((?:\\w)*)\\w\+\\b")  # "\b" on both sides says what a longest match is anyway
+_TOKEN = re.compile(r"\\.|\[\^?|.", re.DOTALL)
+_BEYOND = frozenset("(|^$.")  # whatever may match otherwise in RE2, the shortest match among them
+_weights = get_converter("SklearnTfidfTransformer")
+_LAZY = re.compile(r"(?<!\\)[*+?}][?+]")
+
+
+def reads_text(model: Any, parts: Iterable[Any]) -> bool:
+    """Tell whether a row of a model is one text: it knows of no columns, and counts words.
+
+    Args:
+        parts: the estimators inside of it.
+    """
+    known = hasattr(model, "n_features_in_") or hasattr(model, "feature_names_in_")
+    return not known and any(isinstance(part, CountVectorizer | HashingVectorizer) for part in parts)
+
+
+def as_column(example: Any) -> Any:
+    """Return texts as a table of one column: a list, a 1-D array, a Series, or a table of one.
+
+    Raises:
+        InvalidReferencesError: several columns.
+    """
+    labels = columns_of(example)
+    width = len(labels) if labels is not None else 1 if np.ndim(example) < 2 else np.shape(example)[1]
+    if width != 1:
+        raise InvalidReferencesError(
+            f"the model reads one text a row, and the references have {width} columns: give the texts alone, "
+            "frame['text'] or a list."
+        )
+    return np.asarray(example)[:, None] if labels is None and np.ndim(example) == 1 else example
+
+
+def refused(step: CountVectorizer) -> str | None:
+    """Return why a vectoriser is refused, and what to do instead; None if it is not."""
+    if callable(step.analyzer) or step.tokenizer is not None or step.preprocessor is not None:
+        return (
+            " with a function of your own: no graph holds what it computes. Say it by token_pattern, or do "
+            "it before the pipeline."
+        )
+    if step.analyzer != "word":
+        return (
+            f"(analyzer={step.analyzer!r}): it joins white space, which no operator does. Fit it with "
+            "analyzer='word'; token_pattern=r'\\w' has a word for each character."
+        )
+    if step.strip_accents is not None or step.input != "content":
+        return "(strip_accents=…, input=…): no operator strips accents or reads files. Do so in front of it."
+    stopped = frozenset(step.get_stop_words() or ())
+    if stopped and (step.ngram_range[1] > 1 or not stopped.isdisjoint(step.vocabulary_)):
+        return (
+            "(stop_words=…) of several words in a row, or of a vocabulary that holds them: no operator takes "
+            "words out from between others. Fit it with ngram_range=(1, 1), or with max_df in place of "
+            "stop_words."
+        )
+    if _expression(step.token_pattern) is None or (step.ngram_range[1] > 1 and _joins(step.token_pattern)):
+        return (
+            f"(token_pattern={step.token_pattern!r}): RE2, by which ONNX Runtime splits texts, may split "
+            "them otherwise. Fit it with classes of characters and how often they come, such as r'\\w+', "
+            "r'[a-z]{3,}' or the default."
+        )
+    return None
+
+
+def counts(scope: Any, operator: Any, container: Any) -> None:
+    """Count words, and words in a row, in texts."""
+    step = operator.raw_operator
+    grams = _grams(step)
+    words = {word for gram, _ in grams for word in gram}
+    pad = next(mark for n in range(1, len(words) + 2) if (mark := "#" * n) not in words)
+    lower = {"case_change_action": "LOWER", "is_case_sensitive": 1, "locale": EVERYWHERE}
+    split = {"tokenexp": _expression(step.token_pattern), "pad_value": pad, "mark": 0, "mincharnum": 1}
+
+    def add(kind: str, x: str, *others: str, to: str | None = None, domain: str = "", **given: Any) -> str:
+        made = to or scope.get_unique_variable_name(kind.lower())
+        name = scope.get_unique_operator_name(kind)
+        container.add_node(kind, [x, *others], made, op_domain=domain, name=name, **given)
+        return str(made)
+
+    flat = scope.get_unique_variable_name("flat")
+    container.add_initializer(flat, onnx.TensorProto.INT64, [1], [-1])
+    x = add("Reshape", operator.inputs[0].full_name, flat)
+    x = add("StringNormalizer", x, **lower) if step.lowercase else x
+    x = add("Tokenizer", x, domain="com.microsoft", **split)
+    result, end = operator.outputs[0], operator.outputs[0].full_name
+    double = isinstance(result.type, DoubleTensorType)
+    x = add("TfIdfVectorizer", x, to=None if double else end, **_pool(step, grams))
+    if double:
+        add("Cast", x, to=end)
+
+
+def weights(scope: Any, operator: Any, container: Any) -> None:
+    """Weigh counts as skl2onnx does, with 1 + log n for a count n, of which it makes log(1 + n)."""
+    step, (given,), (result,) = operator.raw_operator, operator.inputs, operator.outputs
+    if not step.sublinear_tf:
+        _weights(scope, operator, container)
+        return
+    version, kind = container.target_opset, guess_numpy_type(given.type)
+    x, zero, one = given.full_name, np.zeros(1, kind), np.ones(1, kind)
+    logs = scope.declare_local_variable("logs", type(given.type)([None, given.type.shape[1]]))
+    more = OnnxAdd(OnnxLog(x, op_version=version), one, op_version=version)
+    none = OnnxEqual(x, zero, op_version=version)
+    OnnxWhere(none, zero, more, op_version=version, output_names=[logs.full_name]).add_to(scope, container)
+    rest = copy.copy(step)
+    rest.sublinear_tf = False
+    inner = scope.declare_local_operator("SklearnTfidfTransformer", rest)
+    inner.inputs.append(logs)
+    inner.outputs.append(scope.declare_local_variable("weighted", type(result.type)()))
+    apply_identity(scope, inner.outputs[0].full_name, result.full_name, container)
+
+
+def _grams(step: CountVectorizer) -> list[tuple[tuple[str, ...], int]]:
+    """Return what is counted, as words, with its column: the shortest first."""
+    least, most = step.ngram_range
+    found = list[tuple[tuple[str, ...], int]]()
+    for term, column in step.vocabulary_.items():
+        gram = tuple(term.split(" ")) if most > 1 else (term,)
+        if not least <= len(gram) <= most:  # of a vocabulary of the user's own: a word that never comes
+            gram = (f" {term}", *[""] * (least - 1))
+        found.append((gram, int(column)))
+    return sorted(found, key=lambda one: (len(one[0]), one))
+
+
+def _pool(step: CountVectorizer, grams: list[tuple[tuple[str, ...], int]]) -> dict[str, Any]:
+    """Return the attributes of a TfIdfVectorizer: where the words in a row begin, by their number."""
+    least, most = step.ngram_range
+    starts = [sum(len(gram) for gram, _ in grams if len(gram) < n) for n in range(1, most + 1)]
+    return {
+        "mode": "IDF" if step.binary else "TF",  # without weights: 1 at most, or the count
+        "min_gram_length": least,
+        "max_gram_length": most,
+        "max_skip_count": 0,
+        "pool_strings": [word for gram, _ in grams for word in gram],
+        "ngram_counts": starts,
+        "ngram_indexes": [column for _, column in grams],
+    }
+
+
+def _joins(pattern: str) -> bool:
+    """Tell whether a word may hold a space, at which a term of several words is split."""
+    return any(" " in word for word in re.findall(pattern, " a  b 1 _ . "))
+
+
+def _expression(pattern: str) -> str | None:
+    """Return a pattern of Python's as RE2 splits the same words; None if it may split others.
+
+    It is a row of classes of characters with how often they come: the longest match is Python's then.
+    """
+    pattern = _WHOLE_WORDS.sub(r"\1\\w+", pattern.removeprefix("(?u)"))
+    if _LAZY.search(pattern) or re.match(pattern, ""):
+        return None
+    found, inside = "", False
+    for part in _TOKEN.findall(pattern):
+        if inside:
+            if part in _NEGATED or part.startswith("[") or part in (r"\b", r"\B"):
+                return None
+            inside = part != "]"
+            found += _CLASSES.get(part, part)
+        elif part in _CLASSES or part in _NEGATED:
+            found += f"[{_CLASSES[part]}]" if part in _CLASSES else f"[^{_NEGATED[part]}]"
+        elif part in _BEYOND or re.fullmatch(r"\\[A-Za-z0-9]", part):
+            return None
+        else:
+            inside = part.startswith("[")
+            found += part
+    return found
