@@ -61,7 +61,7 @@ class _Undecided(Walk):
                 "nor deepshap"
             )
             if ensemble and not are_scores:
-                why += "; treeshap explains the score behind the probability exactly: logits=True (--logits)"
+                why += "; treeshap explains the score behind it exactly: logits=True (--logits)"
             found.append(MethodChoice(drawn, why, is_exact=False))
         if not found:
             deep.engine.select(lowered, deep, request)
@@ -75,8 +75,8 @@ class Auto(Weighted):
     TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
     linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
     without a rule, or inputs of words, which DeepShap would leave out. The manifest names the method that was
-    taken, and a note says why: a warning if it approximates. A probability that is made of scores is
-    explained itself: its margin is had by name alone.
+    taken, and a note says why: a warning if it approximates. A probability, or an
+    exponential, that is made of scores is explained itself: its margin is had by name alone.
 
     Args:
         references: one array [K, …], or one for each explained input.
@@ -111,4 +111,5 @@ def _leaves_words_out(walked: Selection, game: Selection) -> bool:
 
 def _are_scores(selection: Selection, request: CompileRequest) -> bool:
     """Tell whether they are the output itself, or asked for by name: not the margin of a probability."""
-    return selection.part.ensemble.post_transform == "NONE" or request.logits
+    part = selection.part
+    return bool((part.ensemble.post_transform == "NONE" and not part.link) or request.logits)

@@ -119,11 +119,18 @@ class FittedProfile:
             [
                 f"'{profile.output}' is {score:g} where {'the Sigmoid of ' * (profile.space == 'margin')}"
                 f"what {manifest.method.name} explains ('{manifest.explained_output}') is {explained:g}, so "
-                f"that its reasons would be another number's: say space: "
-                f"{'output' if profile.space == 'margin' else 'margin'}, name another output, or choose "
-                "another method"
+                f"that its reasons would be another number's: {self._space(compiled)}, name another output, "
+                "or choose another method"
             ],
         )
+
+    def _space(self, compiled: Compiled) -> str:
+        """Say how the score becomes what is explained."""
+        if self.profile.space == "margin":
+            return "say space: output"
+        if is_probability(compiled.source, self.profile.output.partition("[")[0]):
+            return "say space: margin"
+        return f"say output: {compiled.manifest.explained_output} with a threshold of its own"
 
 
 def apply_profile(

@@ -93,7 +93,7 @@ CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str
         {},
         "permutationshap",
         "permutationshap, which estimates Shapley values: no exact method fits this model, nor deepshap; "
-        "treeshap explains the score behind the probability exactly: logits=True (--logits)",
+        "treeshap explains the score behind it exactly: logits=True (--logits)",
     ),
     "many features": (
         lambda: network("y = Relu(h)", 13),

@@ -37,7 +37,7 @@ class TreeTables(Engine):
         lowered, target, trees = choose_ensemble(lowered, method, request)
         if request.logits and method.probability:
             raise InvalidOptionError("logits and space 'probability' exclude each other: leave one out.")
-        if request.logits and trees.ensemble.post_transform == "NONE":
+        if request.logits and trees.ensemble.post_transform == "NONE" and not trees.link:
             choose_logits(lowered.source, target.output)
         selection = named(Selection(lowered, target, method, None, trees), request)
         target = selection.target

@@ -9,6 +9,7 @@ is left out: explained is the margin, which the graph answers beside the probabi
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import TypeGuard
 
 import numpy as np
 import onnx_ir as ir
@@ -37,6 +38,7 @@ from rationale.trees.ensemble import Ensemble
 from rationale.trees.read import OPERATORS, is_ensemble, read_ensemble
 
 _MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
+_LINKS = frozenset({"Exp", "Sigmoid", "Softmax"})  # what boosters make of their scores, each for itself
 _PROBES = 64  # rows on which a margin is held against what is made of it
 _SAME = 1e-4
 _WIDE = 1e30  # CatBoost tells a missing value from others by the largest float32 number
@@ -51,6 +53,7 @@ class Trees:
         margin: of its scores, where not they are explained but the probabilities that are made of them.
         game: who plays.
         player_of: [features] the player of each.
+        link: the operator that makes the requested output of these scores, such as Exp; empty if they are it.
     """
 
     ensemble: Ensemble
@@ -58,6 +61,7 @@ class Trees:
     margin: str | None = None
     game: CoalitionGame = NOBODY
     player_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
+    link: str = ""
 
 
 def choose_ensemble(
@@ -79,13 +83,19 @@ def choose_ensemble(
     check_shapes(lowered, [s.tensor for s in leaves])
     ends = tuple(s.tensor for s in leaves)
     name = choose_output(lowered, request.output, ends)
-    node, scores = _ensemble_behind(lowered, method.name, name)
+    node, scores, link = _ensemble_behind(lowered, method.name, name)
     read = node.inputs[0]
     assert read is not None
     reads = str(read.name)
     shape, dtype = lowered.specs[reads]
     ensemble = read_ensemble(ir.serde.serialize_node(node), prod(shape[1:]), dtype.numpy())
     notes, margin = tuple[str, ...](), None
+    if link:
+        notes += (
+            f"explains {scores.name!r}, of which {name!r} is the {link}: Shapley values of {name!r} itself "
+            "are those of exactshap or permutationshap",
+        )
+        name = str(scores.name)
     if ensemble.post_transform != "NONE":
         lowered, margin = _with_margin(lowered, node, scores, ensemble)
         notes += _margin_notes(name, margin, ensemble, method.probability)
@@ -99,22 +109,48 @@ def choose_ensemble(
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
     demand_rows(lowered, name, {name, *ends})
     elements = choose_targets(request.targets, name, lowered)
-    trees = Trees(ensemble, reads, margin if method.probability else None)
+    trees = Trees(ensemble, reads, margin if method.probability else None, link=link)
     return lowered, Target(leaves, name, elements, notes=notes), trees
 
 
-def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value]:
-    """Return the tree ensemble whose scores are the output, and these."""
+def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value, str]:
+    """Return the tree ensemble whose scores are the output, these, and the link that is taken of them."""
     value = next(v for node in lowered.model.graph for v in node.outputs if v.name == output)
-    scores = _behind_moves(value)
-    node = scores.producer()
-    if node is not None and is_ensemble(node.op_type, node.domain) and scores is node.outputs[-1]:
-        return node, scores
+    ends = _behind_moves(value)
+    node = ends.producer()
+    if _has_scores(node, ends):
+        return node, ends, ""
+    if node is not None and not node.domain and node.op_type in _LINKS and node.inputs[0] is not None:
+        scores = _behind_moves(node.inputs[0])
+        if _has_scores(ensemble := scores.producer(), scores):
+            return ensemble, scores, node.op_type
+    scores = ends
     made = "is an input" if node is None else f"is made by {node.op_type} node {node.name or scores.name!r}"
     raise UnsupportedModelError(
         f"{method} explains the scores of one tree ensemble ({', '.join(OPERATORS)}), and output {output!r} "
-        f"{made}. Name the ensemble's own output (--output), or choose another method."
+        f"{made}. {_instead(lowered, output)}"
     )
+
+
+def _instead(lowered: Lowered, output: str) -> str:
+    """Say what can be explained: the scores of the one ensemble behind an output, or another method."""
+    behind = reach_backward(lowered.model.graph, output, ())
+    found = [
+        str(node.outputs[-1].name)
+        for node in lowered.model.graph
+        if is_ensemble(node.op_type, node.domain) and node.outputs[-1].name in behind
+    ]
+    if len(found) == 1:
+        return (
+            f"Name the ensemble's own output (--output {found[0]}), or choose exactshap or permutationshap."
+        )
+    many = f"It is made of {len(found)} ensembles: c" if found else "C"
+    return f"{many}hoose exactshap or permutationshap."
+
+
+def _has_scores(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
+    """Tell whether a value is the scores that an ensemble's node makes."""
+    return node is not None and is_ensemble(node.op_type, node.domain) and value is node.outputs[-1]
 
 
 def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
