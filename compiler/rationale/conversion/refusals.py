@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor
 from sklearn.neural_network import MLPRegressor
 from sklearn.preprocessing import QuantileTransformer
 
-from rationale.conversion.texts import refused
+from rationale.conversion.vectorisers import refused
 
 
 def refusal(part: Any) -> str | None:

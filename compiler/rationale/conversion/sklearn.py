@@ -27,7 +27,7 @@ from rationale.conversion.graphs import INPUT, AsOnnx, Both, tidied
 from rationale.conversion.plain import holds_estimators, plain
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.conversion.steps import check, converters, unknown
-from rationale.conversion.texts import as_column, reads_text
+from rationale.conversion.vectorisers import as_column, reads_text
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering.loading.load import without_zip_maps
 

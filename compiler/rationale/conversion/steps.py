@@ -96,7 +96,7 @@ from sklearn.tree import (
 
 from rationale.conversion.classifiers import CLASSIFIERS, NEW, Convert
 from rationale.conversion.refusals import has_categories, refusal
-from rationale.conversion.texts import counts, weights
+from rationale.conversion.vectorisers import counts, weights
 from rationale.errors import UnsupportedModelError
 
 _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
