@@ -33,6 +33,7 @@ from rationale.lowering.inference import Span, span_of
 from rationale.methods.engine import Method, MethodChoice, combine, request_of
 from rationale.methods.environment import with_batch
 from rationale.methods.references import prepare_references, shapes_of
+from rationale.methods.target import with_element
 from rationale.profiles.comparisons import Comparisons, demand_alike
 from rationale.profiles.fitting import FittedProfile, apply_profile
 from rationale.references.reference_set import OpenReferences
@@ -82,7 +83,8 @@ def compile_model(
             ONNX model is from it on the references is in the manifest. See `convert`.
         method: how to explain, `DeepShap(references)` for instance; `Auto(references)` takes what is exact
             for the model.
-        output: the tensor to explain, an inner one too; by default the first float output.
+        output: the tensor to explain, an inner one too; by default the first float output. An element of its
+            row may be named too, as in a profile: "probabilities[1]".
         logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
         targets: flat indices into the output's row, contrasts of two ("1-0": how much more of element 1
             than of 0), "all", or "predicted" (each row's argmax). The default is the only element of a
@@ -171,6 +173,7 @@ def compile_request(
     with kernels_of(libraries):
         subject.check(method)
         progress("loading and lowering", 0, 1)
+        request = with_element(request, subject.lowered)
         profile = None
         if decision is not None:
             where = str(decision) if isinstance(decision, str | Path) else "decision"

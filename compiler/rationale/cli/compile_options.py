@@ -59,8 +59,8 @@ Targets = Annotated[
 Output = Annotated[
     str | None,
     typer.Option(
-        help="The tensor to explain: an output, or an inner tensor by its name in the file. Default: the "
-        "first float output.",
+        help="The tensor to explain: an output, or an inner tensor by its name in the file, with the "
+        "index of an element if need be (probabilities[1]). Default: the first float output.",
         metavar="TENSOR",
     ),
 ]

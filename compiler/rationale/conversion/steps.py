@@ -80,6 +80,7 @@ from sklearn.preprocessing import (
     MaxAbsScaler,
     MinMaxScaler,
     Normalizer,
+    OrdinalEncoder,
     PolynomialFeatures,
     PowerTransformer,
     RobustScaler,
@@ -95,6 +96,7 @@ from sklearn.tree import (
 )
 
 from rationale.conversion.classifiers import CLASSIFIERS, NEW, Convert
+from rationale.conversion.ordinals import ordinal_shapes, ordinals
 from rationale.conversion.refusals import has_categories, refusal
 from rationale.conversion.vectorisers import counts, weights
 from rationale.errors import UnsupportedModelError
@@ -146,6 +148,7 @@ def _register() -> None:
         _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")
     for kind, convert in ((CountVectorizer, counts), (TfidfTransformer, weights)):  # TfidfVectorizer is both
         _register_as(kind, convert, get_shape_calculator(sklearn_operator_name_map[kind]))
+    _register_as(OrdinalEncoder, ordinals, ordinal_shapes)
     _register_as(
         SequentialFeatureSelector, convert_sklearn_feature_selection, get_shape_calculator("SklearnRFE")
     )

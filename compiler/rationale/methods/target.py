@@ -16,7 +16,8 @@ from rationale.methods.answers import holds_numbers
 from rationale.methods.leaves import Leaf, is_float
 from rationale.methods.players import Players
 from rationale.schema.manifest import ends_of
-from rationale.schema.request import Element
+from rationale.schema.profile import element_in
+from rationale.schema.request import CompileRequest, Element
 
 OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # what depends on no value
 
@@ -153,6 +154,24 @@ def choose_output(lowered: Lowered, output: str | None, ends: Sequence[str]) -> 
         f"none of the outputs {names} holds floats that depend on the explained inputs. Name an inner tensor "
         "that does, such as the scores before an ArgMax (--output)."
     )
+
+
+def with_element(request: CompileRequest, lowered: Lowered) -> CompileRequest:
+    """Return a request for `probabilities[1]`, as profiles write it, as one for that target of the tensor.
+
+    Raises:
+        InvalidOptionError: targets beside an element.
+    """
+    tensor, index = element_in(request.output or "")
+    made = {str(v.name) for node in lowered.model.graph for v in node.outputs}
+    if index is None or request.output in made:
+        return request
+    if request.targets is not None:
+        raise InvalidOptionError(
+            f"output {request.output!r} names a target, and so does targets={request.targets!r}: leave one "
+            f"out, or give output={tensor!r}."
+        )
+    return request.model_copy(update={"output": tensor, "targets": [index]})
 
 
 def choose_targets(

@@ -158,10 +158,7 @@ class DecisionProfile(_Strict):
         return self._output()[1]
 
     def _output(self) -> tuple[str, int | None]:
-        found = _OUTPUT.fullmatch(self.output)
-        if found is None:
-            return self.output, None
-        return found["tensor"], None if found["index"] is None else int(found["index"])
+        return element_in(self.output)
 
     def rule(self, key: str) -> ExplainedRule:
         """Return what is said of a feature or group; of one that is not in the profile, nothing."""
@@ -175,6 +172,14 @@ class DecisionProfile(_Strict):
     def digest(self) -> str:
         """SHA-256 of what it says, as JSON, in its own order: of reasons that tie, the first comes first."""
         return sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
+
+
+def element_in(output: str) -> tuple[str, int | None]:
+    """Return the tensor and the index of "probabilities[1]"; None for the index if there is none."""
+    found = _OUTPUT.fullmatch(output)
+    if found is None:
+        return output, None
+    return found["tensor"], None if found["index"] is None else int(found["index"])
 
 
 def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:

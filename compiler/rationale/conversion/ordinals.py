@@ -1,0 +1,70 @@
+"""Codes of numbers that are categories, rare and missing ones too, as scikit-learn's OrdinalEncoder."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+from skl2onnx.algebra.onnx_ops import (
+    OnnxCast,
+    OnnxConcat,
+    OnnxEqual,
+    OnnxGather,
+    OnnxIsNaN,
+    OnnxMatMul,
+    OnnxWhere,
+)
+from skl2onnx.common._registration import get_converter, get_shape_calculator
+from skl2onnx.common.data_types import FloatTensorType
+from skl2onnx.operator_converters.common import concatenate_variables
+
+_of_texts = get_converter("SklearnOrdinalEncoder")
+_shapes = get_shape_calculator("SklearnOrdinalEncoder")
+_DOUBLE = onnx.TensorProto.DOUBLE
+_NO_CATEGORY = -1.0  # of a number that the encoder refuses
+
+
+def ordinals(scope: Any, operator: Any, container: Any) -> None:
+    """Convert an encoder of numbers: it is asked what it makes of each; texts as skl2onnx does."""
+    encoder, version, (result,) = operator.raw_operator, container.target_opset, operator.outputs
+    if any(isinstance(category, str) for own in encoder.categories_ for category in own):
+        _of_texts(scope, operator, container)
+        return
+    whole = concatenate_variables(scope, operator.inputs, container)
+    x = OnnxCast(whole, to=_DOUBLE, op_version=version)
+    codes = [_coded(encoder, i, x, version) for i in range(len(encoder.categories_))]
+    joined = OnnxConcat(*codes, axis=1, op_version=version)
+    kind = result.type._get_element_onnx_type()
+    OnnxCast(joined, to=kind, op_version=version, output_names=[result.full_name]).add_to(scope, container)
+
+
+def ordinal_shapes(operator: Any) -> None:
+    """Set as many columns as come in, of floats: whole codes are exact in them, and trees read them."""
+    _shapes(operator)
+    operator.outputs[0].type = FloatTensorType(operator.outputs[0].type.shape)
+
+
+def _coded(encoder: Any, i: int, x: Any, version: int) -> Any:
+    """Return the codes [N, 1] of a column."""
+    categories, codes = encoder.categories_[i].astype(np.float64), _codes(encoder, i)
+    known, unknown = ~np.isnan(categories), _unknown(encoder)
+    column = OnnxGather(x, np.array([i]), axis=1, op_version=version)
+    same = OnnxEqual(column, categories[known], op_version=version)
+    same = OnnxCast(same, to=_DOUBLE, op_version=version)
+    found = OnnxMatMul(same, np.ones((known.sum(), 1)), op_version=version)
+    code = OnnxMatMul(same, codes[known][:, None], op_version=version)
+    nowhere = OnnxEqual(found, np.zeros(1), op_version=version)
+    code = OnnxWhere(nowhere, np.array([unknown]), code, op_version=version)
+    missing = unknown if known.all() else codes[~known][0]
+    return OnnxWhere(OnnxIsNaN(column, op_version=version), np.array([missing]), code, op_version=version)
+
+
+def _codes(encoder: Any, i: int) -> np.ndarray:
+    """Return what the encoder makes of each category of a column."""
+    own = encoder.categories_[i]
+    rows = np.array([[each[0] for each in encoder.categories_]] * len(own), np.float64)
+    rows[:, i] = own
+    return np.asarray(encoder.transform(rows)[:, i], np.float64)
+
+
+def _unknown(encoder: Any) -> float:
+    return _NO_CATEGORY if encoder.handle_unknown == "error" else float(encoder.unknown_value)
