@@ -14,8 +14,8 @@ from skl2onnx.common.data_types import DoubleTensorType, guess_numpy_type
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
 from rationale.errors import InvalidReferencesError
-from rationale.graph.runtime.locales import EVERYWHERE
 from rationale.references.frames import columns_of
+from rationale.schema.locales import EVERYWHERE
 
 _WORD, _DIGIT, _SPACE = r"\p{L}\p{N}_", r"\p{Nd}", r"\s\v\x1c-\x1f\x85\p{Z}"  # as Python means \w, \d and \s
 _CLASSES = {r"\w": _WORD, r"\d": _DIGIT, r"\s": _SPACE}

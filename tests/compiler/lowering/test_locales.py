@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from rationale import ExactShap, InvalidModelError, compile_model
-from rationale.graph.runtime.locales import EVERYWHERE
 from rationale.lowering.loading.load import load
+from rationale.schema.locales import EVERYWHERE
 
 NOBODYS = "xx_XX.UTF-8"
 TEXTS = np.array([["GOOD"], ["bad"], ["Été"], ["ÉTÉ"]], object)

@@ -19,7 +19,7 @@ import onnxruntime as ort
 
 from rationale.errors import CheckFailedError, InvalidModelError, InvalidOptionError, RationaleError
 from rationale.graph.runtime.kernels import load_kernels
-from rationale.graph.runtime.locales import locale_advice
+from rationale.schema.locales import locale_advice
 from rationale.schema.machine import LARGE_BLOCKS, available_cores
 from rationale.schema.manifest import EXPLAIN, PLANNED_NODES
 

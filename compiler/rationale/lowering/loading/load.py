@@ -18,7 +18,6 @@ from google.protobuf.message import DecodeError, Message
 from onnx import helper
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
-from rationale.graph.runtime.locales import locale_advice
 from rationale.graph.runtime.session import Runner
 from rationale.lowering.bodies import all_node_lists, node_lists, remove_identities
 from rationale.lowering.loading.locales import without_default_locale
@@ -28,6 +27,7 @@ from rationale.lowering.loading.sparse import without_sparse
 from rationale.lowering.rewrites.microsoft import DOMAIN, UNDER_ONNX, WITHOUT_CPU_KERNEL
 from rationale.lowering.sizes import check_inputs, check_nodes
 from rationale.rules.rule import find_rule
+from rationale.schema.locales import locale_advice
 from rationale.trees.read import is_ensemble, read_ensemble
 
 OPSET = 21  # every ONNX Runtime since 1.18, every Triton since 24.05

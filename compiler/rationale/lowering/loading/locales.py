@@ -3,8 +3,8 @@
 import onnx
 from onnx import helper
 
-from rationale.graph.runtime.locales import DEFAULT, EVERYWHERE
 from rationale.lowering.bodies import all_node_lists
+from rationale.schema.locales import DEFAULT, EVERYWHERE
 
 
 def without_default_locale(proto: onnx.ModelProto) -> onnx.ModelProto:

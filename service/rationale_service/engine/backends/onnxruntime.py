@@ -16,7 +16,7 @@ import onnxruntime as ort
 
 from rationale.errors import RationaleError, RepositoryError
 from rationale.graph.runtime.kernels import load_kernels
-from rationale.graph.runtime.locales import locale_advice
+from rationale.schema.locales import locale_advice
 from rationale.schema.machine import LARGE_BLOCKS, processor
 from rationale.schema.manifest import DATATYPES, EXPLAIN, PLANNED_NODES, TensorSpec
 from rationale_service.engine.backends.base import gated, run_failure

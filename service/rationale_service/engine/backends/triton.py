@@ -12,7 +12,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from rationale.errors import RepositoryError
-from rationale.graph.runtime.locales import locale_advice
+from rationale.schema.locales import locale_advice
 from rationale_service.engine.backends.base import gated
 from rationale_service.engine.backends.proof import proof_of
 from rationale_service.engine.backends.triton_client import (

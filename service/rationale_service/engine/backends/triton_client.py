@@ -11,7 +11,7 @@ from tritonclient.grpc.aio import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
 from rationale.errors import RepositoryError
-from rationale.graph.runtime.locales import locale_advice
+from rationale.schema.locales import locale_advice
 from rationale_service.engine.backends.base import run_failure
 from rationale_service.errors import (
     DeadlineError,
