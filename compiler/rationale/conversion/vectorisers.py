@@ -89,8 +89,13 @@ def counts(scope: Any, operator: Any, container: Any) -> None:
     grams = _grams(step)
     words = {word for gram, _ in grams for word in gram}
     pad = next(mark for n in range(1, len(words) + 2) if (mark := "#" * n) not in words)
-    lower = {"case_change_action": "LOWER", "is_case_sensitive": 1, "locale": EVERYWHERE}
-    split = {"tokenexp": _expression(step.token_pattern), "pad_value": pad, "mark": 0, "mincharnum": 1}
+    lower: dict[str, Any] = {"case_change_action": "LOWER", "is_case_sensitive": 1, "locale": EVERYWHERE}
+    split: dict[str, Any] = {
+        "tokenexp": _expression(step.token_pattern),
+        "pad_value": pad,
+        "mark": 0,
+        "mincharnum": 1,
+    }
 
     def add(kind: str, x: str, *others: str, to: str | None = None, domain: str = "", **given: Any) -> str:
         made = to or scope.get_unique_variable_name(kind.lower())

@@ -162,7 +162,9 @@ def with_element(request: CompileRequest, lowered: Lowered) -> CompileRequest:
     Raises:
         InvalidOptionError: targets beside an element.
     """
-    tensor, index = element_in(request.output or "")
+    if not request.output or not request.output.endswith("]"):
+        return request
+    tensor, index = element_in(request.output)
     made = {str(v.name) for node in lowered.model.graph for v in node.outputs}
     if index is None or request.output in made:
         return request

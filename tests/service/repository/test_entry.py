@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -199,7 +200,7 @@ def test_a_model_that_is_no_onnx(score: Path) -> None:
 
 def test_a_model_whose_locale_the_machine_lacks(score: Path) -> None:
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, ["N"]) for name in "xy")
-    lower = {"case_change_action": "LOWER", "is_case_sensitive": 1, "locale": "xx_XX.UTF-8"}
+    lower: dict[str, Any] = {"case_change_action": "LOWER", "is_case_sensitive": 1, "locale": "xx_XX.UTF-8"}
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("StringNormalizer", ["x"], ["y"], **lower)], "lower", [x], [y]
     )

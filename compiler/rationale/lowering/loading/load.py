@@ -77,10 +77,11 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     check_inputs(proto, name)
     check_nodes(proto, name)
     proto, replaced = without_zip_maps(proto)
-    recurrent = any(n.op_type in RECURRENT for nodes in all_node_lists(proto) for n in nodes)
-    proto, turned = without_layout(proto) if recurrent else (proto, ())
+    kinds = {n.op_type for nodes in all_node_lists(proto) for n in nodes}
+    proto, turned = (proto, ()) if kinds.isdisjoint(RECURRENT) else without_layout(proto)
+    proto = without_default_locale(proto) if "StringNormalizer" in kinds else proto
     try:
-        proto = without_default_locale(without_sparse(proto))
+        proto = without_sparse(proto)
         _check(proto, path)
         loaded = ir.from_proto(proto)
     except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, RuntimeError) as error:
