@@ -1,5 +1,6 @@
 """LRP in float64: each rule against its matrix form, conservation, layers as they are joined, positions."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -126,6 +127,76 @@ def test_a_rule_of_ones_own_is_one_dataclass(monkeypatch: pytest.MonkeyPatch) ->
     assert_equal(got, expected(model, by_matrix, x, targets))
     with pytest.raises(InvalidOptionError, match="Absolute: epsilon must be a number of at least 0"):
         Absolute(epsilon=-1.0)
+
+
+def doubled(base: type[RelevanceRule]) -> RelevanceRule:
+    """W·x + b over 2z + 0.3·sign z."""
+
+    @dataclass(frozen=True)
+    class Doubled(base):  # type: ignore[valid-type]
+        name: ClassVar[str] = "doubled"
+
+        def groups(self) -> tuple[lrp.Group, ...]:
+            return lrp.Zero().groups()
+
+        def modify_denominator(self, op: Ops, z: Tensor) -> Tensor:
+            return op.Add(op.Mul(z, 2.0), op.Where(op.Less(z, 0.0), -0.3, 0.3))
+
+    return Doubled()
+
+
+def by_doubled(W: np.ndarray, b: np.ndarray, x: np.ndarray, R: np.ndarray) -> np.ndarray:
+    z = W @ x + b
+    return (W * x / (2 * z + np.where(z < 0, -0.3, 0.3))[:, None] * R[:, None]).sum(axis=0)
+
+
+@pytest.mark.parametrize("base", [RelevanceRule, lrp.Zero, lrp.Epsilon])
+@pytest.mark.parametrize("layer", ["conv, norm", "gemm"])
+def test_a_rule_of_ones_own_may_change_the_denominator(
+    layer: str, base: type[RelevanceRule], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A subclass of a rule that divides by nothing may, too."""
+    monkeypatch.setitem(lrp.RULES, "doubled", Earlier)
+    model, shape = spellings()[layer]
+    x = rows(shape)
+    targets = some_targets(model, x)
+    got = relevance(model, (("first", doubled(base)),), x, targets)
+    assert_equal(got, expected(model, by_doubled, x, targets))
+
+
+def test_a_sum_takes_a_denominator_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lrp.RULES, "doubled", Earlier)
+    model = parsed(
+        "g (double[N, 2, 3] x) => (double[N, 2] y) { [sum] y = ReduceSum <keepdims = 0> (x, axes) }",
+        {"axes": np.asarray([2])},
+    )
+    x = rows((2, 3))
+    got = relevance(model, (("ReduceSum", doubled(lrp.Zero)),), x, [0, 1])
+    assert_equal(got, expected(model, by_doubled, x, [0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [(lambda op, z: op.ReduceSum(z, [1], keepdims=1), "of shape [1, 1]"), (lambda *_: 1.0, "1.0")],
+)
+def test_a_denominator_has_the_shape_of_what_it_divides(
+    given: Callable[[Ops, Tensor], Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(lrp.RULES, "odd", Earlier)
+
+    @dataclass(frozen=True)
+    class Odd(RelevanceRule):
+        name: ClassVar[str] = "odd"
+
+        def groups(self) -> tuple[lrp.Group, ...]:
+            return lrp.Zero().groups()
+
+        def modify_denominator(self, op: Ops, z: Tensor) -> Tensor:
+            return given(op, z)
+
+    message = f"rule odd: modify_denominator(op, z) must return a tensor of z's shape [1, 6], not {says}."
+    with pytest.raises(InvalidOptionError, match=re.escape(message)):
+        compile_model(spellings()["gemm"][0], Lrp(rules=[("first", Odd())]))
 
 
 @grid("average, rule", averages(), RULES)

@@ -12,7 +12,6 @@ from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import Carried, Relevance
 from rationale.methods.propagation.lrp.layers import Layer, is_plain
 from rationale.methods.propagation.lrp.rules import (
-    STABILISER,
     Bound,
     Epsilon,
     Group,
@@ -91,16 +90,6 @@ def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
     return op.row_constant(np.ascontiguousarray(array))
 
 
-def stabilised(op: Ops, z: Tensor, epsilon: float) -> Tensor:
-    """Return z + ε·sign z with sign 0 = 1.
-
-    For ε = 0 a 1 stands in place of 0, which divides what is lost anyway.
-    """
-    if epsilon == 0:
-        return op.Where(op.Equal(z, 0.0), 1.0, z)
-    return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
-
-
 def relevance_of(op: Ops, m: Carried, y: Tensor) -> Tensor:
     """Return what arrives, as relevance of y, which may be a whole number."""
     return m.tensor if isinstance(m, Relevance) else op.Mul(m, number(op, y))
@@ -111,18 +100,31 @@ def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
 
     It is R/(y + ε·sign y), with the rule's ε, which enters here alone.
     """
-    if isinstance(m, Relevance) or (isinstance(rule, Epsilon) and rule.epsilon):
-        return op.Div(relevance_of(op, m, y), stabilised(op, number(op, y), _epsilon(rule)))
+    if isinstance(m, Relevance) or (isinstance(rule, Zero | Epsilon) and not _divides_by_y(rule)):
+        return op.Div(relevance_of(op, m, y), _denominator(op, rule, number(op, y)))
     return m
 
 
-def _epsilon(rule: RelevanceRule) -> float:
-    return float(getattr(rule, "epsilon", STABILISER))
+def _divides_by_y(rule: RelevanceRule) -> bool:
+    """Tell whether R/y is all that the rule asks for: the multiplier as it arrives."""
+    return type(rule) in (Zero, Epsilon) and not getattr(rule, "epsilon", 0.0)
+
+
+def _denominator(op: Ops, rule: RelevanceRule, z: Tensor) -> Tensor:
+    """Return what a rule divides by; raise InvalidOptionError for what is no denominator of z."""
+    found = rule.modify_denominator(op, z)
+    if not isinstance(found, Tensor) or found.shape != z.shape:
+        what = f"of shape {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
+        raise InvalidOptionError(
+            f"rule {rule}: modify_denominator(op, z) must return a tensor of z's shape {list(z.shape)}, not "
+            f"{what}."
+        )
+    return found
 
 
 def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bounds) -> Carried:
     """Return what leaves a layer: a multiplier of x where the rule reads x, else relevance."""
-    if isinstance(rule, Zero | Epsilon) and not rule.epsilon and not isinstance(m, Relevance):
+    if _divides_by_y(rule) and not isinstance(m, Relevance):
         return _pullback(op, layer)(m)
     y = layer.call.x.y
     relevance = relevance_of(op, m, y)
@@ -133,7 +135,7 @@ def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bo
         z, pullbacks = _evaluate(op, layer, group, stand_ins)
         if z is None:
             continue
-        s = op.Div(_share(op, relevance, y, group), stabilised(op, z, _epsilon(rule)))
+        s = op.Div(_share(op, relevance, y, group), _denominator(op, rule, z))
         for operand, pullback in pullbacks:
             c = pullback(s)
             leaving[operand] = op.Add(leaving[operand], c) if operand in leaving else c

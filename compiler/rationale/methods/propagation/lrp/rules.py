@@ -106,7 +106,8 @@ class RelevanceRule:
 
     A rule of one's own is a frozen dataclass with a name and `groups`. Its fields are its parameters, in
     their order: floats are checked to be numbers of at least 0, and int, bool and str to be that; one called
-    `epsilon` is the stabiliser. The command line knows it by an entry point of `rationale.lrp_rules`.
+    `epsilon` is the stabiliser, which `modify_denominator` adds. The command line knows it by an entry point
+    of `rationale.lrp_rules`.
 
     Raises:
         InvalidOptionError: a subclass with the name of one of ours; a parameter of another type.
@@ -134,6 +135,16 @@ class RelevanceRule:
     def groups(self) -> tuple[Group, ...]:
         return ()
 
+    def modify_denominator(self, op: Ops, z: Tensor) -> Tensor:
+        """Return what relevance is divided by, of z's shape: z + ε·sign z with sign 0 = 1.
+
+        For ε = 0 a 1 stands in place of 0, which divides what is lost anyway.
+        """
+        epsilon = float(getattr(self, "epsilon", STABILISER))
+        if epsilon == 0:
+            return op.Where(op.Equal(z, 0.0), 1.0, z)
+        return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
+
     def __str__(self) -> str:
         """Return the form that the command line takes, such as `gamma:0.25`, without defaults at its end.
 
@@ -147,6 +158,11 @@ class RelevanceRule:
             return ":".join([self.name, *filter(None, texts)])
         named = [f"{f.name}={np.asarray(v).tolist()!r}" for f, v in given if not _equal(v, f.default)]
         return f"{self.name}({', '.join(named)})"
+
+
+def label(rule: RelevanceRule) -> str:
+    """Return what a rule is called where each operator's is listed, those too that nobody can choose."""
+    return str(rule) if hasattr(rule, "name") else type(rule).__name__.lower()
 
 
 def is_own(cls: type[RelevanceRule]) -> bool:
