@@ -39,6 +39,7 @@ from rationale.profiles.fitting import FittedProfile, apply_profile
 from rationale.references.reference_set import OpenReferences
 from rationale.references.represented import StandsFor
 from rationale.schema.machine import HERE, Deployment
+from rationale.schema.manifest import LayerRule
 from rationale.schema.profile import DecisionProfile, as_profile
 from rationale.schema.request import (
     CompileRequest,
@@ -283,16 +284,16 @@ def _explained(
         own = request_of(choice.method)
         request = request.model_copy(update={"method": own.method, "options": own.options})
 
-    def combined(lowered: Lowered, progress: Progress) -> tuple[Any, Any, Combined]:
+    def combined(lowered: Lowered, progress: Progress) -> tuple[Any, Any, Combined, Sequence[LayerRule]]:
         selection = choice.method.engine.select(lowered, choice.method, request)
         referenced = prepare_references(selection)
         plan = combine(selection, referenced.set, variants, progress)
-        return selection, referenced, fit(plan, deployment, progress)
+        return selection, referenced, fit(plan, deployment, progress), plan.rules
 
     def at(sizes: Mapping[str, int]) -> ir.Model:
         return combined(subject.at(sizes), silent)[2].model
 
-    selection, referenced, made = combined(subject.lowered, progress)
+    selection, referenced, made, rules = combined(subject.lowered, progress)
     graph = finish(selection.lowered, made, deployment, subject.span, at)
     del made  # its constants are in `graph` now
     progress("checking against the original", 0, 1)
@@ -307,6 +308,7 @@ def _explained(
         graph,
         checked,
         variants,
+        rules,
         notes=notes,
         first=(*(converted.warnings if converted else ()), *(() if choice.is_exact else why)),
         libraries=subject.libraries,

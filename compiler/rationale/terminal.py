@@ -2,7 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -15,9 +16,10 @@ from rationale.errors import DriftWarning, RationaleError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from rationale.schema.manifest import Manifest, Memory, References, Variants
+    from rationale.schema.manifest import LayerRule, Manifest, Memory, References, Variants
 
 _SHOWN = 3  # base values of a line
+_LONGEST = 40  # characters of a rule
 _ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
 
 
@@ -98,6 +100,21 @@ def _references_line(references: "References") -> str:
     return f"{line}; base value {shown}" + ", …" * (len(references.base_value) > _SHOWN)
 
 
+def _rules_line(rules: "Sequence[LayerRule]") -> str:
+    """Count the operators of each type by their rule."""
+    counts: dict[str, Counter[str]] = {}
+    for one in rules:
+        counts.setdefault(brief(one.rule), Counter())[one.operator] += 1
+    return "; ".join(
+        f"{rule}: {', '.join(f'{n} {operator}' for operator, n in of.items())}" for rule, of in counts.items()
+    )
+
+
+def brief(rule: str) -> str:
+    """Shorten a rule with arrays, such as zbox of an image's bounds."""
+    return rule if len(rule) <= _LONGEST else f"{rule[: _LONGEST - 1]}…"
+
+
 def _variants_line(variants: "Variants") -> str:
     """Return what stands in the graph how often, and for what machine."""
     taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
@@ -146,6 +163,8 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
         yield "concepts", f"{manifest.concepts.count} channels of {manifest.concepts.tensor.name}"
     if manifest.method.name in _ABOUT:
         yield "method", _ABOUT[manifest.method.name]
+    if manifest.rules:
+        yield "rules", _rules_line(manifest.rules)
     if manifest.extensions:
         yield "extensions", ", ".join(map(str, manifest.extensions))
     if manifest.references:

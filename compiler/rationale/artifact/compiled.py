@@ -36,7 +36,7 @@ from rationale.pictures.picture import (
     compiled_html,
 )
 from rationale.references.frames import columns_of, in_order, spread
-from rationale.schema.manifest import Manifest, is_float
+from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
 
 
@@ -198,6 +198,14 @@ class Compiled:
         beside -= {spec.name for spec in manifest.inputs}
         inputs = self.fit({n: a for n, a in x.items() if n not in beside} if isinstance(x, Mapping) else x)
         return list(decide_inputs(manifest, self.run, inputs, cells_in(manifest, inputs, x)))
+
+    def rules(self) -> tuple[LayerRule, ...]:
+        """Return which rule each operator got, from the inputs to the output, by LRP, AttnLRP and CP-LRP.
+
+        Each prints as a line such as `Conv conv1: zplus`. Operators that only move values have none; other
+        methods take no such rules, and have none at all.
+        """
+        return self.manifest.rules
 
     def fit(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> dict[str, np.ndarray]:
         """Return rows of every input in the model's dtypes; raise InvalidOptionError for others."""

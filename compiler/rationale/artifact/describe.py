@@ -35,6 +35,7 @@ from rationale.schema.manifest import (
     ExplainedInput,
     ExplainedLayer,
     Extension,
+    LayerRule,
     Manifest,
     OpenLength,
     Parity,
@@ -54,6 +55,7 @@ def describe(
     graph: FinishedGraph,
     checked: Checked,
     variants: Variants,
+    rules: Sequence[LayerRule] = (),
     *,
     notes: Sequence[str] = (),
     first: Sequence[str] = (),
@@ -63,6 +65,7 @@ def describe(
     """Describe the graph for whoever serves it: the last stage of a compile.
 
     Args:
+        rules: which each operator got, of relevance propagation.
         notes: what the user is told of the plain model.
         first: warnings that come before all others.
         libraries: of kernels.
@@ -100,6 +103,7 @@ def describe(
         group_standard_error=outputs.standard_errors.get(GROUPS),
         layers=_layers(lowered, combined, checked),
         concepts=outputs.concepts,
+        rules=tuple(rules),
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
         explained_output=target.output,
         explained_shape=tuple(lowered.specs[target.output][0][1:]),

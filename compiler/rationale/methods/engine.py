@@ -29,7 +29,7 @@ from rationale.methods.outputs import Outputs
 from rationale.methods.target import Target, check_names
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import names_of_inputs
-from rationale.schema.manifest import Extension, TensorSpec, is_float
+from rationale.schema.manifest import Extension, LayerRule, TensorSpec, is_float
 from rationale.schema.request import CompileRequest, FeatureNames, Progress
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
@@ -127,6 +127,7 @@ class Canvas:
         selection: of the copy.
         flat: names of the values whose rows lie one behind the other, as lowering knows them.
         progress: called as `progress(stage, done, total)`.
+        rules: which rule each operator got, to be filled in by the engine where its method takes such rules.
     """
 
     op: Ops
@@ -134,6 +135,7 @@ class Canvas:
     flat: frozenset[str]
     references: ReferenceSet | None
     progress: Progress
+    rules: list[LayerRule]
 
     def at_x(
         self, active: frozenset[str] = frozenset(), blocked: frozenset[tuple[str, int]] = frozenset()
@@ -291,6 +293,8 @@ def combine(
     own_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
     check_names(selection.lowered, engine.outputs(selection).names | own_inputs)
 
+    rules: list[LayerRule] = []
+
     def build(chunks: Chunks) -> ir.Model:
         """Return the combined graph with nothing computed yet."""
         copy, flat = _cloned(selection)
@@ -301,10 +305,10 @@ def combine(
         dtype = lowered.specs[output][1]
         op = Ops(graph, graph.opset_imports.get("", 21), sizes, dtype, variants, chunks)
         variants.begin()
-        engine.emit(Canvas(op, copy, flat, references, progress))
+        engine.emit(Canvas(op, copy, flat, references, progress, rules))
         return lowered.model
 
-    return Plan(build, engine.axes(selection.method, references))
+    return Plan(build, engine.axes(selection.method, references), rules)
 
 
 def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:

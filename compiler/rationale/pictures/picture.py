@@ -17,7 +17,7 @@ from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary, vocab
 from rationale.schema.manifest import Manifest
 
 ROWS, TARGETS, TOP = 3, 3, 10  # that are shown: rows of an answer, targets of a row, features of a target
-_NAMES, _BASES = 40, 12  # that are listed: features of an input, base values
+_NAMES, _BASES, _RULES = 40, 12, 400  # that are listed: features of an input, base values, operators
 
 Tokens = Sequence[str] | str | Path | None
 
@@ -144,7 +144,7 @@ def compiled_html(manifest: Manifest, conversion: str | None) -> str:
     lines = [*facts(manifest), ("explainer", manifest.digests.explanation[:12])]
     if conversion:
         lines.insert(0, ("converted", conversion))
-    content = [table(lines), *_inputs(manifest), *_starts(manifest)]
+    content = [table(lines), *_inputs(manifest), *_rules(manifest), *_starts(manifest)]
     notes = [*manifest.notes, *(f"warning: {warning}" for warning in manifest.warnings)]
     content += [element("p", note, class_="note") for note in notes]
     return fragment(content)
@@ -168,3 +168,14 @@ def _inputs(manifest: Manifest) -> Iterator[Element]:
         more = f" and {len(given) - _NAMES:,} more" * (len(given) > _NAMES)
         summary = element("summary", f"{len(given):,} features of {name}")
         yield element("details", summary, element("p", ", ".join(given[:_NAMES]) + more, dir="auto"))
+
+
+def _rules(manifest: Manifest) -> Iterator[Element]:
+    """Yield the rule of each operator, where relevance is propagated by rules."""
+    from rationale.terminal import brief
+
+    if rules := manifest.rules:
+        more = f", the first {_RULES}" * (len(rules) > _RULES)
+        summary = element("summary", f"the rules of {len(rules):,} operators{more}")
+        lines = [(f"{one.operator} {one.name}", brief(one.rule)) for one in rules[:_RULES]]
+        yield element("details", summary, table(lines))

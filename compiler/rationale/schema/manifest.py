@@ -161,6 +161,23 @@ class ExplainedConcepts(Frozen):
     heatmaps: dict[str, str] = Field(description="by explained input: the output [N, T, C, *its shape]")
 
 
+class LayerRule(Frozen):
+    """The rule by which relevance propagation leaves one operator."""
+
+    operator: str = Field(description="its type, such as Conv")
+    name: str = Field(description="of its node")
+    tensor: str = Field(
+        description="whose relevance it hands back: the last one of operators that are joined"
+    )
+    rule: str = Field(
+        description="as `--rule` takes it, such as gamma:0.25; or halves: half of R to each factor; or "
+        "winner: R to what was chosen"
+    )
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.name}: {self.rule}"
+
+
 class Method(Frozen):
     name: str = Field(description="deepshap, gradient …")
     options: dict[str, Any] = Field(default_factory=dict)
@@ -484,6 +501,10 @@ class Manifest(Frozen):
     group_standard_error: str | None = Field(None, description="name of the output [N, T, players]")
     layers: tuple[ExplainedLayer, ...] = Field((), description="on the way, from the inputs to the output")
     concepts: ExplainedConcepts | None = None
+    rules: tuple[LayerRule, ...] = Field(
+        (),
+        description="of lrp, attnlrp and cplrp: of each operator on the way but those that only move values",
+    )
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
     explained_output: str = Field(description="the tensor that is explained")
     explained_shape: tuple[int, ...] = Field(description="of explained_output's row")

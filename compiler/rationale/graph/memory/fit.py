@@ -1,6 +1,6 @@
 """From a graph with nothing computed to one that fits its memory budget."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import onnx_ir as ir
@@ -25,7 +25,7 @@ from rationale.graph.memory.scan import emit_scan, in_half, precompute, precompu
 from rationale.graph.nodes import drop_unused_constants, fold_constants, graphs_of, reads, replace_by_constant
 from rationale.graph.tensor import Axis, Chunks
 from rationale.schema.machine import Deployment
-from rationale.schema.manifest import Memory
+from rationale.schema.manifest import LayerRule, Memory
 from rationale.schema.request import Progress
 
 Build = Callable[[Chunks], ir.Model]
@@ -37,10 +37,12 @@ class Plan:
 
     Attributes:
         axes: that can be walked in chunks, with the number of their rows.
+        rules: of relevance propagation, by operator; `build` fills them in.
     """
 
     build: Build
     axes: Mapping[str, int]
+    rules: Sequence[LayerRule] = ()
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,16 @@ class Planned(Protocol):
         """
 
 
+@runtime_checkable
+class ByRules(Protocol):
+    """A `Pull` that takes a rule of relevance propagation for each operator."""
+
+    def __call__(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]: ...
+
+    def rule_of(self, call: Call) -> str | None:
+        """Return the name of an operator's rule; None for one that only moves values."""
+
+
 @dataclass(frozen=True)
 class Point:
     """Where rules are called instead of at x: `at`, on a path that comes from `start` (if it has one)."""

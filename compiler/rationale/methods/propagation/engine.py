@@ -29,11 +29,13 @@ from rationale.methods.propagation.attributions import (
     requested_layers,
 )
 from rationale.methods.propagation.backward import (
+    ByRules,
     Carried,
     ExplainsScores,
     Extended,
     OnPaths,
     Planned,
+    Pull,
     Walked,
     walk,
 )
@@ -41,7 +43,7 @@ from rationale.methods.propagation.path import Path, choose_path
 from rationale.methods.target import check_names, reach_forward
 from rationale.references.reference_set import ReferenceSet
 from rationale.references.request_time import WEIGHTS, references_name
-from rationale.schema.manifest import Extension
+from rationale.schema.manifest import Extension, LayerRule
 from rationale.schema.request import CompileRequest
 
 
@@ -159,6 +161,7 @@ class Walk(Engine):
         own = [path.concepts.layer] if concepts else []
         watched = {*requested, *own}
         steps, pull = method.plan(op, calls, watched) if isinstance(method, Planned) else (calls, method.pull)
+        canvas.rules[:] = _rules(steps, pull)
         kept = layers_walked(requested, calls, steps, named=path.layers != "all")
         check_names(selection.lowered, {attributions_name(name) for name in kept})
         check_group_names(target, kept)
@@ -191,6 +194,18 @@ class Walk(Engine):
 
 
 WALK = Walk()
+
+
+def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
+    """Return the rule of each operator that the walk meets, first to last; none of methods without rules."""
+    if not isinstance(pull, ByRules):
+        return []
+    named = [(call, pull.rule_of(call)) for call in steps]
+    return [
+        LayerRule(operator=call.rule.op_type, name=call.name, tensor=call.outputs[0], rule=rule)
+        for call, rule in named
+        if rule is not None
+    ]
 
 
 def _referenced(method: Method) -> Collection[str]:

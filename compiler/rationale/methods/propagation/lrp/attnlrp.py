@@ -68,7 +68,7 @@ class AttnLrp(Propagated):
         joined, layers = join(op, read)
         epsilons = _stabilisers(joined, layers, self.epsilon)
         rules = {name: Epsilon(epsilon) for name, epsilon in epsilons.items()}
-        return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None)).pull
+        return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None))
 
     def read(self, calls: Sequence[Call]) -> Sequence[Call]:
         """Return the calls by which relevance is handed back."""

@@ -30,11 +30,13 @@ from rationale.methods.propagation.lrp.rules import (
     DeconvRelu,
     Epsilon,
     GuidedRelu,
+    Own,
     Pass,
     RelevanceRule,
     Taylor,
     Zero,
     check_bounds,
+    label,
 )
 from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
@@ -141,7 +143,7 @@ class Lrp(Propagated):
         rest = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:
             _demand_rules(joined, rules)
-        return joined, Propagation(layers, rules, rest, Bounds(joined, self.low, self.high)).pull
+        return joined, Propagation(layers, rules, rest, Bounds(joined, self.low, self.high))
 
     def attribute(
         self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
@@ -185,7 +187,14 @@ class Propagation:
     rest: RelevanceRule
     bounds: Bounds
 
-    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+    def rule_of(self, call: Call) -> str | None:
+        """Return the name of the rule by which relevance leaves an operator; None where values only move."""
+        rule = self.rules.get(call.outputs[0])
+        if rule is None and call.outputs[0] not in self.layers and isinstance(self.rest, Zero):
+            return _name_of_own(call)
+        return label(rule or self.rest)
+
+    def __call__(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
         rule = self.rules.get(call.outputs[0], self.rest)
         layer = self.layers.get(call.outputs[0])
         if isinstance(rule, Pass):
@@ -200,6 +209,17 @@ class Propagation:
             others = [None for _ in call.inputs[1:]]
             return [hand_back(op, rule, layer, m, self.bounds), *others]
         return _PULL[Kind.BILINEAR if is_linear(call) else call.rule.kind](op, call, m, rule)
+
+
+def _name_of_own(call: Call) -> str | None:
+    """Return the name of what an operator does to relevance that has no chosen rule; see `_PULL`."""
+    if Trait.MOVING in call.rule.traits:
+        return None
+    if is_product(call) and is_linear(call):
+        return Pass.name if sum(call.varying) == 1 else "halves"
+    kind = Kind.BILINEAR if is_linear(call) else call.rule.kind
+    names = {Kind.BILINEAR: Zero, Kind.POINTWISE: Pass, Kind.LOCAL: Own}
+    return names[kind].name if kind in names else "winner"
 
 
 def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
