@@ -8,7 +8,7 @@ batch costs what the rows that ask for it cost. See docs/adr/0010-one-shot.md.
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import onnx_ir as ir
 import onnx_ir.passes.common as passes
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.nodes import Nodes
+from rationale.graph.nodes import Nodes, make_room, rename, values_of
 from rationale.graph.shapes import rename_rows
 from rationale.lowering import Lowered
 from rationale.lowering.loading.load import standardise
@@ -29,14 +29,18 @@ _LARGE = 1 << 16  # bytes; ONNX Runtime holds the initializers of a branch twice
 
 
 def check_gate_names(lowered: Lowered) -> None:
-    """Raise InvalidOptionError where the model has a tensor of a name that the gate needs."""
-    names = {str(v.name) for v in _values(ir.from_proto(lowered.source))} | set(lowered.specs)
-    taken = sorted(n for n in names if n in (EXPLAIN, EXPLAINED) or n.startswith(_OWN))
+    """Raise InvalidOptionError where an input or output of the model has a name that the gate needs."""
+    graph = lowered.source.graph
+    taken = sorted(v.name for v in (*graph.input, *graph.output) if _is_needed(v.name))
     if taken:
         raise InvalidOptionError(
-            f"the model already has tensors named {taken}, which --one-shot needs for its gate: rename them, "
-            "or leave --one-shot out, for two entries."
+            f"the model already has inputs or outputs named {taken}, which --one-shot needs for its gate: "
+            "rename them, or leave --one-shot out, for two entries."
         )
+
+
+def _is_needed(name: str) -> bool:
+    return name in (EXPLAIN, EXPLAINED) or name.startswith(_OWN)
 
 
 def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
@@ -47,6 +51,8 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     """
     model = standardise(on_cpu(ir.from_proto(lowered.source))[0])
     outer, branch = model.graph, combined.graph
+    for one in (model, combined):
+        make_room(one, _is_needed)
     _leave_to(outer, combined)
     _share_weights(outer, branch)
     _rename_apart(model, combined)
@@ -124,34 +130,15 @@ def _lift_large(outer: ir.Graph, branch: ir.Graph) -> None:
 
 def _rename_apart(model: ir.Model, combined: ir.Model) -> None:
     """Rename what in the branch has a name of the outer graph's: a subgraph may not shadow."""
-    outer = {v.name for v in _values(model)}
+    outer = {v.name for v in values_of(model)}
     inputs = set(combined.graph.inputs)  # they give way to the outer graph's own
-    inner = [v for v in _values(combined) if v not in inputs]
+    inner = [v for v in values_of(combined) if v not in inputs]
     taken = outer | {v.name for v in inner}
     for value in inner:
         if value.name in outer:
             name = next(n for i in itertools.count() if (n := f"{_OWN}{value.name}_{i}") not in taken)
-            _rename(value, name)
+            rename(value, name)
             taken.add(name)
-
-
-def _rename(value: ir.Value, name: str) -> None:
-    """Rename a value and its constant.
-
-    The constant may be the source model's own, which must keep its name: the value gets another one.
-    """
-    tensor, value.const_value = value.const_value, None
-    value.name = name
-    value.const_value = None if tensor is None else ir.Tensor(tensor.numpy(), name=name)
-
-
-def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every value with a name, those of subgraphs too."""
-    for graph in model.graphs():
-        yield from graph.inputs
-        yield from graph.initializers.values()
-        for node in graph:
-            yield from (v for v in node.outputs if v.name)
 
 
 def _explain_requested_rows(

@@ -1,7 +1,8 @@
 """Nodes of a graph: what they read, those whose inputs are constants, and plain ones that are put in."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,35 @@ def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[st
         if not found.isdisjoint(names_read(node)):
             found.update(v.name for v in node.outputs if v.name)
     return frozenset(found)
+
+
+def values_of(model: ir.Model) -> Iterator[ir.Value]:
+    """Yield every value with a name, those of subgraphs too."""
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+        for node in graph:
+            yield from (v for v in node.outputs if v.name)
+
+
+def rename(value: ir.Value, name: str) -> None:
+    """Rename a value and its constant.
+
+    The constant may be the source model's own, which must keep its name: the value gets another one.
+    """
+    tensor, value.const_value = value.const_value, None
+    value.name = name
+    value.const_value = None if tensor is None else ir.Tensor(tensor.numpy(), name=name)
+
+
+def make_room(model: ir.Model, is_needed: Callable[[str], bool]) -> None:
+    """Rename inner values of a model, in place, whose names are needed for something else."""
+    public, taken = {*model.graph.inputs, *model.graph.outputs}, {v.name for v in values_of(model)}
+    for value in list(values_of(model)):
+        if value not in public and is_needed(old := str(value.name)):
+            name = next(n for i in itertools.count() if (n := f"inner/{old}_{i}") not in taken)
+            rename(value, name)
+            taken.add(name)
 
 
 def nodes_behind(

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from rationale.errors import InvalidOptionError
 from rationale.graph.memory.fit import Plan
+from rationale.graph.nodes import make_room
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks
 from rationale.graph.variants import Variants
@@ -306,6 +307,7 @@ def combine(
         op = Ops(graph, graph.opset_imports.get("", 21), sizes, dtype, variants, chunks)
         variants.begin()
         engine.emit(Canvas(op, copy, flat, references, progress, rules))
+        make_room(lowered.model, {v.name for v in (*graph.inputs, *graph.outputs)}.__contains__)
         return lowered.model
 
     return Plan(build, engine.axes(selection.method, references), rules)

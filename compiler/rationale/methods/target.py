@@ -226,9 +226,14 @@ def _is_contrast(target: object, size: int) -> bool:
 
 
 def check_names(lowered: Lowered, new: Collection[str]) -> None:
-    """Raise InvalidOptionError where the model has tensors of these names already."""
-    taken = sorted({*new} & set(lowered.specs))
+    """Raise InvalidOptionError where the model's inputs or outputs have these names already.
+
+    Inner tensors of these names give way to them.
+    """
+    graph = lowered.source.graph
+    taken = sorted({*new} & {v.name for v in (*graph.input, *graph.output)})
     if taken:
         raise InvalidOptionError(
-            f"the model already has tensors named {taken}: rename them before compiling."
+            f"the model already has inputs or outputs named {taken}, as outputs of the explanation are: "
+            "rename them before compiling (input_names and output_names in torch.onnx.export)."
         )

@@ -57,6 +57,18 @@ def test_the_commands(tmp_path: Path) -> None:
     call("evaluate", "m", "--input", tmp_path / "x.npy", *repository)
 
 
+def test_the_margin_has_a_name_of_its_own() -> None:
+    model = of.classifier(TREES, 3, post_transform="SOFTMAX")
+    compiled = compile_model(model, TreeShap(REFERENCES), targets="all")
+    scores = onnx.helper.make_tensor_value_info("p_margin", onnx.TensorProto.FLOAT, ["N", 3])
+    model.graph.node.append(onnx.helper.make_node("Exp", ["p"], ["p_margin"]))
+    model.graph.output.append(scores)
+    other = compile_model(model, TreeShap(REFERENCES), targets="all")
+    assert (compiled.manifest.explained_output, other.manifest.explained_output) == ("p_margin", "p_margin_")
+    want, got = (c.explain(X)["x_attributions"] for c in (compiled, other))
+    np.testing.assert_array_equal(got, want)
+
+
 def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
     """Rows of a file have them; a model that takes no missing value says so."""
     rows = {"r.csv": of.rows(1, 7), "x.csv": of.rows(2, 4)}

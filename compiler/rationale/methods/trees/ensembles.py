@@ -235,8 +235,8 @@ def _with_margin(
         UnsupportedModelError: ONNX Runtime makes something else of the scores than it says.
     """
     name = f"{scores.name}_margin"
-    if name in lowered.specs:
-        raise InvalidOptionError(f"the model already has a tensor {name!r}: rename it before compiling.")
+    while name in lowered.specs:
+        name += "_"
     model = lowered.model.clone()
     position = list(lowered.model.graph).index(node)
     twin = model.graph[position]
