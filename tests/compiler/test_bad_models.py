@@ -10,8 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, external_data_helper, helper, numpy_helper
 
-from rationale import Compiled, DeepShap, Gradient, compile_model
+from rationale import Compiled, DeepShap, ExactShap, Gradient, Lrp, compile_model
 from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
+from rationale.methods.engine import Method
 from tests.compiler.models import FEATURES, HIDDEN, changed, mlp, parsed, rows, saved_apart
 
 REFERENCES = rows(4, FEATURES)
@@ -262,17 +263,21 @@ def test_a_sparse_weight_that_cannot_be_read(name: str) -> None:
 
 
 def test_every_node_without_a_rule_is_listed_at_once() -> None:
-    model = graph(
-        "[first] a = Bernoulli (x) [second] b = RandomNormalLike (a) "
-        "c = Relu (b) d = Bernoulli (c) y = Tanh (d)"
+    rows_of = f"float[N, {FEATURES}]"
+    model = parsed(
+        f"""g ({rows_of} x) => ({rows_of} y) {{
+            [first] a = com.microsoft.SampleOp (x) [second] b = com.microsoft.SampleOp (a)
+            c = Relu (b) d = com.microsoft.SampleOp (c) y = Tanh (d)
+        }}""",
+        opsets='"" : 21, "com.microsoft" : 1',
     )
     with pytest.raises(UnsupportedModelError) as caught:
         compile_mlp(model)
     text = str(caught.value)
     assert text.startswith("3 nodes on the way to 'y' have no rule:")
-    assert "  ai.onnx.Bernoulli (opset 21), node 'first', 1 of 5 on the path, x -> a\n" in text
-    assert "  ai.onnx.RandomNormalLike (opset 21), node 'second', 2 of 5 on the path, a -> b\n" in text
-    assert "  ai.onnx.Bernoulli (opset 21), node 'd', 4 of 5 on the path, c -> d\n" in text
+    assert "  com.microsoft.SampleOp (opset 1), node 'first', 1 of 5 on the path, x -> a\n" in text
+    assert "  com.microsoft.SampleOp (opset 1), node 'second', 2 of 5 on the path, a -> b\n" in text
+    assert "  com.microsoft.SampleOp (opset 1), node 'd', 4 of 5 on the path, c -> d\n" in text
     assert "--output" not in text  # nothing comes before the first
     assert "`rationale operators`" in text
 
@@ -329,9 +334,8 @@ UNEXPLAINABLE = {
     ),
     "Dropout in training": (
         graph("[drop] y = Dropout (x, r, t)", r=np.float32(0.5), t=np.bool_(True)),
-        r"Dropout node 'drop': .*training mode.* model\.eval\(\)",
+        r"Dropout node 'drop' draws random numbers.* evaluation mode \(model\.eval\(\)\)",
     ),
-    "random": (graph("[dice] a = RandomNormalLike (x) y = Add (a, x)"), r"RandomNormalLike .* node 'dice'"),
     "a sequence": (graph("[seq] y = SequenceConstruct (x)", "seq(float[N, 5]) y"), "node 'seq'"),
 }
 
@@ -341,6 +345,34 @@ def test_a_sound_model_that_cannot_be_explained(name: str) -> None:
     model, words = UNEXPLAINABLE[name]
     with pytest.raises(UnsupportedModelError, match=f"(?s){words}"):
         compile_mlp(model)
+
+
+RANDOM = {
+    "like x": "[dice] a = RandomNormalLike (x) y = Add (a, x)",
+    "of no input": "[dice] a = RandomUniform <shape = [1, 5]> () y = Add (a, x)",
+    "by x": "p = Sigmoid (x) [dice] a = Bernoulli (p) y = Mul (a, x)",
+    "trained": "[dice] a = Dropout (x, half, true) y = Neg (a)",
+    "in a branch": """y = If (true) <
+        then_branch = t () => (float[N, 5] u) { [dice] u = RandomNormalLike (x) },
+        else_branch = e () => (float[N, 5] v) { v = Neg (x) }
+    >""",
+    "beside": "[dice] k = Multinomial <sample_size = 2> (x) y = Relu (x)",
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+@pytest.mark.parametrize("method", [DeepShap(REFERENCES), Lrp(), ExactShap(REFERENCES)])
+def test_a_random_model_is_said_to_be_random(method: Method, name: str) -> None:
+    """It was said to mix the rows of a batch, or to have no rule, with advice that was of no use."""
+    output = f"float[N, {FEATURES}] y" + ", int32[N, 2] k" * (name == "beside")
+    model = graph(RANDOM[name], output, half=np.float32(0.5), true=np.bool_(True))
+    with pytest.raises(UnsupportedModelError, match=r"node 'dice' draws random numbers: .*\(model\.eval\(\)"):
+        compile_model(model, method)
+
+
+def test_what_no_output_is_made_of_may_be_random() -> None:
+    text = "a = RandomNormalLike (x) m = Neg (a) b, c = Dropout (x, half, off) y = Tanh (b)"
+    compile_mlp(graph(text, half=np.float32(0.5), off=np.bool_(False)))
 
 
 MIXING = {
@@ -371,9 +403,6 @@ def test_a_fixed_batch(size: int) -> None:
 
 @pytest.mark.parametrize("name", ["base_value", "explained_value", "completeness_gap", "x_attributions"])
 def test_a_name_that_the_explanation_needs(name: str) -> None:
-    for model in (
-        graph(f"{name} = Relu (x)", f"float[N, {FEATURES}] {name}"),
-        graph(f"{name} = Relu (x) y = Tanh ({name})"),
-    ):
-        with pytest.raises(InvalidOptionError, match=rf"\['{name}'\]: rename"):
-            compile_mlp(model)
+    with pytest.raises(InvalidOptionError, match=rf"\['{name}'\], as .* are: rename"):
+        compile_mlp(graph(f"{name} = Relu (x)", f"float[N, {FEATURES}] {name}"))
+    compile_mlp(graph(f"{name} = Relu (x) y = Tanh ({name})"))  # an inner tensor gives way

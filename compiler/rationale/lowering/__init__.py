@@ -28,7 +28,7 @@ from rationale.lowering.bodies import inline_bodies
 from rationale.lowering.control_flow.branches import OPERATORS as CONTROL_FLOW
 from rationale.lowering.control_flow.branches import inline_control_flow, rows_decide
 from rationale.lowering.inference import Shapes, Size, fix_lengths, infer, infer_each, note_shapes
-from rationale.lowering.loading.load import load, standardise
+from rationale.lowering.loading.load import demand_no_draws, load, standardise
 from rationale.lowering.precision import Narrow, narrow, on_cpu, widen
 from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
 from rationale.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
@@ -83,6 +83,7 @@ def lower(
     """
     loaded = load(model)
     lowered = standardise(loaded.model)
+    demand_no_draws(lowered)
     lengths = fix_lengths(lowered, sizes or {}, references or {})
     on_gpu = sorted({node.op_type for node in lowered.graph if node.domain == MICROSOFT and needs_gpu(node)})
     shared = any(node.op_type in ONE_SCALE for node in lowered.graph)

@@ -116,7 +116,8 @@ def test_an_output_before_what_is_missing() -> None:
     text = said(parsed(head + "y = com.microsoft.SampleOp (b) }", opsets=imports))
     assert "Explain 'b', before it (--output b)" in text
     assert "--input" not in text
-    text = said(parsed(head + "c = Bernoulli (b) d = Tanh (c) y = Mul (d, d) }"))
+    head = "g (float[N, 5, 2] x) => (float[N, 5, 1] y) { a = Tanh (x) "
+    text = said(parsed(head + "c = GlobalLpPool (a) d = Tanh (c) e = Tanh (d) y = Mul (e, e) }"))
     assert "Explain from 'c' on, behind it (--input c)" in text
     assert "--output" not in text
 

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError, Message
 from onnx import helper
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
+from rationale.graph.nodes import RANDOM
 from rationale.graph.runtime.session import Runner
 from rationale.lowering.bodies import all_node_lists, node_lists, remove_identities
 from rationale.lowering.loading.locales import without_default_locale
@@ -339,6 +340,27 @@ def standardise(model: ir.Model) -> ir.Model:
     model.ir_version = max(model.ir_version, IR_VERSION) if _opset(model) > OPSET else IR_VERSION
     passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     return model
+
+
+def demand_no_draws(model: ir.Model) -> None:
+    """Raise UnsupportedModelError where the model's outputs are drawn at random."""
+    drawn = [node for node in model.graph.all_nodes() if not node.domain and _draws(node)]
+    if drawn:
+        named = ", ".join(f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in drawn[:5])
+        verb, more = "draws" if len(drawn) == 1 else "draw", f" and {len(drawn) - 5} more" * (len(drawn) > 5)
+        raise UnsupportedModelError(
+            f"{named}{more} {verb} random numbers: the model answers the same row otherwise each time, so "
+            "that no answer has an explanation. Export it in evaluation mode (model.eval()), or make what is "
+            "drawn an input of the model."
+        )
+
+
+def _draws(node: ir.Node) -> bool:
+    """Tell whether a node is random: a Dropout is, unless it is known not to be in training mode."""
+    training = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
+    if training is None:
+        return node.op_type in RANDOM
+    return training.const_value is None or bool(training.const_value.numpy())
 
 
 def _opset(model: ir.Model) -> int:

@@ -39,8 +39,7 @@ def dropout(
     seed: int | None = None,
 ) -> Evaluation:
     """Compute y = x at inference."""
-    if training is not None and (training.constant is None or bool(training.constant)):
-        raise UnsupportedModelError("Dropout in training mode is random: export with model.eval()")
+    del ratio, training  # lowering refuses what is in training mode
     return op.Identity(x), (lambda m: m, None, None)
 
 
