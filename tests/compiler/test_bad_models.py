@@ -347,6 +347,45 @@ def test_a_sound_model_that_cannot_be_explained(name: str) -> None:
         compile_mlp(model)
 
 
+STATES = {"RNN": 1, "GRU": 3, "LSTM": 4}  # gates
+
+
+@pytest.mark.parametrize("op_type", STATES)
+@pytest.mark.parametrize("whole", [True, False], ids=["directions", "layers"])
+@pytest.mark.parametrize(("first", "batch"), [(2, "n"), (2, "1"), (2, "3"), (1, "n")])
+def test_a_recurrent_state_has_the_batch_on_axis_1(op_type: str, whole: bool, first: int, batch: str) -> None:
+    """As torch has it: layers × directions come first."""
+    inner = "h" if whole else "part"
+    two = "h, " if op_type == "LSTM" else ""
+    rows, directions = (batch if batch != "n" else "N"), first if whole else 1
+    model = parsed(
+        f"""g (float[{rows}, 3, 4] x, float[{first}, {batch}, 5] h) => (float[a, b, c, d] y) {{
+            part = Slice (h, zero, one, zero)  t = Transpose <perm = [1, 0, 2]> (x)
+            [layer] y = {op_type} <hidden_size = 5{', direction = "bidirectional"' * (directions == 2)}>
+                (t, w, r, , , {two}{inner})
+        }}""",
+        {
+            "w": np.zeros((directions, 5 * STATES[op_type], 4), np.float32),
+            "r": np.zeros((directions, 5 * STATES[op_type], 5), np.float32),
+            "zero": np.zeros(1, np.int64),
+            "one": np.ones(1, np.int64),
+        },
+    )
+    says = rf"input 'h' \[{first}, {batch}, 5\] is a state of {op_type} node 'layer'.*\[N, {first}, 5\]"
+    with pytest.raises(UnsupportedModelError, match=says):
+        compile_model(model, Gradient())
+
+
+def test_a_fixed_axis_0_that_is_no_batch() -> None:
+    model = parsed(
+        "g (float[N, 3] x, float[2, 3] z) => (float[N, 2] y) { t = Transpose (z) y = MatMul (x, t) }"
+    )
+    with pytest.raises(
+        UnsupportedModelError, match=r"'z' has the fixed length 2 on axis 0, .* make 'z' a const"
+    ):
+        compile_model(model, Gradient())
+
+
 RANDOM = {
     "like x": "[dice] a = RandomNormalLike (x) y = Add (a, x)",
     "of no input": "[dice] a = RandomUniform <shape = [1, 5]> () y = Add (a, x)",

@@ -12,12 +12,14 @@ from rationale.graph.nodes import new_constant, reached_from
 from rationale.graph.runtime.session import Runner
 from rationale.graph.shapes import Spec
 from rationale.lowering.inference import BATCH, infer_each
+from rationale.lowering.loading.newer import RECURRENT
 from rationale.schema.manifest import is_float
 
 SAME = 1e-3  # of the largest value: rows that mix differ by far more
 ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})  # of all rows of a batch
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+_PARTS = _RESHAPES | {"Cast", "Gather", "Identity", "Slice", "Split"}
 
 
 def free_batch(model: ir.Model, fixed: bool) -> None:
@@ -57,21 +59,66 @@ def name_batch(model: ir.Model) -> bool:
     """Make axis 0 of every input N, in place; return True where it had been 1.
 
     Raises:
-        UnsupportedModelError: a batch fixed at another size.
+        UnsupportedModelError: a batch fixed at another size, or one that lies on another axis.
     """
-    fixed = False
-    for value in model.graph.inputs:
-        if value.shape is None or value.shape.rank() == 0:
-            continue
-        first = value.shape[0]
-        if isinstance(first, int) and first != 1:
-            raise UnsupportedModelError(
-                f"input {value.name!r} has a fixed batch of {first}. Export the model with a dynamic batch "
-                "on axis 0 (dynamic_axes or dynamic_shapes in torch.onnx.export), or with a batch of 1."
-            )
-        fixed |= isinstance(first, int)
-        value.shape = ir.Shape([BATCH, *value.shape[1:]])
-    return fixed
+    batched = [v for v in model.graph.inputs if v.shape is not None and v.shape.rank()]
+    lengths = {str(v.name): v.shape[0] for v in batched if v.shape is not None}
+    for value in batched:
+        _demand_no_state(model, value)
+    for name, first in lengths.items():
+        _demand_batch(name, first, set(lengths.values()))
+    for value in batched:
+        value.shape = ir.Shape([BATCH, *(value.shape or ())[1:]])
+    return any(isinstance(first, int) for first in lengths.values())
+
+
+def _demand_no_state(model: ir.Model, value: ir.Value) -> None:
+    """Raise UnsupportedModelError for a recurrent layer's state, unless it is of one row and layer."""
+    first, *rest = list(value.shape or (None,))
+    if not isinstance(first, int) or (first == 1 and all(isinstance(n, int) for n in rest)):
+        return
+    layer = _layer_of_state(model, value)
+    if layer is not None:
+        shape, (_, *row) = ", ".join(map(str, (first, *rest))), rest
+        raise UnsupportedModelError(
+            f"input {value.name!r} [{shape}] is a state of {layer.op_type} node "
+            f"{layer.name or layer.outputs[0].name!r}: axis 0 counts its layers and directions, and the "
+            "batch lies on axis 1. Rows must lie on axis 0: export a module that takes no states (they are "
+            f"zeros then), or one that takes them as [{', '.join(map(str, ('N', first, *row)))}] and "
+            "transposes them (transpose(0, 1))."
+        )
+
+
+def _demand_batch(name: str, first: int | ir.SymbolicDim, every: Collection[int | ir.SymbolicDim]) -> None:
+    """Raise UnsupportedModelError where the axis 0 of an input has a fixed length other than 1.
+
+    Args:
+        every: the lengths of all inputs.
+    """
+    if not isinstance(first, int) or first == 1:
+        return
+    if len(every) > 1:
+        raise UnsupportedModelError(
+            f"input {name!r} has the fixed length {first} on axis 0, where rows have to lie, and other "
+            "inputs have another length there. Export the model with the batch on axis 0 of every input, or "
+            f"make {name!r} a constant of it."
+        )
+    raise UnsupportedModelError(
+        f"input {name!r} has a fixed batch of {first}. Export the model with a dynamic batch "
+        "on axis 0 (dynamic_axes or dynamic_shapes in torch.onnx.export), or with a batch of 1."
+    )
+
+
+def _layer_of_state(model: ir.Model, value: ir.Value) -> ir.Node | None:
+    """Return the recurrent node that starts from an input, or from parts of it."""
+    parts = {value.name}
+    for node in model.graph:
+        read = [None if v is None else v.name for v in node.inputs]
+        if node.op_type in RECURRENT and not parts.isdisjoint(read[5:7]):
+            return node
+        if node.op_type in _PARTS and read[0] in parts:
+            parts.update(v.name for v in node.outputs)
+    return None
 
 
 def outputs_grow(model: ir.Model) -> bool:

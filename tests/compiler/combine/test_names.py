@@ -1,5 +1,7 @@
 """Inner tensors whose names the explanation needs give way; inputs and outputs keep theirs."""
 
+from typing import Any
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -30,7 +32,8 @@ def renamed(**names: str) -> onnx.ModelProto:
     for node in model.graph.node:
         node.input[:] = [names.get(i, i) for i in node.input]
         node.output[:] = [names.get(o, o) for o in node.output]
-    for value in (*model.graph.input, *model.graph.output, *model.graph.initializer):
+    named: tuple[Any, ...] = (*model.graph.input, *model.graph.output, *model.graph.initializer)
+    for value in named:
         value.name = names.get(value.name, value.name)
     return model
 
