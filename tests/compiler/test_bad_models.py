@@ -1,6 +1,7 @@
 """Models that cannot be compiled: an error of ours names the fault and says what to do."""
 
 import io
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from rationale import Compiled, DeepShap, ExactShap, Gradient, Lrp, compile_model
 from rationale.errors import InvalidModelError, InvalidOptionError, UnsupportedModelError
 from rationale.methods.engine import Method
-from tests.compiler.models import FEATURES, HIDDEN, changed, mlp, parsed, rows, saved_apart
+from tests.compiler.models import CLASSES, FEATURES, HIDDEN, changed, mlp, parsed, rows, saved_apart
 
 REFERENCES = rows(4, FEATURES)
 
@@ -224,6 +225,19 @@ def test_weights_of_another_width_are_found_before_any_work() -> None:
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(rows(FEATURES - 1, HIDDEN), "w1"))
     with pytest.raises(InvalidModelError, match=r"cannot load it: .*layer1.* Dimension mismatch"):
         compile_mlp(model)
+
+
+@pytest.mark.parametrize(("part", "row"), [("input", FEATURES), ("output", CLASSES)])
+def test_what_is_advised_for_a_missing_shape_helps(part: str, row: int) -> None:
+    """No inference adds the shape of an input."""
+    model = mlp()
+    getattr(model.graph, part)[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(InvalidModelError) as caught:
+        compile_mlp(model)
+    assert ("infer_shapes" in str(caught.value)) is (part == "output")
+    (code,) = re.findall(r"model\.graph.*\)\)", str(caught.value))
+    exec(code.replace("…", str(row)), {"model": model, "onnx": onnx})  # noqa: S102  # the advice
+    compile_mlp(model)
 
 
 def sparse_weight(model: onnx.ModelProto) -> onnx.SparseTensorProto:

@@ -206,12 +206,16 @@ def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> C
                     f"on axis 0. Name a tensor behind it that does (--input), or {_ANY_MODEL}."
                 )
     notes = [
-        f"{name!r} holds integers: it is explained at {', '.join(repr(s.tensor) for s in group)}, summed to "
-        "one value for each of its elements"
+        f"{name!r} holds {_what_it_holds(lowered, name)}: it is explained at "
+        f"{', '.join(repr(s.tensor) for s in group)}, summed to one value for each of its elements"
         for name, group in groups.items()
     ]
     notes[-1:] = [note + more for note in notes[-1:]]
     return Chosen(leaves, tuple(notes))
+
+
+def _what_it_holds(lowered: Lowered, name: str) -> str:
+    return "truth values" if lowered.specs[name][1] == ir.DataType.BOOL else "integers"
 
 
 # -- where ids become floats -----------------------------------------------------------------------------

@@ -222,7 +222,8 @@ def _check(
 
 
 def whole_numbers(name: str, dtype: np.dtype) -> InvalidReferencesError:
-    return InvalidReferencesError(f"references of {name!r} must be whole numbers that {dtype} holds.")
+    what = "0 or 1 (False or True)" if dtype.kind == "b" else f"whole numbers that {dtype} holds"
+    return InvalidReferencesError(f"references of {name!r} must be {what}.")
 
 
 def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:

@@ -13,6 +13,7 @@ from rationale import (
     Compiled,
     DeepShap,
     Deployment,
+    ExactShap,
     ExpectedGradients,
     Gradient,
     IntegratedGradients,
@@ -130,6 +131,15 @@ def test_the_ids_of_the_largest_table_are_the_default_and_it_is_said() -> None:
     (said,) = compiled.manifest.warnings
     assert said.startswith("'ids' holds integers: it is explained at 'e', summed to one value for each")
     assert "as they are in each row: mask, segments" in said
+
+
+def test_truth_values_are_called_so() -> None:
+    text = "g (bool[N, 3] x) => (float[N, 1] y) { f = Cast <to = 1> (x) y = MatMul (f, w) }"
+    model = parsed(text, {"w": rows(3, 1, seed=1)})
+    (said,) = compile_model(model, DeepShap(np.eye(3) > 0)).manifest.warnings
+    assert said.startswith("'x' holds truth values: it is explained at 'f'")
+    with pytest.raises(InvalidReferencesError, match=r"references of 'x' must be 0 or 1 \(False or True\)"):
+        compile_model(model, ExactShap(np.full((1, 3), 0.5)))
 
 
 def test_references_say_which_ids_are_explained() -> None:

@@ -198,12 +198,16 @@ def _texts(message: Message) -> Iterator[str | bytes]:
 
 def _check_values(proto: onnx.ModelProto, name: str) -> None:
     """Refuse values that the checker words badly or lets pass."""
-    for value in (*proto.graph.input, *proto.graph.output):
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
-            raise InvalidModelError(
-                f"{name}: {value.name!r} has no shape. Export the model with shapes, or add them with "
-                "onnx.shape_inference.infer_shapes."
-            )
+    for part, values in (("input", proto.graph.input), ("output", proto.graph.output)):
+        for i, value in enumerate(values):
+            if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
+                kind = onnx.TensorProto.DataType.Name(value.type.tensor_type.elem_type)
+                infer = "" if part == "input" else "add it by onnx.shape_inference.infer_shapes, "
+                raise InvalidModelError(
+                    f"{name}: {part} {value.name!r} has no shape. Export the model with shapes, {infer}or "
+                    f"write it in, with the lengths of a row after 'N': model.graph.{part}[{i}].CopyFrom("
+                    f"onnx.helper.make_tensor_value_info({value.name!r}, onnx.TensorProto.{kind}, ['N', …]))."
+                )
     outputs = [v.name for v in proto.graph.output]
     repeated = sorted({o for o in outputs if outputs.count(o) > 1})
     if repeated:
