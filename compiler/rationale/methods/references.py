@@ -15,7 +15,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
 from rationale.methods.engine import References, Selection
 from rationale.methods.leaves import Leaf
-from rationale.methods.target import Target
+from rationale.methods.target import Target, reach_backward
 from rationale.references.reference_set import (
     Baseline,
     OpenReferences,
@@ -73,10 +73,25 @@ def prepare_references(selection: Selection) -> Referenced:
     if method.reference_set is None:
         return Referenced()
     given, fed = at_leaves(lowered, target, method.reference_set)
+    _demand_read(lowered, target, given)
     dtypes = {name: lowered.narrow.edges.get(name, lowered.specs[name][1]) for name in target.tensors}
     rows = {name: (lowered.specs[name][0], dtype.numpy()) for name, dtype in dtypes.items()}
     missing = method.engine.takes_missing
     return Referenced(prepare(given, method.reference_weights, rows, missing=missing), fed)
+
+
+def _demand_read(lowered: Lowered, target: Target, given: Given) -> None:
+    """Raise InvalidReferencesError for references of inputs from which the output is not computed."""
+    if not isinstance(given, Mapping):
+        return
+    read = reach_backward(lowered.model.graph, target.output, ())
+    own = [str(v.name) for v in lowered.model.graph.inputs]
+    unread = [name for name in own if name in given and name not in read and name not in target.tensors]
+    if unread:
+        raise InvalidReferencesError(
+            f"references are given for {unread}, which the explained output {target.output!r} is not "
+            "computed from: leave them out, or explain an output that is (--output)."
+        )
 
 
 def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, dict[str, np.ndarray]]:

@@ -1,10 +1,11 @@
 """Several inputs of which some are explained: the others are their own references."""
 
 import numpy as np
+import pytest
 
-from rationale import DeepShap, Gradient, compile_model
+from rationale import DeepShap, ExactShap, Gradient, InvalidReferencesError, compile_model
 from rationale.graph.runtime.session import Runner
-from tests.compiler.models import rows, two_inputs
+from tests.compiler.models import parsed, rows, two_inputs
 
 A, B = rows(4, 3, seed=1), rows(4, 4, seed=2)
 
@@ -50,3 +51,21 @@ def test_the_base_value_of_the_predicted_target_differs_by_row() -> None:
         answer["base_value"][:, 0], every["base_value"][np.arange(9), winner], atol=1e-6
     )
     assert np.abs(answer["completeness_gap"]).max() <= 1e-6
+
+
+@pytest.mark.parametrize("method", [DeepShap, ExactShap])
+@pytest.mark.parametrize("inputs", [None, ["x", "u"]])
+@pytest.mark.parametrize("more", ["", "z = Relu (u)"], ids=["read by nothing", "read by another output"])
+def test_references_of_an_input_that_the_output_is_not_computed_from(
+    more: str, inputs: list[str] | None, method: type[DeepShap | ExactShap]
+) -> None:
+    """An .npz of all inputs has them; that the input is not explained was said, and not why."""
+    outputs = "float[N, 1] y" + ", float[N, 2] z" * bool(more)
+    text = f"g (float[N, 3] x, float[N, 2] u) => ({outputs}) {{ y = MatMul (x, w) {more} }}"
+    model = parsed(text, {"w": rows(3, 1, seed=2)})
+    references = {"x": rows(4, 3, seed=3), "u": rows(4, 2, seed=4)}
+    with pytest.raises(
+        InvalidReferencesError, match=r"for \['u'\], which the explained output 'y' is not comp"
+    ):
+        compile_model(model, method(references), inputs=inputs)
+    compile_model(model, method({"x": references["x"]}))
