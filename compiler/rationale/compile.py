@@ -313,7 +313,9 @@ def _explained(
         first=(*(converted.warnings if converted else ()), *(() if choice.is_exact else why)),
         libraries=subject.libraries,
         parity=converted.parity if converted else None,
-    ).model_copy(update={"notes": why if choice.is_exact else ()})
+    )
+    if choice.is_exact:
+        manifest = manifest.model_copy(update={"notes": (*why, *manifest.notes)})
     compiled = Compiled(
         graph.served, manifest, plain, checked.sample, tuple(subject.libraries), probes=checked.probes
     )

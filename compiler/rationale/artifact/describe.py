@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from rationale.artifact.checks.check import Checked, FinishedGraph
+from rationale.artifact.checks.check import Checked, FinishedGraph, adds_up
 from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
@@ -23,7 +23,7 @@ from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name, inner_spec
 from rationale.methods.references import Referenced
-from rationale.methods.target import Target, stop_warnings
+from rationale.methods.target import Target, stop_notes, stop_warnings
 from rationale.references.reference_set import ReferenceSet, spreads
 from rationale.references.request_time import describe_open
 from rationale.rules.rule import find_rule, package_of
@@ -90,6 +90,9 @@ def describe(
     names = features_of(target.inputs, {i: specs[i].shape for i in target.inputs}, selection.feature_names)
     originals = {v.name for v in lowered.source.graph.output}
     kernels = tuple(CustomOps(file=library.name, sha256=digest(library)) for library in libraries)
+    gap = checked.measured.completeness_gap or 0.0
+    harmless = bool(target.stops) and all(stop.is_among_carriers for stop in target.stops)
+    harmless = harmless and adds_up(checked.measured, method.gap)
     manifest = Manifest(
         model="",
         method=MethodEntry(name=method.name, options=method.options, gap=method.gap),
@@ -127,13 +130,14 @@ def describe(
         memory=checked.memory,
         variants=variants.describe(),
         one_shot=graph.one_shot,
+        notes=stop_notes(target.stops, gap) if harmless else (),
         warnings=(
             *first,
             *lowered.warnings,
             *length_warnings(lengths),
             *notes,
             *target.notes,
-            *stop_warnings(target.stops),
+            *(() if harmless else stop_warnings(target.stops)),
             *(references.warnings if references else ()),
             *checked.warnings,
         ),

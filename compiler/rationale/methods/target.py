@@ -42,6 +42,8 @@ def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozens
 
 
 MOST_NAMED = 12  # values in a message
+BY_PLACE = "it chooses values by place, and has no multiplier"
+AMONG_CARRIERS = f"{BY_PLACE} of its own beside theirs"
 MOST_STOPS = 5  # in a warning; the manifest has all
 _CONTRAST = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
 _TWO_CLASSES = (2,)  # a row of them: the winner of two would ask another question from row to row
@@ -55,6 +57,11 @@ class Stop:
     operator: str
     tensor: str
     reason: str
+
+    @property
+    def is_among_carriers(self) -> bool:
+        """Whether the value chooses others that carry attributions: they may be all that there are."""
+        return self.reason == AMONG_CARRIERS
 
 
 @dataclass(frozen=True)
@@ -112,9 +119,21 @@ def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
     """Return what the user is told of the places where attributions end."""
     if not stops:
         return ()
+    return (f"attributions end, and what goes on from there has none: {_named(stops)}",)
+
+
+def stop_notes(stops: Sequence[Stop], gap: float) -> tuple[str, ...]:
+    """Return what the user is told of them where attributions add up all the same."""
+    return (
+        f"attributions add up within {gap:.1e} of the output's difference on the rows of the check, although "
+        f"none pass here: {_named(stops)}",
+    )
+
+
+def _named(stops: Sequence[Stop]) -> str:
     named = [f"{s.operator} {s.node!r} reads {s.tensor!r}: {s.reason}" for s in stops[:MOST_STOPS]]
     more = [f"and {len(stops) - MOST_STOPS} more"] if len(stops) > MOST_STOPS else []
-    return (f"attributions end, and what goes on from there has none: {'; '.join([*named, *more])}",)
+    return "; ".join([*named, *more])
 
 
 def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from rationale import AttnLrp, DeepShap, Gradient, Lrp, compile_model
 from rationale.errors import UnsupportedModelError
+from rationale.methods.target import AMONG_CARRIERS
 from tests.compiler.models import parsed, rows
 from tests.references.interpreter import run64
 from tests.tolerances import PARITY_32
@@ -320,3 +321,26 @@ def test_a_quantised_layer_beside_the_path_may_be_reshaped(opset: int) -> None:
     compiled = compile_model(beside, DeepShap({"x": REFERENCES}), targets="all", inputs=["x"])
     given = {"x": X, "side": rows(ROWS, 3, 4, seed=5)}
     np.testing.assert_allclose(compiled.explain(given)["y"], run64(beside, given)["y"], atol=1e-5)
+
+
+def test_a_place_that_nothing_is_missed_by_is_a_note() -> None:
+    """The values that it chooses carry all attributions. Those of a constant table carry none."""
+    body, _ = ENDS["a place that is computed"]
+    moving = model(f"z = MatMul (x, w) {body} y = Add (z, p)", four=np.int64(4))
+    manifest = compile_model(moving, DeepShap(REFERENCES), targets="all").manifest
+    assert [(s.node, s.tensor) for s in manifest.stopped] == [("pick", "v")]
+    assert manifest.warnings == ()
+    (said,) = manifest.notes
+    assert said.startswith("attributions add up within ")
+    assert said.endswith(f"although none pass here: GatherElements 'pick' reads 'v': {AMONG_CARRIERS}")
+    of_gradient = compile_model(moving, Gradient(), targets="all").manifest  # which promises no sum
+    assert any(w.startswith("attributions end") for w in of_gradient.warnings)
+    assert of_gradient.notes == ()
+    table = moving.graph.node[-2]
+    assert table.name == "pick"
+    table.op_type, table.input[0] = "Gather", "column"
+    del table.attribute[:]
+    moving.graph.initializer.append(onnx.numpy_helper.from_array(rows(4, seed=7), "column"))
+    manifest = compile_model(moving, DeepShap(REFERENCES), targets="all").manifest
+    assert manifest.notes == ()
+    assert manifest.warnings[0].startswith("attributions end, ")

@@ -195,6 +195,12 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
     return (*messages, *_JUDGES[gap](measured, measured.completeness_gap))
 
 
+def adds_up(measured: Measured, gap: Gap | None) -> bool:
+    """Tell whether attributions that have to add up do, on the rows of the check."""
+    found = measured.completeness_gap
+    return gap is Gap.ROUNDING and found is not None and found <= GAP_WARNING
+
+
 def _judge_outputs(measured: Measured) -> tuple[str, ...]:
     error = measured.outputs_error
     if error <= max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding):

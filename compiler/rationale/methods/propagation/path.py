@@ -22,6 +22,8 @@ from rationale.methods.leaves import Chosen, choose_leaves, keeps_batch
 from rationale.methods.logits import choose_logits, logits_behind
 from rationale.methods.propagation.unsupported import without_rules, without_slope
 from rationale.methods.target import (
+    AMONG_CARRIERS,
+    BY_PLACE,
     MOST_NAMED,
     OF_SIZES,
     Stop,
@@ -69,7 +71,7 @@ def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
         for i in carried:
             if i not in kept:
                 blocked.add((first, i))
-                stops.append((first, about.stop(i, "it chooses values by place, and has no multiplier")))
+                stops.append((first, about.stop(i, AMONG_CARRIERS if kept else BY_PLACE)))
         inner = bool(carried) is False  # read from inside a branch or a body
         given = [v for j, v in enumerate(node.outputs) if v.name and about.gives(j)]
         if kept or inner:
