@@ -313,6 +313,11 @@ class Measured(Frozen):
         description="largest |gap| over largest |explained − base|; None where the method promises nothing, "
         "or where the output does not move on the rows of the check"
     )
+    gap_of_a_row: float | None = Field(
+        None,
+        description="|gap| over |explained − base|, the median row's, of the target with the largest; a row "
+        "and target of its own is not compared with larger outputs, as it is in completeness_gap",
+    )
     gap_rounding: float = Field(
         0.0,
         description="what of completeness_gap may be rounding: own_rounding over the same difference",

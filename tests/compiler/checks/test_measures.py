@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rationale import AttnLrp, CpLrp, Lrp, compile_model
 from rationale.artifact.checks import measure
 from rationale.artifact.checks.check import demand
 from rationale.artifact.checks.measure import relative_error
 from rationale.errors import CheckFailedError, UnsupportedModelError
-from rationale.methods.engine import Gap
+from rationale.methods.engine import Gap, Method
 from rationale.schema.manifest import Measured
+from tests.compiler.models import cnn, mlp
 
 FINE: dict[str, Any] = {
     "rows": 3,
@@ -67,6 +69,8 @@ JUDGED: list[tuple[dict[str, Any], Gap | None, str]] = [
     ({"completeness_gap": 1.1e-2}, Gap.SAMPLING, "four times the samples"),
     ({"completeness_gap": 0.99}, Gap.ABSORBED, ""),
     ({"completeness_gap": 17.0}, Gap.ABSORBED, "keep up to 17 times what is explained"),
+    ({"completeness_gap": 0.4, "gap_of_a_row": 0.99}, Gap.ABSORBED, ""),
+    ({"completeness_gap": 0.4, "gap_of_a_row": 17.0}, Gap.ABSORBED, "keep up to 17 times what is explained"),
 ]
 
 
@@ -79,6 +83,21 @@ def test_a_limit_from_both_sides(told: dict[str, Any], gap: Gap | None, verdict:
         warnings = demand(measured, gap)
         assert len(warnings) == bool(verdict)
         assert all(re.search(words, warning) for warning in warnings)
+
+
+@pytest.mark.parametrize("method", [Lrp(), AttnLrp(), CpLrp()])
+def test_what_a_row_keeps_is_not_held_against_larger_outputs(method: Method) -> None:
+    """Of the targets' largest output the gap is less than 1, of one target's own on most rows it is more."""
+    compiled = compile_model(cnn(), method, targets="all")
+    measured = compiled.manifest.measured
+    assert measured.completeness_gap is not None
+    assert measured.completeness_gap < 1
+    assert measured.gap_of_a_row is not None
+    assert any(f"keep up to {measured.gap_of_a_row:.3g} times" in w for w in compiled.manifest.warnings)
+    small = compile_model(mlp(last="Identity"), method, targets="all").manifest
+    assert small.measured.gap_of_a_row is not None
+    assert 0.1 < small.measured.gap_of_a_row < 1
+    assert small.warnings == ()
 
 
 @pytest.mark.parametrize(("gap", "told"), [(9.9e-5, 0), (1.1e-4, 1), (0.7, 1)])

@@ -281,11 +281,12 @@ def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
     return ()
 
 
-def _judge_absorbed(_: Measured, gap: float) -> tuple[str, ...]:
-    """Warn where more is absorbed than there is to explain; some is by definition."""
-    if gap > ABSORBED_WARNING:
+def _judge_absorbed(measured: Measured, gap: float) -> tuple[str, ...]:
+    """Warn where more is absorbed than there is to explain, by a row's own output; some is by definition."""
+    kept = max(gap, measured.gap_of_a_row or 0.0)
+    if kept > ABSORBED_WARNING:
         return (
-            f"biases, stabilisers and Softmax keep up to {gap:.3g} times what is explained, by the "
+            f"biases, stabilisers and Softmax keep up to {kept:.3g} times what is explained, by the "
             "method's definition: attributions do not add up to the output, and tell more of what was kept "
             "than of it. Hold them against another method's (input-x-gradient, deepshap).",
         )

@@ -100,6 +100,7 @@ def measure(
         own_rounding=own_rounding,
         fused_integers=fused_integers,
         completeness_gap=gap,
+        gap_of_a_row=_gap_of_a_row(together, sound) if gap else None,
         gap_rounding=_gap_rounding(together, sound, max(own_rounding - halves.rounding, fused_integers))
         if gap
         else 0.0,
@@ -303,6 +304,21 @@ def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
     if largest <= noise:
         return 0.0 if difference > noise else None
     return float(largest / difference) if difference else float("inf")
+
+
+def _gap_of_a_row(results: Arrays, sound: np.ndarray) -> float | None:
+    """Return the median over rows of |gap| over the row's own difference, the largest of all targets.
+
+    Rows whose output and gap are both rounding say nothing; None where no row says anything.
+    """
+    gap = np.abs(results[GAP][sound].astype(np.float64))
+    explained = results[EXPLAINED_VALUE][sound].astype(np.float64)
+    base = results[BASE_VALUE][sound].astype(np.float64) if BASE_VALUE in results else 0.0
+    difference, noise = np.abs(explained - base), _noise(results, sound)
+    telling = np.maximum(gap, difference) > noise
+    each = np.divide(gap, difference, out=np.full_like(gap, np.inf), where=difference > 0)
+    medians = [float(np.median(of[t])) for of, t in zip(each.T, telling.T, strict=True) if t.any()]
+    return max((m for m in medians if np.isfinite(m)), default=None)
 
 
 def layer_gap(results: Arrays, attributions: str) -> float | None:
