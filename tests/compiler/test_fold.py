@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from rationale.graph.nodes import constant_nodes, extract, fold_constants, frontier
+from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Emitter
 from tests.compiler.models import parsed
 
@@ -166,3 +167,17 @@ def test_names_are_new() -> None:
     node = graph[-1]
     assert node.name == "rationale/Split_4"
     assert set(node.attributes) == {"axis", "num_outputs"}
+
+
+def test_texts_are_computed_too() -> None:
+    model = ir.from_proto(
+        onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 19, "ai.onnx.ml": 3]>
+            g (string[N, 1] x) => (bool[N, 1] y) <int64[1] one = {1}> {
+                word = ai.onnx.ml.LabelEncoder <keys_int64s = [1, 2], values_strings = ["a", "b"]> (one)
+                y = Equal (x, word)
+            }""")
+    )
+    assert fold_constants(model) == 1
+    assert held(model)["word"].tolist() == [b"a"]
+    run = Runner(model, optimise=False)
+    assert run({"x": np.array([["a"], ["b"]], object)})["y"].tolist() == [[True], [False]]

@@ -189,10 +189,18 @@ def replace_by_constant(graph: ir.Graph, value: ir.Value, array: np.ndarray) -> 
 
 
 def new_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
-    constant = ir.Value(name=name, const_value=ir.Tensor(np.asarray(array, order="C"), name=name))
-    constant.dtype, constant.shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
+    tensor = _tensor(np.asarray(array, order="C"), name)
+    constant = ir.Value(name=name, const_value=tensor)
+    constant.dtype, constant.shape = tensor.dtype, ir.Shape(array.shape)
     graph.register_initializer(constant)
     return constant
+
+
+def _tensor(array: np.ndarray, name: str) -> ir.Tensor | ir.StringTensor:
+    if array.dtype.kind not in "OUT":
+        return ir.Tensor(array, name=name)
+    texts = np.array([str(text).encode() for text in array.reshape(-1)], object).reshape(array.shape)
+    return ir.StringTensor(texts, shape=ir.Shape(array.shape), name=name)
 
 
 def drop_unused_constants(graph: ir.Graph) -> None:
