@@ -21,6 +21,7 @@ class Field:
     Attributes:
         spec: the model's input that holds it; None where only a knock-out looks at it.
         missing: whether null may be sent.
+        texts: those that the fitted model knows; none if it knows no list of them.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Field:
     missing: bool
     rule: FeatureRule = _NO_RULE
     spread: Spread | None = None
+    texts: tuple[str, ...] = ()
 
     @property
     def quantiles(self) -> tuple[float, ...]:
@@ -75,14 +77,16 @@ def model_fields(
     """
     specs, spread = {spec.name: spec for spec in manifest.inputs}, {one.feature: one for one in spreads}
     rules = profile.features if profile else {}
+    texts = manifest.known_texts
     return [
         Field(
             name,
             specs[tensor],
             _KINDS.get(specs[tensor].datatype, "number"),
-            tensor in manifest.takes_missing and specs[tensor].datatype in FLOATS,
+            tensor in manifest.takes_missing,
             rules.get(name, _NO_RULE),
             spread.get(name),
+            texts.get(name, ()),
         )
         for name, tensor in features
     ]

@@ -1,10 +1,12 @@
 """What every request passes, by whichever protocol it came: find what answers, admit it, read it, run it."""
 
+import itertools
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
+from rationale.decisions.domain import unknown_texts
 from rationale.schema.manifest import Manifest
 from rationale_service.engine.checks import tell_all
 from rationale_service.engine.dataplane import DataPlane
@@ -25,6 +27,7 @@ NOT_OFFERED = {
     "log settings": "logging is an operator's setting (RATIONALE_LOG_LEVEL)",
 }
 
+_WARNED = 10  # rows that an answer warns about
 T = TypeVar("T")
 
 
@@ -138,8 +141,19 @@ class Handler:
         context = current()
         is_split = context is not None and context.arm is not None
         drift = self.plane.backend.drift(entry)
+        manifest = self.plane.repository.manifest_of(entry)
+        warnings = () if manifest is None else _warnings(manifest, chosen.inputs)
         return Answer(
-            request, call.model, version, entry, tensors, explainer, chosen.references, is_split, drift
+            request,
+            call.model,
+            version,
+            entry,
+            tensors,
+            explainer,
+            chosen.references,
+            is_split,
+            drift,
+            warnings,
         )
 
     async def _chosen(self, admitted: Admitted) -> Chosen:
@@ -147,6 +161,13 @@ class Handler:
         if name is None and not _may_bring_references(entry, inputs):
             return Chosen(entry, inputs)
         return await self._references.choose(self.plane, entry, inputs, name, admitted.deadline_s)
+
+
+def _warnings(manifest: Manifest, inputs: Tensors) -> tuple[str, ...]:
+    """Return a sentence for each of the first rows with texts that the model takes as unknown."""
+    rows = enumerate(unknown_texts(manifest, inputs))
+    found = (f"row {row}: {'; '.join(own)}" for row, own in rows if own)
+    return tuple(itertools.islice(found, _WARNED))
 
 
 def _may_bring_references(entry: Entry, inputs: Tensors) -> bool:
@@ -226,18 +247,12 @@ def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
 def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
     """Return what `entry` is fed. Raise InvalidInputError for all that is wrong with the request."""
     if request.instances is not None:
-        manifest = entry.manifest or _manifest_of(registry, entry)
+        manifest = registry.manifest_of(entry)
         return request.instances.tensors(entry, manifest, request.faults)
     if request.faults:
         missing = registry.takes_missing(entry)
         tell_all(request.faults, entry, request.inputs, request.outputs, missing)
     return request.inputs
-
-
-def _manifest_of(registry: ModelRegistry, entry: Entry) -> Manifest | None:
-    """Return what knows the names of a plain model's features."""
-    explainer = registry.default_explainer(entry)
-    return None if explainer is None else explainer.manifest
 
 
 INFER = Verb(ModelRegistry.entry, _inputs, _infers)

@@ -106,7 +106,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Array:
-    """Convert OIP's `data`, flat or nested as `shape` says, → an array; `null` among floats is NaN.
+    """Convert OIP's `data`, flat or nested as `shape` says, → an array; `null` is a missing value.
 
     Raises:
         MalformedError: data is no list.
@@ -124,14 +124,18 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Arra
             raise InvalidInputError(
                 f"input '{name}' says shape {list(shape)}, but its data has {list(nested)}"
             )
-    return from_values(name, datatype, shape, nan_for_null(datatype, values))
+    return from_values(name, datatype, shape, without_null(datatype, values))
 
 
-def nan_for_null(datatype: str, values: list[Any]) -> list[Any]:
-    """Return flat JSON values with NaN, which JSON has no word for, in place of `null` among floats."""
-    if DTYPES[datatype].kind != "f" or None not in values:
+def without_null(datatype: str, values: list[Any]) -> list[Any]:
+    """Return flat JSON values with what a tensor holds for `null`, a missing value.
+
+    Among floats it is NaN, among texts the empty one.
+    """
+    missing = {"f": math.nan, "O": ""}.get(DTYPES[datatype].kind)
+    if missing is None or None not in values:
         return values
-    return [math.nan if value is None else value for value in values]
+    return [missing if value is None else value for value in values]
 
 
 def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview) -> Array:

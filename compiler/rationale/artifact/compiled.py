@@ -16,6 +16,7 @@ from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, cells_in, decide_inputs
+from rationale.decisions.domain import demand_texts
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -35,7 +36,7 @@ from rationale.pictures.picture import (
     answer_picture,
     compiled_html,
 )
-from rationale.references.frames import columns_of, in_order, spread
+from rationale.references.frames import as_texts, columns_of, in_order, spread
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
 
@@ -173,6 +174,7 @@ class Compiled:
             InvalidOptionError: names, shapes or dtypes that do not fit the model.
         """
         inputs = self.fit(x)
+        demand_texts(self.manifest, inputs)
         return Explanation(self.run(inputs), self.manifest, inputs)
 
     def decide(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> list[Decision | Undecided]:
@@ -325,13 +327,12 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
 
 
 def _texts(name: str, array: np.ndarray) -> np.ndarray:
-    """Return texts alone: ONNX Runtime would take None for the text "None"."""
-    for position, value in np.ndenumerate(array):
+    """Return texts alone: ONNX Runtime would take None for the text "None". A missing one is empty."""
+    texts = as_texts(array)
+    for position, value in np.ndenumerate(texts):
         if not isinstance(value, str):
-            raise InvalidOptionError(
-                f"{name!r} holds {value!r} at {list(position)}, which is not text. Impute it."
-            )
-    return array
+            raise InvalidOptionError(f"{name!r} holds {value!r} at {list(position)}, which is not text.")
+    return texts
 
 
 def _cast(name: str, array: np.ndarray, dtype: np.dtype, missing: bool) -> np.ndarray:

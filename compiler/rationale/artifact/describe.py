@@ -164,7 +164,14 @@ def _explained(
 ) -> tuple[ExplainedInput, ...]:
     target, engine = selection.target, selection.method.engine
     outputs = engine.outputs(selection)
-    refused = parity.refuses_missing if parity else ()
+
+    def takes_missing(name: str) -> bool:
+        """Tell by what the fitted model answered, or by the references where the model was given as ONNX."""
+        if parity is not None and name in (*parity.takes_missing, *parity.refuses_missing):
+            is_text = specs[name].datatype == DATATYPES["STRING"]
+            return (is_text or engine.takes_missing) and name in parity.takes_missing
+        return engine.answers_missing(selection, specs[name], references)
+
     return tuple(
         ExplainedInput(
             tensor=specs[i],
@@ -173,7 +180,7 @@ def _explained(
             standard_error=outputs.standard_errors.get(i),
             interactions=outputs.interactions.get(i),
             feature_names=names[i],
-            takes_missing=i not in refused and engine.answers_missing(selection, specs[i], references),
+            takes_missing=takes_missing(i),
         )
         for i in target.inputs
     )

@@ -22,11 +22,13 @@ class Both:
         rows: the example.
         feed: rows as the ONNX model takes them, by input.
         answer: what the fitted model says of rows, for each output of the ONNX model; see `parity.measure`.
+        alike: features that one step of the model reads together.
     """
 
     rows: Rows
     feed: Callable[[Rows], Mapping[str, np.ndarray]]
     answer: Answer
+    alike: Sequence[Sequence[int]] = ()
 
 
 @dataclass(frozen=True)

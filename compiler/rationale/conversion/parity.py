@@ -1,20 +1,23 @@
 """How far an ONNX model is from the fitted model that it was made of: on references, mixtures and gaps."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from rationale.conversion.graphs import INPUT, AsOnnx, Both
+from rationale.conversion.rows import Rows
+from rationale.conversion.texts import texts_of
 from rationale.decisions.rows import ENDS
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
 from rationale.references.tables import shown
-from rationale.schema.manifest import Parity, is_float
+from rationale.schema.manifest import Parity, Texts, is_float
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: what is served would be another model
@@ -29,6 +32,7 @@ MASKED = 1000  # of one value, and a fifth of that of several
 _CELLS = 4_000_000  # of such rows, where there are many columns
 _ASKED = 200_000  # columns, of all times together that a model is asked about gaps that it may refuse
 _NARROW = 2e-5  # a smaller range of probabilities counts as this: a Sigmoid of float32 is off by a hundredth
+_TEXTS = 50  # rows with a text that the fitted model does not know
 _ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which make no other model
 
 
@@ -118,16 +122,17 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
     count = len(next(iter(made.feeds.values())))
     words = [partial(_row, i) for i in range(count)]
     known = _answers(runner, made.feeds, made.answers, model, np.arange(count), words)
-    mixed, gaps = None, _Gaps()
+    mixed, gaps, words_of = None, _Gaps(), _Words()
     if made.both is not None and count:
         mixed = _mixtures(runner, made.both, model)
     closed = frozenset(o.name for o in made.proto.graph.output if is_probability(made.proto, o.name))
     scale = _scale([known] if mixed is None else [known, mixed], closed)
     if made.both is not None and count:
         limit = REFUSED if allowed is None else max(allowed, REFUSED)
-        gaps = _Masking(runner, made.both, model, scale, limit, by_column=made.by_column).gaps()
+        masking = _Masking(runner, made.both, model, scale, limit, by_column=made.by_column)
+        gaps, words_of = masking.gaps(), masking.words(texts_of(made.proto))
     missing = _missing(made.feeds, count)
-    samples = [s for s in (known, mixed, gaps.taken) if s is not None and len(s)]
+    samples = [s for s in (known, mixed, gaps.taken, words_of.taken) if s is not None and len(s)]
     worst, ends = _worst(samples, scale), _near_ends(samples, closed)
     labels = [s.labels for s in samples[: 1 if mixed is None else 2] if s.labels is not None]
     return Parity(
@@ -150,8 +155,11 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
         masked_error=_largest(gaps.taken, scale),
         ends=len(ends),
         ends_error=float(ends.max()) if len(ends) else None,
-        refuses_missing=gaps.refuses,
-        missing_differs=gaps.differs,
+        takes_missing=(*gaps.takes, *words_of.takes),
+        texts=words_of.rules,
+        texts_differ=words_of.differs,
+        refuses_missing=(*gaps.refuses, *words_of.refuses),
+        missing_differs=gaps.differs or words_of.missing_differs,
         missing_unknown=gaps.unknown,
         allowed=allowed,
     )
@@ -206,6 +214,11 @@ def warnings_of(parity: Parity) -> tuple[str, ...]:
         found.append(
             f"{shown(parity.uncompared)} of the ONNX model is nothing that the {parity.model} answers: it "
             "was not compared."
+        )
+    if parity.texts_differ:
+        found.append(
+            f"texts that the {parity.model} was not trained on are refused, though it answers them: the ONNX "
+            f"model takes them for others ({parity.texts_differ})."
         )
     if parity.missing_differs:
         found.append(
@@ -282,15 +295,35 @@ class _Gaps:
 
     Attributes:
         taken: rows with gaps that either side answers, and that are served.
-        refuses: inputs in which none is taken.
+        takes, refuses: inputs in which some are taken, and in which none is.
         differs: the row that is worst where these would have been answered wrongly.
         unknown: features of other inputs that the fitted model does not answer without.
     """
 
     taken: _Answers | None = None
+    takes: tuple[str, ...] = ()
     refuses: tuple[str, ...] = ()
     differs: str = ""
     unknown: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Words:
+    """What became of texts.
+
+    Attributes:
+        taken: rows with each text that both sides know.
+        rules: see `Parity.texts`.
+        takes, refuses: inputs in which a text may be missing, and in which none may.
+        missing_differs, differs: the worst row, if a missing or another text is answered otherwise.
+    """
+
+    taken: _Answers | None = None
+    rules: Mapping[str, tuple[Texts | None, ...]] = field(default_factory=dict)
+    takes: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    missing_differs: str = ""
+    differs: str = ""
 
 
 @dataclass(frozen=True)
@@ -325,10 +358,78 @@ class _Masking:
         kept = [part.part(np.flatnonzero(~part.lacks[:, out].any(axis=1))) for part in parts]
         return _Gaps(
             taken=_joined([part for part in kept if len(part)]),
+            takes=tuple(name for name in of_input if name not in refuses),
             refuses=refuses,
             differs=self._worst(parts) if wrong else "",
             unknown=tuple(self.both.rows.called(f) for f in unknown if self._input(f) not in refuses),
         )
+
+    def words(self, known: Mapping[tuple[str, int], frozenset[str]]) -> _Words:
+        """Return what becomes of texts: of each that is known, of another one and of a missing one.
+
+        Args:
+            known: by input and column, what the ONNX model tells apart.
+        """
+        rows, read = self.both.rows, frozenset(self.both.feed(self.both.rows))
+        found, taken, differs = dict[str, list[Texts | None]](), list[_Answers](), ["", ""]
+        takes: dict[str, list[bool]] = {}
+        for i in [i for i, text in enumerate(rows.has_words) if text and self._input(i) in read]:
+            name = self._input(i)
+            own = known.get((name, len(found.get(name, ()))))
+            missing = self._first(i, [*rows.missing_texts(i), *([""] if own and "" in own else [])])
+            takes.setdefault(name, []).append(missing == "")
+            differs[0] = differs[0] or missing or ""
+            rule = None
+            if own is not None:
+                texts = sorted(own - {""})
+                parts = self._with_each(i, texts)
+                taken += [part for part in parts if part is not None]
+                kept = tuple(text for text, part in zip(texts, parts, strict=True) if part is not None)
+                others = [self._first(i, [text]) for text in _unseen({*texts, *map(str, rows.columns[i])})]
+                if None not in others:
+                    differs[1] = next(filter(None, (differs[1], *others)), "")
+                is_taken = all(other == "" for other in others)
+                rule = Texts(known=kept, others="unknown" if is_taken else "refused", missing=missing == "")
+            found.setdefault(name, []).append(rule)
+        rules = {name: tuple(own) for name, own in found.items() if any(own)}
+        taking = tuple(name for name, each in takes.items() if any(each))
+        refuses = tuple(name for name in takes if name not in taking)
+        return _Words(_joined(taken), rules, taking, refuses, *differs)
+
+    def _first(self, i: int, values: Sequence[Any]) -> str | None:
+        """Return "" if the fitted model answers one of the values of feature i, as the ONNX model does.
+
+        None if it refuses all; else where they differ.
+        """
+        differs = None
+        for value in values:
+            found = self._with_text(i, [value] * min(len(self.both.rows), _TEXTS))
+            if found is None:
+                continue
+            if not self.scale.beyond(found.errors, self.limit).any():
+                return ""
+            differs = differs or self._worst([found])
+        return differs
+
+    def _with_each(self, i: int, texts: Sequence[str]) -> list[_Answers | None]:
+        """Return answers with each text in feature i; None for one that the fitted model refuses."""
+        if not texts:
+            return []
+        each = max(_TEXTS // len(texts), 1)
+        found = self._with_text(i, np.tile(np.array(texts, object), each).tolist())
+        if found is not None:
+            return [found.part(np.arange(k, len(found), len(texts))) for k in range(len(texts))]
+        if len(texts) == 1:
+            return [None]
+        half = len(texts) // 2
+        return [*self._with_each(i, texts[:half]), *self._with_each(i, texts[half:])]
+
+    def _with_text(self, i: int, values: Sequence[Any]) -> _Answers | None:
+        """Return answers to references with these values in feature i; None if the fitted model refuses."""
+        rows, base = self.both.rows, np.arange(len(values)) % len(self.both.rows)
+        given = rows.mixed(np.repeat(base[:, None], len(rows.columns), axis=1)).with_column(i, values)
+        words = [partial(_text, self.both, int(b), i, v) for b, v in zip(base, values, strict=True)]
+        return self._asked(given, base, words, np.zeros((len(values), len(rows.columns)), bool))
 
     def _input(self, feature: int) -> str:
         return self.both.rows.called(feature) if self.by_column else INPUT
@@ -336,15 +437,24 @@ class _Masking:
     def _single(self, features: Sequence[int]) -> tuple[_Answers | None, tuple[int, ...]]:
         """Return rows without one value, and features without which the fitted model answers nothing.
 
-        A model that refuses some of them is asked about halves, as often as `_ASKED` allows.
+        Those that one step of the model reads are asked about together: it takes a missing value in all of
+        them or in none. If it refuses some, it is asked about halves, as often as `_ASKED` allows.
         """
         each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
-        parts, unknown, pending = list[_Answers](), list[int](), [list(features)]
+        parts, unknown = list[_Answers](), list[int]()
+        alike = [[f for f in group if f in features] for group in self.both.alike]
+        rest = [f for f in features if not any(f in group for group in alike)]
+        pending = [group for group in (*alike, rest) if group]
+        least = len(pending)
         for asked in itertools.count():
             if not pending:
                 break
             some = pending.pop(0)
-            part = self._answered(self._without(some, each)) if asked <= _ASKED // len(features) else None
+            part = (
+                self._answered(self._without(some, each))
+                if asked < max(least, _ASKED // len(features))
+                else None
+            )
             half = len(some) // 2
             if part is not None:
                 parts.append(part)
@@ -374,11 +484,18 @@ class _Masking:
         """Return answers to masked rows; None where the fitted model refuses such rows."""
         base = np.arange(len(mask)) % len(self.both.rows)
         rows = self.both.rows.mixed(np.repeat(base[:, None], mask.shape[1], axis=1)).masked(mask)
-        try:
-            answers = self.both.answer(rows)
-        except Exception:  # whatever a library raises where it takes no missing value
-            return None
         words = [partial(_gap, self.both, int(b), m) for b, m in zip(base, mask, strict=True)]
+        return self._asked(rows, base, words, mask)
+
+    def _asked(
+        self, rows: Rows, base: np.ndarray, words: Sequence[Words], mask: np.ndarray
+    ) -> _Answers | None:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                answers = self.both.answer(rows)
+        except Exception:  # whatever a library raises where it takes no such value
+            return None
         return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
 
     def _wrong(self, found: _Answers | None) -> set[int]:
@@ -403,6 +520,21 @@ def _mixture(both: Both, row: int, other: int, taken: np.ndarray) -> str:
 
 def _gap(both: Both, row: int, mask: np.ndarray) -> str:
     return f"{_row(row)} without {_named(both, mask)}"
+
+
+def _text(both: Both, row: int, feature: int, value: Any) -> str:
+    return f"{_row(row)} with {both.rows.called(feature)!r} of {value!r}"
+
+
+def _unseen(known: Collection[str]) -> list[str]:
+    """Return texts that are none of the known ones: before, among and behind them in the alphabet.
+
+    XGBoost takes some that lie between two categories, and refuses others.
+    """
+    text = "no such text"
+    while any(text in each for each in known):
+        text += "_"
+    return ["!" + text, text, "~" + text]
 
 
 def _named(both: Both, features: np.ndarray) -> str:

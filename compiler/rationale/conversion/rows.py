@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rationale.errors import InvalidReferencesError
-from rationale.references.frames import Part, are_positions, columns_of, numbers_of
+from rationale.references.frames import Part, are_positions, as_text, as_texts, columns_of, numbers_of
 from rationale.references.tables import shown, with_underscores
 from rationale.schema.manifest import is_float
 
@@ -32,10 +32,14 @@ class Features:
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns [K] that a model reads, in its order, and their names where anybody gave some."""
+    """The columns [K] that a model reads, in its order, and their names where anybody gave some.
+
+    `words` says of each whether texts stand in it, even if all of them are missing.
+    """
 
     columns: tuple[np.ndarray, ...]
     names: tuple[str, ...] | None
+    words: tuple[bool, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0
@@ -43,7 +47,7 @@ class Rows:
     @cached_property
     def has_words(self) -> tuple[bool, ...]:
         """Of each column: whether texts stand in it."""
-        return tuple(
+        return self.words or tuple(
             column.dtype.kind in "UT" or (column.dtype == object and any(isinstance(v, str) for v in column))
             for column in self.columns
         )
@@ -74,16 +78,16 @@ class Rows:
         return pd.DataFrame({n: self.columns[i] if words[i] else self._kept(i) for i, n in enumerate(names)})
 
     def fed(self, i: int) -> np.ndarray:
-        """Return column i [K, 1] as an ONNX model takes it: texts, or numbers of `dtype`."""
+        """Return column i [K, 1] as an ONNX model takes it: texts, or numbers of `dtype`.
+
+        A missing text is an empty one.
+        """
         if not self.has_words[i]:
             return self._numbers(i)[:, None]
-        texts = self.columns[i].astype(object)
-        gaps = [row for row, value in enumerate(texts) if not isinstance(value, str)]
-        if gaps:
-            raise _fault(
-                f"column {self.called(i)!r} has no text in row {gaps[0]}, and an ONNX text is never missing. "
-                "Write a word of its own for what is missing, before the model is fitted."
-            )
+        texts = as_texts(self.columns[i])
+        wrong = [value for value in texts if not isinstance(value, str)]
+        if wrong:
+            raise _fault(f"column {self.called(i)!r} holds {wrong[0]!r}, and the model knows texts there.")
         return texts[:, None]
 
     def as_fed(self, feeds: Mapping[str, np.ndarray], *, by_column: bool) -> "Rows":
@@ -94,27 +98,50 @@ class Rows:
         """
         if not by_column:
             (array,) = feeds.values()
-            return Rows(tuple(array.T), self.names)
+            return self._of([self._given(i, column) for i, column in enumerate(array.T)])
         count = len(next(iter(feeds.values())))
         columns = [
-            feeds[name].reshape(-1) if (name := self.called(i)) in feeds else np.repeat(column[:1], count)
+            self._given(i, feeds[name].reshape(-1))
+            if (name := self.called(i)) in feeds
+            else np.repeat(column[:1], count)
             for i, column in enumerate(self.columns)
         ]
-        return Rows(tuple(columns), self.names)
+        return self._of(columns)
+
+    def missing_texts(self, i: int) -> list[Any]:
+        """Return the forms in which column i may lack a text: first that of the rows, if they have one."""
+        own = [value for value in self.columns[i] if as_text(value) == ""]
+        return [*own[:1], np.nan, None]
 
     def called(self, i: int) -> str:
         return self.names[i] if self.names else f"x[{i}]"
 
     def mixed(self, picks: np.ndarray) -> "Rows":
         """Return rows whose feature f is that of row picks[m, f]."""
-        return Rows(tuple(c[picks[:, i]] for i, c in enumerate(self.columns)), self.names)
+        return self._of([c[picks[:, i]] for i, c in enumerate(self.columns)])
 
     def masked(self, mask: np.ndarray) -> "Rows":
         """Return the same rows, with the numbers missing where the mask [K, F] says so."""
         columns = list(self.columns)
         for i in np.flatnonzero(mask.any(axis=0)):
             columns[i] = np.where(mask[:, i], self.dtype.type(np.nan), self._numbers(int(i)))
-        return Rows(tuple(columns), self.names)
+        return self._of(columns)
+
+    def with_column(self, i: int, values: Sequence[Any]) -> "Rows":
+        """Return the same rows with other values in column i."""
+        column = np.empty(len(values), object)
+        column[:] = values
+        return self._of([*self.columns[:i], column, *self.columns[i + 1 :]])
+
+    def _of(self, columns: Sequence[np.ndarray]) -> "Rows":
+        return Rows(tuple(columns), self.names, self.has_words)
+
+    def _given(self, i: int, column: np.ndarray) -> np.ndarray:
+        """Return a column that an ONNX model is fed, with missing texts in the model's own form."""
+        if not self.has_words[i]:
+            return column
+        missing = self.missing_texts(i)[0]
+        return np.array([text if text else missing for text in column], object)
 
     def _numbers(self, i: int) -> np.ndarray:
         """Return column i as `dtype`."""

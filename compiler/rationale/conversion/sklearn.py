@@ -76,7 +76,10 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
             return {INPUT: _whole(examples)}
         return {name: examples.fed(names.index(name)) for name in read}
 
-    both = Both(rows, feed, lambda examples: tuple(_answers(model, _given(model, examples, is_text=is_text))))
+    def answer(examples: Rows) -> tuple[np.ndarray | None, ...]:
+        return tuple(_answers(model, _given(model, examples, is_text=is_text)))
+
+    both = Both(rows, feed, answer, _alike(model))
     return AsOnnx.of_table(proto, both, columns, by_column=by_column)
 
 
@@ -134,6 +137,13 @@ def _splits_columns(model: Any, rows: Rows | None) -> bool:
         for _, _, columns in getattr(part, "transformers_", ())
     )
     return by_name or (rows is not None and 0 < sum(rows.has_words) < len(rows.columns))
+
+
+def _alike(model: Any) -> list[list[int]]:
+    """Return the columns that each transformer of the first ColumnTransformer reads."""
+    parts = [part for part in _parts(model) if hasattr(part, "_transformer_to_input_indices")]
+    whole = [part for part in parts if part.n_features_in_ == getattr(model, "n_features_in_", None)]
+    return [list(map(int, own)) for part in whole[:1] for own in part._transformer_to_input_indices.values()]
 
 
 def _parts(model: Any) -> Iterator[Any]:

@@ -80,6 +80,7 @@ from sklearn.preprocessing import (
     MaxAbsScaler,
     MinMaxScaler,
     Normalizer,
+    OneHotEncoder,
     OrdinalEncoder,
     PolynomialFeatures,
     PowerTransformer,
@@ -95,6 +96,7 @@ from sklearn.tree import (
     ExtraTreeRegressor,
 )
 
+from rationale.conversion import encoders
 from rationale.conversion.classifiers import CLASSIFIERS, NEW, Convert
 from rationale.conversion.ordinals import ordinal_shapes, ordinals
 from rationale.conversion.refusals import has_categories, refusal
@@ -148,7 +150,6 @@ def _register() -> None:
         _register_as(kind, convert, shapes, f"Sklearn{kind.__name__}")
     for kind, convert in ((CountVectorizer, counts), (TfidfTransformer, weights)):  # TfidfVectorizer is both
         _register_as(kind, convert, get_shape_calculator(sklearn_operator_name_map[kind]))
-    _register_as(OrdinalEncoder, ordinals, ordinal_shapes)
     _register_as(
         SequentialFeatureSelector, convert_sklearn_feature_selection, get_shape_calculator("SklearnRFE")
     )
@@ -156,7 +157,11 @@ def _register() -> None:
         alias = sklearn_operator_name_map[kind]
         shapes = get_shape_calculator(alias)
         _register_as(kind, _in_single(_known[kind]), shapes, f"Sklearn{kind.__name__}")
-    _register_as(TargetEncoder, _in_categories(_known[TargetEncoder]), _target_encoder_shapes)
+    of_numbers = _in_categories(_known[TargetEncoder])
+    _register_as(TargetEncoder, encoders.texts_or(of_numbers, encoders.coded), _target_encoder_shapes)
+    _register_as(OrdinalEncoder, encoders.texts_or(ordinals, encoders.coded), ordinal_shapes)
+    shapes = encoders.one_hot_shapes(get_shape_calculator(sklearn_operator_name_map[OneHotEncoder]))
+    _register_as(OneHotEncoder, encoders.one_hot(_known[OneHotEncoder]), shapes)
     classifiers = {a for kind, a in sklearn_operator_name_map.items() if issubclass(kind, ClassifierMixin)}
     for alias in classifiers & _shape_calculator_pool.keys():
         _shape_calculator_pool[alias] = _in_the_type_read(_shape_calculator_pool[alias])
@@ -588,7 +593,7 @@ def _imputer(scope: Any, operator: Any, container: Any) -> None:
     """Convert an imputer: numbers in double, with what is missing in them apart; words as skl2onnx has it."""
     imputer = operator.raw_operator
     if not _is_ours(operator):
-        _known[SimpleImputer](scope, operator, container)
+        encoders.imputed(_known[SimpleImputer])(scope, operator, container)
         return
     version = container.target_opset
     x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
@@ -701,6 +706,8 @@ _known = {
         FunctionTransformer,
         KBinsDiscretizer,
         Normalizer,
+        OneHotEncoder,
+        OrdinalEncoder,
         PolynomialFeatures,
         PowerTransformer,
         SimpleImputer,

@@ -4,19 +4,18 @@ All who decide come through here: `:decide`, `rationale decide`, `Compiled.decid
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from rationale.decisions.decide import Decision, NoReasonsError, decide, read_cell
-from rationale.decisions.domain import outside
+from rationale.decisions.domain import outside, refused_texts, unknown_texts
 from rationale.decisions.rows import Tensors, explained_rows, profile_of, values_of
 from rationale.errors import InvalidOptionError
 from rationale.references.frames import columns_of
 from rationale.references.tables import shown
 from rationale.schema.manifest import Manifest
-from rationale.schema.profile import DecisionProfile
 
 Cells = Mapping[str, Sequence[Any]]  # by column, a cell for each row
 
@@ -40,7 +39,7 @@ class Undecided:
 
 
 def decided_rows(
-    manifest: Manifest, answers: Tensors, values: Sequence[Mapping[str, Any]]
+    manifest: Manifest, answers: Tensors, values: Sequence[Mapping[str, Any]], inputs: Tensors
 ) -> Iterator[Decision | Undecided]:
     """Yield the decision on each row.
 
@@ -48,19 +47,30 @@ def decided_rows(
         answers: of the combined graph, [N, …] each.
         values: N mappings, one per row, from each feature and each column that a knock-out reads to its
             value; see `values_of`.
+        inputs: of the model, [N, …] each.
     """
     embedded = profile_of(manifest)
-    for row, known in zip(explained_rows(manifest, answers), values, strict=True):
+    warnings = unknown_texts(manifest, inputs)
+    for row, known, more in zip(explained_rows(manifest, answers), values, warnings, strict=True):
         try:
-            yield decide(embedded, row, known)
+            decision = decide(embedded, row, known)
+            yield replace(decision, warnings=(*decision.warnings, *more)) if more else decision
         except NoReasonsError as error:
             yield Undecided(str(error))
 
 
-def refusals(profile: DecisionProfile, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield why a row gets no decision: a sentence for each value that the profile refuses."""
+def refusals(
+    manifest: Manifest, inputs: Tensors, values: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[int, str]]:
+    """Yield rows that get no decision, and why: for each value that the model or the profile refuses.
+
+    Args:
+        inputs, values: as for `decided_rows`.
+    """
+    yield from refused_texts(manifest, inputs)
+    profile = profile_of(manifest).profile
     if profile.outside == "refuse":
-        yield from outside(profile, values)
+        yield from ((i, fault) for i, row in enumerate(values) for fault in outside(profile, row))
 
 
 def answered(manifest: Manifest, decision: Decision) -> dict[str, Any]:
@@ -85,13 +95,13 @@ def decide_inputs(
         inputs: [N, …] each.
         beside: cells of the columns that knock-outs read and the model does not; see `cells_of`.
     """
-    profile = profile_of(manifest).profile
     for i, own in enumerate(values_of(manifest, inputs)):
         values = {**own, **{name: cells[i] for name, cells in beside.items()}}
-        if faults := list(refusals(profile, values)):
+        row = {name: rows[i : i + 1] for name, rows in inputs.items()}
+        if faults := [fault for _, fault in refusals(manifest, row, [values])]:
             yield Undecided("; ".join(faults))
             continue
-        answers = run({name: rows[i : i + 1] for name, rows in inputs.items()})
+        answers = run(row)
         odd = next(
             (name for name, a in answers.items() if a.dtype.kind == "f" and not np.isfinite(a).all()), None
         )
@@ -100,7 +110,7 @@ def decide_inputs(
                 f"output '{odd}' is not finite: the row lies outside of what the model can compute"
             )
         else:
-            yield from decided_rows(manifest, answers, [values])
+            yield from decided_rows(manifest, answers, [values], row)
 
 
 def knock_outs_beside(manifest: Manifest, inputs: Tensors) -> set[str]:

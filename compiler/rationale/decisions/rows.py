@@ -110,7 +110,11 @@ def values_of(
         for name, feature in single.items():
             row.setdefault(name, row[feature])
     for row, instance in zip(found, instances or (), strict=instances is not None):
-        row.update((name, value) for name, value in instance.items() if not isinstance(value, list | dict))
+        row.update(
+            (name, None if value == "" else value)
+            for name, value in instance.items()
+            if not isinstance(value, list | dict)
+        )
     return found
 
 
@@ -171,8 +175,8 @@ def _by_name(
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
+    if isinstance(value, bytes | str):  # a missing text is an empty one
+        return (value.decode(errors="replace") if isinstance(value, bytes) else value) or None
     if isinstance(value, np.floating):  # by way of text, which is the shortest: 0.52, not 0.5199999809
         return None if np.isnan(value) else float(str(value))
     return value.item() if isinstance(value, np.generic) else value

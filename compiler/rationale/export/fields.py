@@ -68,7 +68,8 @@ def _common(field: Field) -> dict[str, Any]:
 def _control(field: Field, begin: float) -> dict[str, Any]:
     rule, spread = field.rule, field.spread
     if field.kind == "text":
-        called = {c.value: c.value for c in spread.categories} if spread else {}
+        shares = {c.value: c.value for c in spread.categories if c.value} if spread else {}
+        called = shares | {text: text for text in field.texts}
         return _choices({**called, **rule.categories} if rule.open else rule.categories or called)
     if rule.categories and not rule.open:
         numbers = {number_of(key): title for key, title in rule.categories.items()}

@@ -30,7 +30,7 @@ from rationale.methods.outputs import Outputs
 from rationale.methods.target import Target, check_names
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import names_of_inputs
-from rationale.schema.manifest import Extension, LayerRule, TensorSpec, is_float
+from rationale.schema.manifest import DATATYPES, Extension, LayerRule, TensorSpec, is_float
 from rationale.schema.request import CompileRequest, FeatureNames, Progress
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
@@ -246,7 +246,12 @@ class Engine(ABC):
     def answers_missing(
         self, selection: Selection, spec: TensorSpec, references: ReferenceSet | None
     ) -> bool:
-        """Tell whether rows of an explained input may hold missing values: as the references do."""
+        """Tell whether rows of an explained input may hold missing values: as the references do.
+
+        A text may always be empty.
+        """
+        if spec.datatype == DATATYPES["STRING"]:
+            return True
         array = references.arrays.get(spec.name) if references and self.takes_missing else None
         return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
 

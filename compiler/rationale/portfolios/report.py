@@ -1,17 +1,16 @@
 """`rationale explain --html`: the rows of a file with their pictures, as one page that loads nothing."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from xml.etree.ElementTree import Element
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry, read_inputs
 from rationale.artifact.folder import write
-from rationale.decisions.decide import NoReasonsError, decide
-from rationale.decisions.domain import outside
-from rationale.decisions.rows import ExplainedRow, explained_rows, values_of
+from rationale.decisions.decide import Decision
+from rationale.decisions.decided import Undecided, decided_rows, refusals
+from rationale.decisions.rows import values_of
 from rationale.errors import InvalidOptionError
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import element, page, table
@@ -19,7 +18,7 @@ from rationale.pictures.overview import overviews, tables_of
 from rationale.pictures.panels import panels_of
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary
 from rationale.portfolios.explain import TARGETS, batches
-from rationale.schema.manifest import EmbeddedProfile, Manifest
+from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress
 from rationale.terminal import facts
 
@@ -127,22 +126,22 @@ def _undecided(manifest: Manifest) -> list[str]:
 
 def _decisions(answer: Explanation) -> list[Element]:
     """Return what the profile decides about each row; nothing where there is none, or it needs more."""
-    embedded = answer.manifest.decision
-    if embedded is None or _undecided(answer.manifest):
+    manifest, inputs = answer.manifest, answer.inputs
+    if manifest.decision is None or _undecided(manifest):
         return []
-    values = values_of(answer.manifest, answer.inputs)
-    rows = explained_rows(answer.manifest, answer)
-    return [_decision(embedded, row, known) for row, known in zip(rows, values, strict=True)]
+    values = values_of(manifest, inputs)
+    faults: dict[int, list[str]] = {}
+    for i, fault in refusals(manifest, inputs, values):
+        faults.setdefault(i, []).append(fault)
+    decided = decided_rows(manifest, answer, values, inputs)
+    return [_decision(made, faults.get(i, ())) for i, made in enumerate(decided)]
 
 
-def _decision(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, Any]) -> Element:
-    faults = list(outside(embedded.profile, values)) if embedded.profile.outside == "refuse" else []
+def _decision(made: Decision | Undecided, faults: Sequence[str]) -> Element:
     if faults:
         return element("p", f"Not decided: {'; '.join(faults)}")
-    try:
-        made = decide(embedded, row, values)
-    except NoReasonsError as error:
-        return element("p", f"Not decided: {error}")
+    if isinstance(made, Undecided):
+        return element("p", f"Not decided: {made.fault}")
     outcome = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
     reasons = [element("li", f"{reason.code} {reason.text}") for reason in made.reasons]
     warnings = [element("p", f"warning: {warning}", class_="note") for warning in made.warnings]

@@ -173,9 +173,25 @@ def numbers_of(column: np.ndarray, label: str, fault: Fault, *, missing: bool) -
     return column
 
 
+def is_missing(value: Any) -> bool:
+    """Tell whether a value is missing, in any form that tables have: None, NaN, pandas.NA."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or bool(value != value)
+
+
+def as_text(value: Any) -> Any:
+    """Return the empty text for a missing value, which graphs take for one; anything else as it is."""
+    return "" if is_missing(value) else value
+
+
+def as_texts(array: np.ndarray) -> np.ndarray:
+    """Return an array with the empty text in place of each missing value."""
+    texts = np.asarray(array, object)
+    return np.array([as_text(value) for value in texts.reshape(-1)], object).reshape(texts.shape)
+
+
 def _number(value: Any, label: str, fault: Fault) -> Any:
     """Return a number; NaN for what is missing."""
-    if value is None or type(value).__name__ == "NAType":  # pandas.NA
+    if is_missing(value):
         return np.nan
     if not isinstance(value, _NUMBERS):
         raise fault(

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError
+from rationale.references.frames import as_texts
 from rationale.schema.manifest import Category, Spread, is_float
 from rationale.schema.request import whole_number
 
@@ -190,8 +191,7 @@ def _check_text(name: str, array: np.ndarray) -> None:
         value, position = array[odd[0]], [int(i) for i in odd[0]]
         raise InvalidReferencesError(
             f"references of {name!r} hold {str(value)[:_SHOWN]!r} at {position}, where texts are due. Write "
-            "numbers as for training, and a missing value as the text that the model knows for it, or drop "
-            "such rows."
+            "numbers as for training, or drop such rows."
         )
 
 
@@ -199,6 +199,8 @@ def _check(
     name: str, given: npt.ArrayLike, row: tuple[int, ...], dtype: np.dtype, missing: bool
 ) -> np.ndarray:
     array = as_column(as_array(name, given), row)
+    if dtype.kind == "O":
+        array = as_texts(array)
     check_rows(name, array, row, dtype)
     if dtype.kind == "O":  # of one length each, so that equal ones are of equal bytes
         return np.ascontiguousarray(array, np.str_)

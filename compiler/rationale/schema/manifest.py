@@ -3,7 +3,8 @@
 The compiler writes it and the service reads it; the two packages meet nowhere else.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rationale.errors import RepositoryError
-from rationale.schema.profile import DecisionProfile
+from rationale.schema.profile import DecisionProfile, near
 from rationale.schema.request import CompileRequest
 
 FILE_NAME = "explanation.json"
@@ -33,6 +34,7 @@ DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
 }
 
 
+_SHOWN, _LONGEST = 6, 80  # texts in a sentence, and characters of one
 FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 
 
@@ -108,7 +110,9 @@ class ExplainedInput(Frozen):
     standard_error: str | None = None
     interactions: str | None = None
     feature_names: tuple[str, ...] | None = None
-    takes_missing: bool = Field(default=False, description="whether NaN may be sent, for a missing value")
+    takes_missing: bool = Field(
+        default=False, description="whether NaN, or an empty text, may be sent: a missing value"
+    )
 
     @property
     def given_names(self) -> tuple[str, ...] | None:
@@ -380,6 +384,52 @@ class Stopped(Frozen):
     reason: str
 
 
+class Texts(Frozen):
+    """The texts that a fitted model knows of one feature, and what it makes of others.
+
+    In a graph a missing text is an empty one.
+    """
+
+    known: tuple[str, ...]
+    others: Literal["refused", "unknown"] = Field(
+        description="what the model makes of any other text: it refuses it, or takes it as unknown or missing"
+    )
+    missing: bool = Field(description="whether it may be missing")
+
+    @cached_property
+    def _accepted(self) -> frozenset[str | bytes]:
+        return frozenset((*self.known, *(text.encode() for text in self.known)))
+
+    def fault(self, text: str | bytes) -> str | None:
+        """Return what is wrong with a value that the model refuses."""
+        if text in self._accepted:
+            return None
+        if not text:
+            return None if self.missing else "is missing, and the model takes no missing value there"
+        if self.others == "unknown":
+            return None
+        shown = _decoded(text)
+        return (
+            f"is '{shown[:_LONGEST]}', which the model was not trained on and refuses"
+            f"{near(shown, list(self.known))}; it knows {_listed(self.known)}"
+        )
+
+    def warning(self, text: str | bytes) -> str | None:
+        """Return what to know of a value that the model takes as unknown; the value is left out."""
+        if not text or self.others == "refused" or text in self._accepted:
+            return None
+        return "is a text that the model was not trained on: it takes it as unknown or missing"
+
+
+def _decoded(text: str | bytes) -> str:
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _listed(known: Sequence[str]) -> str:
+    more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)
+    return ", ".join(f"'{text[:_LONGEST]}'" for text in known[:_SHOWN]) + more
+
+
 class Parity(Frozen):
     """How far the ONNX model is from the fitted model of which it was made.
 
@@ -425,6 +475,15 @@ class Parity(Frozen):
     )
     missing_differs: str = Field(
         "", description="the row that is worst where these differ; empty if none does"
+    )
+    takes_missing: tuple[str, ...] = Field(
+        (), description="inputs in which both take a missing value, as they were asked"
+    )
+    texts: dict[str, tuple[Texts | None, ...]] = Field(
+        {}, description="by input of texts: of each feature; None if it is no list of categories"
+    )
+    texts_differ: str = Field(
+        "", description="the row that is worst with a text that the model does not know; empty if none is"
     )
     missing_unknown: tuple[str, ...] = Field(
         (), description="features of other inputs without which the fitted model answers nothing"
@@ -555,8 +614,40 @@ class Manifest(Frozen):
 
     @property
     def takes_missing(self) -> frozenset[str]:
-        """Names of the inputs in which NaN is a missing value."""
-        return frozenset(item.tensor.name for item in self.explained if item.takes_missing)
+        """Names of the inputs in which NaN, or an empty text, is a missing value."""
+        explained = {item.tensor.name: item.takes_missing for item in self.explained}
+        return frozenset(
+            spec.name for spec in self.inputs if explained.get(spec.name, spec.datatype == "BYTES")
+        )
+
+    @property
+    def known_texts(self) -> dict[str, tuple[str, ...]]:
+        """The texts that the fitted model knows, by feature."""
+        return {name: rule.known for _, _, name, rule in self._text_rules()}
+
+    def _text_rules(self) -> Iterator[tuple[str, int, str, Texts]]:
+        """Yield an input, a column of it, the feature's name and what is known of its texts."""
+        named = {item.tensor.name: item.feature_names for item in self.explained}
+        for tensor, rules in (self.parity.texts if self.parity else {}).items():
+            names = named.get(tensor) or ((tensor,) if len(rules) == 1 else elements(tensor, len(rules)))
+            for i, rule in enumerate(rules):
+                if rule is not None:
+                    yield tensor, i, names[i], rule
+
+    def odd_texts(self, inputs: Mapping[str, np.ndarray], *, refused: bool) -> Iterator[tuple[int, str, str]]:
+        """Yield the row, the feature and what is wrong with each text that the fitted model does not know.
+
+        Args:
+            inputs: [N, …] each.
+            refused: yield those that it refuses; else those that it takes as unknown.
+        """
+        for tensor, i, name, rule in self._text_rules():
+            if tensor not in inputs:
+                continue
+            for row, text in enumerate(inputs[tensor].reshape(len(inputs[tensor]), -1)[:, i]):
+                found = rule.fault(text) if refused else rule.warning(text)
+                if found is not None:
+                    yield row, name, found
 
     @property
     def target_count(self) -> int:

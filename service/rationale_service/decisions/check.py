@@ -17,7 +17,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     request, answer, profile, graph = map(json.loads, texts)
     applicant, above = request["instances"][0], profile["adverse"] == "above"
 
-    # What the graph takes, by the names of its features. null, a missing value, becomes NaN.
+    # What the graph takes, by the names of its features. null, a missing value, is NaN, or an empty text.
     owned = {feature for tensor in graph["inputs"] for feature in tensor["features"]}
     single, values = dict[str, object](), dict(applicant)
     feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
@@ -25,8 +25,9 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
         name, features = tensor["name"], tensor["features"]
         whole = isinstance(applicant.get(name), list) or (name in applicant and name not in owned)
         row = applicant[name] if whole else [applicant[feature] for feature in features]
-        feeds[name] = np.array(row, tensor["dtype"]).reshape(1, *tensor["shape"])
-        cells = list(np.array(row, object).ravel())
+        cells = [None if value == "" else value for value in np.array(row, object).ravel()]
+        fed = ["" if tensor["dtype"] == "object" and value is None else value for value in cells]
+        feeds[name] = np.array(fed, tensor["dtype"]).reshape(1, *tensor["shape"])
         if whole and feeds[name].dtype.kind == "f":  # told as the graph holds them
             cells = [None if np.isnan(value) else float(str(value)) for value in feeds[name].ravel()]
         values |= dict(zip(features, cells, strict=True))

@@ -281,11 +281,11 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
         own.append(row)
     inputs = to_tensors(form, own, faults)
     faults.report()
-    if any(rule.is_bounded for rule in profile.features.values()):
-        for i, values in enumerate(values_of(manifest, inputs, rows)):
-            for fault in refusals(profile, values):
-                faults.note(f"instances[{i}]: {fault}")
-        faults.report()
+    bounded = any(rule.is_bounded for rule in profile.features.values())
+    values = values_of(manifest, inputs, rows) if bounded else ()
+    for i, fault in refusals(manifest, inputs, values):
+        faults.note(f"instances[{i}]: {fault}")
+    faults.report()
     return inputs
 
 
@@ -324,7 +324,7 @@ async def decisions_of(
         part = slice(start, start + _AT_ONCE)
         of_graph, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
         values = values_of(manifest, given, instances[part])
-        for i, decided in enumerate(decided_rows(manifest, of_graph, values), start):
+        for i, decided in enumerate(decided_rows(manifest, of_graph, values, given), start):
             if isinstance(decided, Undecided):
                 faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:

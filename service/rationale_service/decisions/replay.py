@@ -8,8 +8,8 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 
-from rationale.decisions.decide import decide
-from rationale.decisions.rows import explained_rows, profile_of, values_of
+from rationale.decisions.decided import Undecided, decided_rows
+from rationale.decisions.rows import profile_of, values_of
 from rationale.errors import InvalidOptionError, RationaleError, RepositoryError
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME, Manifest
@@ -114,14 +114,15 @@ class Replayer:
         try:
             inputs = inputs_of(entry, manifest, [decision.instance], Faults())
             tensors = run(entry, session, inputs, entry.output_names)
-            (row,), (values,) = (
-                explained_rows(manifest, tensors),
-                values_of(manifest, inputs, [decision.instance]),
-            )
-            made = decide(profile_of(manifest), row, values).as_json()
+            values = values_of(manifest, inputs, [decision.instance])
+            (decided,) = decided_rows(manifest, tensors, values, inputs)
+            fault = decided.fault if isinstance(decided, Undecided) else ""
         except RationaleError as error:
-            differences.append(f"nothing is decided now: {error}")
+            fault = str(error)
+        if fault:
+            differences.append(f"nothing is decided now: {fault}")
             return Replayed(decision, entry, tuple(differences), elsewhere, ())
+        made = decided.as_json()
         now = orjson.loads(orjson.dumps(made, option=orjson.OPT_SERIALIZE_NUMPY))
         differences += compare(decision.answer, now, exact=not elsewhere)
         passed_over = sorted({*decision.answer} - {*now, "id", "digests"})

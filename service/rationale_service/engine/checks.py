@@ -10,8 +10,9 @@ import numpy as np
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rationale.decisions.domain import refused_texts
 from rationale.references.request_time import WEIGHTS, references_name
-from rationale.schema.manifest import TensorSpec
+from rationale.schema.manifest import Manifest, TensorSpec
 from rationale_service.errors import InvalidInputError, MalformedError, NotFiniteError, ServiceError
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of
@@ -126,17 +127,22 @@ def check_request(
     inputs: Tensors,
     outputs: Sequence[str] | None = None,
     missing: Collection[str] = (),
+    manifest: Manifest | None = None,
 ) -> tuple[int, tuple[str, ...]]:
     """Return the number of rows N, and the outputs to compute.
 
     Args:
         missing: inputs in which NaN is a missing value.
+        manifest: what knows which texts the fitted model refuses.
 
     Raises:
         InvalidInputError: inputs or outputs that do not fit.
     """
     faults = Faults()
     _check_inputs(entry, inputs, missing, faults)
+    if manifest is not None and not faults:
+        for row, fault in refused_texts(manifest, inputs):
+            faults.note(f"row {row}: {fault}")
     wanted = _check_outputs(entry, outputs, faults)
     faults.report()
     return len(next(iter(inputs.values()))), wanted
@@ -210,7 +216,9 @@ def _check_input(spec: TensorSpec, array: Array, *, missing: bool) -> None:
         )
     if array.shape[0] == 0:
         raise InvalidInputError(f"input '{spec.name}' is empty: send at least one row")
-    index = first_non_finite(np.where(np.isnan(array), 0, array) if missing else array)
+    index = first_non_finite(
+        np.where(np.isnan(array), 0, array) if missing and array.dtype.kind == "f" else array
+    )
     if index is not None:
         value = array[index]
         missing_value = ", a missing value, which the model does not take there" * bool(np.isnan(value))

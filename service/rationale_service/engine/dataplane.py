@@ -152,7 +152,9 @@ class DataPlane:
         """
         if not self.serves:
             raise NotReadyError(self.state.value)
-        rows, wanted = check_request(entry, inputs, outputs, self.repository.takes_missing(entry))
+        manifest = self.repository.manifest_of(entry)
+        missing = frozenset[str]() if manifest is None else manifest.takes_missing
+        rows, wanted = check_request(entry, inputs, outputs, missing, manifest)
         size = self._answer_bytes(entry, inputs, wanted, rows)
         answers = None if by_row else self._answers
         key = None if answers is None else answers.key(entry, inputs, wanted)

@@ -18,7 +18,7 @@ from rationale_service.tensors import (
     flatten,
     from_values,
     json_type_name,
-    nan_for_null,
+    without_null,
 )
 
 
@@ -57,7 +57,7 @@ class Instances:
 class Form:
     """How an entry's instances may be written: `features` maps a name to (input, flat index).
 
-    `missing` names the inputs in which null is a missing value: NaN, which JSON has no word for.
+    `missing` names the inputs in which null is a missing value.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -98,8 +98,7 @@ def form_of(entry: Entry, manifest: Manifest | None) -> Form:
         for index, feature in enumerate(names)
         if name in inputs
     }
-    floats = frozenset(spec.name for spec in specs if DTYPES[spec.datatype].kind == "f")
-    return Form(specs, features, floats & manifest.takes_missing if manifest else frozenset())
+    return Form(specs, features, manifest.takes_missing if manifest else frozenset())
 
 
 def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
@@ -211,7 +210,7 @@ def _stack(form: Form, spec: TensorSpec, rows: Sequence[_Row]) -> Array:
         )
     values = [value for row in rows for value in row.values]
     if spec.name in form.missing:
-        values = nan_for_null(spec.datatype, values)
+        values = without_null(spec.datatype, values)
     return from_values(spec.name, spec.datatype, (len(rows), *shapes.pop()), values)
 
 
@@ -234,5 +233,5 @@ def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
     if value is None and spec.name in form.missing:
         return None
     if value is None:
-        return f"must be {expected}, not null: the model takes no missing values in '{spec.name}'"
+        return f"must be {expected}, not null: its explanation takes no missing values in '{spec.name}'"
     return f"must be {expected}, not {json_type_name(value)[:80]}"

@@ -59,6 +59,7 @@ class Answer:
         references: digest of the reference set that the request brought or named.
         is_split: whether another explainer answers other such requests.
         drift: how far `entry` is from its due answers, if it is served all the same; see `Backend.drift`.
+        warnings: rows with texts that the model takes as unknown.
     """
 
     request: InferenceRequest
@@ -70,6 +71,7 @@ class Answer:
     references: str | None = None
     is_split: bool = False
     drift: float | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def json_bytes(self) -> int:
@@ -84,10 +86,12 @@ class Answer:
         Empty for the answer of a plain model that proved itself.
         """
         manifest = self.entry.manifest
-        drift = {} if self.drift is None else {"drift": f"{self.drift:.3g}"}
+        known = {} if self.drift is None else {"drift": f"{self.drift:.3g}"}
+        if self.warnings:
+            known["warning"] = "; ".join(self.warnings)
         if manifest is None:
-            return drift
-        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **drift}
+            return known
+        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **known}
         if self.is_split and self.explainer is not None:
             identity["explainer"] = self.explainer
         return identity if self.references is None else {**identity, "references": self.references}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rationale.errors import RepositoryError
-from rationale.schema.manifest import EXPLAIN_SUFFIX
+from rationale.schema.manifest import EXPLAIN_SUFFIX, Manifest
 from rationale_service.errors import (
     BrokenExplanationError,
     NotExplainableError,
@@ -163,9 +163,13 @@ class ModelRegistry:
 
     def takes_missing(self, entry: Entry) -> frozenset[str]:
         """Return names of the inputs in which NaN is a missing value, as what explains `entry` says."""
-        explainer = self.default_explainer(entry)
-        manifest = None if explainer is None else explainer.manifest
+        manifest = self.manifest_of(entry)
         return frozenset() if manifest is None else manifest.takes_missing
+
+    def manifest_of(self, entry: Entry) -> Manifest | None:
+        """Return the manifest of what explains `entry`, or of what it is."""
+        explainer = entry if entry.manifest is not None else self.default_explainer(entry)
+        return None if explainer is None else explainer.manifest
 
     def explainer_name(self, entry: Entry) -> str | None:
         """Return the name by which `explainer` gives it; None for a model, and for what has none."""

@@ -10,7 +10,6 @@ import onnx
 from rationale.conversion.boosters.trees import DOUBLE, ML, SINGLE, Boosted, Nodes
 from rationale.conversion.graphs import INPUT, ROWS, AsOnnx, Both
 from rationale.conversion.rows import Features, Rows, rows_of
-from rationale.errors import InvalidReferencesError
 
 OPSETS = {"": 17, ML: 3}
 _FLOAT, _TEXT, _INT = onnx.TensorProto.FLOAT, onnx.TensorProto.STRING, onnx.TensorProto.INT64
@@ -54,20 +53,27 @@ class Table:
 
         columns = dict[str, Any]()
         for i, own in enumerate(self.categories):
-            column = rows.columns[i] if is_text(own) else self._numbers(rows, i)
-            if own is not None:
-                column = pd.Categorical([v if v in own else None for v in column], list(own))
+            if is_text(own):
+                texts = self.texts(rows, i)
+                others = dict.fromkeys(v for v in texts if v is not None and v not in own)
+                column = pd.Categorical(texts, [*own, *others])
+            else:
+                column = self._numbers(rows, i)
+                if own is not None:
+                    column = pd.Categorical([v if v in own else None for v in column], list(own))
             columns[self.called(i)] = column
         return pd.DataFrame(columns)
 
+    def texts(self, rows: Rows, i: int) -> list[str | None]:
+        """Return a column's texts; a missing one is None, if no category is empty."""
+        own = self.categories[i] or {}
+        return [text if text or "" in own else None for text in rows.fed(i)[:, 0]]
+
     def fed(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Return rows as the ONNX model takes them; a missing text is an empty one."""
+        """Return rows as the ONNX model takes them."""
         if not self.by_column:
             return {INPUT: rows.numbers()}
-        return {
-            self.called(i): _texts(rows, i) if is_text(own) else rows.fed(i)
-            for i, own in enumerate(self.categories)
-        }
+        return {self.called(i): rows.fed(i) for i in range(len(self.categories))}
 
     def inputs(self, nodes: Nodes, dtype: np.dtype) -> list[onnx.ValueInfoProto]:
         """Return the inputs, of which the nodes make `x` [N, F].
@@ -146,15 +152,3 @@ def _outputs(boosted: Boosted, names: Sequence[str]) -> list[onnx.ValueInfoProto
         onnx.helper.make_tensor_value_info(names[0], label, [ROWS]),
         onnx.helper.make_tensor_value_info(names[1], _FLOAT, [ROWS, max(columns, 2)]),
     ]
-
-
-def _texts(rows: Rows, i: int) -> np.ndarray:
-    """Return [K, 1] with an empty text for what is missing."""
-    texts = rows.columns[i].astype(object)
-    missing = np.array([value is None or value != value for value in texts])
-    wrong = [value for value in texts[~missing] if not isinstance(value, str)]
-    if wrong:
-        raise InvalidReferencesError(
-            f"column {rows.called(i)!r} holds {wrong[0]!r}, and the model knows texts there."
-        )
-    return np.where(missing, "", texts).astype(object)[:, None]

@@ -25,7 +25,6 @@ from rationale.decisions.stability import Codes, codes_of, judged_by
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.evaluate.explained_model import slices
 from rationale.schema.manifest import FILE_NAME, Comparison, EmbeddedProfile, Manifest
-from rationale.schema.profile import DecisionProfile
 from rationale.schema.request import Progress
 
 
@@ -117,7 +116,7 @@ def decide_file(
         {**{column: further[column][i] for column in knock_outs}, **own}
         for i, own in enumerate(values_of(manifest, inputs))
     ]
-    _check_domain(embedded.profile, values)
+    _check_domain(compiled.manifest, inputs, values)
     explained = _explained(compiled, inputs, "deciding", progress)
     rows = []
     for row, known in zip(explained, values, strict=True):
@@ -140,9 +139,11 @@ def decide_file(
     return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further, tuple(columns))
 
 
-def _check_domain(profile: DecisionProfile, values: Sequence[Mapping[str, Any]]) -> None:
-    """Raise InvalidOptionError where rows have values that the profile does not take."""
-    odd = [(i, fault) for i, row in enumerate(values) for fault in refusals(profile, row)]
+def _check_domain(
+    manifest: Manifest, inputs: Mapping[str, np.ndarray], values: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise InvalidOptionError where rows have values that the model or the profile does not take."""
+    odd = list(refusals(manifest, inputs, values))
     if odd:
         rows, (first, fault) = len({i for i, _ in odd}), odd[0]
         raise InvalidOptionError(

@@ -59,9 +59,9 @@ function tensorOf({ name, type, shape }, fields, values) {
   return tensor(type, fields.filter((field) => field.input === name).map((field) => values[field.name]), shape);
 }
 
-/** Return values as a tensor; null is a missing number. */
+/** Return values as a tensor; null is a missing value: NaN, or an empty text. */
 export function tensor(type, own, shape) {
-  if (type === "string") return new ort.Tensor(type, own.map(String), shape);
+  if (type === "string") return new ort.Tensor(type, own.map((value) => value ?? ""), shape);
   const whole = type === "int64" || type === "uint64";
   const numbers = own.map((value) => (whole ? BigInt(value) : value === null ? NaN : Number(value)));
   return new ort.Tensor(type, ARRAYS[type].from(numbers), shape);

@@ -193,6 +193,9 @@ class Predictions(BaseModel):
         description="a list per row; {output: list} for a model of several outputs"
     )
     drift: float | None = _DRIFT
+    warnings: list[str] | None = Field(
+        None, description="rows with texts that the model takes as unknown; absent if there are none"
+    )
 
 
 class Explanation(BaseModel):

@@ -189,8 +189,15 @@ def documented() -> APIRouter:
 
 
 def _predictions(answer: Answer) -> Response:
+    return _json(
+        {"predictions": predictions(answer.entry.output_names, answer.tensors), **_known_faults(answer)}
+    )
+
+
+def _known_faults(answer: Answer) -> dict[str, Any]:
+    """Return what is known to be wrong with an answer."""
     drift = {} if answer.drift is None else {"drift": answer.drift}
-    return _json({"predictions": predictions(answer.entry.output_names, answer.tensors), **drift})
+    return {**drift, "warnings": list(answer.warnings)} if answer.warnings else drift
 
 
 def _explanations(answer: Answer) -> Response:
@@ -275,12 +282,11 @@ def encode_explanations(answer: Answer) -> dict[str, Any]:
     explainer = {"name": answer.explainer, "method": identity["method"], "digest": identity["explanation"]}
     if answer.references is not None:
         explainer["references"] = answer.references
-    drift = {} if answer.drift is None else {"drift": answer.drift}
     return {
         "predictions": predictions([spec.name for spec in manifest.outputs], tensors),
         "explanations": _written(explanations(manifest, tensors)),
         "explainer": explainer,
-        **drift,
+        **_known_faults(answer),
     }
 
 

@@ -1,0 +1,191 @@
+"""Encoders and imputers of texts in scikit-learn's pipelines, of which skl2onnx leaves out what is not usual.
+
+In a graph a missing text is an empty one. Any text is answered: those that scikit-learn refuses never come.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from skl2onnx.common.data_types import Int64TensorType, StringTensorType
+
+from rationale.conversion.classifiers import Convert
+from rationale.errors import UnsupportedModelError
+from rationale.references.frames import as_text
+
+_INFREQUENT = "infrequent_sklearn"  # scikit-learn's name for their column
+_NONE = "\0"  # no category
+
+
+def of_texts(operator: Any) -> bool:
+    """Tell whether all that a step reads are texts."""
+    return all(isinstance(value.type, StringTensorType) for value in operator.inputs)
+
+
+def one_hot(known: Convert) -> Convert:
+    """Convert a OneHotEncoder as skl2onnx does, with rare categories as one and a new one as none."""
+
+    def converted(scope: Any, operator: Any, container: Any) -> None:
+        encoder, given = operator.raw_operator, list(operator.inputs)
+        operator.raw_operator = plain = _without_rare(encoder)
+        if of_texts(operator):
+            operator.inputs = [_in_groups(encoder, plain, scope, operator, container)]
+        known(scope, operator, container)
+        operator.raw_operator, operator.inputs = encoder, given
+
+    return converted
+
+
+def one_hot_shapes(known: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Set the columns that scikit-learn makes, in the type that skl2onnx gives them."""
+
+    def shapes(operator: Any) -> None:
+        known(operator)
+        rows = operator.outputs[0].type.shape[0]
+        operator.outputs[0].type.shape = [rows, sum(operator.raw_operator._n_features_outs)]
+
+    return shapes
+
+
+def texts_or(known: Convert, of_words: Convert) -> Convert:
+    """Convert a step by `of_words` if it reads texts."""
+
+    def converted(scope: Any, operator: Any, container: Any) -> None:
+        (of_words if of_texts(operator) else known)(scope, operator, container)
+
+    return converted
+
+
+def coded(scope: Any, operator: Any, container: Any) -> None:
+    """Convert an OrdinalEncoder or a TargetEncoder of texts: it is asked what it makes of each category."""
+    encoder, numbers = operator.raw_operator, list[str]()
+    if getattr(encoder, "target_type_", "binary") == "multiclass":
+        raise UnsupportedModelError("sklearn.TargetEncoder of more than two classes: use OneHotEncoder.")
+    for i, column in enumerate(_columns(scope, operator, container)):
+        keys, values = list[str](), list[float]()
+        for category in encoder.categories_[i]:
+            if (text := as_text(category)) not in keys:
+                keys.append(text)
+                values.append(_asked(encoder, i, category))
+        numbers.append(scope.get_unique_variable_name("coded"))
+        container.add_node(
+            "LabelEncoder",
+            [column],
+            [numbers[-1]],
+            op_domain="ai.onnx.ml",
+            op_version=2,
+            name=scope.get_unique_operator_name("LabelEncoder"),
+            keys_strings=keys,
+            values_floats=values,
+            default_float=_of_unknown(encoder, i),
+        )
+    joined, (result,) = scope.get_unique_variable_name("codes"), operator.outputs
+    container.add_node("Concat", numbers, [joined], axis=1, name=scope.get_unique_operator_name("Concat"))
+    container.add_node(
+        "Cast",
+        [joined],
+        [result.full_name],
+        to=result.type._get_element_onnx_type(),
+        name=scope.get_unique_operator_name("Cast"),
+    )
+
+
+def imputed(known: Convert) -> Convert:
+    """Convert an imputer of texts as skl2onnx does one whose missing value is the empty text."""
+
+    def converted(scope: Any, operator: Any, container: Any) -> None:
+        imputer, given = operator.raw_operator, list(operator.inputs)
+        operator.raw_operator = copy.copy(imputer)
+        operator.inputs = [_together(list(_columns(scope, operator, container)), scope, container)]
+        if not isinstance(imputer.missing_values, str):
+            operator.raw_operator.missing_values = ""
+        known(scope, operator, container)
+        operator.raw_operator, operator.inputs = imputer, given
+
+    return converted
+
+
+def _without_rare(encoder: Any) -> Any:
+    """Return an encoder with rare categories as one, and a missing one as an empty text."""
+    plain = copy.copy(encoder)
+    plain.handle_unknown = "ignore"
+    if any(isinstance(category, str) for own in encoder.categories_ for category in own):
+        groups = [
+            encoder._compute_transformed_categories(i, remove_dropped=False)
+            for i in range(len(encoder.categories_))
+        ]
+        plain.categories_ = [np.array(list(map(as_text, own)), object) for own in groups]
+        plain.drop_idx_, plain._infrequent_enabled = encoder._drop_idx_after_grouping, False
+    return plain
+
+
+def _in_groups(encoder: Any, plain: Any, scope: Any, operator: Any, container: Any) -> Any:
+    """Return a variable of the texts, each rare one as the name of all."""
+    columns = list(_columns(scope, operator, container))
+    rare = getattr(encoder, "infrequent_categories_", [None] * len(columns))
+    takes = encoder.handle_unknown in ("infrequent_if_exist", "warn")
+    for i, (names, others) in enumerate(zip(plain.categories_, rare, strict=True)):
+        if others is None:
+            continue
+        named = {name: name for name in names if name != _INFREQUENT}
+        named |= dict.fromkeys(map(as_text, others), _INFREQUENT)
+        grouped = scope.get_unique_variable_name("grouped")
+        container.add_node(
+            "LabelEncoder",
+            [columns[i]],
+            [grouped],
+            op_domain="ai.onnx.ml",
+            op_version=2,
+            name=scope.get_unique_operator_name("LabelEncoder"),
+            keys_strings=list(named),
+            values_strings=list(named.values()),
+            default_string=_INFREQUENT if takes else _NONE,
+        )
+        columns[i] = grouped
+    return _together(columns, scope, container)
+
+
+def _columns(scope: Any, operator: Any, container: Any) -> Iterator[str]:
+    """Yield the columns [N, 1] that a step reads."""
+    for value in operator.inputs:
+        count = value.type.shape[1]
+        for i in range(count):
+            if count == 1:
+                yield value.full_name
+                continue
+            index, column = (scope.get_unique_variable_name(name) for name in ("index", "column"))
+            container.add_initializer(index, Int64TensorType()._get_element_onnx_type(), [1], [i])
+            container.add_node(
+                "Gather",
+                [value.full_name, index],
+                [column],
+                axis=1,
+                name=scope.get_unique_operator_name("Gather"),
+            )
+            yield column
+
+
+def _together(columns: Sequence[str], scope: Any, container: Any) -> Any:
+    """Return a variable of columns of texts."""
+    joined = scope.declare_local_variable("texts", StringTensorType([None, len(columns)]))
+    name = scope.get_unique_operator_name("Concat")
+    container.add_node("Concat", columns, [joined.full_name], axis=1, name=name)
+    return joined
+
+
+def _asked(encoder: Any, i: int, category: Any) -> float:
+    """Return what an encoder makes of a category of its column i."""
+    row = np.array([[own[0] for own in encoder.categories_]], object)
+    row[0, i] = category
+    plain = copy.copy(encoder)
+    vars(plain).pop("feature_names_in_", None)
+    vars(plain).pop("_sklearn_output_config", None)
+    return float(np.asarray(plain.transform(row))[0, i])
+
+
+def _of_unknown(encoder: Any, i: int) -> float:
+    try:
+        return _asked(encoder, i, _NONE)
+    except ValueError:  # it refuses unknown categories
+        return float("nan")

@@ -1,0 +1,64 @@
+"""The texts that a converted graph tells apart, by the column of the input that they come in."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+_KEYS = {"LabelEncoder": "keys_strings", "OneHotEncoder": "cats_strings"}
+_Columns = list[set[tuple[str, int]]]  # of a tensor of texts [N, F]: the inputs' columns that each holds
+
+
+def texts_of(proto: onnx.ModelProto) -> dict[tuple[str, int], frozenset[str]]:
+    """Return the texts that are looked up, by input and column; the empty one may be a missing value.
+
+    A column that is read by anything else, such as the words in a text, is not there.
+    """
+    constants = {one.name: onnx.numpy_helper.to_array(one) for one in proto.graph.initializer}
+    held: dict[str, _Columns] = {}
+    for value in proto.graph.input:
+        tensor = value.type.tensor_type
+        if tensor.elem_type == onnx.TensorProto.STRING:
+            count = tensor.shape.dim[-1].dim_value
+            held[value.name] = [{(value.name, i)} for i in range(count)]
+    known: dict[tuple[str, int], set[str]] = {
+        own: set() for columns in held.values() for column in columns for own in column
+    }
+    unclear = set[tuple[str, int]]()
+    for node in proto.graph.node:
+        read = [held[name] for name in node.input if name in held]
+        if not read:
+            continue
+        keys = _keys(node)
+        if keys is not None:
+            for column in read[0]:
+                for own in column:
+                    known[own] |= keys
+            continue
+        made = _handed_on(node, held, constants)
+        if made is None:
+            unclear |= {own for columns in read for column in columns for own in column}
+        else:
+            held[node.output[0]] = made
+    return {own: frozenset(texts) for own, texts in known.items() if own not in unclear and texts}
+
+
+def _keys(node: onnx.NodeProto) -> set[str] | None:
+    for attribute in node.attribute:
+        if attribute.name == _KEYS.get(node.op_type):
+            return {text.decode() for text in attribute.strings}
+    return None
+
+
+def _handed_on(
+    node: onnx.NodeProto, held: Mapping[str, _Columns], constants: Mapping[str, np.ndarray]
+) -> _Columns | None:
+    """Return the columns of what a node makes of texts; None if it is no choice of these."""
+    read = [held[name] for name in node.input if name in held]
+    if node.op_type in ("Identity", "Where", "Cast"):
+        return read[0] if len(read) == 1 else None
+    if node.op_type == "Concat" and len(read) == len(node.input):
+        return [column for columns in read for column in columns]
+    if node.op_type in ("Gather", "ArrayFeatureExtractor") and node.input[1] in constants:
+        return [read[0][i] for i in constants[node.input[1]].reshape(-1)]
+    return None

@@ -1,0 +1,240 @@
+"""Texts of fitted models: those that they know, rare ones, others, and missing ones in every form."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import catboost
+import lightgbm as lgb
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import xgboost as xgb
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
+
+from rationale import ExactShap, compile_model
+from rationale.artifact.compiled import Compiled
+from rationale.artifact.entry import inputs_of_arrow, read_inputs
+from rationale.decisions.rows import values_of
+from rationale.errors import InvalidOptionError
+
+RANDOM = np.random.default_rng(7)
+ROWS = 300
+AGE = RANDOM.normal(40, 9, ROWS)
+JOB = np.where(RANDOM.random(ROWS) < 0.03, "rare", RANDOM.choice(["clerk", "nurse", "pilot"], ROWS)).astype(
+    object
+)
+GAPS = JOB.copy()
+GAPS[::5] = None
+Y = (AGE / 9 + 2 * (JOB == "nurse") - (GAPS == None) + RANDOM.normal(size=ROWS) > 5).astype(int)  # noqa: E711
+FORMS = {"None": None, "NaN": np.nan, "NA": pd.NA, "empty": ""}
+KNOWN = ("clerk", "nurse", "pilot", "rare")
+
+
+def frame(job: Any, *, category: bool = False) -> pd.DataFrame:
+    return pd.DataFrame({"age": AGE[: len(job)], "job": pd.Categorical(job) if category else job})
+
+
+def behind(*steps: Any) -> Any:
+    encoder = make_column_transformer((make_pipeline(*steps), ["job"]), remainder="passthrough")
+    return make_pipeline(encoder, HistGradientBoostingClassifier(max_iter=9))
+
+
+# By name: the model, whether its column is of a pandas type for categories, whether it is trained with gaps,
+# what it makes of other texts, and whether it takes missing ones.
+Case = tuple[Callable[[], Any], bool, bool, str, bool]
+CASES: dict[str, Case] = {
+    "xgboost": (
+        lambda: xgb.XGBClassifier(n_estimators=9, enable_categorical=True),
+        True,
+        True,
+        "refused",
+        True,
+    ),
+    "xgboost without gaps": (
+        lambda: xgb.XGBClassifier(n_estimators=9, enable_categorical=True),
+        True,
+        False,
+        "refused",
+        True,
+    ),
+    "lightgbm": (lambda: lgb.LGBMClassifier(n_estimators=9, verbose=-1), True, True, "unknown", True),
+    "histograms": (
+        lambda: HistGradientBoostingClassifier(max_iter=9, categorical_features="from_dtype"),
+        True,
+        True,
+        "unknown",
+        True,
+    ),
+    "one-hot": (lambda: behind(OneHotEncoder()), False, False, "refused", False),
+    "one-hot of gaps": (lambda: behind(OneHotEncoder()), False, True, "refused", True),
+    "one-hot, first dropped": (lambda: behind(OneHotEncoder(drop="first")), False, True, "refused", True),
+    "one-hot, ignoring": (
+        lambda: behind(OneHotEncoder(handle_unknown="ignore")),
+        False,
+        False,
+        "unknown",
+        True,
+    ),
+    "one-hot, warning": (lambda: behind(OneHotEncoder(handle_unknown="warn")), False, True, "unknown", True),
+    "one-hot, infrequent": (
+        lambda: behind(OneHotEncoder(handle_unknown="infrequent_if_exist", min_frequency=20)),
+        False,
+        True,
+        "unknown",
+        True,
+    ),
+    "one-hot, infrequent refused": (
+        lambda: behind(OneHotEncoder(min_frequency=20)),
+        False,
+        True,
+        "refused",
+        True,
+    ),
+    "ordinal": (lambda: behind(OrdinalEncoder()), False, True, "refused", True),
+    "ordinal, coded": (
+        lambda: behind(
+            OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2)
+        ),
+        False,
+        True,
+        "unknown",
+        True,
+    ),
+    "target": (lambda: behind(TargetEncoder()), False, True, "unknown", True),
+    "imputed": (
+        lambda: behind(SimpleImputer(strategy="most_frequent"), OneHotEncoder()),
+        False,
+        True,
+        "refused",
+        True,
+    ),
+    "imputed by a constant": (
+        lambda: behind(SimpleImputer(strategy="constant", fill_value="none"), OneHotEncoder()),
+        False,
+        True,
+        "refused",
+        True,
+    ),
+}
+
+
+def compiled(name: str) -> tuple[Any, Compiled]:
+    make, category, gaps, _, _ = CASES[name]
+    rows = frame(GAPS if gaps else JOB, category=category)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make().fit(rows, Y)
+        references = rows.iloc[1:60:5]  # without a gap
+        return model, compile_model(model, ExactShap(references))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_manifest_holds_what_the_model_makes_of_texts(name: str) -> None:
+    _, _, _, others, missing = CASES[name]
+    manifest = compiled(name)[1].manifest
+    assert manifest.parity is not None
+    (rule,) = manifest.parity.texts["job"]
+    assert rule is not None
+    assert (set(rule.known) - {"none"}, rule.others, rule.missing) == (set(KNOWN), others, missing)
+    assert ("job" in manifest.takes_missing) == missing
+    assert "age" in manifest.takes_missing  # though no reference lacks it
+    assert not manifest.parity.texts_differ
+    assert not manifest.parity.missing_differs
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_text_is_answered_as_the_model_answers_it_or_refused(name: str) -> None:
+    _, category, gaps, others, missing = CASES[name]
+    model, own = compiled(name)
+    texts = [*KNOWN, *(["h9"] if others == "unknown" else [])] + ([None] if missing and gaps else [])
+    rows = frame(np.array(texts, object), category=category)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        due = model.predict_proba(rows)
+    found = own.explain(rows)
+    assert np.abs(found["probabilities"] - due).max() < 1e-6
+    assert np.abs(found["completeness_gap"]).max() < 1e-5
+    for odd in ("Nurse", "nurse ", "h9") if others == "refused" else ():
+        with pytest.raises(
+            InvalidOptionError, match=f"row 1: feature 'job' is '{odd}', which the model was not"
+        ):
+            own.explain(frame(np.array(["clerk", odd], object)))
+    if not missing:
+        with pytest.raises(
+            InvalidOptionError, match="row 0: feature 'job' is missing, and the model takes no"
+        ):
+            own.explain(frame(np.array([None], object)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["xgboost", "imputed", "one-hot of gaps"])
+def test_each_form_of_a_missing_text_is_the_same_one(name: str, form: str, tmp_path: Any) -> None:
+    _, own = compiled(name)
+    due = own.explain({"age": np.array([[40.0]]), "job": np.array([[""]], object)})
+    given = pd.DataFrame({"age": [40.0], "job": np.array([FORMS[form]], object)})
+    found = own.explain(given)
+    assert found["job_attributions"].tolist() == due["job_attributions"].tolist()
+    (values,) = values_of(own.manifest, own.fit(given))
+    assert values["job"] is None
+    csv = tmp_path / "rows.csv"
+    csv.write_text("age,job\n40.0,\n41.0,clerk\n")
+    parquet = tmp_path / "rows.parquet"
+    pd.DataFrame({"age": [40.0, 41.0], "job": ["", "clerk"]}).replace({"": None}).to_parquet(parquet)
+    for file in (csv, parquet):
+        assert read_inputs(own, file)["job"].tolist() == [[""], ["clerk"]]
+    batch = pa.record_batch({"age": [40.0], "job": pa.array([None], pa.string())})
+    assert inputs_of_arrow(own, batch)["job"].tolist() == [[""]]
+
+
+@pytest.mark.parametrize("name", ["xgboost", "histograms", "one-hot of gaps", "imputed"])
+@pytest.mark.parametrize("form", ["None", "NaN"])
+def test_references_may_lack_texts(name: str, form: str) -> None:
+    make, category, _, _, _ = CASES[name]
+    job = np.array([FORMS[form] if text is None else text for text in GAPS], object)
+    rows = frame(job, category=category)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = make().fit(rows, Y)
+        own = compile_model(model, ExactShap(rows[:40]))
+    assert np.abs(own.explain(rows[:9])["probabilities"] - model.predict_proba(rows[:9])).max() < 1e-6
+    assert own.manifest.references is not None
+
+
+def test_a_category_that_is_the_empty_text_is_the_missing_one() -> None:
+    rows = frame(pd.Series(GAPS).fillna("").to_numpy(object), category=True)
+    model = xgb.XGBClassifier(n_estimators=9, enable_categorical=True).fit(rows, Y)
+    own = compile_model(model, ExactShap(rows[:40]))
+    due = model.predict_proba(rows[:1])
+    for form in FORMS.values():
+        given = pd.DataFrame({"age": rows["age"][:1], "job": np.array([form], object)})
+        assert np.abs(own.explain(given)["probabilities"] - due).max() < 1e-6
+
+
+def test_catboost_knows_its_categories() -> None:
+    model = catboost.CatBoostClassifier(iterations=9, verbose=False, allow_writing_files=False)
+    rows = frame(JOB)
+    own = compile_model(model.fit(rows, Y, cat_features=["job"]), ExactShap(rows[:150]))
+    assert own.manifest.parity is not None
+    (rule,) = own.manifest.parity.texts["job"]
+    assert rule is not None
+    assert (rule.others, rule.missing) == ("unknown", False)
+    with pytest.raises(InvalidOptionError, match="feature 'job' is missing"):
+        own.explain(frame(np.array([None], object)))
+
+
+def test_what_takes_missing_numbers_is_measured_column_by_column() -> None:
+    rows = pd.DataFrame({"a": AGE, "b": AGE[::-1], "c": AGE * 2})
+    encoder = make_column_transformer((SimpleImputer(), ["a", "c"]), remainder="passthrough")
+    from sklearn.linear_model import LogisticRegression
+
+    model = make_pipeline(encoder, LogisticRegression()).fit(rows, Y)
+    own = compile_model(model, ExactShap(rows[:40]))
+    assert own.manifest.takes_missing == {"a", "c"}
+    gap = rows[:1].assign(a=np.nan)
+    assert np.abs(own.explain(gap)["probabilities"] - model.predict_proba(gap)).max() < 1e-6

@@ -1,0 +1,187 @@
+"""Texts that a fitted model does not know, and missing ones: the same at every door and in the trail."""
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightgbm as lgb
+import numpy as np
+import pandas as pd
+import pytest
+import xgboost as xgb
+from optbinning import BinningProcess, Scorecard
+from sklearn.linear_model import LogisticRegression
+from tritonclient.grpc import InferInput
+from tritonclient.grpc.aio import InferenceServerClient
+
+from rationale import TreeShap, Undecided, compile_model, load
+from rationale.export.fields import fields
+from rationale.schema.manifest import Manifest
+from rationale_service.decisions.audit.ledger import open_ledger
+from rationale_service.decisions.receipt import write_receipt
+from rationale_service.decisions.replay import Replayer
+from rationale_service.settings import Settings
+from tests.service.conftest import gateway
+from tests.service.decisions.test_grpc import decisions, request
+from tests.service.decisions.test_portfolio import decide, lines
+from tests.service.grpc_end import grpc_end, refused
+
+RANDOM = np.random.default_rng(5)
+KIND = RANDOM.choice(["home", "car", "card"], 400).astype(object)
+KIND[::4] = None
+DEBT = RANDOM.normal(3, 1, 400)
+BAD = (DEBT + 1.5 * (KIND == "car") + 2 * pd.isna(KIND) + RANDOM.normal(size=400) > 4).astype(int)
+PROFILE: dict[str, Any] = {
+    "output": "probabilities[1]",
+    "threshold": 0.001,
+    "adverse": "above",
+    "space": "margin",
+    "features": {
+        "kind": {
+            "reason": "K",
+            "categories": {"home": "Home loan", "car": "Car loan", "card": "Credit card"},
+        },
+        "debt": {"reason": "D"},
+    },
+    "reasons": {"K": {"text": "Kind of loan", "missing": "Kind of loan not stated"}, "D": "Debt"},
+}
+CARD = {**PROFILE, "output": "score", "threshold": -5.0, "space": "output"}
+UNKNOWN = "feature 'kind' is a text that the model was not trained on: it takes it as unknown or missing"
+GAPS = [{"kind": None, "debt": 2.0}, {"kind": "", "debt": 2.0}]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("texts")
+    rows = pd.DataFrame({"kind": pd.Categorical(KIND), "debt": DEBT})
+    boosted = xgb.XGBClassifier(n_estimators=9, enable_categorical=True).fit(rows, BAD)
+    compile_model(boosted, TreeShap(rows[:50]), decision=PROFILE).write(folder, "xgboost")
+    open_profile = {**PROFILE, "features": {**PROFILE["features"], "kind": {"reason": "K"}}}
+    leaves = lgb.LGBMClassifier(n_estimators=9, verbose=-1).fit(rows, BAD)
+    compile_model(leaves, TreeShap(rows[:50]), decision=open_profile).write(folder, "lightgbm")
+    words = pd.DataFrame({"kind": KIND, "debt": DEBT})
+    binned = BinningProcess(["kind", "debt"], categorical_variables=["kind"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # optbinning's use of pandas
+        card = Scorecard(binned, LogisticRegression()).fit(words, BAD, metric_missing="empirical")
+    compile_model(card, TreeShap(words[:50]), decision=CARD).write(folder, "card")
+    return folder
+
+
+@pytest.fixture
+def settings(models: Path, tmp_path: Path) -> Settings:
+    return Settings(repository=models, state=tmp_path / "state")
+
+
+@pytest.mark.parametrize("model", ["xgboost", "lightgbm", "card"])
+async def test_a_missing_text_has_its_own_reason_by_each_protocol(settings: Settings, model: str) -> None:
+    async with gateway(settings) as client:
+        found = (await client.post(f"/v1/models/{model}:decide", json={"instances": GAPS})).json()[
+            "decisions"
+        ]
+        explained = (await client.post(f"/v1/models/{model}:explain", json={"instances": GAPS})).json()
+        tensors = [
+            {"name": "kind", "datatype": "BYTES", "shape": [2, 1], "data": [None, ""]},
+            {"name": "debt", "datatype": "FP64", "shape": [2, 1], "data": [2.0, 2.0]},
+        ]
+        second = await client.post(f"/v2/models/{model}_explain/infer", json={"inputs": tensors})
+        assert second.status_code == 200, second.text
+    async with grpc_end(settings) as end:
+        by_grpc = decisions(await end.stub.ModelInfer(request(f"{model}:decide", GAPS)))
+    for decision in (*found, *by_grpc):
+        (reason,) = [one for one in decision["reasons"] if one["code"] == "K"]
+        assert (reason["text"], reason["value"]) == ("Kind of loan not stated", None)
+        assert decision["warnings"] == []
+        assert decision["attributions"] == found[0]["attributions"]
+    first, other = explained["explanations"]
+    assert first == other
+    assert "warnings" not in explained
+    decided = load(settings.repository, model).decide(
+        pd.DataFrame({"kind": [None, np.nan, pd.NA, ""], "debt": 2.0})
+    )
+    for one in decided:
+        assert one.score == found[0]["score"]
+        assert [reason.text for reason in one.reasons if reason.code == "K"] == ["Kind of loan not stated"]
+
+
+async def test_a_text_that_the_model_refuses_is_refused_by_name(settings: Settings) -> None:
+    rows = [{"kind": "car", "debt": 2.0}, {"kind": "Car", "debt": 2.0}]
+    said = "feature 'kind' is 'Car', which the model was not trained on and refuses (do you mean 'car'?)"
+    async with gateway(settings) as client:
+        for verb in ("decide", "explain", "predict"):
+            answer = await client.post(f"/v1/models/xgboost:{verb}", json={"instances": rows})
+            assert answer.status_code == 422, answer.text
+            assert said in answer.json()["detail"]
+            assert ("instances[1]" if verb == "decide" else "row 1") in answer.json()["detail"]
+    async with grpc_end(settings) as end, InferenceServerClient(end.address) as client:
+        await refused(end.stub.ModelInfer(request("xgboost:decide", rows)), "INVALID_ARGUMENT", said)
+        inputs = [InferInput("kind", [1, 1], "BYTES"), InferInput("debt", [1, 1], "FP64")]
+        inputs[0].set_data_from_numpy(np.array([[b"Car"]], object))
+        inputs[1].set_data_from_numpy(np.array([[2.0]]))
+        with pytest.raises(Exception, match="which the model was not trained on"):
+            await client.infer("xgboost_explain", inputs)
+    good, odd = load(settings.repository, "xgboost").decide(pd.DataFrame(rows))
+    assert good.decision == "decline"
+    assert isinstance(odd, Undecided)
+    assert odd.fault.startswith(said)
+
+
+def test_in_a_file_it_is_that_rows_fault(settings: Settings, tmp_path: Path) -> None:
+    file, save = tmp_path / "rows.csv", tmp_path / "saved.jsonl"
+    file.write_text("kind,debt\ncar,2.0\nCar,2.0\n,2.0\n")
+    code, _, errors = decide("xgboost", "--input", file, "--save", save, "--repository", settings.repository)
+    assert code == 1, errors
+    good, odd, missing = lines(save)
+    assert good["decision"]["decision"] == missing["decision"]["decision"] == "decline"
+    assert "feature 'kind' is 'Car', which the model was not trained on and refuses" in odd["fault"]
+    (reason,) = [one for one in missing["decision"]["reasons"] if one["code"] == "K"]
+    assert (reason["text"], reason["value"]) == ("Kind of loan not stated", None)
+
+
+async def test_a_text_that_the_model_takes_as_unknown_warns_and_the_trail_has_it(settings: Settings) -> None:
+    rows = [{"kind": "car", "debt": 2.0}, {"kind": "boat", "debt": 2.0}]
+    async with gateway(settings) as client:
+        answer = (await client.post("/v1/models/lightgbm:decide", json={"instances": rows})).json()
+        explained = (await client.post("/v1/models/lightgbm:explain", json={"instances": rows})).json()
+        predicted = (await client.post("/v1/models/lightgbm:predict", json={"instances": rows})).json()
+    first, second = answer["decisions"]
+    assert (first["warnings"], second["warnings"]) == ([], [UNKNOWN])
+    assert explained["warnings"] == predicted["warnings"] == [f"row 1: {UNKNOWN}"]
+    ledger = open_ledger(settings)
+    recorded = ledger.read(second["id"], None)
+    ledger.close()
+    assert recorded.answer["warnings"] == [UNKNOWN]
+    replayed = Replayer(settings).replay(recorded)
+    assert replayed.differences == ()
+    load_of_rows = load(settings.repository, "lightgbm").decide(pd.DataFrame(rows))
+    assert [one.warnings for one in load_of_rows] == [(), (UNKNOWN,)]
+
+
+async def test_a_receipt_of_a_missing_text(settings: Settings, tmp_path: Path) -> None:
+    async with gateway(settings) as client:
+        answer = (await client.post("/v1/models/xgboost:decide", json={"instances": GAPS})).json()
+    ledger = open_ledger(settings)
+    for i, one in enumerate(answer["decisions"]):
+        recorded = ledger.read(one["id"], None)
+        folder = tmp_path / f"receipt-{i}"
+        assert Replayer(settings).replay(recorded).differences == ()
+        write_receipt(recorded, Replayer(settings).entry(recorded), folder)
+        done = subprocess.run(
+            [sys.executable, folder / "check.py"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    ledger.close()
+
+
+def test_a_page_offers_the_texts_that_the_model_knows_and_none(models: Path) -> None:
+    manifest = Manifest.read(models / "xgboost_explain" / "explanation.json")
+    kind, _ = fields(manifest, {}, ())
+    assert kind["missing"] is True
+    assert [value for value, _ in kind["choices"]] == ["home", "car", "card"]
+    manifest = Manifest.read(models / "lightgbm_explain" / "explanation.json")
+    kind, _ = fields(manifest, {}, ())
+    assert {value for value, _ in kind["choices"]} == {"home", "car", "card"}
+    assert json.loads(manifest.to_json())["parity"]["texts"]["kind"][0]["others"] == "unknown"
