@@ -1,6 +1,6 @@
 """scikit-learn: an estimator or a pipeline, boosters of XGBoost and LightGBM inside it too."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
@@ -71,15 +71,8 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
     if rows is None:
         return AsOnnx(proto, columns=columns)
 
-    def feed(examples: Rows) -> dict[str, np.ndarray]:
-        if not by_column:
-            return {INPUT: _whole(examples)}
-        return {name: examples.fed(names.index(name)) for name in read}
-
-    def answer(examples: Rows) -> tuple[np.ndarray | None, ...]:
-        return tuple(_answers(model, _given(model, examples, is_text=is_text)))
-
-    both = Both(rows, feed, answer, _alike(model))
+    places = [names.index(name) for name in read] if by_column else None
+    both = _both(model, rows, places, read, is_text=is_text)
     return AsOnnx.of_table(proto, both, columns, by_column=by_column)
 
 
@@ -87,6 +80,22 @@ def _rows(example: Any, known: Features, *, is_text: bool) -> Rows | None:
     if example is None:
         return None
     return rows_of(as_column(example) if is_text else example, known)
+
+
+def _both(
+    model: Any, rows: Rows, places: Sequence[int] | None, read: Sequence[str], *, is_text: bool
+) -> Both:
+    """Return rows, and how both sides are asked: by column (those at `places`), or whole."""
+
+    def feed(examples: Rows) -> dict[str, np.ndarray]:
+        if places is None:
+            return {INPUT: _whole(examples)}
+        return {name: examples.fed(place) for name, place in zip(read, places, strict=True)}
+
+    def answer(examples: Rows) -> tuple[np.ndarray | None, ...]:
+        return tuple(_answers(model, _given(model, examples, is_text=is_text)))
+
+    return Both(rows, feed, answer, _alike(model))
 
 
 def features(model: Any) -> Features:
