@@ -17,14 +17,18 @@ from skl2onnx.common._registration import get_shape_calculator
 from skl2onnx.common.data_types import FloatTensorType
 from skl2onnx.operator_converters.common import concatenate_variables
 
+_with_texts = get_converter("SklearnOrdinalEncoder")
 _shapes = get_shape_calculator("SklearnOrdinalEncoder")
 _DOUBLE = onnx.TensorProto.DOUBLE
 _NO_CATEGORY = -1.0  # of a number that the encoder refuses
 
 
 def ordinals(scope: Any, operator: Any, container: Any) -> None:
-    """Convert an encoder of numbers: it is asked what it makes of each."""
+    """Convert an encoder of numbers: it is asked what it makes of each; texts among them as skl2onnx does."""
     encoder, version, (result,) = operator.raw_operator, container.target_opset, operator.outputs
+    if any(isinstance(category, str) for own in encoder.categories_ for category in own):
+        _with_texts(scope, operator, container)
+        return
     whole = concatenate_variables(scope, operator.inputs, container)
     x = OnnxCast(whole, to=_DOUBLE, op_version=version)
     codes = [_coded(encoder, i, x, version) for i in range(len(encoder.categories_))]

@@ -233,5 +233,5 @@ def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
     if value is None and spec.name in form.missing:
         return None
     if value is None:
-        return f"must be {expected}, not null: its explanation takes no missing values in '{spec.name}'"
+        return f"must be {expected}, not null: the explanation takes no missing values in '{spec.name}'"
     return f"must be {expected}, not {json_type_name(value)[:80]}"

@@ -128,7 +128,7 @@ async def test_floats_keep_their_short_form(client: httpx.AsyncClient) -> None:
         ([{}], "instances[0]: missing 'income', 'debt', 'age_of_account', 'late_payments'"),
         (
             [named(made.X[0]) | {"debt": None}],
-            "must be a number, not null: its explanation takes no missing values in 'x'",
+            "must be a number, not null: the explanation takes no missing values in 'x'",
         ),
         ([named(made.X[0]) | {"debt": True}], "feature 'debt' must be a number, not a boolean"),
         ([named(made.X[0]) | {"debt": 1e39}], "input 'x' holds inf at [0, 1]"),
