@@ -13,7 +13,7 @@ from skl2onnx.algebra.onnx_ops import (
     OnnxMatMul,
     OnnxWhere,
 )
-from skl2onnx.common._registration import get_shape_calculator
+from skl2onnx.common._registration import get_converter, get_shape_calculator
 from skl2onnx.common.data_types import FloatTensorType
 from skl2onnx.operator_converters.common import concatenate_variables
 
