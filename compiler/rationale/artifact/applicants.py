@@ -23,7 +23,7 @@ def read_applicants(
     Raises:
         InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
     """
-    inputs = read_inputs(compiled, file)
+    inputs = read_inputs(compiled, file, any_text=True)
     names = knock_outs_beside(compiled.manifest, inputs)
     further = read_columns(file, sorted({*columns, *names}), len(next(iter(inputs.values()))))
     return inputs, further | cells_of(compiled.manifest, further, names), names
@@ -31,7 +31,7 @@ def read_applicants(
 
 def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
     """Return the rows of an Arrow record batch, one or more, as `read_applicants` does those of a file."""
-    inputs = inputs_of_arrow(compiled, batch)
+    inputs = inputs_of_arrow(compiled, batch, any_text=True)
     names = knock_outs_beside(compiled.manifest, inputs)
     table = rows_of_arrow(batch, sorted(names), names) if names else None
     further = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))

@@ -17,6 +17,7 @@ from rationale.artifact.checks.proof import demand_proof, read_proven
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.one_shot import plain_model
 from rationale.artifact.repository import check_name
+from rationale.decisions.domain import demand_texts
 from rationale.errors import InvalidModelError, InvalidOptionError, RepositoryError
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.kernels import digest
@@ -149,23 +150,30 @@ def _closed(dims: Sequence[int], size: int) -> list[int]:
     return [d or length for d in dims]
 
 
-def read_inputs(compiled: Compiled, file: Path) -> dict[str, np.ndarray]:
+def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> dict[str, np.ndarray]:
     """Return the rows of a file in the model's dtypes, by input name; a table's columns are found by name.
+
+    Args:
+        any_text: whether texts pass that the fitted model refuses; decisions name these row by row.
 
     Raises:
         InvalidOptionError, InvalidReferencesError: with what to do.
     """
-    table = read_table(file, compiled.manifest)
-    check_table(str(file), table, compiled.manifest)
-    return compiled.fit(table.given)
+    return _fitted(compiled, str(file), read_table(file, compiled.manifest), any_text=any_text)
 
 
-def inputs_of_arrow(compiled: Compiled, batch: Any) -> dict[str, np.ndarray]:
+def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -> dict[str, np.ndarray]:
     """Return the rows of an Arrow record batch as `read_inputs` does those of a file."""
     names, texts = _columns(compiled.manifest)
-    table = rows_of_arrow(batch, names, texts)
-    check_table("the batch", table, compiled.manifest)
-    return compiled.fit(table.given)
+    return _fitted(compiled, "the batch", rows_of_arrow(batch, names, texts), any_text=any_text)
+
+
+def _fitted(compiled: Compiled, source: str, table: Table, *, any_text: bool) -> dict[str, np.ndarray]:
+    check_table(source, table, compiled.manifest)
+    inputs = compiled.fit(table.given)
+    if not any_text:
+        demand_texts(compiled.manifest, inputs)
+    return inputs
 
 
 def read_table(file: Path, manifest: Manifest) -> Table:

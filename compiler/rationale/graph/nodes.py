@@ -196,7 +196,7 @@ def new_constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
     return constant
 
 
-def _tensor(array: np.ndarray, name: str) -> ir.Tensor | ir.StringTensor:
+def _tensor(array: np.ndarray, name: str) -> ir.Tensor[Any] | ir.StringTensor:
     if array.dtype.kind not in "OUT":
         return ir.Tensor(array, name=name)
     texts = np.array([str(text).encode() for text in array.reshape(-1)], object).reshape(array.shape)

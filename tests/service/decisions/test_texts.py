@@ -10,6 +10,7 @@ from typing import Any
 import lightgbm as lgb
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import xgboost as xgb
 from optbinning import BinningProcess, Scorecard
@@ -17,9 +18,12 @@ from sklearn.linear_model import LogisticRegression
 from tritonclient.grpc import InferInput
 from tritonclient.grpc.aio import InferenceServerClient
 
-from rationale import TreeShap, Undecided, compile_model, load
+from rationale import InvalidOptionError, TreeShap, Undecided, compile_model, load
 from rationale.export.fields import fields
+from rationale.portfolios.arrow import explain_batches
+from rationale.portfolios.explain import explain_file
 from rationale.schema.manifest import Manifest
+from rationale.schema.request import silent
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
@@ -50,7 +54,7 @@ PROFILE: dict[str, Any] = {
 }
 CARD = {**PROFILE, "output": "score", "threshold": -5.0, "space": "output"}
 UNKNOWN = "feature 'kind' is a text that the model was not trained on: it takes it as unknown or missing"
-GAPS = [{"kind": None, "debt": 2.0}, {"kind": "", "debt": 2.0}]
+GAPS: list[dict[str, Any]] = [{"kind": None, "debt": 2.0}, {"kind": "", "debt": 2.0}]
 
 
 @pytest.fixture(scope="module")
@@ -156,8 +160,8 @@ async def test_a_text_that_the_model_takes_as_unknown_warns_and_the_trail_has_it
     assert recorded.answer["warnings"] == [UNKNOWN]
     replayed = Replayer(settings).replay(recorded)
     assert replayed.differences == ()
-    load_of_rows = load(settings.repository, "lightgbm").decide(pd.DataFrame(rows))
-    assert [one.warnings for one in load_of_rows] == [(), (UNKNOWN,)]
+    decided = load(settings.repository, "lightgbm").decide(pd.DataFrame(rows))
+    assert [None if isinstance(one, Undecided) else one.warnings for one in decided] == [(), (UNKNOWN,)]
 
 
 async def test_a_receipt_of_a_missing_text(settings: Settings, tmp_path: Path) -> None:
@@ -185,3 +189,16 @@ def test_a_page_offers_the_texts_that_the_model_knows_and_none(models: Path) -> 
     kind, _ = fields(manifest, {}, ())
     assert {value for value, _ in kind["choices"]} == {"home", "car", "card"}
     assert json.loads(manifest.to_json())["parity"]["texts"]["kind"][0]["others"] == "unknown"
+
+
+def test_files_that_are_only_explained_are_refused_too(models: Path, tmp_path: Path) -> None:
+    rows = pd.DataFrame({"kind": ["home", "Car"], "debt": [2.0, 3.0]})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    with pytest.raises(InvalidOptionError, match=r"row 1: feature 'kind' .*'car'"):
+        explain_file(models, "xgboost", tmp_path / "rows.csv", None, 3, None, silent)
+    with pytest.raises(InvalidOptionError, match=r"row 1: feature 'kind' .*'car'"):
+        list(explain_batches(models / "xgboost", pa.Table.from_pandas(rows)))
+    known = rows.assign(kind=["home", None])
+    assert (
+        sum(batch.num_rows for batch in explain_batches(models / "xgboost", pa.Table.from_pandas(known))) > 0
+    )

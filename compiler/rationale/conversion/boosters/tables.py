@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import onnx
@@ -139,7 +139,7 @@ def as_onnx(boosted: Boosted, table: Table, output: str, example: Any, answers: 
     return AsOnnx.of_table(proto, Both(rows, table.fed, answer), columns, by_column=table.by_column)
 
 
-def is_text(categories: Categories | None) -> bool:
+def is_text(categories: Categories | None) -> TypeGuard[Categories]:
     return categories is not None and any(isinstance(category, str) for category in categories)
 
 
