@@ -169,10 +169,12 @@ def infer_outputs(
         constant = tensor.constant if is_small else None
         if constant is not None:
             data[name] = onnx.numpy_helper.from_array(np.asarray(constant), name)
-    version = opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)
-    imports = own_opsets({domain: version})
+    imports = own_opsets({domain: opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)})
     try:
         schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
+        if schema.deprecated:  # such as TreeEnsembleClassifier, which files still hold
+            imports = own_opsets({domain: schema.since_version - 1})
+            schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
     except onnx.defs.SchemaError as error:
         raise UnsupportedModelError(
             f"{domain}.{op_type}: the shape of its value is not known. Declare it beside its rule, by "

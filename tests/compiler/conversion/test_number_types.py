@@ -93,3 +93,11 @@ def test_whole_numbers_beyond_2_to_53_are_refused_by_name() -> None:
 
 def _assert_same(answer: np.ndarray, due: np.ndarray) -> None:
     assert np.abs(answer - due).max() <= OF_RANGE * np.ptp(due)
+
+
+def test_treeshap_explains_trees_behind_quantiles() -> None:
+    """Their nodes stand in the graph as files hold them, which is an operator that ONNX has deprecated."""
+    model = make_pipeline(STEPS["quantiles"], TREES["forest"]).fit(LOANS, GOOD)
+    answer = compile_model(model, TreeShap(LOANS[:20])).explain(LOANS[20:40])
+    _assert_same(answer["probabilities"], model.predict_proba(LOANS[20:40]))
+    assert np.abs(answer["completeness_gap"]).max() < OF_RANGE

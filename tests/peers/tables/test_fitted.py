@@ -475,7 +475,8 @@ def test_right_or_refused_or_warned_of(name: str, method: str) -> None:
 
 def _error(says: Any, ours: Any, value: Any, due: Any, span: float) -> float:
     """Of the value or of its attributions, whichever is worse; infinite where it is not a number."""
-    worst = max(np.abs(says - value).max(), np.abs(ours - due).max()) / (span or 1.0)
+    worst = max(np.abs(says - value).max(), np.abs(ours - due).max())
+    worst /= span if span > 1e-12 else 1.0  # the rounding of a constant is no range
     return float(worst) if np.isfinite(worst) else math.inf
 
 
