@@ -223,8 +223,9 @@ def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
 
 def near(word: str, known: Sequence[str]) -> str:
     """Return a question that follows a name which is not among the known ones."""
-    found = get_close_matches(word, known, 1)
-    return f" (do you mean '{found[0]}'?)" if found else ""
+    folded = {name.strip().casefold(): name for name in known}
+    found = get_close_matches(word.strip().casefold(), folded, 1)
+    return f" (do you mean '{folded[found[0]]}'?)" if found else ""
 
 
 # -- a file ----------------------------------------------------------------------------------------------

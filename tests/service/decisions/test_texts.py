@@ -192,11 +192,15 @@ def test_a_page_offers_the_texts_that_the_model_knows_and_none(models: Path) -> 
 
 
 def test_files_that_are_only_explained_are_refused_too(models: Path, tmp_path: Path) -> None:
-    rows = pd.DataFrame({"kind": ["home", "Car"], "debt": [2.0, 3.0]})
+    rows = pd.DataFrame({"kind": ["home", "CAR "], "debt": [2.0, 3.0]})
     rows.to_csv(tmp_path / "rows.csv", index=False)
-    with pytest.raises(InvalidOptionError, match=r"row 1: feature 'kind' .*'car'"):
+    with pytest.raises(
+        InvalidOptionError, match=r"row 1: feature 'kind' is 'CAR ', .* \(do you mean 'car'\?\)"
+    ):
         explain_file(models, "xgboost", tmp_path / "rows.csv", None, 3, None, silent)
-    with pytest.raises(InvalidOptionError, match=r"row 1: feature 'kind' .*'car'"):
+    with pytest.raises(
+        InvalidOptionError, match=r"row 1: feature 'kind' is 'CAR ', .* \(do you mean 'car'\?\)"
+    ):
         list(explain_batches(models / "xgboost", pa.Table.from_pandas(rows)))
     known = rows.assign(kind=["home", None])
     assert (
