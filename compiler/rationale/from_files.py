@@ -12,6 +12,7 @@ from rationale.schema.request import Columns, CompileRequest
 
 if TYPE_CHECKING:
     from rationale.artifact.compiled import Compiled
+    from rationale.conversion.convert import Converted
     from rationale.methods.engine import Method
     from rationale.profiles.comparisons import Comparisons
     from rationale.references.tables import Table
@@ -47,17 +48,25 @@ def compile_files(
     from rationale.methods.engine import request_of
 
     read = read_model(model, request.features, allow_pickle=request.allow_pickle, missing=request.missing)
+    subject, allow_parity = read.model, request.allow_parity
+    if request.categories is not None:
+        subject, allow_parity = _converted(read, request.categories, allow_parity), None
     names = None if read.fitted else request.features
     method, table = _method(request, references, read)
     if table is not None and not read.labelled:
         names = request.features or table.columns
     columns = replace(read, columns=read.columns or names)
     recorded = request_of(method)  # options as they are recorded, whatever files they came from
-    update = {"features": names, "options": recorded.options, "method": recorded.method}
+    update = {
+        "features": names,
+        "options": recorded.options,
+        "method": recorded.method,
+        "allow_parity": allow_parity,
+    }
     compared = {name: _method(request, file, columns)[0] for name, file in request.compare.items()}
     open_references = request.open_references is not None
     return compile_request(
-        read.model,
+        subject,
         method,
         request.model_copy(update=update),
         request.decision,
@@ -65,6 +74,19 @@ def compile_files(
         progress,
         stands_for=None if table is None or open_references else table.stands_for,
     )
+
+
+def _converted(read: "ReadModel", file: Path, allow_parity: float | None) -> "Converted":
+    """Convert a fitted model by the rows in a file; raise InvalidOptionError if it is none."""
+    from rationale.conversion.convert import convert
+    from rationale.references.tables import read_rows
+
+    if not read.fitted:
+        raise InvalidOptionError(
+            "--categories is for fitted models, which are converted: this one is ONNX already."
+        )
+    table = read_rows(file, read.columns, read.texts, underscored=read.underscored)
+    return convert(read.model, read.labelled_rows(table), allow_parity=allow_parity)
 
 
 def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> "Comparisons | None":

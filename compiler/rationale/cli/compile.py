@@ -43,6 +43,7 @@ def compile_command(
     allow_pickle: given.AllowPickle = False,
     allow_parity: given.AllowParity = None,
     missing: given.Missing = None,
+    categories: given.Categories = None,
     size: given.Size = None,
     features: given.Features = None,
     group: given.Group = None,

@@ -134,6 +134,15 @@ Missing = Annotated[
         metavar="NUMBER",
     ),
 ]
+Categories = Annotated[
+    Path | None,
+    typer.Option(
+        help="Of a fitted model: a table whose rows hold each category, such as the training data, because "
+        "CatBoost keeps no names of categories. Default: the references.",
+        metavar="FILE",
+        dir_okay=False,
+    ),
+]
 Size = Annotated[
     list[str] | None,
     typer.Option(

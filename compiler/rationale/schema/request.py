@@ -90,6 +90,9 @@ class CompileRequest(BaseModel):
     missing: float | None = Field(
         None, description="of an XGBoost file: the number that means a missing value"
     )
+    categories: Path | None = Field(
+        None, exclude=True, description="of a fitted model: the file of rows that hold every category"
+    )
     custom_ops: Any = Field((), exclude=True, description="libraries of kernels")
     allow_pickle: bool = Field(False, exclude=True, description="whether a model's file may be a pickle")
     decision: Path | None = Field(None, exclude=True, description="the file of a decision profile")

@@ -18,6 +18,8 @@ from rationale import (
     convert,
 )
 from rationale.conversion.files import read_fitted
+from rationale.from_files import compile_files
+from rationale.schema.request import CompileRequest
 from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
 from tests.tolerances import PARITY_32
 
@@ -128,7 +130,26 @@ def test_what_cannot_be_converted() -> None:
     model = CLASSIFIER(**{**SMALL, "iterations": 20}).fit(TABLE, BAD, cat_features=["home", "job"])
     with pytest.raises(InvalidOptionError, match="hashes of categories, and no names: give references"):
         convert(model)
-    with pytest.raises(InvalidReferencesError, match=r"at weight 0 those .*convert\(model, all_rows\)"):
+    with pytest.raises(
+        InvalidReferencesError, match=r"--categories FILE .*convert\(model, all_rows\).* at weight 0"
+    ):
         convert(model, TABLE[TABLE["home"] != "own"])
     with pytest.raises(UnsupportedModelError, match="loss_function 'RMSEWithUncertainty' is not converted"):
         convert(REGRESSOR(**SMALL, loss_function="RMSEWithUncertainty").fit(LOANS, AMOUNT))
+
+
+def test_categories_come_from_a_file_of_rows(tmp_path: Path) -> None:
+    model = CLASSIFIER(**{**SMALL, "iterations": 20}).fit(TABLE, BAD, cat_features=["home", "job"])
+    model.save_model(str(tmp_path / "m.cbm"))
+    TABLE.to_csv(tmp_path / "train.csv", index=False)
+    few = TABLE[TABLE["home"] != "own"][:20]
+    few.to_csv(tmp_path / "references.csv", index=False)
+    request = CompileRequest(method="exactshap", categories=tmp_path / "train.csv")
+    answer = compile_files(request, tmp_path / "m.cbm", tmp_path / "references.csv").explain(
+        TABLE[:N].astype({"job": str})
+    )
+    assert np.abs(answer["probabilities"] - model.predict_proba(TABLE[:N])).max() < PARITY_32
+    with pytest.raises(InvalidReferencesError, match="--categories FILE"):
+        compile_files(CompileRequest(method="exactshap"), tmp_path / "m.cbm", tmp_path / "references.csv")
+    with pytest.raises(InvalidOptionError, match="--categories is for fitted models"):
+        compile_files(request, tmp_path / "m.onnx")

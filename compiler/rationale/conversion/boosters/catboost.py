@@ -166,9 +166,9 @@ class _Reading:
         if not known:
             raise InvalidReferencesError(
                 f"the references lack a category of {self.table.called(feature)!r} that the model knows. "
-                "CatBoost keeps hashes of categories, and no names: give rows with each of them, at "
-                "weight 0 those that are no references (the method's weights=); or in Python "
-                "`compile_model(convert(model, all_rows), method)` first."
+                "CatBoost keeps hashes of categories, and no names: give rows with each of them, such as the "
+                "training data, by --categories FILE (in Python `compile_model(convert(model, all_rows), "
+                "method)`); or add such rows to the references at weight 0 (the method's weights=)."
             )
 
     def _lookup(self, ctr: Any) -> Lookup:
