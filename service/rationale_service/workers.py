@@ -33,7 +33,7 @@ from rationale_service.configuration import unknown_variables
 from rationale_service.observability import logs
 from rationale_service.observability.otlp import create_metrics_push
 from rationale_service.process.listening import port_of, reserve
-from rationale_service.process.signals import ignore_hangup
+from rationale_service.process.signals import held_back
 from rationale_service.settings import OFF, Settings
 
 log = logging.getLogger(__name__)
@@ -144,13 +144,14 @@ class _Supervisor:
             ready.set_result([])
 
     async def _start(self, index: int) -> Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "rationale_service.workers"),
-            stdin=PIPE,
-            stdout=PIPE,
-            env={**os.environ, METRICS: str(self._metrics)},
-            process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
-        )
+        with held_back():
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "rationale_service.workers"),
+                stdin=PIPE,
+                stdout=PIPE,
+                env={**os.environ, METRICS: str(self._metrics)},
+                process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
+            )
         if process.stdin is not None:  # always: it was asked for
             order = {"index": index, "settings": _as_json(self._settings)}
             process.stdin.write(json.dumps(order).encode() + b"\n")  # and it stays open
@@ -163,7 +164,8 @@ class _Supervisor:
             lines.append(line.decode().rstrip("\n"))
             if lines[-1].startswith(READY) and not ready.done():
                 ready.set_result(lines)
-        return await process.wait()
+        status = await process.wait()
+        return status if status >= 0 else 128 - status  # as a shell tells of a signal
 
     def _stop(self) -> None:
         """Stop all workers. A second time has them give up what runs, as a second signal does."""
@@ -184,7 +186,6 @@ def _as_json(settings: Settings) -> dict[str, object]:
 
 
 def main() -> None:
-    ignore_hangup()
     order = json.loads(sys.stdin.readline())
     gc.disable()  # as in `rationale serve`
     with reporting_errors():

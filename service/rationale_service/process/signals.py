@@ -5,16 +5,31 @@ SIGHUP asks for what lies on the disk to be read again.
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import IO
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_HEARD = {*_NUMBERS, signal.SIGHUP}
 
 
 def ignore_hangup() -> None:
     """Ignore SIGHUP until somebody listens to it: a reload that comes too soon would end the process."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Hold signals back from a process that is started meanwhile, until its `Signals` listen.
+
+    A process inherits which signals are blocked. Blocked ones wait, whereas without a handler they end it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Signals:
@@ -27,6 +42,7 @@ class Signals:
         for number in _NUMBERS:
             self._loop.add_signal_handler(number, self._heard)
         self._loop.add_signal_handler(signal.SIGHUP, reload)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
 
     def stop_with(self, pipe: IO[str]) -> None:
         """Take the end of a pipe for the first signal: whoever held the other end is gone."""

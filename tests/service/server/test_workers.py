@@ -95,6 +95,20 @@ def test_all_of_them_serve_and_end_with_status_0(gateway: Gateway, number: signa
     assert not any(worker.is_running() for worker in workers)
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_signal_to_a_worker_that_has_just_started_waits(repository: Path, number: signal.Signals) -> None:
+    """It would end a process that has no handler yet, and the gateway with it."""
+    with serve("--repository", str(repository), "--port", "0", "--workers", "2") as child:
+        until(lambda: bool(workers_of(child)))
+        if number == signal.SIGHUP:
+            for worker in workers_of(child):
+                worker.send_signal(number)
+            explain(ready_line(child)[0])
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(SECONDS) == 0
+        assert child.stderr.read() == ""
+
+
 @pytest.mark.full
 def test_a_worker_that_is_killed_comes_back_and_all_end_with_the_one_that_watches_over_them(
     gateway: Gateway, repository: Path
