@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse, Response
 
 from rationale.distribution import version
@@ -67,6 +68,7 @@ Errors are problem documents (RFC 9457), with the member `error` for clients of 
 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 # The admin API, wherever it is bound.
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 DOCUMENTED = (routes_v2.documented, routes_v1.documented)
 ADMIN_ROUTERS: tuple[APIRouter, ...] = (
     routes_admin.router,
@@ -171,6 +173,7 @@ def create_app(
 def _add_routes(app: FastAPI, settings: Settings) -> None:
     if settings.cors_origins:
         _allow_origins(app, settings.cors_origins)
+    _demand_host(app, settings.hosts, settings.host)
     app.routes.extend([*routes_v2.inference, *routes_v1.inference])
     app.include_router(routes_repository.index)
     app.include_router(routes_repository.router)  # before v2: /v2/models/stats is no model
@@ -202,6 +205,7 @@ def _start_where_needed(trail: AuditTrail, registry: ModelRegistry) -> None:
 def create_admin_app(app: FastAPI) -> FastAPI:
     """Create what the admin port serves of the gateway `app`: its admin API, its metrics and its health."""
     admin = _new_app(app.state.interceptor, app.state.settings, None)
+    _demand_host(admin, app.state.settings.hosts, app.state.settings.admin_end)
     admin.state = app.state
     admin.include_router(routes_v2.health)
     admin.include_router(routes_repository.index)
@@ -222,6 +226,7 @@ def _new_app(
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # it would name the caller's Host
         telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
     )
     app.add_middleware(
@@ -231,6 +236,15 @@ def _new_app(
     openapi.add_page(app)
     openapi.install(app, problems.problem_responses(401, 403, 429), documented)
     return app
+
+
+def _demand_host(app: FastAPI, named: Sequence[str] | None, end: str) -> None:
+    """Answer requests to these hosts alone; an end on loopback is asked by a name of loopback.
+
+    A page that has its own name lead to 127.0.0.1 (DNS rebinding) would read answers as its own.
+    """
+    hosts = named or ({*_LOOPBACK, end} if is_loopback(end) else ["*"])
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=sorted(hosts), www_redirect=False)
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:

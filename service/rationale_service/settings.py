@@ -82,6 +82,7 @@ class Settings(BaseSettings):
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
     console: bool = True
     cors_origins: Annotated[tuple[str, ...] | None, NoDecode] = None
+    hosts: Annotated[tuple[str, ...] | None, NoDecode] = None
     metrics_scope: Literal["none", "infer", "explain", "decide", "admin"] = "none"
     log_level: str = Field(default="warning", pattern="^(critical|error|warning|info|debug)$")
     log_format: Literal["auto", "json", "plain"] = "auto"
@@ -234,6 +235,20 @@ class Settings(BaseSettings):
                     "path, or * for all; several are separated by commas"
                 )
         return tuple(origins)
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _are_hosts(cls, given: Any) -> tuple[str, ...] | None:
+        if given is None:
+            return None
+        hosts = [each.strip() for each in given.split(",")] if isinstance(given, str) else list(given)
+        for host in hosts:
+            if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|\[[\da-fA-F:.]+\]", str(host)):
+                raise ValueError(
+                    f"'{str(host)[:80]}' must be a name such as scores.example.com, without scheme and port, "
+                    "*.example.com, or * for any; several are separated by commas"
+                )
+        return tuple(hosts)
 
     @field_validator("triton")
     @classmethod

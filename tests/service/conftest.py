@@ -44,7 +44,7 @@ async def gateway(settings: Settings, backend: Backend | None = None) -> AsyncIt
 
 def client_of(app: FastAPI) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://gateway")
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
