@@ -331,7 +331,7 @@ def test_no_message_hurts(gateway: Gateway, name: str) -> None:
 
 def test_callers_that_take_no_answer_hurt_nobody(gateway: Gateway) -> None:
     body = instances(many(ROW, 100_000))
-    lines = (f"POST {REASONS} HTTP/1.1", "Host: t", f"Content-Length: {len(body)}", "\r\n")
+    lines = (f"POST {REASONS} HTTP/1.1", "Host: localhost", f"Content-Length: {len(body)}", "\r\n")
     host, _, port = gateway.http.rpartition(":")
     with gateway.unhurt(), contextlib.ExitStack() as connections:
         for _ in range(4):
