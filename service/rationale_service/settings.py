@@ -16,6 +16,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 PREFIX = "RATIONALE_"  # of a setting's name in the environment
 MEBIBYTE = 1 << 20
 OFF: Literal["off"] = "off"
+LEAST_RATE, MOST_RATE = 1e-5, 1e9  # requests a second: one in a day, more than anybody sends
 _LARGEST_PORT = 65535
 _MOST_WORKERS = 64
 _SIGNATURES = {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
@@ -77,7 +78,7 @@ class Settings(BaseSettings):
     jwt_algorithms: Annotated[tuple[str, ...], NoDecode] = ("RS256", "ES256")
     jwt_scope_claim: str = "scope"
     jwt_leeway_s: float = Field(default=30.0, ge=0, le=600)
-    rate_limit_per_s: float | None = Field(default=None, gt=0)
+    rate_limit_per_s: float | None = Field(default=None, ge=LEAST_RATE, le=MOST_RATE)
     rate_limit_burst: int | None = Field(default=None, ge=1)
     rate_limit_storage: str = Field(default="memory://", pattern="^(memory|(redis|rediss)://.+)")
     console: bool = True

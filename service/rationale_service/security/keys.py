@@ -26,6 +26,7 @@ from rationale.errors import InvalidOptionError
 from rationale.schema.manifest import EXPLAIN_SUFFIX
 from rationale_service.errors import ForbiddenError, UnauthenticatedError
 from rationale_service.repository.entry import Entry
+from rationale_service.settings import LEAST_RATE, MOST_RATE
 
 TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find a token that was committed somewhere
 _TOKEN_BYTES = 32
@@ -92,7 +93,7 @@ class _Key(BaseModel):
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     scopes: list[Scope] = Field(min_length=1)
     expires: datetime.date | None = None
-    requests_per_s: float | None = Field(default=None, gt=0)
+    requests_per_s: float | None = Field(default=None, ge=LEAST_RATE, le=MOST_RATE)
     burst: int | None = Field(default=None, ge=1)
     models: frozenset[str] | None = None
 

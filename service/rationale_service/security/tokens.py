@@ -6,7 +6,7 @@ come and go by themselves.
 """
 
 import asyncio
-import math
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +14,14 @@ from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import NotReadyError, UnauthenticatedError
 from rationale_service.security.keys import TOKEN_PREFIX, Caller, Scope
-from rationale_service.settings import Settings
+from rationale_service.settings import LEAST_RATE, MOST_RATE, Settings
 
 if TYPE_CHECKING:
     from jwt import PyJWK
 
 MODELS, RATE = "rationale_models", "rationale_requests_per_s"  # claims
 _LONGEST = 16_384  # characters
-_SUBJECT = 128
+_SUBJECT = 128  # characters of a subject that stay as they are
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _FETCH_S, _KEPT_S, _COOLDOWN_S = 5.0, 300.0, 10.0  # of the provider's keys
 
@@ -94,14 +94,25 @@ class TokenIssuer:
         if models is not None and not (isinstance(models, list) and all(isinstance(m, str) for m in models)):
             raise ValueError(f"its claim {MODELS} is no list of names")
         if rate is not None and not (
-            isinstance(rate, int | float) and not isinstance(rate, bool) and 0 < rate < math.inf
+            isinstance(rate, int | float) and not isinstance(rate, bool) and LEAST_RATE <= rate <= MOST_RATE
         ):
-            raise ValueError(f"its claim {RATE} is no number above 0")
+            raise ValueError(f"its claim {RATE} is no number from {LEAST_RATE:g} to {MOST_RATE:g}")
         scopes = frozenset(_words(claims.get(self._scope_claim))) & frozenset(map(str, Scope))
-        # No key has a ":" in its name: a subject is never taken for one.
-        name = f"jwt:{str(claims['sub'])[:_SUBJECT]}"
         allowed = None if models is None else frozenset(models)
-        return Caller(name, frozenset(map(Scope, scopes)), rate, models=allowed)
+        return Caller(_name(claims["sub"]), frozenset(map(Scope, scopes)), rate, models=allowed)
+
+
+def _name(subject: str) -> str:
+    """Return what records and logs call a subject: no two are called alike.
+
+    No key has a ":" in its name, so that a subject is never taken for one. Of a long subject the name holds
+    the SHA-256. Raises ValueError for one that cannot be printed.
+    """
+    if not subject or not subject.isprintable():
+        raise ValueError("its claim sub is empty, or holds characters that cannot be printed")
+    if len(subject) <= _SUBJECT:
+        return f"jwt:{subject}"
+    return f"jwt-sha256:{hashlib.sha256(subject.encode()).hexdigest()}"
 
 
 def is_key(token: str | None) -> bool:

@@ -132,9 +132,16 @@ WRONG = {
     "a signature that is cut": lambda p: p.token()[:-8],
     "very long": lambda p: p.token(note="x" * 30_000),
     "models that are no list": lambda p: p.token(rationale_models="credit"),
+    **{
+        f"a subject with {sub!a}": lambda p, sub=sub: p.token(sub=sub)
+        for sub in ("", "a\0", "a\nb", "\x1b[2J", "a\u2028b", "\u202eb")
+    },
+    "a lone surrogate": lambda p: p.token(sub="a\ud800"),
+    "a rate next to none": lambda p: p.token(rationale_requests_per_s=1e-320),
     "a rate that is none": lambda p: p.token(rationale_requests_per_s=-1),
 }
 TAKEN = {
+    "a long subject": lambda p: p.token(sub="s" * 4000),
     "good": lambda p: p.token(),
     "a list of audiences": lambda p: p.token(aud=["payroll", AUDIENCE]),
     "expired within the leeway": lambda p: p.token(exp=int(now()) - 10),
@@ -177,6 +184,16 @@ async def test_what_is_taken(provider: Provider, repository: Path) -> None:
             metadata = tuple(bearer(token).items())
             found = await code(end.stub.ModelInfer(request("score_explain", GOOD), metadata=metadata))
             assert found == "OK", kind
+
+
+@SESSION
+async def test_no_two_subjects_are_called_alike(provider: Provider) -> None:
+    issuer = TokenIssuer(settings(provider))
+    subjects = ["a", "s" * 128, "s" * 129, "s" * 128 + "t", "s" * 128 + "u", "Zoë"]
+    names = [(await issuer.identify(provider.token(sub=subject))).name for subject in subjects]
+    assert len(set(names)) == len(names)
+    assert names[:2] == ["jwt:a", f"jwt:{'s' * 128}"]
+    assert max(map(len, names)) <= 132
 
 
 @SESSION
