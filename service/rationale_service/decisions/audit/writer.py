@@ -165,16 +165,24 @@ class DatabaseTrail:
 
     def _write(self, jobs: Sequence[_Job]) -> None:
         waited_for = [job for job in jobs if job[1].set_running_or_notify_cancel()]
-        if not waited_for:
-            return
+        if waited_for:
+            self._write_together(waited_for)
+
+    def _write_together(self, waited_for: Sequence[_Job]) -> None:
+        """Write in one transaction. If the store refuses one request's rows, write each request by itself."""
         began_s = time.monotonic()
         try:
-            with self._refusing(len(waited_for)):
-                answers = self._opened().append([decisions for decisions, _ in waited_for])
+            answers = self._opened().append([decisions for decisions, _ in waited_for])
         except BaseException as error:
             self._metrics.write_failed()
-            for _, written in waited_for:
-                written.set_exception(error)
+            if not self._is_there():
+                self._refuse(waited_for, error)
+            elif len(waited_for) > 1:
+                for job in waited_for:
+                    self._write_together([job])
+            else:
+                log.error("the audit trail refuses a decision: %s", _line(error))
+                waited_for[0][1].set_exception(StateUnavailableError("the audit trail refuses the decision"))
             return
         self._metrics.write_s(time.monotonic() - began_s)
         self._outage.end()
@@ -183,6 +191,21 @@ class DatabaseTrail:
                 written.set_exception(answer)
             else:
                 written.set_result(answer)
+
+    def _is_there(self) -> bool:
+        try:
+            self._opened().store.probe()
+        except Exception:  # whatever is wrong, rows are not
+            return False
+        return True
+
+    def _refuse(self, waited_for: Sequence[_Job], error: BaseException) -> None:
+        try:
+            with self._refusing(len(waited_for)):
+                raise error
+        except BaseException as told:
+            for _, written in waited_for:
+                written.set_exception(told)
 
     def _look(self) -> None:
         """Find out whether a decision could be written."""

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -98,6 +99,21 @@ async def test_many_requests_share_a_transaction(trail: DatabaseTrail, url: str)
     assert answers == [[decision(i)] for i in range(QUEUE)]
     assert len(commits) <= 2
     assert sorted(ids(url)) == sorted(decision(i).id for i in (*range(QUEUE), 99))
+
+
+async def test_a_row_that_no_store_takes_fails_alone(trail: DatabaseTrail, url: str) -> None:
+    await trail.record([decision(99)])
+    bad = replace(decision(3), caller="jwt:\ud800")
+    given = [bad if i == 3 else decision(i) for i in range(QUEUE)]
+    with locked(url):
+        waiting = [asyncio.create_task(trail.record([one])) for one in given]
+        await asyncio.sleep(0.3)
+    answers = await asyncio.gather(*waiting, return_exceptions=True)
+    refused = answers.pop(3)
+    assert isinstance(refused, StateUnavailableError)
+    assert answers == [[one] for one in given if one is not bad]
+    assert trail.fault is None
+    assert sorted(ids(url)) == sorted(one.id for one in (*given, decision(99)) if one is not bad)
 
 
 async def test_who_does_not_wait_is_not_recorded_and_too_many_are_refused(
