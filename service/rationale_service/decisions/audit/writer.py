@@ -288,7 +288,7 @@ class _Outage:
         return f" ({refused} refused since the line before)" if refused else ""
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
     """Describe what went wrong, without what it went wrong in."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
