@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from rationale.decisions.domain import unknown_texts
+from rationale.decisions.domain import warned_rows
 from rationale.schema.manifest import Manifest
 from rationale_service.engine.checks import tell_all
 from rationale_service.engine.dataplane import DataPlane
@@ -164,10 +164,8 @@ class Handler:
 
 
 def _warnings(manifest: Manifest, inputs: Tensors) -> tuple[str, ...]:
-    """Return a sentence for each of the first rows with texts that the model takes as unknown."""
-    rows = enumerate(unknown_texts(manifest, inputs))
-    found = (f"row {row}: {'; '.join(own)}" for row, own in rows if own)
-    return tuple(itertools.islice(found, _WARNED))
+    """Return what is to be known of the first rows with texts that the model takes as unknown."""
+    return tuple(itertools.islice(warned_rows(manifest, inputs), _WARNED))
 
 
 def _may_bring_references(entry: Entry, inputs: Tensors) -> bool:

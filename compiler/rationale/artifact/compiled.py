@@ -16,7 +16,7 @@ from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, cells_in, decide_inputs
-from rationale.decisions.domain import demand_texts
+from rationale.decisions.domain import demand_texts, warned_rows
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -50,6 +50,11 @@ class Explanation(dict[str, np.ndarray]):
         super().__init__(outputs)
         self.manifest = manifest
         self.inputs = dict(inputs)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each row with texts that the fitted model takes as unknown or missing."""
+        return tuple(warned_rows(self.manifest, self.inputs))
 
     def to_shap(self, target: int | None = None, inputs: Sequence[str] | None = None) -> Any:
         """Return a `shap.Explanation`, for SHAP's own plots.

@@ -45,6 +45,13 @@ def unknown_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> list[
     return found
 
 
+def warned_rows(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Yield a sentence for each row with texts that the fitted model takes as unknown."""
+    for row, own in enumerate(unknown_texts(manifest, inputs)):
+        if own:
+            yield f"row {row}: {'; '.join(own)}"
+
+
 def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
     """Raise InvalidOptionError for the first text that the fitted model refuses."""
     for row, fault in refused_texts(manifest, inputs):

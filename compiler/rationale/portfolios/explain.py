@@ -7,6 +7,7 @@ import numpy as np
 
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry, read_inputs
+from rationale.decisions.domain import warned_rows
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.pictures.panels import largest_targets, targets_of
 from rationale.portfolios.files import check_kind, write_explanations
@@ -14,6 +15,7 @@ from rationale.references.tables import read_columns
 from rationale.schema.request import Progress, silent
 
 TARGETS = 10  # of a row, that are printed
+_WARNED = 10  # rows that are warned of by themselves
 
 
 def explain_file(
@@ -57,7 +59,11 @@ def explain_file(
     for _ in answers:  # what was not saved
         pass
     more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
-    return [*saved, *lines, *([more] if count > shown else [])]
+    warned = list(warned_rows(compiled.manifest, inputs))
+    warnings = [f"warning: {sentence}" for sentence in warned[:_WARNED]]
+    if len(warned) > _WARNED:
+        warnings.append(f"warning: {len(warned) - _WARNED} more rows with such texts")
+    return [*saved, *lines, *([more] if count > shown else []), *warnings]
 
 
 def parse_rows(text: str) -> int | None:

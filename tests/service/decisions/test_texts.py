@@ -191,6 +191,17 @@ def test_a_page_offers_the_texts_that_the_model_knows_and_none(models: Path) -> 
     assert json.loads(manifest.to_json())["parity"]["texts"]["kind"][0]["others"] == "unknown"
 
 
+def test_explanations_warn_of_unknown_texts(models: Path, tmp_path: Path) -> None:
+    rows = pd.DataFrame({"kind": ["home", "boat"] + ["home"] * 11 + ["x"] * 11, "debt": 2.0})
+    compiled = load(models, "lightgbm")
+    assert compiled.explain(rows[:1]).warnings == ()
+    assert compiled.explain(rows[:3]).warnings == (f"row 1: {UNKNOWN}",)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    said = explain_file(models, "lightgbm", tmp_path / "rows.csv", None, 3, 1, silent)
+    assert said[-11] == f"warning: row 1: {UNKNOWN}"
+    assert said[-1] == "warning: 2 more rows with such texts"
+
+
 def test_files_that_are_only_explained_are_refused_too(models: Path, tmp_path: Path) -> None:
     rows = pd.DataFrame({"kind": ["home", "CAR "], "debt": [2.0, 3.0]})
     rows.to_csv(tmp_path / "rows.csv", index=False)
