@@ -67,8 +67,8 @@ class Converted:
     """A fitted model as ONNX; `compile_model` takes it as it takes a file.
 
     Attributes:
-        model: its inputs are one tensor `x` [N, F] of float32, or a tensor [N, 1] for each column where
-            columns have names or types of their own.
+        model: its inputs are one tensor `x` [N, F], or a tensor [N, 1] for each column if columns have names
+            or types of their own. Numbers are of the example's type: float32, else float64.
         columns: names of the columns that it reads; None where the model knows none.
         by_column: whether each of these is an input of its own.
         underscored: whether their names are LightGBM's, which writes underscores for spaces.
