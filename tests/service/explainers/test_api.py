@@ -11,10 +11,13 @@ import pytest
 import pytest_asyncio
 from pydantic import ValidationError
 
-from rationale import Concepts
+from rationale import Concepts, DeepShap, compile_model
 from rationale_service.errors import InvalidExplainerError
 from rationale_service.models.explainers.spec import ExplainerSpec
+from rationale_service.settings import Settings
+from tests.compiler.models import parsed
 from tests.service import handmade as made
+from tests.service.conftest import gateway
 from tests.service.explaining import (
     DEEPSHAP,
     GRADIENT,
@@ -172,6 +175,24 @@ async def answering(client: httpx.AsyncClient) -> dict[str, Any]:
 def digest_of(status: dict[str, Any]) -> str:
     digest: str = status["serving"]["digests"]["explanation"]
     return digest
+
+
+async def test_an_explainer_without_references_has_the_names_of_the_model(tmp_path: Path) -> None:
+    """Callers who ask by name are answered whichever explainer is the default."""
+    model = parsed(
+        "g (float[N, 2] x) => (float[N, 1] y) { a = Constant <value_ints = [1]> () y = ReduceMean (x, a) }"
+    )
+    named = compile_model(model, DeepShap(np.zeros((2, 2))), feature_names=["income", "debt"])
+    named.write(tmp_path, "loans")
+    ask = {"instances": [{"income": 2.0, "debt": 4.0}]}
+    async with gateway(Settings(repository=tmp_path, state=tmp_path / "state")) as client:
+        wanted = {"method": "gradient", "default": True}
+        await made_ready(client, "/v2/models/loans/explainers/gradients", wanted)
+        for verb in ("predict", "explain"):
+            answer = await client.post(f"/v1/models/loans:{verb}", json=ask)
+            assert answer.status_code == 200, answer.text
+        assert answer.json()["explainer"]["name"] == "gradients"
+        assert answer.json()["explanations"][0]["attributions"] == {"income": 0.5, "debt": 0.5}
 
 
 @pytest.mark.parametrize(

@@ -174,6 +174,8 @@ class Explainers:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
         # In a thread: the first one imports the compiler, which takes a second.
         await asyncio.to_thread(partial(spec.requested, referenced=references is not None))
+        if references is None:
+            spec = self._named(model, spec)
         record = await self._ask(model, name, spec, references)
         await self.following.published()
         return self._status(record)
@@ -316,6 +318,14 @@ class Explainers:
         self._plane.forget_answers()
 
     # --- on the way to an answer --------------------------------------------------------------------------
+
+    def _named(self, model: str, spec: ExplainerSpec) -> ExplainerSpec:
+        """Return a spec with the names that the model was compiled with, if it has none of its own."""
+        compiled = self.store.base.compiled(model)
+        known = None if compiled is None or compiled.manifest is None else compiled.manifest.given_names
+        if known is None or spec.features is not None or spec.inputs:
+            return spec
+        return spec.model_copy(update={"features": {name: list(names) for name, names in known.items()}})
 
     async def _ask(self, model: str, name: str, spec: ExplainerSpec, references: str | None) -> Record:
         if self._plane.state is not Lifecycle.READY:
