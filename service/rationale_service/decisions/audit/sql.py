@@ -70,7 +70,7 @@ class SqlStore(Database):
             pruned = _checkpoints(connection)
             names = {*connection.execute(select(decisions.c.chain).distinct()).scalars(), *pruned}
             connection = connection.execution_options(yield_per=_READ_AT_ONCE)
-            for name in sorted(names):
+            for name in sorted(names, key=str):
                 query = _rows().where(decisions.c.chain == name).order_by(decisions.c.sequence)
                 yield Chain(name, pruned.get(name), _read(connection, query))
 

@@ -74,8 +74,11 @@ def _walk(
     if beginning.sequence in hashes:
         hashes[beginning.sequence] = beginning.hash
     for row in chain.rows:
-        yield from _faults(row, last)
-        yield from _of_key(row, keys)
+        if unreadable := _bytes_of(row):
+            yield Fault(chain.name, row["sequence"], f"cannot be read: bytes stand in {unreadable}")
+        else:
+            yield from _faults(row, last)
+            yield from _of_key(row, keys)
         yield None
         last = Head(chain.name, row["sequence"], row["hash"])
         if last.sequence in hashes:
@@ -100,12 +103,20 @@ def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]
     if found is None:
         return Head(chain.name, 0, GENESIS), []
     sequence, faults = found["sequence"], list[Fault]()
+    if unreadable := _bytes_of(found):
+        faults.append(Fault(chain.name, sequence, f"has a checkpoint with bytes in {unreadable}"))
+        return Head(chain.name, sequence, found["hash"]), faults
     if placed_digest(found) != found["hash"]:
         what = "has a checkpoint that was altered: it does not have its digest"
         faults.append(Fault(chain.name, sequence, what))
     if kept_since is None or found["time"] >= kept_since:
         faults.append(_too_early(chain.name, sequence, found["time"]))
     return Head(chain.name, sequence, found["hash"]), faults
+
+
+def _bytes_of(row: Row) -> str:
+    """Return the columns that hold bytes, which SQLite takes in columns of text; nobody here writes any."""
+    return ", ".join(name for name, value in row.items() if isinstance(value, bytes))
 
 
 def _too_early(chain: str, sequence: int, time: str) -> Fault:

@@ -181,3 +181,18 @@ def test_keys_that_cannot_be_read(auditor: KeyPair) -> None:
         PublicKey(auditor.private_file)
     with pytest.raises(InvalidOptionError, match="cannot read the private key"):
         PrivateKey(auditor.public_file)
+
+
+@pytest.mark.parametrize(
+    "column", "chain sequence hash previous id time caller answer inputs latency_ms".split()
+)
+def test_a_row_with_bytes_is_named_and_the_others_are_read(tmp_path: Path, column: str) -> None:
+    """SQLite takes them in a column of text."""
+    database = SqlStore(f"sqlite:///{tmp_path / 'audit.sqlite3'}")
+    ledger = ledger_of(database)
+    ledger.append([[decision(i)] for i in range(3)])
+    execute(database, f"UPDATE audit_decisions SET {column} = X'00FF' WHERE sequence = 2")  # noqa: S608
+    *found, rows = verify(database)
+    assert rows == 3
+    assert f": cannot be read: bytes stand in {column}" in "\n".join(map(str, found))
+    ledger.close()
