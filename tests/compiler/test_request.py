@@ -149,6 +149,7 @@ ONLY_BY_COMMAND = {
     "allow_pickle",
     "allow_parity",
     "missing",
+    "categories",
     "decision",
     "compare",
     "draws",
