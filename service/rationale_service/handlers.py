@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
-from rationale.decisions.domain import warned_rows
 from rationale.schema.manifest import Manifest
 from rationale_service.engine.checks import tell_all
 from rationale_service.engine.dataplane import DataPlane
@@ -165,7 +164,7 @@ class Handler:
 
 def _warnings(manifest: Manifest, inputs: Tensors) -> tuple[str, ...]:
     """Return what is to be known of the first rows with texts that the model takes as unknown."""
-    return tuple(itertools.islice(warned_rows(manifest, inputs), _WARNED))
+    return tuple(itertools.islice(manifest.warned_rows(inputs), _WARNED))
 
 
 def _may_bring_references(entry: Entry, inputs: Tensors) -> bool:

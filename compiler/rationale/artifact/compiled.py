@@ -16,7 +16,6 @@ from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, cells_in, decide_inputs
-from rationale.decisions.domain import demand_texts, warned_rows
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -41,6 +40,12 @@ from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
 
 
+def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
+    """Raise InvalidOptionError for the first text that the fitted model refuses."""
+    for row, fault in manifest.refused_texts(inputs):
+        raise InvalidOptionError(f"row {row}: {fault}. Correct it, or drop such rows.")
+
+
 class Explanation(dict[str, np.ndarray]):
     """The combined graph's outputs by name: predictions, attributions, base value, gap."""
 
@@ -54,7 +59,7 @@ class Explanation(dict[str, np.ndarray]):
     @property
     def warnings(self) -> tuple[str, ...]:
         """A sentence for each row with texts that the fitted model takes as unknown or missing."""
-        return tuple(warned_rows(self.manifest, self.inputs))
+        return tuple(self.manifest.warned_rows(self.inputs))
 
     def to_shap(self, target: int | None = None, inputs: Sequence[str] | None = None) -> Any:
         """Return a `shap.Explanation`, for SHAP's own plots.

@@ -14,10 +14,9 @@ from rationale.artifact.checks.gate import check_gate
 from rationale.artifact.checks.measure import measure, relative_error
 from rationale.artifact.checks.probes import probe_rows
 from rationale.artifact.checks.proof import demand_proof, read_proven
-from rationale.artifact.compiled import Compiled
+from rationale.artifact.compiled import Compiled, demand_texts
 from rationale.artifact.one_shot import plain_model
 from rationale.artifact.repository import check_name
-from rationale.decisions.domain import demand_texts
 from rationale.errors import InvalidModelError, InvalidOptionError, RepositoryError
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.kernels import digest

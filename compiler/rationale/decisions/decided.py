@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rationale.decisions.decide import Decision, NoReasonsError, decide, read_cell
-from rationale.decisions.domain import outside, refused_texts, unknown_texts
+from rationale.decisions.domain import outside
 from rationale.decisions.rows import Tensors, explained_rows, profile_of, values_of
 from rationale.errors import InvalidOptionError
 from rationale.references.frames import columns_of
@@ -50,7 +50,7 @@ def decided_rows(
         inputs: of the model, [N, …] each.
     """
     embedded = profile_of(manifest)
-    warnings = unknown_texts(manifest, inputs)
+    warnings = manifest.unknown_texts(inputs)
     for row, known, more in zip(explained_rows(manifest, answers), values, warnings, strict=True):
         try:
             decision = decide(embedded, row, known)
@@ -67,7 +67,7 @@ def refusals(
     Args:
         inputs, values: as for `decided_rows`.
     """
-    yield from refused_texts(manifest, inputs)
+    yield from manifest.refused_texts(inputs)
     profile = profile_of(manifest).profile
     if profile.outside == "refuse":
         yield from ((i, fault) for i, row in enumerate(values) for fault in outside(profile, row))

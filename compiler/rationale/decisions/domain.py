@@ -3,10 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from rationale.errors import InvalidOptionError
-from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile, FeatureRule, near
 
 _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
@@ -25,37 +21,6 @@ def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: 
         value = values.get(name)
         if value is not None and (fault := _fault(rule, value)) is not None:
             yield f"feature '{name}' is {fault}" + f": {_shown(rule, value)}" * with_value
-
-
-def refused_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[int, str]]:
-    """Yield the row, and a sentence, for each text that the fitted model refuses.
-
-    Args:
-        inputs: [N, …] each.
-    """
-    for row, feature, fault in manifest.odd_texts(inputs, refused=True):
-        yield row, f"feature '{feature}' {fault}"
-
-
-def unknown_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
-    """Return of each row [N] a sentence for each text that the fitted model takes as unknown."""
-    found: list[tuple[str, ...]] = [()] * len(next(iter(inputs.values())))
-    for row, feature, warning in manifest.odd_texts(inputs, refused=False):
-        found[row] += (f"feature '{feature}' {warning}",)
-    return found
-
-
-def warned_rows(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> Iterator[str]:
-    """Yield a sentence for each row with texts that the fitted model takes as unknown."""
-    for row, own in enumerate(unknown_texts(manifest, inputs)):
-        if own:
-            yield f"row {row}: {'; '.join(own)}"
-
-
-def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
-    """Raise InvalidOptionError for the first text that the fitted model refuses."""
-    for row, fault in refused_texts(manifest, inputs):
-        raise InvalidOptionError(f"row {row}: {fault}. Correct it, or drop such rows.")
 
 
 def category(rule: FeatureRule, value: Any) -> str | None:

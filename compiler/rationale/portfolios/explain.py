@@ -7,7 +7,6 @@ import numpy as np
 
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry, read_inputs
-from rationale.decisions.domain import warned_rows
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.pictures.panels import largest_targets, targets_of
 from rationale.portfolios.files import check_kind, write_explanations
@@ -59,7 +58,7 @@ def explain_file(
     for _ in answers:  # what was not saved
         pass
     more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
-    warned = list(warned_rows(compiled.manifest, inputs))
+    warned = list(compiled.manifest.warned_rows(inputs))
     warnings = [f"warning: {sentence}" for sentence in warned[:_WARNED]]
     if len(warned) > _WARNED:
         warnings.append(f"warning: {len(warned) - _WARNED} more rows with such texts")

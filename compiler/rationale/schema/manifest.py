@@ -634,7 +634,31 @@ class Manifest(Frozen):
                 if rule is not None:
                     yield tensor, i, names[i], rule
 
-    def odd_texts(self, inputs: Mapping[str, np.ndarray], *, refused: bool) -> Iterator[tuple[int, str, str]]:
+    def refused_texts(self, inputs: Mapping[str, np.ndarray]) -> Iterator[tuple[int, str]]:
+        """Yield the row, and a sentence, for each text that the fitted model refuses.
+
+        Args:
+            inputs: [N, …] each.
+        """
+        for row, feature, fault in self._odd_texts(inputs, refused=True):
+            yield row, f"feature '{feature}' {fault}"
+
+    def unknown_texts(self, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
+        """Return of each row [N] a sentence for each text that the fitted model takes as unknown."""
+        found: list[tuple[str, ...]] = [()] * len(next(iter(inputs.values())))
+        for row, feature, warning in self._odd_texts(inputs, refused=False):
+            found[row] += (f"feature '{feature}' {warning}",)
+        return found
+
+    def warned_rows(self, inputs: Mapping[str, np.ndarray]) -> Iterator[str]:
+        """Yield a sentence for each row with texts that the fitted model takes as unknown."""
+        for row, own in enumerate(self.unknown_texts(inputs)):
+            if own:
+                yield f"row {row}: {'; '.join(own)}"
+
+    def _odd_texts(
+        self, inputs: Mapping[str, np.ndarray], *, refused: bool
+    ) -> Iterator[tuple[int, str, str]]:
         """Yield the row, the feature and what is wrong with each text that the fitted model does not know.
 
         Args:

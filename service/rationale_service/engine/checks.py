@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from rationale.decisions.domain import refused_texts
 from rationale.references.request_time import WEIGHTS, references_name
 from rationale.schema.manifest import Manifest, TensorSpec
 from rationale_service.errors import InvalidInputError, MalformedError, NotFiniteError, ServiceError
@@ -141,7 +140,7 @@ def check_request(
     faults = Faults()
     _check_inputs(entry, inputs, missing, faults)
     if manifest is not None and not faults:
-        for row, fault in refused_texts(manifest, inputs):
+        for row, fault in manifest.refused_texts(inputs):
             faults.note(f"row {row}: {fault}")
     wanted = _check_outputs(entry, outputs, faults)
     faults.report()

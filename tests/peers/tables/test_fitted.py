@@ -394,6 +394,8 @@ def answers_of(model: Any, x: pd.DataFrame) -> Iterator[np.ndarray]:
         yield answer
         if answer.shape[1] == 1:  # that of class 1 alone, or a vote
             yield np.concatenate([1 - answer, -answer], axis=1)
+        if name == "predict" and not how and (answer > 0).all():  # what is behind a link of logarithms
+            yield np.log(answer)
         if name == "predict_proba":
             with np.errstate(divide="ignore"):
                 yield np.log(answer)

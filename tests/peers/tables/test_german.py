@@ -64,9 +64,7 @@ MODELS: dict[str, Callable[[], Any]] = {
 
 
 class Converted:
-    """A pipeline's ONNX model in ONNX Runtime: where a number is a threshold of the pipeline, which behind a
-    scaler happens to numbers between two of the training, float32 and float64 may take different sides.
-    """
+    """A pipeline's ONNX model in ONNX Runtime."""
 
     def __init__(self, pipeline: Any, example: pd.DataFrame) -> None:
         model = convert(pipeline, example).model
@@ -75,7 +73,7 @@ class Converted:
     def __call__(self, x: pd.DataFrame) -> np.ndarray:
         """[N]: log odds."""
         columns = {name: x[name].to_numpy()[:, None] for name in x}
-        fed = {n: c if c.dtype == object else c.astype(np.float32) for n, c in columns.items()}
+        fed = {n: c if c.dtype == object else c.astype(np.float64) for n, c in columns.items()}
         (odds,) = self.session.run(["probabilities"], fed)
         return np.log(odds.astype(np.float64)) @ [-1, 1]
 

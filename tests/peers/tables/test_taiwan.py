@@ -143,7 +143,7 @@ def test_deepshap_beside_shapley_values(credit: Credit) -> None:
     assert max(found.errors) <= 0.01
     spans = [np.quantile(values, [0, 0.5, 1]) for values in (found.distances, found.correlations)]
     np.testing.assert_allclose(spans, [[0.08, 0.15, 0.42], [0.90, 0.98, 1.00]], atol=0.03)
-    assert [found.first, found.reasons] == pytest.approx([26 / 30, 23 / 30], abs=0.1)
+    assert [found.first, found.largest] == pytest.approx([26 / 30, 23 / 30], abs=0.1)
 
 
 @pytest.mark.full
