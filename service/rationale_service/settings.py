@@ -22,6 +22,11 @@ _MOST_WORKERS = 64
 _SIGNATURES = {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
 
 
+def _listed(given: Any) -> tuple[str, ...]:
+    """Return the items of a list, or of a text in which commas separate them."""
+    return tuple(each.strip() for each in given.split(",")) if isinstance(given, str) else tuple(given)
+
+
 class Settings(BaseSettings):
     """`docs/settings.md` describes each; a test fails when one is missing there."""
 
@@ -216,7 +221,7 @@ class Settings(BaseSettings):
     @field_validator("jwt_algorithms", mode="before")
     @classmethod
     def _are_signatures(cls, given: Any) -> tuple[str, ...]:
-        names = tuple(each.strip() for each in given.split(",")) if isinstance(given, str) else tuple(given)
+        names = _listed(given)
         if not names or not _SIGNATURES.issuperset(names):
             raise ValueError(
                 f"choose among {', '.join(sorted(_SIGNATURES))}: what public keys verify, and no secret"
@@ -228,28 +233,28 @@ class Settings(BaseSettings):
     def _are_origins(cls, given: Any) -> tuple[str, ...] | None:
         if given is None:
             return None
-        origins = [each.strip() for each in given.split(",")] if isinstance(given, str) else list(given)
+        origins = _listed(given)
         for origin in origins:
             if not re.fullmatch(r"\*|https?://[^\s/,]+", str(origin)):
                 raise ValueError(
                     f"'{str(origin)[:80]}' must be an origin such as https://app.example.com, without a "
                     "path, or * for all; several are separated by commas"
                 )
-        return tuple(origins)
+        return origins
 
     @field_validator("hosts", mode="before")
     @classmethod
     def _are_hosts(cls, given: Any) -> tuple[str, ...] | None:
         if given is None:
             return None
-        hosts = [each.strip() for each in given.split(",")] if isinstance(given, str) else list(given)
+        hosts = _listed(given)
         for host in hosts:
             if not re.fullmatch(r"\*|(\*\.)?[\w.-]+|\[[\da-fA-F:.]+\]", str(host)):
                 raise ValueError(
                     f"'{str(host)[:80]}' must be a name such as scores.example.com, without scheme and port, "
                     "*.example.com, or * for any; several are separated by commas"
                 )
-        return tuple(hosts)
+        return hosts
 
     @field_validator("triton")
     @classmethod

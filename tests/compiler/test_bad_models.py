@@ -236,7 +236,7 @@ def test_what_is_advised_for_a_missing_shape_helps(part: str, row: int) -> None:
         compile_mlp(model)
     assert ("infer_shapes" in str(caught.value)) is (part == "output")
     (code,) = re.findall(r"model\.graph.*\)\)", str(caught.value))
-    exec(code.replace("…", str(row)), {"model": model, "onnx": onnx})  # noqa: S102  # the advice
+    exec(code.replace("…", str(row)), {"model": model, "onnx": onnx})  # noqa: S102 (the advice is what is tested)
     compile_mlp(model)
 
 

@@ -193,7 +193,7 @@ class Compiled:
         Nothing is recorded: `rationale decide --audit` and the gateway record decisions.
 
         Args:
-            x: as for `explain`. The table or mapping also holds the columns that knock-outs alone read.
+            x: rows, as for `explain`. If only a knock-out reads a column, the table or mapping holds it too.
 
         Returns:
             For each row the decision with its reasons, or why there is none (`Undecided.fault`).

@@ -65,7 +65,7 @@ def describe(
     """Describe the graph for whoever serves it: the last stage of a compile.
 
     Args:
-        rules: which each operator got, of relevance propagation.
+        rules: the rule of relevance propagation that each operator got.
         notes: what the user is told of the plain model.
         first: warnings that come before all others.
         libraries: of kernels.

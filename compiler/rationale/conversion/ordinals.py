@@ -59,7 +59,7 @@ def _coded(encoder: Any, i: int, x: Any, version: int) -> Any:
 
 
 def _codes(encoder: Any, i: int) -> np.ndarray:
-    """Return what the encoder makes of each category of a column."""
+    """Return the code [C] of each category of column i."""
     own = encoder.categories_[i]
     rows = np.array([[each[0] for each in encoder.categories_]] * len(own), np.float64)
     rows[:, i] = own

@@ -309,7 +309,7 @@ class _Gaps:
 
 @dataclass(frozen=True)
 class _Words:
-    """What became of texts.
+    """How the fitted model and the ONNX model answer known, unknown and missing texts.
 
     Attributes:
         taken: rows with each text that both sides know.
@@ -494,7 +494,7 @@ class _Masking:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 answers = self.both.answer(rows)
-        except Exception:  # whatever a library raises where it takes no such value
+        except Exception:  # the model refuses such rows, and each library raises errors of its own
             return None
         return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
 

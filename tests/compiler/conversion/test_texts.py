@@ -31,7 +31,7 @@ JOB = np.where(RANDOM.random(ROWS) < 0.03, "rare", RANDOM.choice(["clerk", "nurs
 )
 GAPS = JOB.copy()
 GAPS[::5] = None
-Y = (AGE / 9 + 2 * (JOB == "nurse") - (GAPS == None) + RANDOM.normal(size=ROWS) > 5).astype(int)  # noqa: E711
+Y = (AGE / 9 + 2 * (JOB == "nurse") - pd.isna(GAPS) + RANDOM.normal(size=ROWS) > 5).astype(int)
 FORMS = {"None": None, "NaN": np.nan, "NA": pd.NA, "empty": ""}
 KNOWN = ("clerk", "nurse", "pilot", "rare")
 

@@ -133,7 +133,7 @@ def doubled(base: type[RelevanceRule]) -> RelevanceRule:
     """W·x + b over 2z + 0.3·sign z."""
 
     @dataclass(frozen=True)
-    class Doubled(base):  # type: ignore[valid-type]
+    class Doubled(base):  # type: ignore[valid-type]  # a base that is a parameter
         name: ClassVar[str] = "doubled"
 
         def groups(self) -> tuple[lrp.Group, ...]:

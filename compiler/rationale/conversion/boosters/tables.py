@@ -79,7 +79,7 @@ class Table:
         """Return the inputs, of which the nodes make `x` [N, F].
 
         Args:
-            dtype: of numbers.
+            dtype: the type of the number inputs, float32 or float64.
         """
         number = onnx.helper.np_dtype_to_tensor_dtype(dtype)
         if not self.by_column:

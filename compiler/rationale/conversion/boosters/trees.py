@@ -122,10 +122,10 @@ class Nodes:
     def boosted(
         self, boosted: Boosted, x: str, features: int, outputs: Sequence[str], dtype: np.dtype
     ) -> None:
-        """Add what the trees make of `x` [N, F]: scores, or labels and probabilities, in float32.
+        """Add the trees, which read `x` [N, F]. They answer scores, or labels and probabilities, in float32.
 
         Args:
-            dtype: of `x`, float32 or float64.
+            dtype: the type of `x`, float32 or float64.
         """
         if dtype != boosted.dtype == SINGLE:
             x, dtype = self.cast(x, SINGLE), SINGLE

@@ -195,7 +195,7 @@ class DatabaseTrail:
     def _is_there(self) -> bool:
         try:
             self._opened().store.probe()
-        except Exception:  # whatever is wrong, rows are not
+        except Exception:  # of any kind: the store fails, and no single row is to blame
             return False
         return True
 
