@@ -9,9 +9,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse, Response
-from starlette.types import Receive, Scope, Send
 
 from rationale.distribution import version
 from rationale.errors import InvalidOptionError
@@ -47,7 +45,7 @@ from rationale_service.protocols.rest import v1 as routes_v1
 from rationale_service.protocols.rest import v2 as routes_v2
 from rationale_service.protocols.rest.administration import only_admins
 from rationale_service.protocols.rest.endpoint import LENGTH_HEADER
-from rationale_service.protocols.rest.server import HttpMiddleware
+from rationale_service.protocols.rest.server import HttpMiddleware, NamedHosts
 from rationale_service.repository.registry import ModelRegistry, read_repository
 from rationale_service.repository.remote import remote_of
 from rationale_service.security.keys import Keyring, is_loopback, read_keyring, scopes_of
@@ -239,23 +237,13 @@ def _new_app(
     return app
 
 
-class _NamedHosts(TrustedHostMiddleware):
-    """Takes requests without a Host too: no browser sends any, and proxies look at health so (HTTP/1.0)."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if any(name == b"host" for name, _ in scope.get("headers", ())):
-            await super().__call__(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-
 def _demand_host(app: FastAPI, named: Sequence[str] | None, end: str) -> None:
     """Answer requests to these hosts alone; an end on loopback is asked by a name of loopback.
 
     A page that has its own name lead to 127.0.0.1 (DNS rebinding) would read answers as its own.
     """
     hosts = named or ({*_LOOPBACK, end} if is_loopback(end) else ["*"])
-    app.add_middleware(_NamedHosts, allowed_hosts=sorted(hosts), www_redirect=False)
+    app.add_middleware(NamedHosts, allowed_hosts=sorted(hosts), www_redirect=False)
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:

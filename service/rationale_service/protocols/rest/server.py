@@ -11,6 +11,7 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 from starlette.datastructures import Headers
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn._types import ASGI3Application
@@ -280,3 +281,13 @@ class _Answering:
             message = {**message, "headers": [*message["headers"], named]}
             await self._body.linger()
         await self._send(message)
+
+
+class NamedHosts(TrustedHostMiddleware):
+    """Takes requests without a Host too: no browser sends any, and proxies look at health so (HTTP/1.0)."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if any(name == b"host" for name, _ in scope.get("headers", ())):
+            await super().__call__(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
