@@ -7,7 +7,9 @@ import contextlib
 import importlib.util
 import os
 import re
+import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,6 +29,7 @@ from rationale.errors import InvalidOptionError
 from rationale_service.errors import StateUnavailableError
 
 _BUSY_S = 5  # that SQLite waits for another process's transaction
+_RETRY_S = 0.01
 _CONNECT_S = 5
 _LOST_MS = 10_000  # after which a PostgreSQL that takes no bytes is given up
 _OWNER_ONLY = 0o700
@@ -226,11 +229,28 @@ def _begun(engine: Engine) -> Iterator[Connection]:
         yield connection
 
 
-def _set_up(connection: Any, _: Any) -> None:
+def _set_up(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # `_begin` begins
-    connection.execute("PRAGMA journal_mode=WAL")
+    _switch_to_wal(connection)
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA secure_delete=ON")
+
+
+def _switch_to_wal(connection: sqlite3.Connection) -> None:
+    """Let readers work beside a writer.
+
+    SQLite's own timeout does not cover this switch: while another connection writes to a new file, SQLite
+    reports a locked database without waiting.
+    """
+    end = time.monotonic() + _BUSY_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > end:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _begin(connection: Connection) -> None:

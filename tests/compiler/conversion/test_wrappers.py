@@ -76,6 +76,7 @@ LINEAR, TREES, FOREST = (
 )
 BOOSTER, CATS = xgb.XGBClassifier(**SMALL), cb.CatBoostClassifier(**CAT)
 DEEPER: dict[str, Any] = {"max_depth": [2, 3]}
+HALVED: dict[str, Any] = {"cv": 2, "min_resources": 100, "random_state": 0}  # else some folds have one class
 BINS: dict[str, Any] = {"encode": "onehot", "quantile_method": "averaged_inverted_cdf"}
 
 
@@ -90,8 +91,8 @@ def searched(model: Any, **options: Any) -> RandomizedSearchCV:
 MODELS: dict[str, tuple[Any, Any]] = {
     "search": (GridSearchCV(TREES, DEEPER, cv=2), Y),
     "random search": (searched(TREES), WORDS),
-    "halving search": (HalvingGridSearchCV(TREES, DEEPER, cv=2), Y),
-    "random halving search": (HalvingRandomSearchCV(TREES, DEEPER, cv=2), Y),
+    "halving search": (HalvingGridSearchCV(TREES, DEEPER, **HALVED), Y),
+    "random halving search": (HalvingRandomSearchCV(TREES, DEEPER, **HALVED), Y),
     "search for a booster": (searched(BOOSTER), Y),
     "search for LightGBM": (searched(lgb.LGBMClassifier(verbose=-1, **SMALL)), Y),
     "search for CatBoost": (searched(CATS, depth=[2, 3]), Y),

@@ -1,6 +1,9 @@
 """Tables are made and migrated once, by whoever opens a trail first; passwords are told to nobody."""
 
+import contextlib
 import socket
+import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,6 +43,20 @@ def test_several_open_a_new_trail_at_once(url: str) -> None:
         assert list(pool.map(lambda one: list(verify(one)), databases)) == [[0]] * len(databases)
     for one in databases:
         one.close()
+
+
+def test_a_new_file_waits_for_another_that_writes(tmp_path: Path) -> None:
+    """SQLite does not wait before it changes the journal's mode."""
+    file = tmp_path / "audit.sqlite3"
+    with contextlib.closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("CREATE TABLE other (x)")
+        other.execute("BEGIN IMMEDIATE")
+        end = threading.Timer(0.3, other.execute, ["COMMIT"])
+        end.start()
+        database = SqlStore(file)
+        assert list(verify(database)) == [0]
+        database.close()
+        end.join()
 
 
 def test_a_database_without_an_encoding_keeps_text(server: Postgres) -> None:
