@@ -169,14 +169,15 @@ def _explained(
         """Tell by what the fitted model answered, or by the references where the model was given as ONNX."""
         if parity is not None and name in (*parity.takes_missing, *parity.refuses_missing):
             is_text = specs[name].datatype == DATATYPES["STRING"]
-            return (is_text or engine.takes_missing) and name in parity.takes_missing
-        return engine.answers_missing(selection, specs[name], references)
+            is_explained = is_text or engine.takes_missing or name in target.filled
+            return is_explained and name in parity.takes_missing
+        return name in target.filled or engine.answers_missing(selection, specs[name], references)
 
     return tuple(
         ExplainedInput(
             tensor=specs[i],
             attributions=outputs.attributions.get(i),
-            at=tuple(s.tensor for s in target.leaves if s.name == i and s.indices is not None) or None,
+            at=tuple(s.tensor for s in target.leaves if s.name == i and s.is_looked_up) or None,
             standard_error=outputs.standard_errors.get(i),
             interactions=outputs.interactions.get(i),
             feature_names=names[i],

@@ -1,7 +1,7 @@
 """Features by name: references and bounds in tables are put into their order."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -56,7 +56,8 @@ def by_name(
         return method, names
     alone = target.inputs[0] if len(target.inputs) == 1 else None
     known = names if isinstance(names, Mapping) else {alone: names} if alone and names is not None else {}
-    features = _Features(lowered, target.inputs, method.engine.takes_missing, dict(known))
+    missing = target.inputs if method.engine.takes_missing else target.filled
+    features = _Features(lowered, target.inputs, missing, dict(known))
     changed: Any = method  # a frozen dataclass, as all methods are
     changed = replace(changed, **{option: features.arrays(option, value) for option, value in given.items()})
     return changed, features.names or names
@@ -115,7 +116,7 @@ class _Features:
 
     lowered: Lowered
     inputs: Sequence[str]
-    missing: bool  # whether a value may be missing
+    missing: Collection[str]  # inputs of which a value may be missing
     names: dict[str, Sequence[str]]
 
     def arrays(self, option: str, given: Any) -> Any:
@@ -148,7 +149,7 @@ class _Features:
         if columns is None:
             return np.asarray(given)[positions_of(labels, names, fault)]
         text = self.lowered.specs[name][1] == ir.DataType.STRING
-        rows = in_order(given, names, fault, words=text, missing=self.missing)
+        rows = in_order(given, names, fault, words=text, missing=name in self.missing)
         rows = rows[:, 0] if row == () else rows
         return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 

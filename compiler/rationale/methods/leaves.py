@@ -2,7 +2,7 @@
 
 An integer input has no multipliers. What its elements are looked up in has: the walk ends there, and what
 belongs to one element is summed. All else that the model computes of the ids (a padding mask, positions)
-stays what it is for the explained row.
+stays what it is for the explained row. Where numbers may be missing, `imputed` moves the end further on.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,6 +18,7 @@ from rationale.lowering import Lowered
 
 _MOVES = frozenset("Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
 _ANY_MODEL = "take exactshap (up to 12 features) or permutationshap, which explain whole numbers as they are"
+OTHERS = -1
 _IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # which operand the ids are
 
 
@@ -28,9 +29,11 @@ class Leaf:
     Attributes:
         name: what it explains: itself, or the integer input whose ids are looked up there.
         indices: for each of the ids that are looked up for one row, which element of the input's row it is;
-            of the row shape of the ids. None where the tensor explains itself.
+            of the row shape of the ids. None where the tensor explains itself; OTHERS for an element of
+            another input.
         row: the shape of one row of that input.
         size: how many different ids there are; None where nothing says it.
+        is_filled: whether it holds numbers in place of an input's missing values.
     """
 
     tensor: str
@@ -38,6 +41,12 @@ class Leaf:
     indices: np.ndarray | None = None
     row: tuple[int, ...] = ()
     size: int | None = None
+    is_filled: bool = False
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether it explains ids."""
+        return self.indices is not None and not self.is_filled
 
 
 @dataclass(frozen=True)
@@ -196,7 +205,7 @@ def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], more: str = "") -> C
     """Return the leaves, with a note for each integer input."""
     groups: dict[str, list[Leaf]] = {}
     for leaf in leaves:
-        if leaf.indices is not None:
+        if leaf.is_looked_up:
             groups.setdefault(leaf.name, []).append(leaf)
     for group in groups.values():
         for leaf in group:
@@ -289,7 +298,7 @@ def _indices(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Valu
     own = next(v for v in lowered.model.graph.inputs if v.name == name)
     wide = extract(lowered.model, nodes, [own], [ids])
     for value in wide.graph.inputs:
-        value.dtype = ir.DataType.INT64  # int8 would not hold the numbers
+        value.type = ir.TensorType(ir.DataType.INT64)  # int8 would not hold the numbers
     for node in wide.graph:
         node.outputs[0].type = None
         if node.op_type == "Cast":

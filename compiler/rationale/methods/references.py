@@ -167,6 +167,8 @@ def _is_row_of(lowered: Lowered, tensor: str, array: np.ndarray) -> bool:
 
 def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> bool:
     """Tell whether the array of that name has the tensor's own rows; for ids, whether it is an embedding."""
+    if leaf.is_filled:  # rows of the input alone lead there
+        return False
     if leaf.indices is None:
         return True
     array = arrays[leaf.name]

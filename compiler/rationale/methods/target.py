@@ -100,6 +100,11 @@ class Target:
         return tuple(s.tensor for s in self.leaves)
 
     @property
+    def filled(self) -> frozenset[str]:
+        """Names of the inputs whose missing values are explained by the numbers in their place."""
+        return frozenset(s.name for s in self.leaves if s.is_filled)
+
+    @property
     def count(self) -> int:
         """T."""
         return 1 if self.elements == "predicted" else len(self.elements)

@@ -145,7 +145,7 @@ def _near(selection: Selection, referenced: Referenced, *, nobodys: bool = False
     if isinstance(selection.method.reference_set, Baseline):
         return {}
     known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
-    leaves = [s for s in selection.target.leaves if s.indices is not None]
+    leaves = [s for s in selection.target.leaves if s.is_looked_up]
     for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
         given = None if nobodys else referenced.fed.get(name)

@@ -17,7 +17,7 @@ from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Gap, Method, Selection
 from rationale.methods.environment import Call
-from rationale.methods.leaves import Leaf
+from rationale.methods.leaves import OTHERS, Leaf
 from rationale.methods.outputs import (
     GAP_ERROR,
     Seed,
@@ -137,6 +137,9 @@ def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
     a = op.ReduceSum(a, axes, keepdims=0) if axes else a
     indices, shape = at.indices.reshape(1, -1), at.row
     a = op.reshape(a, indices.shape)
+    if not (own := indices != OTHERS).all():
+        a = op.Gather(a, op.constant(np.flatnonzero(own)), axis=1)
+        indices = indices[:, own[0]]
     if not np.array_equal(indices[0], np.arange(math.prod(shape))):
         zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
         to = op.row_constant(indices.astype(np.int64))
@@ -174,7 +177,8 @@ def _gap_error(
     if not (isinstance(method, Averaged) and method.gap is Gap.SAMPLING):
         return []
     draws = _draws(op, method, references)
-    total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in explained]
+    each = {e.at.tensor: e for e in explained}.values()
+    total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in each]
     for other in others:
         total = op.Add(total, other)
     return [op.attributions_output(draws.standard_error(op, total), GAP_ERROR)]

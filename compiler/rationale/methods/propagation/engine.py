@@ -15,7 +15,8 @@ from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Engine, Method, Selection
 from rationale.methods.environment import Call, Environment, MovedEnvironment
 from rationale.methods.feature_names import named
-from rationale.methods.leaves import Leaf, choose_leaves
+from rationale.methods.imputed import behind_imputers
+from rationale.methods.leaves import Chosen, Leaf, choose_leaves
 from rationale.methods.outputs import Outputs, attributions_name, check_group_names, seed_of
 from rationale.methods.propagation.attributions import (
     Explained,
@@ -41,7 +42,7 @@ from rationale.methods.propagation.backward import (
 )
 from rationale.methods.propagation.path import Path, choose_path
 from rationale.methods.target import check_names, reach_forward
-from rationale.references.reference_set import ReferenceSet
+from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import WEIGHTS, references_name
 from rationale.schema.manifest import Extension, LayerRule
 from rationale.schema.request import CompileRequest
@@ -54,7 +55,7 @@ class Walk(Engine):
     takes_missing = False
 
     def leaves(self, lowered: Lowered, method: Method, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
-        return choose_leaves(lowered, inputs, _referenced(method)).leaves
+        return _choose_leaves(method, lowered, inputs).leaves
 
     def select(self, lowered: Lowered, method: Method, request: CompileRequest) -> Selection:
         """Find the path from the explained inputs to the explained output.
@@ -69,7 +70,7 @@ class Walk(Engine):
             )
         choose = partial(
             choose_path,
-            referenced=_referenced(method),
+            choose=partial(_choose_leaves, method),
             scores_for=method.name if isinstance(method, ExplainsScores) else None,
         )
         try:
@@ -208,9 +209,12 @@ def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
     ]
 
 
-def _referenced(method: Method) -> Collection[str]:
-    """Return names for which references are given."""
-    return method.reference_set if isinstance(method.reference_set, Mapping) else ()
+def _choose_leaves(method: Method, lowered: Lowered, inputs: Sequence[str] | None) -> Chosen:
+    """Return where the walk ends: behind imputers, if their numbers can be compared with those of rows."""
+    given = method.reference_set
+    chosen = choose_leaves(lowered, inputs, given if isinstance(given, Mapping) else ())
+    has_rows = given is not None and not isinstance(given, Baseline | OpenReferences)
+    return behind_imputers(lowered, chosen) if has_rows else chosen
 
 
 def _foremost(lowered: Lowered, layers: Sequence[str]) -> list[str]:

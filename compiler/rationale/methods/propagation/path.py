@@ -6,7 +6,7 @@ no floats (ArgMax), and where a whole number decides which values are taken (Gat
 that has no multiplier. Each such end is noted.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -244,19 +244,22 @@ class Path:
 
 
 def choose_path(
-    lowered: Lowered, request: CompileRequest, referenced: Collection[str] = (), scores_for: str | None = None
+    lowered: Lowered,
+    request: CompileRequest,
+    choose: Callable[[Lowered, Sequence[str] | None], Chosen] = choose_leaves,
+    scores_for: str | None = None,
 ) -> tuple[Lowered, Target, Path]:
     """Find the path from the explained tensors to the output; the model returned has floats for integers.
 
     Args:
-        referenced: names for which references are given.
+        choose: returns where the walk ends, for the explained inputs as they were named.
         scores_for: the name of a method that prefers scores to the probabilities which are taken of them.
 
     Raises:
         InvalidOptionError: names that do not exist, or of layers that do not lie on the way.
         UnsupportedModelError: what has no rule.
     """
-    chosen = choose_leaves(lowered, request.inputs, referenced)
+    chosen = choose(lowered, request.inputs)
     ends = tuple(s.tensor for s in chosen.leaves)
     _check_types(lowered, ends)
     name = choose_output(lowered, request.output, ends)
@@ -427,7 +430,7 @@ def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> li
 
 def is_linear(target: Target, path: Path) -> bool:
     """Tell whether the output is a linear function of what is explained, as far as operators say so."""
-    if target.stops or any(leaf.indices is not None for leaf in target.leaves):
+    if target.stops or any(leaf.is_looked_up for leaf in target.leaves):
         return False
     return all(_is_linear(node, rule, path) for node, rule in path.nodes)
 

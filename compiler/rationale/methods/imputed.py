@@ -1,0 +1,108 @@
+"""Missing numbers on a walk: it ends behind the imputers, where each of them has become a number.
+
+A missing value has no difference from a reference. What the model computes with in its place has, and follows
+from that one feature alone: its attributions are the feature's. Those of all numbers that follow from one
+feature (itself, an indicator that it is missing) are summed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import onnx_ir as ir
+
+from rationale.graph.batching import is_elementwise
+from rationale.graph.nodes import extract, nodes_behind, reads
+from rationale.graph.runtime.session import Runner
+from rationale.lowering import Lowered
+from rationale.methods.leaves import OTHERS, Chosen, Leaf, is_float, keeps_batch
+from rationale.rules.rule import Trait, find_rule
+
+
+def behind_imputers(lowered: Lowered, chosen: Chosen) -> Chosen:
+    """Move the leaves of inputs whose missing values the model fills behind the filling."""
+    if not any(node.op_type == "IsNaN" for node in lowered.model.graph):
+        return chosen
+    inputs = {str(v.name) for v in lowered.model.graph.inputs}
+    floats = [s.name for s in chosen.leaves if s.tensor in inputs and s.name in lowered.specs]
+    filled = _filled(lowered, floats)
+    leaves = tuple(s for leaf in chosen.leaves for s in filled.get(leaf.tensor, (leaf,)))
+    return replace(chosen, leaves=leaves)
+
+
+def _filled(lowered: Lowered, names: Sequence[str]) -> dict[str, tuple[Leaf, ...]]:
+    """Return, for each of the inputs whose missing values all become numbers, where these numbers are."""
+    elements, first = {}, 1
+    for name in names:
+        shape = lowered.specs[name][0]
+        elements[name] = np.arange(first, first + prod(shape)).reshape(shape)
+        first += prod(shape)
+    ends = _ends(lowered, elements)
+    if not ends or not all(is_float(lowered, end) and keeps_batch(lowered, str(end.name)) for end in ends):
+        return {}
+    empty = _still_missing(lowered, elements, ends)
+    filled = [name for name in names if not np.isin(elements[name], empty).any()]
+    if len(filled) < len(names):
+        return _filled(lowered, filled)
+    return {name: tuple(_leaves(name, own, ends)) or (Leaf(name, name),) for name, own in elements.items()}
+
+
+def _ends(lowered: Lowered, elements: Mapping[str, np.ndarray]) -> dict[ir.Value, np.ndarray]:
+    """Return the last tensors each of whose elements follows from one element of an input, and from which.
+
+    Args:
+        elements: a number above 0 for each element of the inputs.
+    """
+    sources = dict(elements)
+    ends: dict[ir.Value, np.ndarray] = {}
+    for node in lowered.model.graph:
+        read = {v: sources[str(v.name)] for v in reads(node) if v.name in sources}
+        found = _followed(lowered, node, sources) if read else {}
+        sources.update(found)
+        if not found:
+            ends.update(read)
+    return ends
+
+
+def _followed(lowered: Lowered, node: ir.Node, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return from which element each element of a node's results follows; nothing if from several."""
+    varying = list(dict.fromkeys(v for v in reads(node) if not v.is_initializer()))
+    names = [str(v.name) for v in node.outputs]
+    if any(v.name not in sources for v in varying) or any(name not in lowered.specs for name in names):
+        return {}
+    rule = find_rule(node.op_type, node.domain)
+    traits = rule.traits if rule else frozenset()
+    if Trait.ELEMENTWISE in traits or is_elementwise(node.op_type, node.domain):
+        shape = lowered.specs[names[0]][0]
+        first, *others = (np.broadcast_to(sources[str(v.name)], shape) for v in varying)
+        return {names[0]: first} if all(np.array_equal(first, other) for other in others) else {}
+    constants = [v for v in node.inputs if v is not None and v.is_initializer()]
+    if Trait.MOVING not in traits or any(is_float(lowered, v) for v in constants):
+        return {}
+    model = extract(lowered.model, [node], varying, list(node.outputs))
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.type = ir.TensorType(ir.DataType.INT64)
+    moved = Runner(model, optimise=False)({str(v.name): sources[str(v.name)] for v in varying})
+    return moved if all((array > 0).all() for array in moved.values()) else {}  # 0 is padding
+
+
+def _still_missing(
+    lowered: Lowered, elements: Mapping[str, np.ndarray], ends: Mapping[ir.Value, np.ndarray]
+) -> np.ndarray:
+    """Return the elements of the inputs that are no number somewhere among `ends` if they are missing."""
+    graph = lowered.model.graph
+    inputs = [v for v in graph.inputs if v.name in elements]
+    model = extract(lowered.model, nodes_behind(graph, ends), inputs, list(ends))
+    gaps = {name: np.full(of.shape, np.nan, lowered.specs[name][1].numpy()) for name, of in elements.items()}
+    found = Runner(model, optimise=False)(gaps)
+    return np.concatenate([of[~np.isfinite(found[str(end.name)])] for end, of in ends.items()])
+
+
+def _leaves(name: str, elements: np.ndarray, ends: Mapping[ir.Value, np.ndarray]) -> Iterator[Leaf]:
+    """Yield what explains an input: the tensors that hold what follows from its elements."""
+    for end, sources in ends.items():
+        own = np.isin(sources, elements)
+        if own.any():
+            indices = np.where(own, sources - elements.flat[0], OTHERS)
+            yield Leaf(str(end.name), name, indices, elements.shape, is_filled=True)
