@@ -18,6 +18,7 @@ from rationale.artifact.finish import finish
 from rationale.artifact.open_length import check_span
 from rationale.conversion.convert import Converted, convert, example_of
 from rationale.conversion.files import is_fitted_file, read_fitted
+from rationale.conversion.parity import warnings_of
 from rationale.errors import (
     CheckFailedError,
     InvalidOptionError,
@@ -39,7 +40,7 @@ from rationale.profiles.fitting import FittedProfile, apply_profile
 from rationale.references.reference_set import OpenReferences
 from rationale.references.represented import StandsFor
 from rationale.schema.machine import HERE, Deployment
-from rationale.schema.manifest import LayerRule
+from rationale.schema.manifest import LayerRule, Parity
 from rationale.schema.profile import DecisionProfile, as_profile
 from rationale.schema.request import (
     CompileRequest,
@@ -153,12 +154,14 @@ def compile_request(
     comparisons: Comparisons | None = None,
     progress: Progress | None = None,
     stands_for: StandsFor | None = None,
+    parity: Parity | None = None,
 ) -> Compiled:
     """Compile as `compile_model` does, what a request asks for.
 
     Args:
         method: the request's, with its references.
         stands_for: what the references were drawn from, where their file says it.
+        parity: of an ONNX model that was converted before, with that fitted model.
     """
     progress = progress or silent
     libraries = () if request.custom_ops == () else found(request.custom_ops)
@@ -180,7 +183,7 @@ def compile_request(
             where = str(decision) if isinstance(decision, str | Path) else "decision"
             profile = apply_profile(as_profile(decision), subject.lowered, method, request, where)
             method, request = profile.method, profile.request
-        around = Circumstances(profile, converted, stands_for)
+        around = Circumstances(profile, converted, stands_for, converted.parity if converted else parity)
         compiled = explain(subject, method, request, progress, around)
         if comparisons is None:
             return compiled
@@ -228,11 +231,13 @@ class Circumstances:
         profile: what it decides by.
         converted: the fitted model that the ONNX model was made of.
         stands_for: what its references were drawn from.
+        parity: with the fitted model, if it was converted here or before.
     """
 
     profile: FittedProfile | None = None
     converted: Converted | None = None
     stands_for: StandsFor | None = None
+    parity: Parity | None = None
 
     def completed(self, compiled: Compiled) -> Compiled:
         """Return an explanation that holds them."""
@@ -300,7 +305,6 @@ def _explained(
     checked = check(selection, referenced, graph, around.converted.ask if around.converted else None)
     plain, notes = plain_for(deployment.provider, selection.lowered)
     why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
-    converted = around.converted
     manifest = describe(
         selection,
         request,
@@ -310,9 +314,9 @@ def _explained(
         variants,
         rules,
         notes=notes,
-        first=(*(converted.warnings if converted else ()), *(() if choice.is_exact else why)),
+        first=(*(warnings_of(around.parity) if around.parity else ()), *(() if choice.is_exact else why)),
         libraries=subject.libraries,
-        parity=converted.parity if converted else None,
+        parity=around.parity,
     )
     if choice.is_exact:
         manifest = manifest.model_copy(update={"notes": (*why, *manifest.notes)})

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rationale.methods.engine import Method
     from rationale.profiles.comparisons import Comparisons
     from rationale.references.tables import Table
+    from rationale.schema.manifest import Parity
     from rationale.schema.request import Progress
 
 
@@ -38,8 +39,12 @@ def compile_files(
     model: Path,
     references: Path | None = None,
     progress: "Progress | None" = None,
+    parity: "Parity | None" = None,
 ) -> "Compiled":
     """Compile a model, ONNX or a fitted model's file, with the references in a file.
+
+    Args:
+        parity: of an ONNX model that was converted before, with that fitted model.
 
     Raises:
         RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
@@ -73,6 +78,7 @@ def compile_files(
         _comparisons(request, compared),
         progress,
         stands_for=None if table is None or open_references else table.stands_for,
+        parity=parity,
     )
 
 

@@ -52,7 +52,7 @@ def json_type_name(value: object) -> str:
 
 def datatype_of(array: Array) -> str:
     """Return the OIP datatype of an array; dtypes that OIP does not know are a fault of the caller's code."""
-    return DATATYPES[array.dtype]
+    return "BYTES" if array.dtype.kind == "U" else DATATYPES[array.dtype]
 
 
 def bytes_of(array: Array) -> int:

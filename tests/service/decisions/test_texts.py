@@ -1,6 +1,8 @@
 """Texts that a fitted model does not know, and missing ones: the same at every door and in the trail."""
 
+import io
 import json
+import shutil
 import subprocess
 import sys
 import warnings
@@ -31,6 +33,7 @@ from rationale_service.settings import Settings
 from tests.service.conftest import gateway
 from tests.service.decisions.test_grpc import decisions, request
 from tests.service.decisions.test_portfolio import decide, lines
+from tests.service.explaining import made_ready
 from tests.service.grpc_end import grpc_end, refused
 
 RANDOM = np.random.default_rng(5)
@@ -131,6 +134,49 @@ async def test_a_text_that_the_model_refuses_is_refused_by_name(settings: Settin
     assert good.decision == "decline"
     assert isinstance(odd, Undecided)
     assert odd.fault.startswith(said)
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+async def test_an_explainer_made_later_reads_rows_as_the_compiled_one_does(
+    models: Path, tmp_path: Path, kind: str
+) -> None:
+    """Texts, missing values and names are the model's, and no explainer's own."""
+    known: list[dict[str, Any]] = [{"kind": "car", "debt": 2.0}, {"kind": None, "debt": None}]
+    unknown: list[dict[str, Any]] = [{"kind": "Car", "debt": 2.0}]
+    said = "'Car', which the model was not trained on"
+    path = "/v2/reference-sets/small?model=xgboost"
+    shutil.copytree(models, tmp_path / "models")
+    async with gateway(Settings(repository=tmp_path / "models", state=tmp_path / "state")) as client:
+        form = (await client.get("/v1/models/xgboost/features")).json()["features"]
+        answer = await client.put(path, **upload(kind, unknown))
+        assert (answer.status_code, said in answer.text) == (422, True), answer.text
+        answer = await client.put(path, **upload(kind, [*known, {"kind": "home", "debt": 3.5}]))
+        assert answer.status_code == 201, answer.text
+        assert answer.json()["inputs"]["kind"] == {"datatype": "BYTES", "shape": [3, 1]}
+        spec = {"method": "treeshap", "reference_set": "small", "logits": True, "default": True}
+        await made_ready(client, "/v2/models/xgboost/explainers/later", spec)
+        later = (await client.get("/v1/models/xgboost/features")).json()
+        assert later["explainer"] == "later"
+        told = ["name", "kind", "input", "title", "missing", "called"]
+        assert [[f.get(key) for key in told] for f in later["features"]] == [
+            [f.get(key) for key in told] for f in form
+        ]
+        for verb in ("predict", "explain"):
+            answer = await client.post(f"/v1/models/xgboost:{verb}", json={"instances": known})
+            assert answer.status_code == 200, answer.text
+            answer = await client.post(f"/v1/models/xgboost:{verb}", json={"instances": unknown})
+            assert (answer.status_code, said in answer.text) == (422, True), answer.text
+
+
+def upload(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return rows as a client sends them."""
+    frame, body = pd.DataFrame(rows), io.BytesIO()
+    if kind == "json":
+        return {"json": rows}
+    if kind == "csv":
+        return {"content": frame.to_csv(index=False), "headers": {"Content-Type": "text/csv"}}
+    frame.to_parquet(body)
+    return {"content": body.getvalue(), "headers": {"Content-Type": "application/vnd.apache.parquet"}}
 
 
 def test_in_a_file_it_is_that_rows_fault(settings: Settings, tmp_path: Path) -> None:

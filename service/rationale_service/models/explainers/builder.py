@@ -246,6 +246,7 @@ class Builder:
             request=request,
             references=None if references is None else str(references),
             memory_bytes=self._memory_bytes,
+            parity=None if model.parity is None else model.parity.model_dump(mode="json"),
         )
 
 

@@ -174,8 +174,7 @@ class Explainers:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
         # In a thread: the first one imports the compiler, which takes a second.
         await asyncio.to_thread(partial(spec.requested, referenced=references is not None))
-        if references is None:
-            spec = self._named(model, spec)
+        spec = self._named(model, spec)
         record = await self._ask(model, name, spec, references)
         await self.following.published()
         return self._status(record)

@@ -14,6 +14,7 @@ from rationale.distribution import version
 from rationale.errors import RationaleError
 from rationale.from_files import check_method
 from rationale.schema.machine import Deployment, parse_bytes
+from rationale.schema.manifest import Parity
 from rationale.schema.request import CompileRequest, parse_concepts
 from rationale_service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from rationale_service.repository.entry import Entry, stamp_of
@@ -166,12 +167,20 @@ def file_digest(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class Model:
-    """The model to explain: its entry's name, its file, the digest of that, and libraries of its kernels."""
+    """The model to explain.
+
+    Attributes:
+        name: its entry's.
+        digest: of its file.
+        custom_ops: libraries of its kernels.
+        parity: with the fitted model of which it was made, as its compiled explanation tells.
+    """
 
     name: str
     path: Path
     digest: str
     custom_ops: tuple[Path, ...] = ()
+    parity: Parity | None = None
 
 
 class Models:
@@ -218,4 +227,6 @@ class Models:
             )
         if name not in self._digests:
             self._digests[name] = await asyncio.to_thread(file_digest, entry.model_path.parent)
-        return Model(name, entry.model_path, self._digests[name], entry.custom_ops)
+        compiled = self._base.compiled(name)
+        parity = None if compiled is None or compiled.manifest is None else compiled.manifest.parity
+        return Model(name, entry.model_path, self._digests[name], entry.custom_ops, parity)

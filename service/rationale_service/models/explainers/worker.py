@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from rationale.errors import RationaleError
 from rationale.from_files import compile_files
+from rationale.schema.manifest import Parity
 from rationale.schema.request import CompileRequest
 
 _NICENESS = 10
@@ -36,6 +37,7 @@ class Order:
         request: `CompileRequest`, as a dictionary.
         references: a file of rows.
         memory_bytes: what the process may take.
+        parity: `Parity` of the model with the fitted one of which it was made, as a dictionary.
     """
 
     model: str
@@ -44,6 +46,7 @@ class Order:
     request: dict[str, Any]
     references: str | None
     memory_bytes: int
+    parity: dict[str, Any] | None = None
 
     def to_line(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -74,7 +77,8 @@ def run(order: Order, channel: TextIO) -> int:
     def progress(stage: str, done: int, total: int) -> None:
         _say(channel, stage=stage, done=done, total=total)
 
-    compiled = compile_files(request, Path(order.model), references, progress)
+    parity = None if order.parity is None else Parity.model_validate(order.parity)
+    compiled = compile_files(request, Path(order.model), references, progress, parity)
     progress("writing", 0, 1)
     compiled.write_explainer(Path(order.entry), order.name)
     return synced(Path(order.entry))

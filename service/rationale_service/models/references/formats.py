@@ -2,13 +2,14 @@
 
 import hashlib
 import io
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rationale.errors import InvalidReferencesError, LargeReferencesError
+from rationale.references.frames import as_texts
 from rationale.references.tables import FEATURE_NAMES, WEIGHTS, Table, read_stream
 from rationale.schema.manifest import Manifest, TensorSpec
 from rationale_service.engine.checks import Faults, first_non_finite
@@ -77,28 +78,30 @@ def parse_rows(body: bytes, kind: str, entry: Entry, manifest: Manifest | None, 
     """
     if kind == ".json":
         return _from_json(body, entry, manifest, most_bytes)
-    names = _feature_names(entry, manifest)
     try:
-        table = read_stream(io.BytesIO(body), kind, _BODY, names, most_bytes)
+        columns = _columns(entry, manifest)
+        texts = [spec.name for spec in entry.inputs if spec.datatype == "BYTES"]
+        words = {column for name in texts for column in (columns or {}).get(name, ())}
+        table = read_stream(io.BytesIO(body), kind, _BODY, _only(columns) or columns, most_bytes, words)
     except LargeReferencesError as error:
         raise TooLargeError(str(error)) from error
     except InvalidReferencesError as error:
         raise InvalidInputError(str(error)) from error
-    columns = table.columns if None in table.arrays else None
-    return check_rows(_by_input(table, entry, manifest), entry, table.weights, columns, _missing(manifest))
+    names = table.columns if None in table.arrays else None
+    return check_rows(_by_input(table, entry, manifest), entry, manifest, table.weights, names)
 
 
 def check_rows(
     given: Mapping[str, Array],
     entry: Entry,
+    manifest: Manifest | None,
     weights: Any = None,
     features: tuple[str, ...] | None = None,
-    missing: Collection[str] = (),
 ) -> Rows:
     """Return reference rows in the dtypes of the entry's inputs.
 
     Args:
-        missing: inputs in which NaN is a missing value.
+        manifest: what knows which inputs take missing values, and which texts the model refuses.
 
     Raises:
         InvalidInputError: they do not fit.
@@ -109,10 +112,13 @@ def check_rows(
         raise InvalidInputError(
             f"references are given for {unknown[:10] or 'nothing'}; model '{entry.name}' takes {list(specs)}"
         )
+    missing = frozenset[str]() if manifest is None else manifest.takes_missing
     arrays = {name: _fit(specs[name], array, missing=name in missing) for name, array in given.items()}
     counts = {name: len(array) for name, array in arrays.items()}
     if len(set(counts.values())) > 1:
         raise InvalidInputError(f"every input needs the same number of references, not {counts}")
+    for row, fault in manifest.refused_texts(arrays) if manifest else ():
+        raise InvalidInputError(f"references, row {row}: {fault}")
     return Rows(arrays, _check_weights(weights, next(iter(counts.values()))), features)
 
 
@@ -140,14 +146,10 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
     return check_rows(
         {name: tensors[name] for name in explained},
         entry,
+        manifest,
         message.get("weights"),
-        _feature_names(entry, manifest),
-        _missing(manifest),
+        _only(_columns(entry, manifest)),
     )
-
-
-def _missing(manifest: Manifest | None) -> Collection[str]:
-    return () if manifest is None else manifest.takes_missing
 
 
 def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
@@ -159,12 +161,16 @@ def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
     return explained or [spec.name for spec in entry.inputs if spec.datatype not in ("BYTES", "BOOL")]
 
 
-def _feature_names(entry: Entry, manifest: Manifest | None) -> tuple[str, ...] | None:
-    """Return the columns to look for in a table; None for names that nobody gave, such as x[0]."""
+def _columns(entry: Entry, manifest: Manifest | None) -> dict[str, tuple[str, ...]] | None:
+    """Return the columns of a table that each input takes; None for names that nobody gave, such as x[0]."""
+    given = (manifest.given_names if manifest else None) or {}
     explained = _explained(entry, manifest)
-    if manifest is None or len(explained) != 1:
-        return None
-    return next((i.given_names for i in manifest.explained if i.tensor.name == explained[0]), None)
+    return {name: given[name] for name in explained} if given.keys() >= set(explained) else None
+
+
+def _only(columns: dict[str, tuple[str, ...]] | None) -> tuple[str, ...] | None:
+    """Return the columns of the only input; None of several."""
+    return next(iter(columns.values())) if columns is not None and len(columns) == 1 else None
 
 
 def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
@@ -182,12 +188,15 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
 def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
     """Return rows in the input's dtype: floats are rounded, everything else must survive unchanged."""
     dtype, named = DTYPES[spec.datatype], f"references of '{spec.name}'"
-    if array.dtype.kind not in "fiub" or dtype.kind == "O":
+    is_text = dtype.kind == "O"
+    if array.dtype.kind not in ("OU" if is_text else "fiub"):
         raise InvalidInputError(f"{named} hold {array.dtype}; the model takes {spec.datatype}")
     if array.ndim == 0 or array.size == 0 or not agree(array.shape[1:], spec.shape):
         raise InvalidInputError(
             f"{named} have shape {list(array.shape)}, but the model takes {['K', *spec.shape]}, K at least 1"
         )
+    if is_text:
+        return _texts(named, as_texts(array))
     with np.errstate(all="ignore"):
         cast = np.ascontiguousarray(array, dtype)
         lost = None if dtype.kind == "f" else np.argwhere(cast != array)
@@ -199,6 +208,18 @@ def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
             "scale or drop such rows"
         )
     return cast
+
+
+def _texts(named: str, array: Array) -> Array:
+    """Return texts as a .npz holds them."""
+    try:
+        texts = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1)]
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{named} hold bytes that are not UTF-8") from error
+    odd = next((text for text in texts if not isinstance(text, str)), None)
+    if odd is not None:
+        raise InvalidInputError(f"{named} hold {str(odd)[:80]}, where texts are due")
+    return np.array(texts, np.str_).reshape(array.shape)
 
 
 def _check_weights(given: Any, count: int) -> Array | None:

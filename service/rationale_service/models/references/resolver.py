@@ -198,7 +198,7 @@ def _rows_of(manifest: Manifest, plain: Entry, given: Tensors) -> Rows:
     if missing:
         raise InvalidInputError(f"references are missing: {', '.join(missing)}")
     arrays = {names[name]: array for name, array in given.items() if name != WEIGHTS}
-    return check_rows(arrays, plain, given.get(WEIGHTS))
+    return check_rows(arrays, plain, manifest, given.get(WEIGHTS))
 
 
 def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:

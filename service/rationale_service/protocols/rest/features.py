@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from rationale.decisions.rows import profile_of, score_index
 from rationale.form import Field as FormField
 from rationale.form import Kind, knock_out_fields, model_fields
-from rationale.schema.manifest import Category, Manifest
+from rationale.schema.manifest import Category, Manifest, Spread
 from rationale.schema.profile import DecisionProfile
 from rationale_service.engine.features import form_of
 from rationale_service.errors import NotExplainableError
@@ -158,7 +158,8 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
     decider = _decider(registry, manifest)
     profile = None if decider is None else profile_of(decider[1]).profile
     owners = [(name, tensor) for name, (tensor, _) in form_of(entry, manifest).features.items()]
-    spreads = manifest.references.spreads if manifest.references else ()
+    compiled = registry.compiled(manifest.model)
+    spreads = _spreads(manifest) or _spreads(None if compiled is None else compiled.manifest)
     fields = model_fields(manifest, owners, profile, spreads)
     return ModelFeatures(
         model=manifest.model,
@@ -184,6 +185,11 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         decision=None if decider is None else _threshold(*decider),
         warnings=list(manifest.warnings),
     )
+
+
+def _spreads(manifest: Manifest | None) -> tuple[Spread, ...]:
+    """Return how the references' values are spread; nothing without references."""
+    return () if manifest is None or manifest.references is None else manifest.references.spreads
 
 
 def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
