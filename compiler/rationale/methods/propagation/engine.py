@@ -15,7 +15,6 @@ from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Engine, Method, Selection
 from rationale.methods.environment import Call, Environment, MovedEnvironment
 from rationale.methods.feature_names import named
-from rationale.methods.imputed import behind_imputers
 from rationale.methods.leaves import Chosen, Leaf, choose_leaves
 from rationale.methods.outputs import Outputs, attributions_name, check_group_names, seed_of
 from rationale.methods.propagation.attributions import (
@@ -40,6 +39,7 @@ from rationale.methods.propagation.backward import (
     Walked,
     walk,
 )
+from rationale.methods.propagation.imputed import behind_imputers
 from rationale.methods.propagation.path import Path, choose_path
 from rationale.methods.target import check_names, reach_forward
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
