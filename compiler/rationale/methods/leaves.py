@@ -2,7 +2,7 @@
 
 An integer input has no multipliers. What its elements are looked up in has: the walk ends there, and what
 belongs to one element is summed. All else that the model computes of the ids (a padding mask, positions)
-stays what it is for the explained row. Where numbers may be missing, `propagation.imputed` moves the end further on.
+stays what it is for the explained row. Where numbers may be missing, `propagation.imputed` moves the end on.
 """
 
 from collections.abc import Collection, Sequence
