@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from rationale_service.models.references.store import ReferenceSets
 from rationale_service.observability.metrics import Metrics
 from rationale_service.observability.otlp import MetricsPush, create_metrics_push
 from rationale_service.observability.tracing import create_tracing
+from rationale_service.process.ending import take_steps
 from rationale_service.protocols.interceptor import RequestInterceptor
 from rationale_service.protocols.rest import canary as routes_canary
 from rationale_service.protocols.rest import decisions as routes_decisions
@@ -64,6 +65,8 @@ Why did the model decide this? Predictions and their explanations, at the speed 
 
 Errors are problem documents (RFC 9457), with the member `error` for clients of the Open Inference Protocol.
 """
+
+_STOP_S = 5.0  # for what is left when requests are answered
 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 # The admin API, wherever it is bound.
@@ -138,17 +141,20 @@ def create_app(
         finally:
             plane.refuse_new_work()
             app.state.loading.cancel()
-            await asyncio.wait([app.state.loading])
-            await live.stop()
-            await explainers.stop()
-            await plane.stop()
-            await trail.stop()
-            await acts.stop()
-            await archive.stop()
-            state.close()
-            for telemetry in (interceptor.tracing, push):
+            steps: dict[str, Callable[[], Awaitable[object]]] = {
+                "loading": lambda: asyncio.wait([app.state.loading]),
+                "the repository": live.stop,
+                "explainers": explainers.stop,
+                "models": plane.stop,
+                "the audit trail": trail.stop,
+                "the log of acts": acts.stop,
+                "the archive of decisions": archive.stop,
+                "the state": lambda: asyncio.to_thread(state.close),
+            }
+            for name, telemetry in (("traces", interceptor.tracing), ("metrics", push)):
                 if telemetry is not None:
-                    await asyncio.to_thread(telemetry.close)
+                    steps[name] = partial(asyncio.to_thread, telemetry.close)
+            await take_steps(steps, _STOP_S)
 
     app = _new_app(interceptor, settings, lifespan, DOCUMENTED)
     app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))

@@ -20,6 +20,7 @@ from rationale_service.engine.dataplane import DataPlane
 from rationale_service.models.live import LiveRepository
 from rationale_service.observability import logs
 from rationale_service.observability.metrics import Metrics
+from rationale_service.process.ending import LastResort
 from rationale_service.process.listening import CannotListenError, listen
 from rationale_service.process.signals import Signals
 from rationale_service.protocols.grpc.server import GrpcServer
@@ -57,6 +58,8 @@ class _Ends:
 _SWITCH_S = 0.0005
 _COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones before one at the older
 _FIRST = asyncio.FIRST_COMPLETED
+_UNDRAINED_S = 8.5  # from the end of the drain until the process ends, at the latest
+_STOPPED_S = 3.0  # the same, when all has been stopped but threads that hang
 
 
 def run_server(
@@ -216,6 +219,8 @@ async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Setti
     Between the first two, load balancers find out, and requests are still answered. Then callers are told to
     go elsewhere before any is refused: no more connections are taken, and each one's next answer is its last.
     """
+    last_resort = LastResort()
+    last_resort.set(settings.shutdown_delay_s + settings.drain_timeout_s + _UNDRAINED_S, 1)
     plane.leave()
     if signals.stop.done() and plane.serves:
         await signals.hurried(settings.shutdown_delay_s)
@@ -234,6 +239,7 @@ async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Setti
     for end in ends.all:
         signals.hurry.add_done_callback(end.give_up)
     await asyncio.gather(*(end.stop(left_s) for end in ends.all))
+    last_resort.set(_STOPPED_S, 0)
 
 
 async def _first_of(*waited: asyncio.Future[None]) -> None:
