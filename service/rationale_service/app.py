@@ -105,13 +105,18 @@ def create_app(
     interceptor = create_interceptor(settings, metrics)
     push = _metrics_push(settings, metrics)
     trail, acts, archive = trail_of(settings, metrics.audit), act_log_of(settings), Archive(settings)
-    blobs = None if settings.artifacts is None else Blobs(settings.artifacts)
-    state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
+    failed = metrics.dependency
+    blobs = None if settings.artifacts is None else Blobs(settings.artifacts, failed("artifacts"))
+    state = State(
+        settings.state_folder, settings.state_url, is_shared=settings.workers > 1, count=failed("state")
+    )
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
         remote = remote_of(settings)
         if remote is not None:
             remote.open()
+            if remote.fault is not None:
+                failed("repository")()
         models = Path(settings.repository) if remote is None else remote.entries
         # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
         has_copies = (blobs is not None and settings.triton is None) or remote is not None
@@ -126,7 +131,7 @@ def create_app(
         on_failure.pop_all()
 
     start_trail = partial(_start_where_needed, trail)
-    live = LiveRepository(explainers, backend, settings, state, start_trail, remote)
+    live = LiveRepository(explainers, backend, settings, state, start_trail, remote, failed("repository"))
     explainers.following.followed = partial(_follow, sets, live)
 
     @contextlib.asynccontextmanager
@@ -288,10 +293,11 @@ def create_interceptor(settings: Settings, metrics: Metrics) -> RequestIntercept
         InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
     """
     keyring = read_keys(settings)
-    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, settings.rate_limit_storage)
+    failed, storage = metrics.dependency, settings.rate_limit_storage
+    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, storage, failed("rates"))
     endpoint = settings.trace_endpoint
-    tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
-    issuer = None if settings.jwt_issuer is None else TokenIssuer(settings)
+    tracing = create_tracing(endpoint, settings.trace_ratio, failed("traces")) if endpoint else None
+    issuer = None if settings.jwt_issuer is None else TokenIssuer(settings, failed("tokens"))
     return RequestInterceptor(keyring, limits, metrics, tracing, issuer)
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -63,12 +64,13 @@ _STOPPED_S = 3.0  # the same, when all has been stopped but threads that hang
 
 
 def run_server(
-    settings: Settings, announce: Announce, *, is_worker: bool = False, is_first: bool = True
+    settings: Settings, announce: Announce, *, started: Path | None = None, is_first: bool = True
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; returns when the running requests are answered.
 
     Args:
-        is_worker: whether this is one of several processes that share the ports (`workers`).
+        started: of several processes that share the ports (`workers`), the file that is there once all of
+            them have started: none is ready before. None: there is one.
         is_first: whether it says what whoever starts the gateway should know.
 
     Raises:
@@ -76,12 +78,15 @@ def run_server(
             a key or certificate cannot be used, or an address cannot be listened on.
     """
     logs.configure(settings.log_level, settings.log_format)
+    is_worker = started is not None
     if not is_worker:
         for sentence in unknown_variables():
             log.warning(sentence)
     metrics = Metrics()
     tls = server_tls(settings)
     app = create_app(settings, create_backend(settings, metrics), metrics)
+    if started is not None:
+        app.state.plane.all_started = started.exists
     with _listening(settings, is_shared=is_worker) as listeners:
         if is_first:
             for sentence in _open_doors(settings):

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,12 +60,20 @@ class Schema:
 class Database:
     """Connections are made when they are needed, by any thread."""
 
-    def __init__(self, where: str | Path, schema: Schema, *, is_made: bool = True) -> None:
+    def __init__(
+        self,
+        where: str | Path,
+        schema: Schema,
+        *,
+        is_made: bool = True,
+        count: Callable[[], None] = lambda: None,
+    ) -> None:
         """Name the database; connections are made later.
 
         Args:
             where: the file of a SQLite database, or a database URL.
             is_made: whether a file that is missing is made; else StateUnavailableError reports it.
+            count: called for each transaction that the database fails.
 
         Raises:
             InvalidOptionError: no URL of a database that can be used here.
@@ -75,6 +83,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._schema = schema
         self._is_made = is_made
+        self._count = count
         self._engine: Engine | None = None
         self._file: tuple[int, int] | None = None  # of SQLite
         self._opening = threading.Lock()
@@ -221,6 +230,7 @@ class Database:
         except IntegrityError:
             raise
         except (SQLAlchemyError, CommandError, OSError) as error:
+            self._count()
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
             lines = str(cause).strip().splitlines() or [type(cause).__name__]
             what = f"the {self._schema.name} cannot be read or written"
