@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from rationale_service.models.references.store import ReferenceSets
 from rationale_service.observability.metrics import Metrics
 from rationale_service.observability.otlp import MetricsPush, create_metrics_push
 from rationale_service.observability.tracing import create_tracing
+from rationale_service.process.ending import take_steps
 from rationale_service.protocols.interceptor import RequestInterceptor
 from rationale_service.protocols.rest import canary as routes_canary
 from rationale_service.protocols.rest import decisions as routes_decisions
@@ -64,6 +65,8 @@ Why did the model decide this? Predictions and their explanations, at the speed 
 
 Errors are problem documents (RFC 9457), with the member `error` for clients of the Open Inference Protocol.
 """
+
+_STOP_S = 5.0  # for what is left when requests are answered
 
 Lifespan = Callable[[FastAPI], contextlib.AbstractAsyncContextManager[None]]
 # The admin API, wherever it is bound.
@@ -102,13 +105,18 @@ def create_app(
     interceptor = create_interceptor(settings, metrics)
     push = _metrics_push(settings, metrics)
     trail, acts, archive = trail_of(settings, metrics.audit), act_log_of(settings), Archive(settings)
-    blobs = None if settings.artifacts is None else Blobs(settings.artifacts)
-    state = State(settings.state_folder, settings.state_url, is_shared=settings.workers > 1)
+    failed = metrics.dependency
+    blobs = None if settings.artifacts is None else Blobs(settings.artifacts, failed("artifacts"))
+    state = State(
+        settings.state_folder, settings.state_url, is_shared=settings.workers > 1, count=failed("state")
+    )
     with contextlib.ExitStack() as on_failure:
         on_failure.callback(state.close)
         remote = remote_of(settings)
         if remote is not None:
             remote.open()
+            if remote.fault is not None:
+                failed("repository")()
         models = Path(settings.repository) if remote is None else remote.entries
         # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
         has_copies = (blobs is not None and settings.triton is None) or remote is not None
@@ -123,7 +131,7 @@ def create_app(
         on_failure.pop_all()
 
     start_trail = partial(_start_where_needed, trail)
-    live = LiveRepository(explainers, backend, settings, state, start_trail, remote)
+    live = LiveRepository(explainers, backend, settings, state, start_trail, remote, failed("repository"))
     explainers.following.followed = partial(_follow, sets, live)
 
     @contextlib.asynccontextmanager
@@ -138,17 +146,20 @@ def create_app(
         finally:
             plane.refuse_new_work()
             app.state.loading.cancel()
-            await asyncio.wait([app.state.loading])
-            await live.stop()
-            await explainers.stop()
-            await plane.stop()
-            await trail.stop()
-            await acts.stop()
-            await archive.stop()
-            state.close()
-            for telemetry in (interceptor.tracing, push):
+            steps: dict[str, Callable[[], Awaitable[object]]] = {
+                "loading": lambda: asyncio.wait([app.state.loading]),
+                "the repository": live.stop,
+                "explainers": explainers.stop,
+                "models": plane.stop,
+                "the audit trail": trail.stop,
+                "the log of acts": acts.stop,
+                "the archive of decisions": archive.stop,
+                "the state": lambda: asyncio.to_thread(state.close),
+            }
+            for name, telemetry in (("traces", interceptor.tracing), ("metrics", push)):
                 if telemetry is not None:
-                    await asyncio.to_thread(telemetry.close)
+                    steps[name] = partial(asyncio.to_thread, telemetry.close)
+            await take_steps(steps, _STOP_S)
 
     app = _new_app(interceptor, settings, lifespan, DOCUMENTED)
     app.state.handler = Handler(plane, ReferenceResolver(explainers, sets, settings, metrics))
@@ -282,10 +293,11 @@ def create_interceptor(settings: Settings, metrics: Metrics) -> RequestIntercept
         InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
     """
     keyring = read_keys(settings)
-    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, settings.rate_limit_storage)
+    failed, storage = metrics.dependency, settings.rate_limit_storage
+    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, storage, failed("rates"))
     endpoint = settings.trace_endpoint
-    tracing = create_tracing(endpoint, settings.trace_ratio) if endpoint else None
-    issuer = None if settings.jwt_issuer is None else TokenIssuer(settings)
+    tracing = create_tracing(endpoint, settings.trace_ratio, failed("traces")) if endpoint else None
+    issuer = None if settings.jwt_issuer is None else TokenIssuer(settings, failed("tokens"))
     return RequestInterceptor(keyring, limits, metrics, tracing, issuer)
 
 

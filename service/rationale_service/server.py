@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -20,6 +21,7 @@ from rationale_service.engine.dataplane import DataPlane
 from rationale_service.models.live import LiveRepository
 from rationale_service.observability import logs
 from rationale_service.observability.metrics import Metrics
+from rationale_service.process.ending import LastResort
 from rationale_service.process.listening import CannotListenError, listen
 from rationale_service.process.signals import Signals
 from rationale_service.protocols.grpc.server import GrpcServer
@@ -57,15 +59,18 @@ class _Ends:
 _SWITCH_S = 0.0005
 _COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones before one at the older
 _FIRST = asyncio.FIRST_COMPLETED
+_UNDRAINED_S = 8.5  # from the end of the drain until the process ends, at the latest
+_STOPPED_S = 3.0  # the same, when all has been stopped but threads that hang
 
 
 def run_server(
-    settings: Settings, announce: Announce, *, is_worker: bool = False, is_first: bool = True
+    settings: Settings, announce: Announce, *, started: Path | None = None, is_first: bool = True
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; returns when the running requests are answered.
 
     Args:
-        is_worker: whether this is one of several processes that share the ports (`workers`).
+        started: of several processes that share the ports (`workers`), the file that is there once all of
+            them have started: none is ready before. None: there is one.
         is_first: whether it says what whoever starts the gateway should know.
 
     Raises:
@@ -73,12 +78,15 @@ def run_server(
             a key or certificate cannot be used, or an address cannot be listened on.
     """
     logs.configure(settings.log_level, settings.log_format)
+    is_worker = started is not None
     if not is_worker:
         for sentence in unknown_variables():
             log.warning(sentence)
     metrics = Metrics()
     tls = server_tls(settings)
     app = create_app(settings, create_backend(settings, metrics), metrics)
+    if started is not None:
+        app.state.plane.all_started = started.exists
     with _listening(settings, is_shared=is_worker) as listeners:
         if is_first:
             for sentence in _open_doors(settings):
@@ -216,6 +224,8 @@ async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Setti
     Between the first two, load balancers find out, and requests are still answered. Then callers are told to
     go elsewhere before any is refused: no more connections are taken, and each one's next answer is its last.
     """
+    last_resort = LastResort()
+    last_resort.set(settings.shutdown_delay_s + settings.drain_timeout_s + _UNDRAINED_S, 1)
     plane.leave()
     if signals.stop.done() and plane.serves:
         await signals.hurried(settings.shutdown_delay_s)
@@ -234,6 +244,7 @@ async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Setti
     for end in ends.all:
         signals.hurry.add_done_callback(end.give_up)
     await asyncio.gather(*(end.stop(left_s) for end in ends.all))
+    last_resort.set(_STOPPED_S, 0)
 
 
 async def _first_of(*waited: asyncio.Future[None]) -> None:

@@ -64,7 +64,7 @@ def run_workers(settings: Settings, announce: Announce) -> int:
         metrics = Path(folder) / "metrics"
         metrics.mkdir()
         with _pushing(settings, metrics):
-            return asyncio.run(_Supervisor(settings, metrics, announce).run())
+            return asyncio.run(_Supervisor(settings, metrics, Path(folder) / "started", announce).run())
 
 
 @contextlib.contextmanager
@@ -98,9 +98,10 @@ def _reserved(settings: Settings) -> Iterator[Settings]:
 
 
 class _Supervisor:
-    def __init__(self, settings: Settings, metrics: Path, announce: Announce) -> None:
+    def __init__(self, settings: Settings, metrics: Path, started: Path, announce: Announce) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._started = started  # a file that is there once all workers have started
         self._announce = announce
         self._running: dict[int, Process] = {}
         self._stopping = asyncio.Event()
@@ -120,6 +121,7 @@ class _Supervisor:
                 started = await ready
                 lines = lines or started
             if lines:
+                self._started.touch()
                 for line in (*lines[:-1], f"{self._settings.workers} workers", lines[-1]):
                     self._announce(line)
         return self._status
@@ -153,7 +155,11 @@ class _Supervisor:
                 process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
             )
         if process.stdin is not None:  # always: it was asked for
-            order = {"index": index, "settings": _as_json(self._settings)}
+            order = {
+                "index": index,
+                "started": str(self._started),
+                "settings": _as_json(self._settings),
+            }
             process.stdin.write(json.dumps(order).encode() + b"\n")  # and it stays open
         return process
 
@@ -192,7 +198,8 @@ def main() -> None:
         from rationale_service.server import run_server
 
         announce = functools.partial(print, flush=True)
-        run_server(Settings(**order["settings"]), announce, is_worker=True, is_first=order["index"] == 0)
+        settings, started = Settings(**order["settings"]), Path(order["started"])
+        run_server(settings, announce, started=started, is_first=order["index"] == 0)
 
 
 if __name__ == "__main__":

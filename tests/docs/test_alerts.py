@@ -29,6 +29,7 @@ from rationale_service.settings import Settings
 from tests.needs import need
 from tests.service import handmade as made
 from tests.service.conftest import client_of
+from tests.service.decisions.audit.postgres import postgres
 from tests.service.explaining import PATH, Sets, settled
 
 ALERTS = Path(__file__).parents[2] / "docs" / "alerts.yml"
@@ -56,6 +57,12 @@ FIRING: Mapping[str, Mapping[int, set[str]]] = {
         2 * FAULTY_ROUNDS: {"RationaleCannotDecide", "RationaleDecisionsRefused", "RationaleAuditWritesFail"},
         66: {"RationaleCannotDecide"},
     },
+    "with a trail that hangs": {
+        2 * FAULTY_ROUNDS: {"RationaleCannotDecide"},
+        66: {"RationaleCannotDecide"},
+    },
+    "without its state": {2 * FAULTY_ROUNDS: {"RationaleDependencyFails"}},
+    "with one of two workers": {2 * FAULTY_ROUNDS: {"RationaleWorkersMissing"}},
     "without its Triton": {2 * FAULTY_ROUNDS: {"RationaleNotReady"}},
 }
 Series = dict[str, list[float | None]]  # by name and labels, as Prometheus writes them
@@ -222,6 +229,27 @@ class WithoutTrail(Gateway):
         await self.post("predict", 200)
 
 
+class HungTrail(Gateway):
+    """Its database was frozen while nobody decided."""
+
+    async def fall_ill(self) -> None:
+        assert (await self.client.get("/v2/models/score/ready")).status_code == 503
+        await self.post("predict", 200)
+
+
+class WithoutState(Gateway):
+    def _failures(self) -> float:
+        name, labels = "rationale_dependency_failures_total", {"dependency": "state"}
+        found: float = self.app.state.metrics.registry.get_sample_value(name, labels)
+        return found
+
+    async def fall_ill(self) -> None:
+        before = self._failures()
+        while self._failures() == before:
+            await asyncio.sleep(0.1)
+        await self.post("predict", 200)
+
+
 class WithoutTriton(Gateway):
     async def fall_ill(self) -> None:
         assert (await self.client.get("/v2/health/ready")).status_code == 503
@@ -289,6 +317,40 @@ async def without_a_trail(folder: Path) -> AsyncIterator[Gateway]:
 
 
 @contextlib.asynccontextmanager
+async def with_a_trail_that_hangs(folder: Path) -> AsyncIterator[Gateway]:
+    made.write_score(folder / "hung")
+    with postgres() as database:
+        settings = Settings(repository=folder / "hung", audit=database.new_schema())
+        async with running(settings) as (app, client):
+            gateway = HungTrail(app, client)
+            await gateway.post("decide", 200)
+            with database.frozen():
+                while not app.state.metrics.registry.get_sample_value("rationale_audit_unavailable"):
+                    await asyncio.sleep(0.1)
+                yield gateway
+
+
+@contextlib.asynccontextmanager
+async def without_its_state(folder: Path) -> AsyncIterator[Gateway]:
+    made.write_score(folder / "alone")
+    settings = Settings(
+        repository=folder / "alone",
+        state="postgresql://u:p@127.0.0.1:1/state",
+        artifacts=f"file://{folder}/artifacts",
+        audit="off",
+    )
+    async with running(settings) as (app, client):
+        yield WithoutState(app, client)
+
+
+@contextlib.asynccontextmanager
+async def with_one_of_two_workers(folder: Path) -> AsyncIterator[Gateway]:
+    made.write_score(folder / "one")
+    async with running(Settings(repository=folder / "one", workers=2)) as (app, client):
+        yield Gateway(app, client)
+
+
+@contextlib.asynccontextmanager
 async def without_its_triton(folder: Path) -> AsyncIterator[Gateway]:
     made.write_gradient(folder / "waiting")
     settings = Settings(repository=folder / "waiting", triton="127.0.0.1:1", triton_wait_s=600)
@@ -300,5 +362,8 @@ ILL = {
     "healthy": healthy,
     "faulty": faulty,
     "without a trail": without_a_trail,
+    "with a trail that hangs": with_a_trail_that_hangs,
+    "without its state": without_its_state,
+    "with one of two workers": with_one_of_two_workers,
     "without its Triton": without_its_triton,
 }

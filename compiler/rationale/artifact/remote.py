@@ -30,6 +30,7 @@ from rationale.schema.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
 
 Files = Mapping[str, str]  # of an entry: by path in it, what changes with the content
 _LOOK_S = 15.0  # for a list of files: a storage that does not answer must not hold up a start
+_SLOWEST = 1e6  # bytes a second, of files on their way
 _FILES = "files.json"
 _REASON = 300  # characters of what a library reports
 # What storages say of a file that tells its content, best first; of the others the time of change.
@@ -158,10 +159,9 @@ class RemoteRepository:
 
     def _listed(self) -> dict[str, Any]:
         storage, root = self._storage
-        limit = {"timeout": _LOOK_S} if storage.async_impl else {}
         with self._reading():
             storage.invalidate_cache()
-            listed: dict[str, Any] = storage.find(root, detail=True, **limit)
+            listed: dict[str, Any] = storage.find(root, detail=True, **self._limit())
         return {path.removeprefix(root).lstrip("/"): about for path, about in listed.items()}
 
     def _fetch(self, name: str, files: Files, folder: Path, before: Path | None) -> Path:
@@ -169,6 +169,7 @@ class RemoteRepository:
         storage, root = self._storage
         known = _files_of(before) if before is not None else {}
         wanted: dict[str, Path] = {}
+        size = 0
         for file, mark in files.items():
             target = folder / name / file
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -176,11 +177,17 @@ class RemoteRepository:
                 os.link(before / file, target)
             else:
                 wanted[f"{root}/{name}/{file}"] = target
+                size += _size(mark)
         with self._reading():
             if wanted:
-                storage.get(list(wanted), [str(target) for target in wanted.values()])
+                storage.get(list(wanted), [str(target) for target in wanted.values()], **self._limit(size))
         (folder / _FILES).write_text(json.dumps(files))
         return folder / name
+
+    def _limit(self, size: int = 0) -> dict[str, float]:
+        """Return how long a call may take that moves so many bytes, where fsspec can limit it."""
+        storage, _ = self._storage
+        return {"timeout": _LOOK_S + size / _SLOWEST} if storage.async_impl else {}
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -291,6 +298,12 @@ def _mark(about: Mapping[str, Any]) -> str:
     """Return what changes when a file does."""
     mark = next((about[key] for key in (*_MARKS, *_TIMES) if about.get(key)), "")
     return f"{about.get('size')} {mark}"
+
+
+def _size(mark: str) -> int:
+    """Return the bytes of a file by its mark; 0 where the storage does not say."""
+    size = mark.partition(" ")[0]
+    return int(size) if size.isdecimal() else 0
 
 
 def _key(name: str, files: Files) -> str:

@@ -42,6 +42,7 @@ class DataPlane:
         self, repository: ModelRegistry, backend: Backend, settings: Settings, metrics: Metrics
     ) -> None:
         self.metrics = metrics
+        metrics.workers.set(settings.workers)
         self._max_answer_bytes = settings.max_answer_bytes
         self.repository = repository
         self.backend = backend
@@ -56,6 +57,8 @@ class DataPlane:
         self._working = _Working()
         # Why what belongs to an entry cannot be answered, though it is loaded.
         self.obstacle: Callable[[Entry], ServiceError | None] = lambda _: None
+        # Whether the other processes that share the ports have started.
+        self.all_started: Callable[[], bool] = lambda: True
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
 
     @property
@@ -68,6 +71,7 @@ class DataPlane:
         if state is not Lifecycle.LOADING:
             self._loaded.set()
         self.metrics.ready.set(state is Lifecycle.READY)
+        self.metrics.workers_ready.set(state is Lifecycle.READY)
 
     async def start(self, load_repository: Callable[[], Awaitable[None]]) -> None:
         """Load the entries; ready when they are warm. Raises what loading raises, and is never ready then."""
@@ -121,6 +125,8 @@ class DataPlane:
         """Return what keeps all, or an entry, from being ready."""
         if self.state is not Lifecycle.READY:
             return NotReadyError(self.state.value)
+        if not self.all_started():
+            return NotReadyError("other workers are being started")
         if entry is None:
             return None if await self.backend.ready(None) else NotReadyError("the backend does not answer")
         if not await self.backend.ready(None if entry in self.model_cache.residents else entry):

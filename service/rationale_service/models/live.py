@@ -48,14 +48,17 @@ class LiveRepository:
         state: State,
         published: Callable[[ModelRegistry], None],
         remote: RemoteRepository | None = None,
+        count: Callable[[], None] = lambda: None,
     ) -> None:
         """Take what was read; nothing is loaded yet.
 
         Args:
             published: called with what is served, whenever that changes.
             remote: of which the repository's folder is a copy; None where it is none.
+            count: called for each time that `remote` cannot be read.
         """
         self._remote = remote
+        self._count = count
         self._published = published
         self.grace_s = settings.request_timeout_s
         self._registry = explainers.store.base
@@ -98,6 +101,7 @@ class LiveRepository:
         try:
             return self._remote.look()
         except RepositoryError as error:
+            self._count()
             raise OSError(str(error)) from error
 
     def stamps(self) -> dict[str, Stamp]:
@@ -112,7 +116,11 @@ class LiveRepository:
     async def _pull(self) -> None:
         """Have a copy of what is elsewhere, if it is. Raises RepositoryError."""
         if self._remote is not None:
-            await asyncio.to_thread(self._remote.pull)
+            try:
+                await asyncio.to_thread(self._remote.pull)
+            except RepositoryError:
+                self._count()
+                raise
 
     async def scan(self) -> None:
         """Take up what has changed on the disk since it was taken up last; faults go to the log."""

@@ -148,6 +148,8 @@ class Metrics:
             "1 while every model is loaded and no stop has begun; says nothing of a Triton behind.",
             "livemin",
         )
+        self.workers = self._gauge("workers", "Processes that are to serve (--workers).", "livemax")
+        self.workers_ready = self._gauge("workers_ready", "Processes that are ready, of those.", "livesum")
         self.unserved_entries = self._gauge(
             "unserved_entries",
             "Folders of the repository that are not served, or not as they are on the disk now.",
@@ -167,6 +169,11 @@ class Metrics:
             "Population stability of a feature's attributions: the window against the references.",
             "livemax",
             ("model", "feature"),
+        )
+        self._failures = self._counter(
+            "dependency_failures",
+            "Calls of another machine that failed, or took too long.",
+            ("dependency",),
         )
         self.audit = self._audit_metrics()
         self._gauge("build_info", "What runs here.", "livemax", ("version",)).labels(version()).set(1)
@@ -238,6 +245,10 @@ class Metrics:
         """Return the counters of a cache, such as answers or artifacts."""
         hits, misses = (self._cache.labels(name, result) for result in ("hit", "miss"))
         return CacheMetrics(hits.inc, misses.inc)
+
+    def dependency(self, name: str) -> Callable[[], None]:
+        """Return what counts a failure of state, artifacts, repository, rates, tokens or traces."""
+        return self._failures.labels(name).inc
 
     def compiled(self, seconds: float, outcome: str) -> None:
         """Time a compile that ended: `outcome` is ready or failed."""

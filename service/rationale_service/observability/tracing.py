@@ -5,6 +5,7 @@ A caller's `traceparent` is gone on with, and one goes along to the server behin
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from rationale.distribution import install
@@ -15,7 +16,7 @@ from rationale_service.observability.metrics import labels_of
 from rationale_service.observability.otlp import CLOSE_S, resource
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
@@ -96,11 +97,17 @@ class Tracing:
             span.set_status(StatusCode.ERROR)
 
 
-def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" = None) -> Tracing:
+def create_tracing(
+    endpoint: str,
+    ratio: float,
+    count: Callable[[], None] = lambda: None,
+    exporter: "SpanExporter | None" = None,
+) -> Tracing:
     """Trace to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317 (OTLP over gRPC).
 
     Args:
         ratio: the share of traces that begin here and are kept; a caller's own decision comes first.
+        count: called for each batch of spans that is not taken.
         exporter: another way out than that.
 
     Raises:
@@ -109,7 +116,7 @@ def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" 
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
         from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
     except ImportError as error:
         raise InvalidOptionError(f"traces need OpenTelemetry: {install('tracing')}") from error
@@ -119,5 +126,14 @@ def create_tracing(endpoint: str, ratio: float, exporter: "SpanExporter | None" 
         shutdown_on_exit=False,
     )
     exporter = exporter or OTLPSpanExporter(endpoint, insecure=endpoint.startswith("http://"))
+    send = exporter.export
+
+    def export(spans: "Sequence[ReadableSpan]") -> SpanExportResult:
+        sent = send(spans)
+        if sent is not SpanExportResult.SUCCESS:
+            count()
+        return sent
+
+    exporter.export = export  # type: ignore[method-assign]
     provider.add_span_processor(BatchSpanProcessor(exporter))
     return Tracing(provider, exporter)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import RateLimitedError
+from rationale_service.security.circuit import Circuit
 from rationale_service.security.keys import Caller
 
 if TYPE_CHECKING:
@@ -20,44 +22,68 @@ log = logging.getLogger(__name__)
 
 MEMORY = "memory://"
 _REDIS_TIMEOUT_S = 0.25  # requests wait for it
+_REDIS_PAUSE_S = 5.0  # after which one request finds out whether it answers again
 
 
 class RateLimits:
     """The windows of all callers. Those without a key share one.
 
+    A Redis that does not answer is asked again after a pause. This process counts by itself until then.
+
     Args:
         per_s: requests a second of a key that has no rate of its own; None does not limit.
         burst: requests at once of a key that says none; None: a second's worth.
         storage: where they are counted, as a URL.
+        count: called for each failure of the storage.
 
     Raises:
         InvalidOptionError: the package for that storage is not installed.
     """
 
-    def __init__(self, per_s: float | None, burst: int | None, storage: str = MEMORY) -> None:
+    def __init__(
+        self,
+        per_s: float | None,
+        burst: int | None,
+        storage: str = MEMORY,
+        count: Callable[[], None] = lambda: None,
+    ) -> None:
         self.per_s = per_s
         self._burst = burst
-        self._limiter = None if storage == MEMORY else _limiter(storage)
+        self._shared = None if storage == MEMORY else _limiter(storage)
+        self._circuit = Circuit(_REDIS_PAUSE_S, count)
+        self._own: FixedWindowRateLimiter | None = None
 
     async def check(self, caller: Caller) -> None:
         """Count a request. Raises RateLimitedError, which says when to come back."""
         per_s = caller.requests_per_s or self.per_s
         if per_s is None:
             return
-        from limits.errors import StorageError
-
-        self._limiter = self._limiter or _limiter(MEMORY)
-        item = window_of(per_s, caller.burst or self._burst)
-        try:
-            if await self._limiter.hit(item, caller.name):
-                return
-            reset_s = (await self._limiter.get_window_stats(item, caller.name)).reset_time
-        except StorageError as error:
-            log.warning("rates are not limited now: %s", error)
+        reset_s = await self._count(window_of(per_s, caller.burst or self._burst), caller.name)
+        if reset_s is None:
             return
         whose = f"key '{caller.name}'" if caller.name else "callers without a key"
         wait_s = max(math.ceil(reset_s - time.time()), 1)
         raise RateLimitedError(f"{whose} may send {per_s:g} requests a second", wait_s)
+
+    async def _count(self, item: RateLimitItem, name: str) -> float | None:
+        """Count in a window. Return when it ends if it is full, else None."""
+        from limits.errors import StorageError
+
+        if self._shared is not None and self._circuit.lets_through():
+            try:
+                end_s = await _hit(self._shared, item, name)
+            except StorageError as error:
+                self._circuit.failed()
+                log.warning("rates are counted by this process alone for %g s: %s", _REDIS_PAUSE_S, error)
+            else:
+                self._circuit.answered()
+                return end_s
+        self._own = self._own or _limiter(MEMORY)
+        return await _hit(self._own, item, name)
+
+
+async def _hit(limiter: FixedWindowRateLimiter, item: RateLimitItem, name: str) -> float | None:
+    return None if await limiter.hit(item, name) else (await limiter.get_window_stats(item, name)).reset_time
 
 
 def window_of(per_s: float, burst: int | None) -> RateLimitItem:

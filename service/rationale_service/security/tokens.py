@@ -7,47 +7,52 @@ come and go by themselves.
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import NotReadyError, UnauthenticatedError
+from rationale_service.security.circuit import Circuit
 from rationale_service.security.keys import TOKEN_PREFIX, Caller, Scope
 from rationale_service.settings import LEAST_RATE, MOST_RATE, Settings
 
 if TYPE_CHECKING:
-    from jwt import PyJWK
+    from jwt import PyJWK, PyJWKClient
 
 MODELS, RATE = "rationale_models", "rationale_requests_per_s"  # claims
 _LONGEST = 16_384  # characters
 _SUBJECT = 128  # characters of a subject that stay as they are
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _FETCH_S, _KEPT_S, _COOLDOWN_S = 5.0, 300.0, 10.0  # of the provider's keys
+_PAUSE_S = 5.0  # after a fetch that failed
 
 
 class TokenIssuer:
     """The identity provider whose tokens are taken."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, count: Callable[[], None] = lambda: None) -> None:
         """Take what the settings say; nothing is fetched yet.
+
+        Args:
+            count: called for each time that the keys cannot be fetched.
 
         Raises:
             InvalidOptionError: PyJWT is not installed, or the address of the keys is none.
         """
         try:
-            from jwt import PyJWKClient, PyJWKClientError
+            from jwt import PyJWKClientError
         except ImportError as error:
             raise InvalidOptionError(f"tokens need PyJWT: {install('jwt')}") from error
         self._issuer, self._audience = settings.jwt_issuer, settings.jwt_audience
         self._algorithms, self._leeway_s = settings.jwt_algorithms, settings.jwt_leeway_s
         self._scope_claim = settings.jwt_scope_claim
         try:
-            self._keys: PyJWKClient = PyJWKClient(
-                str(settings.jwt_keys), lifespan=_KEPT_S, timeout=_FETCH_S, cooldown_duration=_COOLDOWN_S
-            )
+            self._keys = _keys_of(str(settings.jwt_keys), Circuit(_PAUSE_S, count))
         except PyJWKClientError as error:
             raise InvalidOptionError(f"RATIONALE_JWT_KEYS: {error}") from error
+        self._thread = ThreadPoolExecutor(1, "token-keys")  # no other work waits for the provider
 
     async def identify(self, token: str) -> Caller:
         """Return whom a token names.
@@ -81,12 +86,24 @@ class TokenIssuer:
         """Return the key that signed it; fetched in a thread where it is not known."""
         import jwt
 
+        known = self._known(jwt.get_unverified_header(token).get("kid"))
+        if known is not None:
+            return known
+        loop = asyncio.get_running_loop()
         try:
-            return await asyncio.to_thread(self._keys.get_signing_key_from_jwt, token)
+            return await loop.run_in_executor(self._thread, self._keys.get_signing_key_from_jwt, token)
         except jwt.PyJWKClientConnectionError as error:
             raise NotReadyError("the identity provider does not give its keys: ask again later") from error
         except jwt.PyJWKClientError as error:
             raise jwt.InvalidKeyError("its key is none of the identity provider's") from error
+
+    def _known(self, kid: object) -> "PyJWK | None":
+        """Return a key that need not be fetched: whoever has one does not wait for those who have none."""
+        from jwt import PyJWKSet
+
+        kept = None if self._keys.jwk_set_cache is None else self._keys.jwk_set_cache.get()
+        keys = kept.keys if isinstance(kept, PyJWKSet) else ()
+        return next((key for key in keys if key.key_id == kid and key.public_key_use in ("sig", None)), None)
 
     def _caller(self, claims: Mapping[str, Any]) -> Caller:
         """Return the caller that claims name. Raises ValueError for claims of another kind."""
@@ -100,6 +117,25 @@ class TokenIssuer:
         scopes = frozenset(_words(claims.get(self._scope_claim))) & frozenset(map(str, Scope))
         allowed = None if models is None else frozenset(models)
         return Caller(_name(claims["sub"]), frozenset(map(Scope, scopes)), rate, models=allowed)
+
+
+def _keys_of(url: str, circuit: Circuit) -> "PyJWKClient":
+    """Return what fetches and keeps keys. Raise PyJWKClientError for what is no address."""
+    from jwt import PyJWKClient, PyJWKClientConnectionError
+
+    class Keys(PyJWKClient):
+        def fetch_data(self) -> Any:
+            if not circuit.lets_through():
+                raise PyJWKClientConnectionError("the last fetch failed, a moment ago")
+            try:
+                found = super().fetch_data()
+            except BaseException:
+                circuit.failed()
+                raise
+            circuit.answered()
+            return found
+
+    return Keys(url, lifespan=_KEPT_S, timeout=_FETCH_S, cooldown_duration=_COOLDOWN_S)
 
 
 def _name(subject: str) -> str:

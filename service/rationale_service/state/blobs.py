@@ -4,7 +4,7 @@ Names are made of the content, so that a file is written once and never changed.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +12,28 @@ from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import StateUnavailableError
 
+_ANSWER_S = 15.0
+_SLOWEST = 1e6  # bytes a second
+
 
 class Blobs:
     """The storage at `RATIONALE_ARTIFACTS`. Every method blocks, and may raise StateUnavailableError."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, count: Callable[[], None] = lambda: None) -> None:
         """Name the storage; nothing is asked of it yet.
+
+        Args:
+            count: called for each failure.
 
         Raises:
             InvalidOptionError: no URL of a storage, or the library for it is not installed.
         """
+        self._count = count
         try:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
             self._files, self._root = url_to_fs(url)
+            self._is_local = "file" in self._files.protocol
         except (ImportError, ValueError) as error:
             raise InvalidOptionError(
                 "setting artifacts (RATIONALE_ARTIFACTS) must be a URL such as s3://BUCKET/FOLDER or "
@@ -41,13 +49,14 @@ class Blobs:
                 self._files.put_file(str(file), f"{target}.part")
                 self._files.mv(f"{target}.part", target)
             else:  # an object appears when all of it has arrived
-                self._files.put_file(str(file), target)
+                self._files.put_file(str(file), target, **self._limit(file.stat().st_size))
 
     def get(self, name: str, file: Path) -> bool:
         """Copy what is kept under a name into a file; return False where there is nothing."""
         with self._reported():
             try:
-                self._files.get_file(self._at(name), str(file))
+                found = self._files.info(self._at(name), **self._limit())
+                self._files.get_file(self._at(name), str(file), **self._limit(found["size"]))
             except FileNotFoundError:
                 return False
         return True
@@ -55,21 +64,21 @@ class Blobs:
     def remove(self, name: str) -> None:
         """Delete what is kept under a name, if anything is."""
         with self._reported(), contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(self._at(name))
+            self._files.rm_file(self._at(name), **self._limit())
 
     def names(self, folder: str) -> list[str]:
         """Return the names in a folder."""
         with self._reported():
             self._files.invalidate_cache()
             try:
-                found: list[Any] = self._files.ls(self._at(folder), detail=False)
+                found: list[Any] = self._files.ls(self._at(folder), detail=False, **self._limit())
             except FileNotFoundError:
                 return []
         return [str(path).rpartition("/")[2] for path in found]
 
-    @property
-    def _is_local(self) -> bool:
-        return "file" in self._files.protocol
+    def _limit(self, size: int = 0) -> dict[str, float]:
+        """Return how long a call may take that moves so many bytes, where fsspec can limit it."""
+        return {"timeout": _ANSWER_S + size / _SLOWEST} if self._files.async_impl else {}
 
     def _at(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
@@ -81,5 +90,6 @@ class Blobs:
         except StateUnavailableError:
             raise
         except Exception as error:  # each storage has errors of its own
+            self._count()
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise StateUnavailableError(f"the artifacts cannot be read or written: {lines[0]}") from error

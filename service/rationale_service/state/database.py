@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,8 @@ from rationale_service.errors import StateUnavailableError
 _BUSY_S = 5  # that SQLite waits for another process's transaction
 _RETRY_S = 0.01
 _CONNECT_S = 5
-_LOST_MS = 10_000  # after which a PostgreSQL that takes no bytes is given up
+_ANSWER_S = 10.0  # after which a PostgreSQL that does not answer is given up
+SCAN_S = 600.0  # the same, while it reads a whole table
 _OWNER_ONLY = 0o700
 _MIGRATING = threading.Lock()  # Alembic has one context for a whole process
 _NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may be of its memory
@@ -59,12 +60,20 @@ class Schema:
 class Database:
     """Connections are made when they are needed, by any thread."""
 
-    def __init__(self, where: str | Path, schema: Schema, *, is_made: bool = True) -> None:
+    def __init__(
+        self,
+        where: str | Path,
+        schema: Schema,
+        *,
+        is_made: bool = True,
+        count: Callable[[], None] = lambda: None,
+    ) -> None:
         """Name the database; connections are made later.
 
         Args:
             where: the file of a SQLite database, or a database URL.
             is_made: whether a file that is missing is made; else StateUnavailableError reports it.
+            count: called for each transaction that the database fails.
 
         Raises:
             InvalidOptionError: no URL of a database that can be used here.
@@ -74,6 +83,7 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._schema = schema
         self._is_made = is_made
+        self._count = count
         self._engine: Engine | None = None
         self._file: tuple[int, int] | None = None  # of SQLite
         self._opening = threading.Lock()
@@ -85,12 +95,18 @@ class Database:
             engine.dispose()
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
-        """Yield a transaction that sees one state. Raise StateUnavailableError."""
+    def reading(self, limit_s: float | None = None) -> Iterator[Connection]:
+        """Yield a transaction that sees one state. Raise StateUnavailableError.
+
+        Args:
+            limit_s: that PostgreSQL may take for an answer, and the caller between two questions; None for
+                what is usual.
+        """
         with self._reported(), self._opened().connect() as connection:
             if not self.is_sqlite:  # there, it is so
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
-            yield connection
+            with self._limited(connection, limit_s):
+                yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -127,7 +143,8 @@ class Database:
                 try:
                     with _begun(engine) as connection:
                         self._take_turn(connection)
-                        self._migrate(connection)
+                        with self._limited(connection, SCAN_S):
+                            self._migrate(connection)
                 except BaseException:
                     engine.dispose()
                     raise
@@ -142,9 +159,32 @@ class Database:
             event.listen(engine, "connect", _set_up)
             event.listen(engine, "begin", _begin)
             return engine
-        limits = {"connect_timeout": _CONNECT_S, "tcp_user_timeout": _LOST_MS, "keepalives_idle": _CONNECT_S}
+        from rationale_service.state.postgres import LimitedConnection
+
+        limits = {
+            "connect_timeout": _CONNECT_S,
+            "tcp_user_timeout": int(_ANSWER_S * 1e3),
+            "keepalives_idle": _CONNECT_S,
+        }
         encoding = {"client_encoding": "utf8"}  # else one of SQL_ASCII gives bytes where text was written
-        return create_engine(self.url, pool_pre_ping=True, connect_args=limits | encoding)
+        engine = create_engine(self.url, pool_pre_ping=True, connect_args=limits | encoding)
+        event.listen(engine, "do_connect", lambda *given: LimitedConnection.connect(**given[-1]))
+        event.listen(engine, "connect", lambda connection, _: connection.limit(_ANSWER_S))
+        return engine
+
+    @contextlib.contextmanager
+    def _limited(self, connection: Connection, limit_s: float | None) -> Iterator[None]:
+        """Give PostgreSQL another time for each answer of a transaction."""
+        if self.is_sqlite or limit_s is None:
+            yield
+            return
+        driver: Any = connection.connection.driver_connection
+        before_s = driver.limit_s
+        driver.limit(limit_s, "LOCAL")
+        try:
+            yield
+        finally:
+            driver.limit_s = before_s  # the server's own ends with the transaction
 
     def _is_moved(self) -> bool:
         """Tell whether SQLite writes to a file that is there no more."""
@@ -190,6 +230,7 @@ class Database:
         except IntegrityError:
             raise
         except (SQLAlchemyError, CommandError, OSError) as error:
+            self._count()
             cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
             lines = str(cause).strip().splitlines() or [type(cause).__name__]
             what = f"the {self._schema.name} cannot be read or written"

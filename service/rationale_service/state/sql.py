@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ HEARD_S = 5.0  # after which a replica of another machine counts as gone
 class StateDatabase(Database):
     """Every method is one transaction, and may raise StateUnavailableError."""
 
-    def __init__(self, where: str | Path) -> None:
-        super().__init__(where, SCHEMA)
+    def __init__(self, where: str | Path, count: Callable[[], None] = lambda: None) -> None:
+        super().__init__(where, SCHEMA, count=count)
 
     def revision(self) -> int:
         """Return how many changes of the records there were."""

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,20 @@ _OWNER_ONLY = 0o700
 class State:
     """What replicas share. Methods may be called from any thread; those that touch the disk block."""
 
-    def __init__(self, folder: Path, url: str | None = None, *, is_shared: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        url: str | None = None,
+        *,
+        is_shared: bool = False,
+        count: Callable[[], None] = lambda: None,
+    ) -> None:
         """Set the paths; nothing on the disk is touched yet.
 
         Args:
             url: of the database with the records; None: a file in the folder.
             is_shared: whether others are known to follow it: then this process does before the first write.
+            count: called for each transaction that the database fails.
         """
         self.is_shared = is_shared or url is not None
         self.folder = folder
@@ -47,6 +55,7 @@ class State:
         self.staging = folder / "staging"
         self.replica: Replica = this_process()
         self._url = url
+        self._count = count
         self._database: StateDatabase | None = None
         self._opening = threading.Lock()
 
@@ -77,7 +86,7 @@ class State:
             if self._database is None:
                 from rationale_service.state.sql import StateDatabase  # with SQLAlchemy, which takes a while
 
-                self._database = StateDatabase(self._url or self.folder / DATABASE)
+                self._database = StateDatabase(self._url or self.folder / DATABASE, self._count)
             return self._database
 
     def close(self) -> None:

@@ -1,8 +1,11 @@
 """Scopes and rate limits, over HTTP and gRPC."""
 
+import asyncio
 import datetime
 import hashlib
 import math
+import socket
+import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +22,7 @@ from tritonclient.grpc import service_pb2 as pb
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import RateLimitedError, UnauthenticatedError
 from rationale_service.repository.registry import read_repository
+from rationale_service.security import rate_limit
 from rationale_service.security.keys import (
     ANY_KEY,
     NOBODY_NEEDS,
@@ -325,11 +329,48 @@ async def test_gateways_with_one_redis_share_a_limit(monkeypatch: pytest.MonkeyP
     assert 0 < raised.value.retry_after_s <= 30
 
 
-async def test_without_its_redis_a_gateway_answers(caplog: pytest.LogCaptureFixture) -> None:
-    limits = RateLimits(0.1, 1, "redis://127.0.0.1:1")
-    for _ in range(3):
+async def test_without_its_redis_a_gateway_counts_by_itself(caplog: pytest.LogCaptureFixture) -> None:
+    limits = RateLimits(0.1, 3, "redis://127.0.0.1:1")
+    await use_up(limits, Caller("one", INFER), 3)
+    (record,) = caplog.records
+    assert "rates are counted by this process alone for 5 s" in record.message
+
+
+async def test_a_redis_that_hangs_is_waited_for_by_one_request_in_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes connections, and what is sent, and never answers: as one that is frozen."""
+    monkeypatch.setattr(rate_limit, "_REDIS_PAUSE_S", 0.5)
+    failures: list[float] = []
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = "redis://127.0.0.1:{1}".format(*silent.getsockname())
+        limits = RateLimits(1000, None, url, lambda: failures.append(time.monotonic()))
+        waits_s = []
+        end_s = time.monotonic() + 2
+        while time.monotonic() < end_s:
+            began_s = time.monotonic()
+            await limits.check(Caller("one", INFER))
+            waits_s.append(time.monotonic() - began_s)
+            await asyncio.sleep(0.01)
+    long = [wait_s for wait_s in waits_s if wait_s > 0.1]
+    assert 2 <= len(long) == len(failures) <= 4
+    assert max(long) < 1
+
+
+async def test_a_redis_that_is_back_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rate_limit, "_REDIS_PAUSE_S", 0.05)
+    server = fakeredis.FakeServer()
+    monkeypatch.setattr(
+        "redis.asyncio.Redis.from_url", lambda *_, **__: fakeredis.FakeAsyncRedis(server=server, protocol=2)
+    )
+    limits, another = (RateLimits(0.1, 3, "redis://localhost:6379") for _ in range(2))
+    await use_up(another, Caller("one", INFER), 3)
+    server.connected = False
+    await limits.check(Caller("one", INFER))
+    server.connected = True
+    await asyncio.sleep(0.1)
+    with pytest.raises(RateLimitedError):
         await limits.check(Caller("one", INFER))
-    assert "rates are not limited now" in caplog.text
 
 
 @SESSION

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from pydantic import ValidationError
 
-from rationale_service.errors import UnauthenticatedError
+from rationale_service.errors import NotReadyError, UnauthenticatedError
 from rationale_service.security import tokens
 from rationale_service.security.keys import Scope, new_key
 from rationale_service.security.tokens import TokenIssuer
@@ -261,7 +262,10 @@ async def test_unknown_keys_do_not_flood_the_provider(provider: Provider) -> Non
 
 
 @SESSION
-async def test_a_provider_that_is_down_is_503(provider: Provider, repository: Path) -> None:
+async def test_a_provider_that_is_down_is_503(
+    provider: Provider, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "_PAUSE_S", 0.0)
     provider.answers = False
     async with gateway(settings(provider, repository=repository)) as client:
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer(provider.token()))
@@ -269,6 +273,30 @@ async def test_a_provider_that_is_down_is_503(provider: Provider, repository: Pa
         provider.answers = True
         answer = await client.post("/v1/models/score:predict", json=ROWS, headers=bearer(provider.token()))
         assert answer.status_code == 200
+
+
+@pytest.mark.asyncio
+async def test_a_provider_that_hangs_is_waited_for_by_one_fetch_in_a_while(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens whose key is known are taken meanwhile, and no other work waits for a thread."""
+    monkeypatch.setattr(tokens, "_FETCH_S", 0.5)
+    monkeypatch.setattr(tokens, "_COOLDOWN_S", 0.0)
+    failures: list[float] = []
+    issuer = TokenIssuer(settings(provider), lambda: failures.append(time.monotonic()))
+    await issuer.identify(provider.token())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        issuer._keys.uri = "http://127.0.0.1:{1}".format(*silent.getsockname())
+        began_s = time.monotonic()
+        asked = [issuer.identify(provider.token(headers={"kid": f"z{i}"})) for i in range(50)]
+        unknown = asyncio.gather(*asked, return_exceptions=True)
+        await asyncio.sleep(0.1)
+        await issuer.identify(provider.token())
+        await asyncio.to_thread(int)
+        assert time.monotonic() - began_s < 0.4
+        assert all(isinstance(one, NotReadyError) for one in await unknown)
+        assert time.monotonic() - began_s < 2
+    assert len(failures) == 1
 
 
 BAD: dict[str, dict[str, Any]] = {

@@ -53,6 +53,8 @@ def test_serves_announces_and_ends_with_status_0(repository: Path, number: signa
         assert patient.get(f"{url}/v2/health/ready").status_code == 200
         answer = patient.post(f"{url}/v1/models/score:explain", json={"instances": made.X.tolist()}).json()
         np.testing.assert_allclose(answer["predictions"], made.predict(made.X), rtol=1e-6)
+        wanted = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+        assert patient.get(f"{url}/v2/health/live", headers=wanted).status_code == 200  # and not logged
         child.send_signal(number)
         assert child.wait(SECONDS) == 0
         assert child.stderr.read() == ""

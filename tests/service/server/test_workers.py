@@ -1,5 +1,6 @@
 """`rationale serve --workers 2`: several processes on the same ports, and the one that watches over them."""
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from rationale_service.cli.main import app
 from tests.needs import need
 from tests.service import handmade as made
 from tests.service import patient
-from tests.service.child import SECONDS, Child, grpc_address, ready_line, serve, until
+from tests.service.child import SECONDS, Child, grpc_address, ready_line, serve, spare_ports, until
 from tests.service.server.test_lifecycle import refused
 
 Gateway = tuple[Child, str, list[str]]
@@ -128,6 +129,34 @@ def test_a_worker_that_is_killed_comes_back_and_all_end_with_the_one_that_watche
     workers = workers_of(child)
     child.kill()
     until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+
+
+@pytest.mark.full
+def test_none_is_ready_before_all_have_started(repository: Path) -> None:
+    """Else a rollout would count on a gateway that has a part of its workers yet."""
+    arguments = ("--repository", str(repository), "--workers", "2", "--grpc-port", "off")
+    with serve(*arguments, "--port", str(port := spare_ports(1)[0])) as child:
+        url, statuses = f"http://127.0.0.1:{port}", []
+
+        def asked() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                statuses.append((len(workers_of(child)), patient.get(f"{url}/v2/health/ready").status_code))
+            return statuses[-1:] == [(2, 200)]
+
+        until(asked)
+        assert any(status == 503 for _, status in statuses)
+        assert all(status == 503 for count, status in statuses if count < 2)
+        ready_line(child)
+        assert _metrics(url, "rationale_workers") == _metrics(url, "rationale_workers_ready") == {"": 2.0}
+        kill(workers_of(child)[0])
+        until(lambda: _told(url) == {"": 1.0})
+        until(lambda: _told(url) == {"": 2.0})
+
+
+def _told(url: str) -> dict[str, float]:
+    with contextlib.suppress(httpx.TransportError):
+        return _metrics(url, "rationale_workers_ready")
+    return {}
 
 
 @pytest.mark.full

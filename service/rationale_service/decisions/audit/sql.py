@@ -13,7 +13,7 @@ from rationale_service.decisions.audit.rows import Row, checkpoint_of
 from rationale_service.decisions.audit.store import Chain, ChainEnds, DuplicateError
 from rationale_service.decisions.audit.tables import acts, checkpoints, decisions, erasures, input_keys
 from rationale_service.errors import StateUnavailableError
-from rationale_service.state.database import Database, Schema
+from rationale_service.state.database import SCAN_S, Database, Schema
 
 _READ_AT_ONCE = 500  # rows
 _PRUNED_AT_ONCE = 2000  # rows of one transaction: decisions wait for it
@@ -62,11 +62,11 @@ class SqlStore(Database):
             query = query.where(table.time < until)
         if model is not None:
             query = query.where(table.model == model)
-        with self.reading() as connection:
+        with self.reading(SCAN_S) as connection:
             yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
 
     def chains(self) -> Iterator[Chain]:
-        with self.reading() as connection:
+        with self.reading(SCAN_S) as connection:
             pruned = _checkpoints(connection)
             names = {*connection.execute(select(decisions.c.chain).distinct()).scalars(), *pruned}
             connection = connection.execution_options(yield_per=_READ_AT_ONCE)
@@ -79,7 +79,7 @@ class SqlStore(Database):
         ends = select(table.chain, func.max(table.sequence).label("last")).group_by(table.chain).subquery()
         is_end = (table.chain == ends.c.chain) & (table.sequence == ends.c.last)
         erased: dict[str, list[int]] = {}
-        with self.reading() as connection:
+        with self.reading(SCAN_S) as connection:
             pruned = _checkpoints(connection)
             last = {row["chain"]: row for row in _read(connection, select(decisions).join(ends, is_end))}
             query = select(table.chain, table.sequence).join(erasures, table.id == erasures.c.id)
@@ -122,7 +122,7 @@ class SqlStore(Database):
             query = query.where(acts.c.time >= since)
         if until is not None:
             query = query.where(acts.c.time < until)
-        with self.reading() as connection:
+        with self.reading(SCAN_S) as connection:
             yield from _read(connection.execution_options(yield_per=_READ_AT_ONCE), query)
 
     def probe(self) -> None:

@@ -1,9 +1,9 @@
-"""The trail as the gateway uses it: one thread that writes for all requests.
+"""The trail as the gateway uses it: one thread that writes for all requests, and one that watches it.
 
 What waits when the thread is free goes to the disk together: many requests share one wait for it. Where
 nothing comes, the thread looks from time to time whether it could write, so that the gateway knows before its
-callers do. The database's libraries are loaded by the thread, so that a gateway that decides nothing has none
-of them.
+callers do. Where the thread hangs, so that it cannot tell, the other one does. The database's libraries are
+loaded by the thread, so that a gateway that decides nothing has none of them.
 """
 
 import asyncio
@@ -32,6 +32,9 @@ _DAY_S = 86_400
 _LOOK_S = 10.0  # after a write or a look that succeeded
 _LOOK_AGAIN_S = 2.0  # after one that did not
 _PRUNE_AGAIN_S = 600.0
+_STUCK_S = 5.0  # one transaction, after which decisions are refused at once
+_WATCH_S = 0.5
+_STOP_S = 5.0  # for what waits; nobody waits for its answer
 _LOG_S = 60.0  # between two lines on the same
 _OPENING_S = 5.0  # that a start waits for
 _NOT_OPEN = "the audit trail is not open yet"
@@ -56,19 +59,21 @@ class DatabaseTrail:
         self._looked: Future[None] = Future()
         self._open = open_ledger
         self._months = settings.audit_retention_months
-        self._patience_s = settings.drain_timeout_s
         self._jobs: queue.Queue[_Job | None] = queue.Queue(settings.max_queue_size)
         self._searches = threading.BoundedSemaphore(settings.max_queue_size)
         self._readers = ThreadPoolExecutor(_READERS, "audit-reader")
         self._ledger: Ledger | None = None
         self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._busy_since_s: float | None = None  # the thread, with one transaction
+        self._stopping = threading.Event()
 
     def start(self) -> None:
         """Open the trail now, making it where it is missing, and not by its first use."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
             self._thread.start()
+            threading.Thread(target=self._watch, name="audit-watchdog", daemon=True).start()
 
     async def opened(self) -> None:
         if self._thread is not None:
@@ -84,6 +89,7 @@ class DatabaseTrail:
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
     ) -> _Answer:
         self.start()
+        self._check_not_stuck()
         if not self._searches.acquire(blocking=False):
             raise _full()
 
@@ -99,6 +105,7 @@ class DatabaseTrail:
         if not decisions:
             return decisions
         self.start()
+        self._check_not_stuck()
         written: Future[_Answer] = Future()
         self._metrics.waiting(len(decisions))
         written.add_done_callback(lambda _: self._metrics.waiting(-len(decisions)))
@@ -116,12 +123,42 @@ class DatabaseTrail:
         self._readers.shutdown(wait=False, cancel_futures=True)
 
     def _stop(self, thread: threading.Thread) -> None:
-        end_s = time.monotonic() + self._patience_s
+        self._stopping.set()
+        patience_s = 0.0 if self._stuck_s else _STOP_S
+        end_s = time.monotonic() + patience_s
         with contextlib.suppress(queue.Full):
-            self._jobs.put(None, timeout=self._patience_s)
+            self._jobs.put(None, timeout=patience_s)
         thread.join(max(end_s - time.monotonic(), 0))
         if self._ledger is not None and not thread.is_alive():
             self._ledger.close()
+
+    @property
+    def _stuck_s(self) -> float:
+        """How long the thread has hung; 0 where it does not."""
+        since_s = self._busy_since_s
+        busy_s = 0.0 if since_s is None else time.monotonic() - since_s
+        return busy_s if busy_s > _STUCK_S else 0.0
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_WATCH_S):
+            if self._stuck_s:
+                self._outage.begin(self._hangs(), 0)
+
+    def _hangs(self) -> str:
+        return f"the audit trail has not answered for {self._stuck_s:.0f} s"
+
+    def _check_not_stuck(self) -> None:
+        if self._stuck_s:
+            with self._refusing(1):
+                raise StateUnavailableError(self._hangs())
+
+    @contextlib.contextmanager
+    def _busy(self) -> Iterator[None]:
+        self._busy_since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._busy_since_s = None
 
     def _opened(self) -> "Ledger":
         with self._opening:
@@ -144,7 +181,8 @@ class DatabaseTrail:
             if jobs:
                 self._write([job for job in jobs if job is not None])
             elif is_due:
-                self._look()
+                with self._busy():
+                    self._look()
             if None in jobs:
                 return
             if jobs or is_due:
@@ -153,6 +191,8 @@ class DatabaseTrail:
                     self._looked.set_result(None)
             if time.monotonic() >= prune_s:
                 prune_s = time.monotonic() + self._prune()
+            if self._outage.reason is not None:  # the watchdog may have said so meanwhile
+                look_s = min(look_s, time.monotonic() + _LOOK_AGAIN_S)
 
     def _taken(self, due_s: float) -> list[_Job | None]:
         """Return all that waits; none where there is nothing until the next look at what is too old."""
@@ -172,7 +212,8 @@ class DatabaseTrail:
         """Write in one transaction. If the store refuses one request's rows, write each request by itself."""
         began_s = time.monotonic()
         try:
-            answers = self._opened().append([decisions for decisions, _ in waited_for])
+            with self._busy():
+                answers = self._opened().append([decisions for decisions, _ in waited_for])
         except BaseException as error:
             self._metrics.write_failed()
             if not self._is_there():
@@ -194,7 +235,8 @@ class DatabaseTrail:
 
     def _is_there(self) -> bool:
         try:
-            self._opened().store.probe()
+            with self._busy():
+                self._opened().store.probe()
         except Exception:  # of any kind: the store fails, and no single row is to blame
             return False
         return True
@@ -231,7 +273,8 @@ class DatabaseTrail:
         try:
             from rationale_service.decisions.audit.retention import months_ago
 
-            return 0 if self._opened().store.prune(months_ago(self._months)) else _DAY_S
+            with self._busy():
+                return 0 if self._opened().store.prune(months_ago(self._months)) else _DAY_S
         except Exception as error:  # the thread has decisions to write
             log.error("the audit trail could not be pruned, which is tried again: %s", _line(error))
             return _PRUNE_AGAIN_S

@@ -84,6 +84,9 @@ class BoundedHttp(HttpToolsProtocol):
             self.pipeline.clear()
             self.transport.close()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: a request for WebSocket is answered as if it asked for none (RFC 9110, 7.8)."""
+
     def _hosts(self) -> int:
         """Count the hosts of the head: a proxy may take another of several for its own (RFC 9112, 3.2)."""
         named = sum(name == b"host" for name, _ in self.headers)

@@ -4,11 +4,14 @@ import contextlib
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.needs import need
 
@@ -33,6 +36,22 @@ class Postgres:
 
     def stop(self) -> None:
         self.run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
+
+    def send(self, number: signal.Signals) -> None:
+        """To all its processes: SIGSTOP freezes it, SIGCONT has it go on."""
+        main = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
+        for process in (main, *main.children()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """It is there, and does nothing."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGCONT)
 
     def new_schema(self) -> str:
         """Its URL: to be a trail's alone. A database would be hundreds of files."""

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import sqlite3
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from rationale_service.decisions.audit.tables import metadata
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.errors import StateUnavailableError, UnknownResourceError
 from rationale_service.settings import Settings
+from rationale_service.state import database as opening
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.postgres import Postgres
 
@@ -43,6 +45,57 @@ def test_several_open_a_new_trail_at_once(url: str) -> None:
         assert list(pool.map(lambda one: list(verify(one)), databases)) == [[0]] * len(databases)
     for one in databases:
         one.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL has half a second for an answer."""
+    monkeypatch.setattr(opening, "_ANSWER_S", 0.5)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_that_is_frozen_is_given_up(server: Postgres) -> None:
+    """Its kernel goes on acknowledging, so that TCP finds nothing wrong."""
+    database = SqlStore(server.new_schema())
+    database.probe()
+    refused = pytest.raises(StateUnavailableError, match=r"not answered within 0\.5 s")
+    with refused, database.writing() as connection, server.frozen():
+        connection.execute(text("SELECT 1"))
+    database.probe()
+    with server.frozen():
+        began_s = time.monotonic()
+        with pytest.raises(StateUnavailableError, match="the audit trail cannot be read or written"):
+            database.probe()
+        assert time.monotonic() - began_s < 2 * opening._CONNECT_S
+    database.probe()
+    database.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_server_is_not_waited_for_where_another_holds_a_lock(server: Postgres) -> None:
+    url = server.new_schema()
+    database, other = SqlStore(url), SqlStore(url)
+    database.probe()
+    with contextlib.suppress(StateUnavailableError), other.writing() as connection:
+        connection.execute(text("LOCK TABLE input_keys"))
+        with pytest.raises(StateUnavailableError, match=r"statement timeout|not answered"):
+            database.probe()
+        time.sleep(1)  # longer than a client may leave what it locks
+        database.probe()
+    for one in (database, other):
+        one.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_whole_table_is_read_as_long_as_it_takes(server: Postgres) -> None:
+    database = SqlStore(server.new_schema())
+    with database.reading(60) as connection:
+        connection.execute(text("SELECT pg_sleep(1)"))
+        time.sleep(1)
+        connection.execute(text("SELECT 1"))
+    with pytest.raises(StateUnavailableError), database.reading() as connection:
+        connection.execute(text("SELECT pg_sleep(1)"))
+    database.close()
 
 
 def test_a_new_file_waits_for_another_that_writes(tmp_path: Path) -> None:

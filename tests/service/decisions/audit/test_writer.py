@@ -7,11 +7,13 @@ import re
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import pytest_asyncio
@@ -48,6 +50,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Looks at the trail every moment."""
     monkeypatch.setattr(writer, "_LOOK_S", 0.05)
     monkeypatch.setattr(writer, "_LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(opening, "_BUSY_S", 0.5)
 
 
 @pytest_asyncio.fixture
@@ -344,6 +347,63 @@ async def test_an_outage_is_told_once_a_minute(
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("name", ["probe", "append", "prune"])
+async def test_a_thread_that_hangs_is_told_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As on a disk that is frozen: no time limit of a driver ends the call."""
+    monkeypatch.setattr(writer, "_STUCK_S", 0.2)
+    monkeypatch.setattr(writer, "_WATCH_S", 0.02)
+    hangs, thawed = threading.Event(), threading.Event()
+    method = getattr(SqlStore, name)
+
+    def hanging(*given: Any) -> Any:
+        hangs.set()
+        thawed.wait()
+        return method(*given)
+
+    monkeypatch.setattr(SqlStore, name, hanging)
+    metrics = Metrics()
+    trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"), metrics.audit)
+    written = asyncio.create_task(trail.record([decision(1)])) if name == "append" else None
+    trail.start()
+    await asyncio.to_thread(hangs.wait)
+    while metrics.registry.get_sample_value("rationale_audit_unavailable") != 1:
+        await asyncio.sleep(0.02)
+    assert trail.fault is not None
+    for asked in (trail.record([decision(2)]), trail.find("score", "", "key", [])):
+        with pytest.raises(StateUnavailableError, match="try again later"):  # at once
+            await asyncio.wait_for(asked, 1)
+    thawed.set()
+    while trail.fault is not None:
+        await asyncio.sleep(0.02)
+    if written is not None:
+        await written
+    await trail.record([decision(3)])
+    await trail.stop()
+    assert metrics.registry.get_sample_value("rationale_audit_unavailable") == 0
+
+
+async def test_a_stop_does_not_wait_for_a_thread_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_STUCK_S", 0.1)
+    hangs, thawed = threading.Event(), threading.Event()
+
+    def hanging(_: SqlStore) -> None:
+        hangs.set()
+        thawed.wait()
+
+    monkeypatch.setattr(SqlStore, "probe", hanging)
+    trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
+    trail.start()
+    await asyncio.to_thread(hangs.wait)
+    await asyncio.sleep(0.2)
+    await asyncio.wait_for(trail.stop(), 1)
+    thawed.set()
+
+
+@pytest.mark.usefixtures("quick")
 async def test_looks_that_fail_refuse_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,6 +554,14 @@ async def test_decisions_over_http(tmp_path: Path, url: str) -> None:
 
 
 @contextlib.contextmanager
+def frozen(url: str, request: pytest.FixtureRequest) -> Iterator[None]:
+    """The server, or another process in the middle of a transaction on the file."""
+    server: Postgres = request.getfixturevalue("server")
+    with locked(url) if "sqlite" in url else server.frozen():
+        yield
+
+
+@contextlib.contextmanager
 def out_of_reach(url: str, request: pytest.FixtureRequest) -> Iterator[None]:
     """The database."""
     if "sqlite" not in url:
@@ -513,8 +581,12 @@ def out_of_reach(url: str, request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("befallen", [out_of_reach, frozen])
 async def test_a_model_is_not_ready_to_decide_while_there_is_no_trail(
-    tmp_path: Path, url: str, request: pytest.FixtureRequest
+    tmp_path: Path,
+    url: str,
+    request: pytest.FixtureRequest,
+    befallen: Callable[[str, pytest.FixtureRequest], AbstractContextManager[None]],
 ) -> None:
     """It still predicts, and the server is ready. Nobody has to ask for a decision to find out."""
     made.write_score(tmp_path / "models")
@@ -546,7 +618,7 @@ async def test_a_model_is_not_ready_to_decide_while_there_is_no_trail(
             assert (await client.get("/v1/models/score")).json()["ready"] == expected["score"]
 
         await until(every)
-        with out_of_reach(url, request):
+        with befallen(url, request):
             await until(every | {"score": False, "score_explain": False})
             assert (await client.get("/v2/health/ready")).status_code == 200
             assert (await client.post("/v1/models/score:explain", json=BODY)).status_code == 200
