@@ -276,7 +276,7 @@ def message_cases() -> Iterator[Case]:
 
 
 def messages(kind: Descriptor, depth: int = _DEPTH) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Each field again and again, in messages of 1 and 16 MB, and within each field that is a message."""
+    """Each field again and again, in messages of 1 and 4 MB, and within each field that is a message."""
     for field in kind.fields:
         number = field.number
         if field.type == FieldDescriptor.TYPE_MESSAGE and depth:
@@ -285,10 +285,10 @@ def messages(kind: Descriptor, depth: int = _DEPTH) -> Iterator[tuple[str, Calla
                 yield f"{field.name}.{name}", lambda n=number, m=make: field_of(n, m())
         elif field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
             yield f"{field.name} (1 MB)", lambda n=number: field_of(n, b"") * (MB // 2)
-            yield f"{field.name} (7 MB)", lambda n=number: field_of(n, b"x" * (7 * MB))
+            yield f"{field.name} (4 MB)", lambda n=number: field_of(n, b"x" * (4 * MB))
         else:
             yield f"{field.name} (1 MB)", lambda n=number: field_of(n, b"\1" * MB)
-            yield f"{field.name} (7 MB)", lambda n=number: field_of(n, b"\0" * (7 * MB))
+            yield f"{field.name} (4 MB)", lambda n=number: field_of(n, b"\0" * (4 * MB))
 
 
 def longest(gateway: Gateway, case: Case, most_ms: float) -> float:

@@ -161,13 +161,14 @@ def field_of(number: int, content: bytes) -> bytes:
 _NAMED = field_of(1, b"credit")  # model_name
 # Fields of ModelInferRequest: 4 parameters, 5 inputs (with 3 shape, 5 contents), 6 outputs, 7 raw tensors.
 MESSAGES: dict[str, Callable[[], bytes]] = {
-    "empty inputs": lambda: _NAMED + field_of(5, b"") * (32 * MB),
-    "empty outputs": lambda: _NAMED + field_of(6, b"") * (32 * MB),
-    "empty parameters": lambda: _NAMED + field_of(4, b"") * (32 * MB),
-    "empty raw tensors": lambda: _NAMED + field_of(7, b"") * (32 * MB),
-    "empty texts": lambda: _NAMED + field_of(5, field_of(5, field_of(8, b"") * (30 * MB))),
-    "a shape of 60 million axes": lambda: _NAMED + field_of(5, field_of(3, b"\1" * (60 * MB))),
-    "60 million typed values": lambda: _NAMED + field_of(5, field_of(5, field_of(3, b"\1" * (60 * MB)))),
-    "7 million typed values": lambda: _NAMED + field_of(5, field_of(5, field_of(3, b"\1" * (7 * MB)))),
+    "empty inputs": lambda: _NAMED + field_of(5, b"") * (8 * MB),
+    "empty outputs": lambda: _NAMED + field_of(6, b"") * (8 * MB),
+    "empty parameters": lambda: _NAMED + field_of(4, b"") * (8 * MB),
+    "empty raw tensors": lambda: _NAMED + field_of(7, b"") * (8 * MB),
+    "empty texts": lambda: _NAMED + field_of(5, field_of(5, field_of(8, b"") * (7 * MB))),
+    "a shape of 15 million axes": lambda: _NAMED + field_of(5, field_of(3, b"\1" * (15 * MB))),
+    "15 million typed values": lambda: _NAMED + field_of(5, field_of(5, field_of(3, b"\1" * (15 * MB)))),
+    "4 million typed values": lambda: _NAMED + field_of(5, field_of(5, field_of(3, b"\1" * (4 * MB)))),
+    "64 MB of raw tensors": lambda: _NAMED + field_of(7, bytes(64 * MB)),
     "100,000 inputs": lambda: _NAMED + field_of(5, field_of(1, b"x")) * 100_000,
 }

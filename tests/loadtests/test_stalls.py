@@ -17,7 +17,7 @@ WORST = {
     ("POST /v1/models/{model}:explain", '900,000 members behind {"instances": ['),
     ("POST /v1/models/{model}:explain", '2 million texts behind {"instances": '),
     ("POST /v2/models/{model}/infer", "900,000 members"),
-    ("gRPC ModelInfer", "7 million typed values"),
+    ("gRPC ModelInfer", "4 million typed values"),
     ("gRPC ModelInfer", "many inputs (1 MB)"),
 }
 
