@@ -149,6 +149,36 @@ def test_compose_and_the_sdk_start_the_same_triton() -> None:
     assert (mount["target"], mount["read_only"]) == ("/models", True)
 
 
+def test_the_pages_name_the_same_triton() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    (block,) = re.findall(r"```text\n(\S*/tritonserver:.*?)```", page, re.DOTALL)
+    assert block.split() == [triton_command.IMAGE, *triton_command.COMMAND]
+
+
+@pytest.mark.parametrize("of", ["tritonserver:", "--load-model="])
+def test_no_other_file_names_a_triton(of: str) -> None:
+    """A new place for its version or its flags needs a test beside these."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    named = {name for name in tracked.stdout.split() if f"{of}" in _text(ROOT / name)}
+    assert (
+        named - {"CHANGELOG.md"}
+        <= {
+            "docker-compose.yml",
+            "deploy/helm/rationale/values.yaml",
+            "deploy/helm/rationale/templates/deployment.yaml",
+            "docs/operations.md",
+            "scripts/triton/serve.py",
+            "service/rationale_service/cli/triton.py",
+            "service/rationale_service/engine/backends/triton_client.py",  # in an error
+            "tests/docker/test_files.py",
+        }
+    )
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="ignore") if path.is_file() else ""
+
+
 def test_the_image_sends_no_usage_events() -> None:
     assert "ORT_DISABLE_TELEMETRY=1" in DOCKERFILE
 
