@@ -1,7 +1,7 @@
 # The gateway, with the compiler in it. Models run on the CPU, or in a Triton beside it.
 #
 #     docker build -t rationale .
-#     docker run -p 8080:8080 -v ./model_repository:/models:ro -v rationale-state:/var/lib/rationale rationale
+#     docker run -p 127.0.0.1:8080:8080 -v ./model_repository:/models:ro -v rationale-state:/var/lib/rationale rationale
 #
 # The volume keeps what survives a restart: the audit trail of decisions, explainers and reference sets. With it the
 # container may be read-only (--read-only --tmpfs /tmp), and of any user of group 0. Dockerfile.gpu makes an image

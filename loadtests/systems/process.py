@@ -99,7 +99,7 @@ def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
     try:
-        yield _announced(child)
+        yield announced(child)
     finally:
         child.terminate()
         try:
@@ -111,7 +111,7 @@ def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]
             child.stdout.close()
 
 
-def _announced(child: subprocess.Popen[str]) -> Server:
+def announced(child: subprocess.Popen[str]) -> Server:
     grpc = None
     for line in child.stdout or ():
         if line.startswith("gRPC on "):

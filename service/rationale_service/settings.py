@@ -49,6 +49,7 @@ class Settings(BaseSettings):
     triton_wait_s: float = Field(default=60.0, gt=0)
     max_body_bytes: int = Field(default=64 * MEBIBYTE, gt=0)
     max_json_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
+    max_grpc_message_bytes: int = Field(default=16 * MEBIBYTE, gt=0)
     request_timeout_s: float = Field(default=30.0, gt=0)
     max_queue_size: int = Field(default=256, gt=0)
     max_answer_bytes: int = Field(default=256 * MEBIBYTE, gt=0)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from rationale.distribution import version
+from rationale_service.cli import triton as triton_command
 from rationale_service.cli.main import FLAGS
 from rationale_service.settings import PREFIX, Settings
 from tests.deploy.helm import CHART, EXAMPLES, Helm
@@ -78,6 +79,36 @@ def test_settings_and_flags_are_the_gateway_s(helm: Helm, values: list[str]) -> 
     flags = {f"--{name.removesuffix('_s').replace('_', '-')}" for name in FLAGS}
     assert gateway["args"][0] == "serve"
     assert {argument.split("=")[0] for argument in gateway["args"][1:]} <= flags
+
+
+def test_the_sidecar_is_the_triton_of_the_command(helm: Helm) -> None:
+    sidecar = containers(helm.rendered("--values", str(EXAMPLES[-1]), "--set", "models.path=/entries"))[
+        "triton"
+    ]
+    loopback = [f"--{end}-address=127.0.0.1" for end in triton_command.PORTS]
+    recipe = [each.replace("=/models", "=/entries") for each in triton_command.COMMAND]
+    assert sidecar["image"] == triton_command.IMAGE
+    assert sidecar["args"] == [*recipe, *loopback]
+    assert {one["name"]: one["value"] for one in sidecar["env"]} == triton_command.OPTIONS["environment"]
+    assert sidecar["workingDir"] == "/entries"
+
+
+def test_the_sidecar_is_reached_from_its_pod_alone(helm: Helm) -> None:
+    objects = helm.rendered("--values", str(EXAMPLES[-1]))
+    both = containers(objects)
+    assert f"--triton=127.0.0.1:{triton_command.PORTS['grpc']}" in both["gateway"]["args"]
+    assert "ports" not in both["triton"]
+    for probe in ("readinessProbe", "livenessProbe"):  # the kubelet asks the pod's address
+        (url,) = (one for one in both["triton"][probe]["exec"]["command"] if "://" in one)
+        assert url.startswith(f"http://127.0.0.1:{triton_command.PORTS['http']}/v2/health/")
+
+
+def test_a_network_policy_is_there_unless_it_is_switched_off(helm: Helm, values: list[str]) -> None:
+    (policy,) = (one for one in helm.rendered(*values) if one["kind"] == "NetworkPolicy")
+    ports = {each["port"] for rule in policy["spec"]["ingress"] for each in rule["ports"]}
+    assert ports == {"http", "grpc", "admin"}
+    off = helm.rendered(*values, "--set", "networkPolicy.enabled=false")
+    assert "NetworkPolicy" not in {one["kind"] for one in off}
 
 
 def test_the_repository_may_be_a_url(helm: Helm) -> None:

@@ -149,6 +149,33 @@ def test_compose_and_the_sdk_start_the_same_triton() -> None:
     assert (mount["target"], mount["read_only"]) == ("/models", True)
 
 
+def test_the_pages_name_the_same_triton() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    (block,) = re.findall(r"```text\n(\S*/tritonserver:.*?)```", page, re.DOTALL)
+    assert block.split() == [triton_command.IMAGE, *triton_command.COMMAND]
+
+
+@pytest.mark.parametrize("of", ["tritonserver:", "--load-model="])
+def test_no_other_file_names_a_triton(of: str) -> None:
+    """A new place for its version or its flags needs a test beside these."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    named = {name for name in tracked.stdout.split() if f"{of}" in _text(ROOT / name)}
+    assert named - {"CHANGELOG.md"} <= {
+        "docker-compose.yml",
+        "deploy/helm/rationale/values.yaml",
+        "deploy/helm/rationale/templates/deployment.yaml",
+        "docs/operations.md",
+        "scripts/triton/serve.py",
+        "service/rationale_service/cli/triton.py",
+        "service/rationale_service/engine/backends/triton_client.py",  # in an error
+        "tests/docker/test_files.py",
+    }
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="ignore") if path.is_file() else ""
+
+
 def test_the_image_sends_no_usage_events() -> None:
     assert "ORT_DISABLE_TELEMETRY=1" in DOCKERFILE
 
@@ -192,6 +219,33 @@ def test_replicas_differ_in_their_names_alone_and_only_the_proxy_is_reached() ->
     assert services["s3"]["environment"]["ROOT_SECRET_KEY"] == environment["AWS_SECRET_ACCESS_KEY"]
     assert services["s3"]["environment"]["ROOT_ACCESS_KEY"] == environment["AWS_ACCESS_KEY_ID"]
     assert services["bucket"]["environment"].items() <= environment.items()
+
+
+@pytest.mark.parametrize("name", COMPOSE_FILES)
+def test_nothing_is_published_beyond_this_machine_by_itself(name: str) -> None:
+    ports = [port for service in compose(name).values() for port in service.get("ports", ())]
+    assert all(port.startswith(("127.0.0.1:", "${RATIONALE_ADDRESS:-127.0.0.1}:")) for port in ports), ports
+    assert (name == "docker-compose.yml") == bool(ports)
+
+
+def test_documented_containers_are_reached_from_this_machine_alone() -> None:
+    page = (ROOT / "docs/operations.md").read_text()
+    published = re.findall(r"docker run .*?-p (\S+)", page + DOCKERFILE + DOCKERFILE_GPU)
+    assert published == ["127.0.0.1:8080:8080"] * 4
+
+
+def test_no_password_is_known() -> None:
+    text = (ROOT / "docker-compose.yml").read_text()
+    assert set(re.findall(r"\$\{\w*PASSWORD[^}]*\}", text)) == {"${RATIONALE_DATABASE_PASSWORD-}"}
+    secrets = [
+        value
+        for service in compose("docker-compose.yml").values()
+        for name, value in service.get("environment", {}).items()
+        if re.search("PASSWORD|SECRET", name)
+    ]
+    assert len(secrets) == 6
+    assert set(secrets) == {"${RATIONALE_DATABASE_PASSWORD-}"}
+    assert ".env" in (ROOT / ".gitignore").read_text().splitlines()
 
 
 def test_the_proxy_asks_every_replica() -> None:

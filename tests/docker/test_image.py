@@ -40,7 +40,7 @@ def run(models: Path, *more: str) -> Iterator[str]:
     """The documented `docker run`, with a free port in place of 8080; gives its URL when it is healthy."""
     [port], name = spare_ports(1), f"rationale-test-{os.getpid()}"
     line = documented("Dockerfile").replace("./model_repository", str(models))
-    words = shlex.split(line.replace("8080:8080", f"127.0.0.1:{port}:8080"))
+    words = shlex.split(line.replace("127.0.0.1:8080:", f"127.0.0.1:{port}:"))
     subprocess.run(
         [*words[:2], "--detach", "--name", name, *more, *words[2:]], check=True, capture_output=True
     )

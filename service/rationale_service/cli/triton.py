@@ -1,6 +1,7 @@
 """`rationale triton start|stop|logs`: the official Triton container, through the Docker SDK.
 
-docker-compose.yml says the same of it, and a test compares them. The SDK is the optional extra `docker`.
+docker-compose.yml, the chart and docs/operations.md say the same of it, and tests compare them. The SDK is
+the optional extra `docker`.
 """
 
 import http.client

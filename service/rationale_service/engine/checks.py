@@ -17,6 +17,7 @@ from rationale_service.repository.entry import Entry
 from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of
 
 _MOST = 10
+_MOST_TOLD = 10_000  # faults: pydantic writes the texts of all in one step, of so many in 25 ms
 _LONGEST = 300  # characters of one among several
 _LONGEST_NAME = 80
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -79,6 +80,9 @@ class Faults:
 
 def from_validation(error: ValidationError, kind: type[ServiceError], whole: str) -> ServiceError:
     """Return what pydantic found wrong, as one error. `whole` is the name of what was validated."""
+    count = error.error_count()
+    if count > _MOST_TOLD:
+        return kind(f"{whole} has {count} faults, too many to tell them: compare it with GET /openapi.json")
     details = itertools.islice(error.errors(include_url=False, include_input=False), _MOST)
     return _joined([kind(f"{_place(each) or whole}: {each['msg']}") for each in details])
 

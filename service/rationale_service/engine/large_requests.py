@@ -2,7 +2,8 @@
 
 What is small is done at once: a thread costs more than it takes. Of what is very large one is done at a time,
 so that the memory of one bounds that of all. Python threads share one lock, which a parser in C holds to its
-end: what is given to these threads has to be bounded by its caller.
+end: large JSON is parsed piece by piece (`json_pieces`), and what else is given to these threads has to be
+bounded by its caller.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from rationale_service.engine import json_pieces
 from rationale_service.errors import DeadlineError, MalformedError, QueueFullError, TooLargeError
 from rationale_service.tensors import Tensors, bytes_of
 
@@ -140,7 +142,7 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
     """Parse the JSON that `body` is, up to byte `end`.
 
     How many values it holds is bounded before any is made: an empty object takes 2 bytes here and 70 when it
-    is parsed. Up to 1 MiB that is no harm.
+    is parsed. Up to 1 MiB that is no harm, and neither is parsing it in one go.
 
     Raises:
         TooLargeError: it has more than `most_bytes` bytes, or too many values for that.
@@ -155,10 +157,20 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
             if found > most:
                 raise TooLargeError(f"the JSON holds about {found} {what}, more than {most}: {_FEWER}")
     try:
-        return orjson.loads(memoryview(body)[:end])
+        if end <= SMALL:
+            return orjson.loads(memoryview(body)[:end])
+        return json_pieces.parse(body if end == len(body) else body[:end])
+    except json_pieces.LimitError as error:
+        raise TooLargeError(f"{error}: {_FEWER}") from error
     except orjson.JSONDecodeError as error:
-        if error.doc.startswith(("NaN", "Infinity"), error.pos):
-            raise MalformedError(f"the body is not valid JSON: {error}: {_NO_NAN}") from error
-        raise MalformedError(
-            f"the body is not valid JSON: {error}; if it is something else, say so by Content-Type"
-        ) from error
+        raise _malformed(error, error.doc[error.pos :][:8].encode()) from error
+    except json_pieces.FaultError as error:
+        raise _malformed(error, body[error.at : error.at + 8]) from error
+
+
+def _malformed(error: ValueError, there: bytes | bytearray) -> MalformedError:
+    if there.startswith((b"NaN", b"Infinity")):
+        return MalformedError(f"the body is not valid JSON: {error}: {_NO_NAN}")
+    return MalformedError(
+        f"the body is not valid JSON: {error}; if it is something else, say so by Content-Type"
+    )

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from rationale_service.engine import json_pieces
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import Instances
 from rationale_service.engine.request import InferenceRequest
@@ -58,15 +60,19 @@ def note_duplicates(body: bytes | bytearray, rows: Sequence[Any], faults: Faults
     if not objects or body.count(b":") == beside + sum(map(len, objects)):
         return
 
-    def members(pairs: list[tuple[str, Any]]) -> None:
-        seen = set()
-        for name, _ in pairs:
-            if name in seen:
-                faults.note(f"feature '{name[:80]}' is given twice")
-            seen.add(name)
+    def twice(name: str) -> None:
+        faults.note(f"feature '{name[:80]}' is given twice")
+
+    def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in found:
+                twice(name)
+            found[name] = value
+        return found
 
     try:
-        json.loads(body, object_pairs_hook=members)
+        json_pieces.parse(body, partial(json.loads, object_pairs_hook=members), twice)
     except (ValueError, RecursionError) as error:  # valid JSON by now, but this parser has other limits
         raise MalformedError(
             "the body is not valid JSON: a number is too long or the nesting too deep"

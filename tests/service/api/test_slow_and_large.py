@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from rationale_service.app import create_app, create_backend
 from rationale_service.protocols.rest import server as http_server
 from rationale_service.protocols.rest.endpoint import LENGTH_HEADER
-from rationale_service.protocols.rest.server import uvicorn_config
+from rationale_service.protocols.rest.server import MAX_HEADER_BYTES, uvicorn_config
 from rationale_service.settings import Settings
 from tests.service import patient
 from tests.service.conftest import gateway, serving
@@ -127,6 +127,34 @@ FLOODS = {
     "chunks": (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n" * 8192),
     "a body": (HEAD + b"transfer-encoding: chunked\r\n\r\n", b"10000\r\n" + b" " * 65536 + b"\r\n"),
 }
+
+
+HEADS = {
+    "a header": b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-a: %s\r\n\r\n",
+    "a path": b"GET /v2/health/live?%s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    "headers": b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n%sx-b: %%s\r\n\r\n"
+    % (b"x-a: b\r\n" * 5000),
+}
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 8192])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_head_ends_where_the_pages_say(strict: str, head: str, piece: int) -> None:
+    """However it comes, one that has 64 KiB is taken, and one that has a byte more is not."""
+    for more, status in ((0, b"200"), (1, b"431")):
+        said = HEADS[head] % (b"a" * (MAX_HEADER_BYTES - len(HEADS[head] % b"") + more))
+        with connected(strict) as connection:
+            for start in range(0, len(said), piece):
+                connection.sendall(said[start : start + piece])
+            assert rest(connection).split()[1] == status
+
+
+def test_trailers_are_no_headers(strict: str) -> None:
+    chunked = b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    said = b"connection: close\r\n" + chunked + b"x-request-id: late\r\n\r\n"
+    with connected(strict) as connection:
+        connection.sendall(HEAD + said)
+        assert b"late" not in rest(connection)
 
 
 @pytest.mark.parametrize("flood", FLOODS)

@@ -111,7 +111,7 @@ async def test_a_caller_that_is_gone_gives_its_work_up(repository: Path) -> None
 @pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
 async def test_a_message_that_is_too_large(repository: Path, compression: grpc.Compression) -> None:
     """Also one that is small until it is decompressed; the connection goes on."""
-    async with grpc_end(Settings(repository=repository, max_body_bytes=1_000_000)) as end:
+    async with grpc_end(Settings(repository=repository, max_grpc_message_bytes=1_000_000)) as end:
         for size in (1_000_000, 20_000_000):
             large = end.stub.ModelInfer(request("score", GOOD, id=" " * size), compression=compression)
             await refused(large, "RESOURCE_EXHAUSTED", "larger than max")
@@ -120,7 +120,7 @@ async def test_a_message_that_is_too_large(repository: Path, compression: grpc.C
 
 
 async def test_the_limit_is_the_requests_alone(repository: Path) -> None:
-    async with grpc_end(Settings(repository=repository, max_body_bytes=300)) as end:
+    async with grpc_end(Settings(repository=repository, max_grpc_message_bytes=300)) as end:
         rows = tensor(shape=(10, 4), fp32_contents=np.ones(40))
         answer = await end.stub.ModelInfer(request("score_explain", rows))
         assert answer.ByteSize() > 300
@@ -129,11 +129,11 @@ async def test_the_limit_is_the_requests_alone(repository: Path) -> None:
 
 
 async def test_any_limit_of_the_settings_is_possible(repository: Path) -> None:
-    async with grpc_end(Settings(repository=repository, max_body_bytes=1 << 40)) as end:
+    async with grpc_end(Settings(repository=repository, max_grpc_message_bytes=1 << 40)) as end:
         assert (await end.stub.ServerLive(pb.ServerLiveRequest())).live
 
 
-@pytest.mark.parametrize(("size", "code"), [(40_000, None), (70_000, "RESOURCE_EXHAUSTED")])
+@pytest.mark.parametrize(("size", "code"), [(64_000, None), (65_536, "RESOURCE_EXHAUSTED")])
 async def test_metadata(repository: Path, size: int, code: str | None) -> None:
     async with grpc_end(Settings(repository=repository)) as end:
         call = end.stub.ServerLive(pb.ServerLiveRequest(), metadata=(("x-more", "x" * size),))

@@ -30,7 +30,7 @@ def message(typed: int = 0, raw: int = 0, inputs: int = 1) -> bytes:
     [
         message(),
         message(raw=8 * SMALL),
-        message(typed=SMALL // 4 + 1),
+        message(typed=SMALL // 8 + 1),
         message(raw=SMALL, inputs=20_000),
         RAW + b"\0" + message(raw=2 * SMALL),
         (INPUT + b"\0") * (SMALL // 2),  # of 1 MiB
@@ -43,7 +43,7 @@ def test_what_may_be(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (message(typed=SMALL), "more than 2097152 bytes beside raw_input_contents: send tensors in these"),
+        (message(typed=SMALL), "more than 1048576 bytes beside raw_input_contents: send tensors in these"),
         (message(raw=SMALL, inputs=30_000), "more than 30000 fields"),
         ((INPUT + b"\0") * SMALL, "more than 30000 fields"),
         ((RAW + b"\0") * SMALL, "more than 30000 fields"),

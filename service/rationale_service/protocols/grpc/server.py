@@ -63,7 +63,7 @@ class GrpcServer:
         Raises CannotListenError.
         """
         own = (
-            ("grpc.max_receive_message_length", min(settings.max_body_bytes, _LARGEST_LIMIT)),
+            ("grpc.max_receive_message_length", min(settings.max_grpc_message_bytes, _LARGEST_LIMIT)),
             ("grpc.so_reuseport", int(shared)),
         )
         logging.getLogger(cygrpc.__name__).addFilter(_tells_more_than_that_a_caller_left)

@@ -1,17 +1,15 @@
 """Two explainers of a model at given shares: the default, and a canary that answers some of its requests."""
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from rationale_service.engine.checks import from_validation
-from rationale_service.engine.large_requests import SMALL, parse_json
-from rationale_service.errors import InvalidExplainerError, MalformedError
+from rationale_service.errors import InvalidExplainerError
 from rationale_service.models.explainers.records import Split
 from rationale_service.protocols.rest.administration import AdministrativeRoute
-from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
+from rationale_service.protocols.rest.endpoint import read_model
 from rationale_service.protocols.rest.explainers import explainers_of
-from rationale_service.protocols.rest.openapi import JSON, body_of
+from rationale_service.protocols.rest.openapi import body_of
 from rationale_service.protocols.rest.problems import problem_responses
 
 router = APIRouter(prefix="/v2/models/{model}/canary", tags=["explainers"], route_class=AdministrativeRoute)
@@ -53,8 +51,7 @@ async def get_canary(request: Request, model: str) -> CanarySpec:
     openapi_extra=body_of(CanarySpec),
 )
 async def put_canary(request: Request, model: str) -> CanarySpec:
-    media_type_of(request, JSON)
-    spec = _spec(await read_body(request, SMALL, plane_of(request).deadline()))
+    spec = await read_model(request, CanarySpec, InvalidExplainerError, '{"explainer": "new", "share": 0.1}')
     request.state.detail = spec.model_dump(mode="json")
     return _shown(await explainers_of(request).put_split(Split(model, spec.explainer, spec.share)))
 
@@ -69,15 +66,6 @@ async def put_canary(request: Request, model: str) -> CanarySpec:
 )
 async def delete_canary(request: Request, model: str) -> None:
     await explainers_of(request).delete_split(model)
-
-
-def _spec(body: bytearray) -> CanarySpec:
-    if not isinstance(parse_json(body, SMALL), dict):
-        raise MalformedError('the body must be an object, such as {"explainer": "new", "share": 0.1}')
-    try:
-        return CanarySpec.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error, InvalidExplainerError, "the body") from error
 
 
 def _shown(split: Split) -> CanarySpec:

@@ -1,27 +1,24 @@
 """Decisions that were recorded: read by id, written as the notice of an applicant, computed again."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from rationale_service.decisions.archive import Archive, noticed
 from rationale_service.decisions.trail import RecordedDecision
-from rationale_service.engine.checks import from_validation
-from rationale_service.engine.large_requests import SMALL, parse_json
-from rationale_service.errors import InvalidInputError, MalformedError
+from rationale_service.errors import InvalidInputError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.administration import RecordedRoute
-from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
+from rationale_service.protocols.rest.endpoint import plane_of, read_model
 from rationale_service.protocols.rest.openapi import JSON, body_of
 from rationale_service.protocols.rest.problems import problem_responses
 from rationale_service.protocols.rest.schemas import Decision, Instance
 from rationale_service.security.keys import AUDIT
 
-Model = TypeVar("Model", bound=BaseModel)
 _NOT_STORED = {"Cache-Control": "no-store"}
 
 
@@ -125,7 +122,7 @@ async def get_decision(request: Request, decision: str) -> Response:
     openapi_extra=body_of(NoticeRequest),
 )
 async def decision_notice(request: Request, decision: str) -> NoticeText:
-    body = await _body(request, NoticeRequest)
+    body = await read_model(request, NoticeRequest, InvalidInputError, "{}")
     request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
     found = await _read(request, decision, body.instance)
     made = noticed(found, body.template, body.variables, person_declined=body.person_declined)
@@ -142,7 +139,7 @@ async def decision_notice(request: Request, decision: str) -> NoticeText:
     openapi_extra=body_of(GivenInstance),
 )
 async def replay_decision(request: Request, decision: str) -> Replay:
-    body = await _body(request, GivenInstance)
+    body = await read_model(request, GivenInstance, InvalidInputError, "{}")
     found = await _read(request, decision, body.instance)
     made = await _archive(request).replay(found, plane_of(request).deadline())
     return Replay(
@@ -175,17 +172,6 @@ async def _read(
 def _archive(request: Request) -> Archive:
     archive: Archive = request.app.state.archive
     return archive
-
-
-async def _body(request: Request, model: type[Model]) -> Model:
-    media_type_of(request, JSON)
-    message = parse_json(await read_body(request, SMALL, plane_of(request).deadline()), SMALL)
-    if not isinstance(message, dict):
-        raise MalformedError("the body must be an object, such as {}")
-    try:
-        return model.model_validate(message)
-    except ValidationError as error:
-        raise from_validation(error, InvalidInputError, "the body") from error
 
 
 def _shown(one: RecordedDecision) -> Response:

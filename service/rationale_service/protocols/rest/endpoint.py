@@ -6,15 +6,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rationale_service.engine.checks import from_validation, listed
 from rationale_service.engine.dataplane import DataPlane
-from rationale_service.engine.large_requests import SMALL
+from rationale_service.engine.large_requests import SMALL, parse_json
 from rationale_service.engine.request import Answer, InferenceRequest
 from rationale_service.errors import (
     AnswerTooLargeError,
     MalformedError,
+    ServiceError,
     SlowBodyError,
     TooLargeError,
     UnsupportedMediaError,
@@ -29,6 +32,8 @@ _TENSORS_TO_JSON = 2  # an answer's bytes of tensors, to bytes of JSON that a re
 Decode = Callable[[Request, bytearray], InferenceRequest]
 Encode = Callable[[Answer], Response]
 T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+MOST_UNKNOWN = 10
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _LONGEST_TIMEOUT = 12  # digits
@@ -111,6 +116,30 @@ async def read_body(
     if inflater is not None and not inflater.eof:
         raise MalformedError("the compressed body ends too early")
     return body
+
+
+async def read_model(request: Request, model: type[Model], kind: type[ServiceError], example: str) -> Model:
+    """Return the JSON object that the body is, of at most 1 MiB, as `model` describes it.
+
+    Args:
+        kind: of the error that tells what does not fit.
+        example: a body, for the error where it is no object.
+
+    Raises `kind`, MalformedError, and as `read_body`.
+    """
+    media_type_of(request, JSON)
+    body = await read_body(request, SMALL, plane_of(request).deadline())
+    message = parse_json(body, SMALL)
+    if not isinstance(message, dict):
+        raise MalformedError(f"the body must be an object, such as {example}")
+    known = model.model_fields
+    unknown = [name for name in message if name not in known]
+    if len(unknown) > MOST_UNKNOWN:  # pydantic would write a text for each
+        raise kind(f"the body has the unknown members {listed(unknown)}; it takes {', '.join(known)}")
+    try:
+        return model.model_validate(message)
+    except ValidationError as error:
+        raise from_validation(error, kind, "the body") from error
 
 
 def _check_end(inflater: Any, piece: bytes) -> None:

@@ -4,17 +4,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from rationale_service.engine.checks import from_validation
-from rationale_service.engine.large_requests import SMALL, parse_json
-from rationale_service.errors import InvalidExplainerError, MalformedError
+from rationale_service.errors import InvalidExplainerError
 from rationale_service.models.explainers.service import Explainers, Status
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.protocols.rest.administration import AdministrativeRoute
-from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
-from rationale_service.protocols.rest.openapi import JSON, body_of
+from rationale_service.protocols.rest.endpoint import read_model
+from rationale_service.protocols.rest.openapi import body_of
 from rationale_service.protocols.rest.problems import problem_responses
 
 router = APIRouter(
@@ -99,8 +97,7 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
     openapi_extra=body_of(ExplainerSpec),
 )
 async def put_explainer(request: Request, response: Response, model: str, name: str) -> ExplainerStatus:
-    media_type_of(request, JSON)
-    spec = _spec(await read_body(request, SMALL, plane_of(request).deadline()))
+    spec = await read_model(request, ExplainerSpec, InvalidExplainerError, '{"method": "gradient"}')
     request.state.detail = spec.model_dump(mode="json", exclude_defaults=True)
     status = await explainers_of(request).put(model, name, spec)
     response.headers["Location"] = f"/v2/models/{model}/explainers/{name}"
@@ -119,15 +116,6 @@ async def put_explainer(request: Request, response: Response, model: str, name: 
 )
 async def delete_explainer(request: Request, model: str, name: str) -> None:
     await explainers_of(request).delete(model, name)
-
-
-def _spec(body: bytearray) -> ExplainerSpec:
-    if not isinstance(parse_json(body, SMALL), dict):
-        raise MalformedError('the body must be an object, such as {"method": "gradient"}')
-    try:
-        return ExplainerSpec.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error, InvalidExplainerError, "the body") from error
 
 
 def _shown(status: Status) -> ExplainerStatus:

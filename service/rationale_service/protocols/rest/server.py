@@ -29,6 +29,7 @@ from rationale_service.security.tls import ServerTls
 log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 64 * 1024
+_TOO_LARGE = "431 Request Header Fields Too Large"
 HEADER_TIMEOUT_S = 10.0
 _LEAVE_S = 0.3  # who asks one question after the other has asked again meanwhile
 _METRICS = "/metrics"
@@ -65,7 +66,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._unread += len(data)
         super().data_received(data)
         if self._unread > MAX_HEADER_BYTES:
-            self._give_up("431 Request Header Fields Too Large")
+            self._give_up(_TOO_LARGE)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -76,16 +77,25 @@ class BoundedHttp(HttpToolsProtocol):
         self._unread = 0
         if self.transport.is_closing():
             return  # the rest of what came at once
+        if self._head_bytes() > MAX_HEADER_BYTES:
+            self._give_up(_TOO_LARGE)
+            return
         if self._hosts() != 1:
             self._give_up("400 Bad Request")
             return
         super().on_headers_complete()
+        self.headers = []  # of trailers, which are no headers of the request
         if len(self.pipeline) > MAX_PIPELINED:
             self.pipeline.clear()
             self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: a request for WebSocket is answered as if it asked for none (RFC 9110, 7.8)."""
+
+    def _head_bytes(self) -> int:
+        """Count the head, without blanks that it need not have. It may have come in one piece."""
+        line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n\r\n")
+        return line + sum(len(name) + len(value) for name, value in self.headers) + 4 * len(self.headers)
 
     def _hosts(self) -> int:
         """Count the hosts of the head: a proxy may take another of several for its own (RFC 9112, 3.2)."""
