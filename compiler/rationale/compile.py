@@ -285,6 +285,7 @@ def _explained(
         request = request.model_copy(update={"method": own.method, "options": own.options})
 
     def combined(lowered: Lowered, progress: Progress) -> tuple[Any, Any, Combined, Sequence[LayerRule]]:
+        lowered = around.profile.scored(lowered) if around.profile else lowered
         selection = choice.method.engine.select(lowered, choice.method, request)
         referenced = prepare_references(selection)
         plan = combine(selection, referenced.set, variants, progress)

@@ -532,6 +532,11 @@ class EmbeddedProfile(Frozen):
         description="least and largest score: of the closing Sigmoid or Softmax, else over the references"
     )
     tolerance: float = Field(description="completeness gap above which there are no reasons")
+    margin: str | None = Field(
+        None,
+        description="name of the output [N, 1] whose Sigmoid in float64 is the score, where a bound of space "
+        "'output' is near 0 or 1; of space 'margin' the explained value is it",
+    )
     comparisons: tuple[Comparison, ...] = ()
     classes: dict[str, Classes] = Field(
         {},

@@ -1,6 +1,7 @@
 """Small entries of every kind that a page can hold."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,13 +76,14 @@ def double() -> Compiled:
     return compile_model(model, ExactShap(references), feature_names=names, decision=PROFILE)
 
 
-def ends() -> Compiled:
-    """A threshold at 1e-8, where a Sigmoid of float32 tells no margins apart."""
-    graph = "g (float[N, 2] x) => (float[N, 1] p) { z = MatMul (x, w)  p = Sigmoid (z) }"
-    model = parsed(graph, {"w": np.ones((2, 1), np.float32)})
-    profile = {"output": "p", "threshold": 1e-8, "adverse": "above", "space": "margin"}
-    method = DeepShap(np.array([[-19, -1], [-18, 1], [-18, -1]], np.float32))
-    return compile_model(model, method, feature_names=["a", "b"], decision=profile)
+def ends(space: str = "margin", end: int = 0) -> Compiled:
+    """A threshold at 1e-8 from 0 or 1, where a Sigmoid of float32 tells no margins apart."""
+    graph = "g (float[N, 3] x) => (float[N, 1] p) { z = MatMul (x, w)  p = Sigmoid (z) }"
+    model = parsed(graph, {"w": np.array([[1], [1], [20]], np.float32)})
+    profile = {"output": "p", "threshold": abs(end - 1e-8), "adverse": "above", "space": space}
+    references = np.array([[-19, -1, 0], [-18, 1, 1], [-18, -1, 0]], np.float32)  # one far from the end
+    method = DeepShap(-references if end else references)
+    return compile_model(model, method, feature_names=["a", "b", "c"], decision=profile)
 
 
 def classes() -> Compiled:
@@ -117,6 +119,8 @@ MAKE: dict[str, Callable[[], Compiled]] = {
     "trees": trees,
     "double": double,
     "ends": ends,
+    "low_end": partial(ends, "output"),
+    "high_end": partial(ends, "output", 1),
     "classes": classes,
     "one_shot": one_shot,
     "relevance": relevance,

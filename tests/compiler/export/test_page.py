@@ -146,7 +146,7 @@ def test_each_target(opened: Open, repository: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["credit", "double", "ends"])
+@pytest.mark.parametrize("name", ["credit", "double", "ends", "low_end", "high_end"])
 def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None:
     page, compiled = opened(name), open_entry(repository, name)
     decided = compiled.manifest.decision

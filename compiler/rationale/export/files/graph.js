@@ -29,13 +29,13 @@ export async function answer(session, facts, values) {
   const feeds = Object.fromEntries(facts.inputs.map((input) => [input.name, tensorOf(input, facts.fields, values)]));
   if (facts.switch) feeds[facts.switch] = new ort.Tensor("bool", [1], [1, 1]);
   const { explained, base, gap, score, element, margin } = facts.outputs;
-  const names = [explained, base, gap, score, ...facts.attributed.flatMap(({ output, error }) => [output, error])];
+  const names = [explained, base, gap, score, margin, ...facts.attributed.flatMap(({ output, error }) => [output, error])];
   const found = await session.run(feeds, [...new Set(names.filter(Boolean))]);
   const numbers = (name) => (name ? Array.from(found[name].data, Number) : null);
   const of = (name, i) => (name ? numbers(name)[i] : null);
   const scoreOf = (t) => {
     const answered = score === explained ? of(explained, t) : of(score, element);
-    const exact = margin ? sigmoid(of(explained, t)) : NaN;
+    const exact = margin ? sigmoidOf(of(margin, t), found[margin].type, facts.decided.profile) : NaN;
     return Math.abs(exact - answered) <= SIGMOID_ERROR ? exact : shortest(answered, found[score].type);
   };
   return facts.targets.map((_, t) => ({
@@ -67,8 +67,12 @@ export function tensor(type, own, shape) {
   return new ort.Tensor(type, ARRAYS[type].from(numbers), shape);
 }
 
-/** As compiler/rationale/decisions/rows.py has it: near 0 and 1 the graph's own Sigmoid tells no margins apart. */
-function sigmoid(margin) {
+/** As compiler/rationale/decisions/rows.py has it: a margin that is a bound's, as its type rounds it, scores that bound. */
+export function sigmoidOf(margin, type, { threshold, refer }) {
+  const logit = (bound) => Math.log(bound) - Math.log1p(-bound);
+  const isOf = (bound) => margin === (type === "float32" ? Math.fround(logit(bound)) : logit(bound));
+  const bound = [threshold, ...(refer ?? [])].find(isOf);
+  if (bound !== undefined) return bound;
   const small = Math.exp(-Math.abs(margin));
   return (margin < 0 ? small : 1) / (1 + small);
 }
