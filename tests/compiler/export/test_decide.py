@@ -11,6 +11,7 @@ import pytest
 from rationale.decisions.decide import NoReasonsError, decide
 from rationale.decisions.rows import ExplainedRow, logit, scores_in
 from rationale.export.page import FILES
+from rationale.pictures.browser import FILES as SHARED
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
 from tests.needs import need
@@ -175,18 +176,21 @@ def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]
 def test_a_margin_that_is_a_bound_s_scores_that_bound(tmp_path: Path) -> None:
     """As decisions have it, in float32 and float64."""
     script = """
-    const { sigmoidOf } = await import(process.argv[1]);
-    const [margins, type, profile] = JSON.parse(process.argv[2]);
-    console.log(JSON.stringify(margins.map((margin) => sigmoidOf(margin, type, profile))));
+    const { scoreOf } = await import(process.argv[1]);
+    const [margins, isSingle, profile, answered] = JSON.parse(process.argv[2]);
+    console.log(JSON.stringify(margins.map((margin, i) => scoreOf(margin, isSingle, answered[i], profile))));
     """
     profile = as_profile({**PROFILE, "adverse": "above", "threshold": 1e-8, "refer": [1e-8, 1 - 1e-8]})
-    module = tmp_path / "graph.mjs"
-    module.write_text((FILES / "graph.js").read_text())
+    module = tmp_path / "margin.mjs"
+    module.write_text((SHARED / "margin.js").read_text())
     for dtype in (np.float32, np.float64):
         own = [logit(bound).astype(dtype) for bound in profile.refer or ()]
         margins = np.array([np.nextafter(m, m + by) for m in own for by in (-1, 0, 1)], dtype)
-        due = scores_in(profile, 1 / (1 + np.exp(-margins.astype(float))), margins)
-        given = [margins.astype(float).tolist(), dtype.__name__, profile.model_dump(mode="json")]
+        answered = 1 / (1 + np.exp(-margins.astype(float)))
+        answered[-1] = 0.9  # a model that clips
+        due = scores_in(profile, answered, margins)
+        told = profile.model_dump(mode="json")
+        given = [margins.astype(float).tolist(), dtype == np.float32, told, answered.tolist()]
         command = [need("Node.js"), "--input-type=module", "-e", script, str(module), json.dumps(given)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         np.testing.assert_allclose(json.loads(done.stdout), due, rtol=1e-14)

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from rationale import Compiled, DeepShap, compile_model, decide_batches, load
+from rationale.evaluate.decisions.moved import scorer
+from rationale.profiles.scores import scores_of
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
@@ -92,6 +94,17 @@ def test_every_way_decides_as_http_does(made: Decided, tmp_path: Path, name: str
     )
     assert status == 0, told
     assert [(one["decision"]["decision"], one["decision"]["score"]) for one in lines(save)] == pairs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_references_and_moved_reasons_have_the_scores_of_decisions(made: Decided, name: str) -> None:
+    entry = load(made.settings.repository, name)
+    wanted = [one["score"] for one in answers(made, name)]
+    inputs = entry.fit(pa.Table.from_pylist(rows(name)))
+    assert [*scorer(entry, inputs)(inputs)[1]] == wanted
+    assert entry.manifest.decision is not None
+    found = scores_of(entry.source, {None: inputs["x"]}, entry.manifest.decision.profile)
+    assert [*found.scores] == wanted
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -52,7 +52,7 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Pr
     declined = [i for i, row in enumerate(file.rows) if row.by_score]
     if len(declined) > MOST:
         declined = sorted(random.choice(declined, MOST, replace=False).tolist())
-    score, sign = _scorer(file.compiled, file.inputs), 1 if profile.adverse == "above" else -1
+    score, sign = scorer(file.compiled, file.inputs), 1 if profile.adverse == "above" else -1
     found, passed = list[tuple[float, float]](), list[tuple[float, float]]()
     for done, i in enumerate(declined):
         progress("moving reasons", done, len(declined))
@@ -114,7 +114,7 @@ def _moved(
     return found
 
 
-def _scorer(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Scorer:
+def scorer(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Scorer:
     """Return what scores rows by the plain model, as the entry decides.
 
     Args:
