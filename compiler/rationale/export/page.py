@@ -123,6 +123,10 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         ],
         "switch": EXPLAIN if manifest.one_shot else None,
         "fields": [*fields(manifest, compiled.sample, known)],
+        "texts": {
+            name: {"known": rule.known, "refuses": rule.others == "refused"}
+            for name, rule in manifest.texts_by_feature.items()
+        },
         "attributed": attributed,
         "groups": manifest.groups,
         "outputs": {
