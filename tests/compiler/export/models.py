@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightgbm as lgb
 import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -86,6 +87,21 @@ def ends(space: str = "margin", end: int = 0) -> Compiled:
     return compile_model(model, method, feature_names=["a", "b", "c"], decision=profile)
 
 
+def unfamiliar() -> Compiled:
+    """References with a word that the model was not trained on, beside numbers that are categories."""
+    random = np.random.default_rng(4)
+    table = pd.DataFrame(
+        {"job": random.choice(["clerk", "nurse"], 300), "code": random.choice([2, 7, 31], 300)}
+    )
+    typed = table.astype("category")
+    model = lgb.LGBMClassifier(n_estimators=5, verbose=-1).fit(
+        typed, (table["code"] == 7) ^ (table["job"] == "nurse")
+    )
+    references = table[:20].assign(job=["boat", *table["job"][1:20]])
+    profile = {"output": "probabilities[1]", "threshold": 0.5, "adverse": "above"}
+    return compile_model(model, ExactShap(references), decision=profile)
+
+
 def classes() -> Compiled:
     """Several classes, each explained, with the standard errors of their attributions."""
     method = DeepShap(rows(6, 5, seed=1), standard_error=True)
@@ -121,6 +137,7 @@ MAKE: dict[str, Callable[[], Compiled]] = {
     "ends": ends,
     "low_end": partial(ends, "output"),
     "high_end": partial(ends, "output", 1),
+    "unfamiliar": unfamiliar,
     "classes": classes,
     "one_shot": one_shot,
     "relevance": relevance,

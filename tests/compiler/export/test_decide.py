@@ -195,3 +195,32 @@ def test_a_margin_that_is_a_bound_s_scores_that_bound(tmp_path: Path) -> None:
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         np.testing.assert_allclose(json.loads(done.stdout), due, rtol=1e-14)
         assert json.loads(done.stdout)[1::3] == [*(profile.refer or ())]
+
+
+def test_values_that_the_model_does_not_know_are_refused_or_warned_of(tmp_path: Path) -> None:
+    script = """
+    const { unknownOf } = await import(process.argv[1]);
+    const [texts, values] = JSON.parse(process.argv[2]);
+    console.log(JSON.stringify(unknownOf(texts, values)));
+    """
+    module = tmp_path / "decide.mjs"
+    module.write_text((FILES / "decide.js").read_text())
+    texts = {
+        "job": {"known": ["clerk"], "refuses": True},
+        "code": {"known": ["2", "0.5"], "refuses": True},
+        "home": {"known": ["own"], "refuses": False},
+    }
+    for values, refused, warned in (
+        ({"job": "clerk", "code": 0.5, "home": "own"}, [], []),
+        ({"job": None, "code": None}, [], []),
+        ({"job": "Clerk", "code": 2, "home": "boat"}, ["job"], ["home"]),
+        ({"job": "", "code": 3, "home": None}, ["code"], []),
+    ):
+        command = [need("Node.js"), "--input-type=module", "-e", script, str(module)]
+        done = subprocess.run(
+            [*command, json.dumps([texts, values])], check=True, capture_output=True, text=True
+        )
+        assert [[each.split("'")[1] for each in part] for part in json.loads(done.stdout)] == [
+            refused,
+            warned,
+        ]
