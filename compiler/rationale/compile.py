@@ -167,21 +167,21 @@ def compile_request(
     libraries = () if request.custom_ops == () else found(request.custom_ops)
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)
-    converted = _converted(model, method, request.allow_parity)
+    given = None if decision is None else as_profile(decision)
+    converted = _converted(model, method, request.allow_parity, given)
     if converted is not None:
         method, names = converted.columns_of(method)
         names = names if request.features is None else request.features
         request = request.model_copy(update={"features": names})
-    given: Any = converted.model if converted else model
-    subject = Subject(given, method, request, libraries)
+    subject = Subject(converted.model if converted else model, method, request, libraries)
     with kernels_of(libraries):
         subject.check(method)
         progress("loading and lowering", 0, 1)
         request = with_element(request, subject.lowered)
         profile = None
-        if decision is not None:
+        if given is not None:
             where = str(decision) if isinstance(decision, str | Path) else "decision"
-            profile = apply_profile(as_profile(decision), subject.lowered, method, request, where)
+            profile = apply_profile(given, subject.lowered, method, request, where)
             method, request = profile.method, profile.request
         around = Circumstances(profile, converted, stands_for, converted.parity if converted else parity)
         compiled = explain(subject, method, request, progress, around)
@@ -290,6 +290,7 @@ def _explained(
         request = request.model_copy(update={"method": own.method, "options": own.options})
 
     def combined(lowered: Lowered, progress: Progress) -> tuple[Any, Any, Combined, Sequence[LayerRule]]:
+        lowered = around.profile.scored(lowered) if around.profile else lowered
         selection = choice.method.engine.select(lowered, choice.method, request)
         referenced = prepare_references(selection)
         plan = combine(selection, referenced.set, variants, progress)
@@ -353,14 +354,18 @@ def _compared(
     return tuple(compared)
 
 
-def _converted(model: Any, method: Method, allow_parity: float | None) -> Converted | None:
+def _converted(
+    model: Any, method: Method, allow_parity: float | None, profile: DecisionProfile | None
+) -> Converted | None:
     """Convert a fitted model, or one that a library saved; None for what is ONNX."""
     if isinstance(model, Converted) and allow_parity is None:
         return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):
         model = read_fitted(Path(model))
     if not isinstance(model, ModelLike | Converted):
-        return convert(model, example_of(method), allow_parity=allow_parity)
+        rules = profile.features if profile else {}
+        categories = {name: [*rule.categories] for name, rule in rules.items()}
+        return convert(model, example_of(method), allow_parity=allow_parity, categories=categories)
     if allow_parity is not None:
         raise InvalidOptionError(
             "--allow-parity is of fitted models, which are converted: this one is ONNX already, and compared "

@@ -77,7 +77,7 @@ def model_fields(
     """
     specs, spread = {spec.name: spec for spec in manifest.inputs}, {one.feature: one for one in spreads}
     rules = profile.features if profile else {}
-    texts = manifest.known_texts
+    texts = manifest.texts_by_feature
     return [
         Field(
             name,
@@ -86,7 +86,7 @@ def model_fields(
             tensor in manifest.takes_missing,
             rules.get(name, _NO_RULE),
             spread.get(name),
-            texts.get(name, ()),
+            texts[name].known if name in texts else (),
         )
         for name, tensor in features
     ]

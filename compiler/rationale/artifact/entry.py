@@ -113,6 +113,7 @@ def _promised(manifest: Manifest) -> set[str]:
     named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.attributed)]
     named += [e.interactions for e in manifest.explained]
     named += [EXPLAINED] if manifest.one_shot else []
+    named += [manifest.decision.margin] if manifest.decision else []
     return {name for name in named if name} | {e.attributions for e in manifest.attributed}
 
 

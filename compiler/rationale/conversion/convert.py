@@ -1,7 +1,7 @@
 """A fitted model of another library → ONNX, and how far that is from the model itself."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module, metadata
@@ -58,7 +58,7 @@ class _Module(Protocol):
     def features(self, model: Any) -> Features:
         """Return what a fitted model knows of its columns."""
 
-    def as_onnx(self, model: Any, example: Any) -> AsOnnx:
+    def as_onnx(self, model: Any, example: Any, **named: Any) -> AsOnnx:
         """Convert a model; raise RationaleError, or what its converter raises."""
 
 
@@ -112,7 +112,13 @@ class Converted:
         return replace(changed, references=replace(given, examples=chosen) if opened else chosen), None
 
 
-def convert(model: Any, example: Any = None, *, allow_parity: float | None = None) -> Converted:
+def convert(
+    model: Any,
+    example: Any = None,
+    *,
+    allow_parity: float | None = None,
+    categories: Mapping[str, Collection[str]] | None = None,
+) -> Converted:
     """Convert a fitted model, and compare the ONNX model with it.
 
     Args:
@@ -123,6 +129,7 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
             and so does a pipeline of named columns.
         allow_parity: share of a column's range by which the ONNX model may differ from the fitted one, where
             a hundredth is not enough.
+        categories: by column, names that CatBoost's model does not keep, if the example lacks some.
 
     Raises:
         CheckFailedError: the ONNX model answers otherwise than the fitted one.
@@ -134,7 +141,8 @@ def convert(model: Any, example: Any = None, *, allow_parity: float | None = Non
     check_allowed(allow_parity)
     model = unwrapped(model)
     with _converting(model) as (module, converter):
-        made = module.as_onnx(model, example)
+        named = {"categories": categories} if categories and _name(model).startswith("catboost.") else {}
+        made = module.as_onnx(model, example, **named)
         parity = compare(made, _name(model), converter, allow_parity)
     if parity is not None:
         demand(parity)

@@ -1,7 +1,7 @@
 """What a library's module makes of a model, and what is put right in every graph that a converter writes."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -23,12 +23,14 @@ class Both:
         feed: rows as the ONNX model takes them, by input.
         answer: what the fitted model says of rows, for each output of the ONNX model; see `parity.measure`.
         alike: features that one step of the model reads together.
+        numbers: the categories that the model knows of a feature, if they are numbers.
     """
 
     rows: Rows
     feed: Callable[[Rows], Mapping[str, np.ndarray]]
     answer: Answer
     alike: Sequence[Sequence[int]] = ()
+    numbers: Mapping[int, Collection[float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

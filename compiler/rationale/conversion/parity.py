@@ -17,7 +17,7 @@ from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedMo
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
 from rationale.references.tables import shown
-from rationale.schema.manifest import Parity, Texts, is_float
+from rationale.schema.manifest import Parity, Texts, in_digits, is_float
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: what is served would be another model
@@ -373,8 +373,14 @@ class _Masking:
         rows, read = self.both.rows, frozenset(self.both.feed(self.both.rows))
         found, taken, differs = dict[str, list[Texts | None]](), list[_Answers](), ["", ""]
         takes: dict[str, list[bool]] = {}
-        for i in [i for i, text in enumerate(rows.has_words) if text and self._input(i) in read]:
+        for i in [i for i in range(len(rows.has_words)) if self._input(i) in read]:
             name = self._input(i)
+            if not rows.has_words[i]:
+                parts, rule, other = self._numbers(i, self.both.numbers.get(i, ()))
+                taken += parts
+                differs[1] = differs[1] or other
+                found.setdefault(name, []).append(rule)
+                continue
             own = known.get((name, len(found.get(name, ()))))
             missing = self._first(i, [*rows.missing_texts(i), *([""] if own and "" in own else [])])
             takes.setdefault(name, []).append(missing == "")
@@ -396,6 +402,20 @@ class _Masking:
         refuses = tuple(name for name in takes if name not in taking)
         return _Words(_joined(taken), rules, taking, refuses, *differs)
 
+    def _numbers(self, i: int, known: Collection[float]) -> tuple[list[_Answers], Texts | None, str]:
+        """Return answers with each known number, what becomes of others, and where they differ."""
+        numbers = sorted(known)
+        if not numbers:
+            return [], None, ""
+        parts = self._with_each(i, numbers)
+        kept = tuple(in_digits(n) for n, part in zip(numbers, parts, strict=True) if part is not None)
+        between = next(n + 1 for n in numbers if n + 1 not in known)
+        others = [self._first(i, [number]) for number in (numbers[0] - 1, between, numbers[-1] + 1)]
+        is_taken = all(other == "" for other in others)
+        rule = Texts(known=kept, others="unknown" if is_taken else "refused", missing=True)
+        differs = "" if None in others else next(filter(None, others), "")
+        return [part for part in parts if part is not None], rule, differs
+
     def _first(self, i: int, values: Sequence[Any]) -> str | None:
         """Return "" if the fitted model answers one of the values of feature i, as the ONNX model does.
 
@@ -411,7 +431,7 @@ class _Masking:
             differs = differs or self._worst([found])
         return differs
 
-    def _with_each(self, i: int, texts: Sequence[str]) -> list[_Answers | None]:
+    def _with_each(self, i: int, texts: Sequence[str | float]) -> list[_Answers | None]:
         """Return answers with each text in feature i; None for one that the fitted model refuses."""
         if not texts:
             return []

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rationale.schema.manifest import Attributed, EmbeddedProfile, Manifest, elements
+from rationale.schema.profile import DecisionProfile
 
 Tensors = Mapping[str, np.ndarray]
 # ONNX Runtime's Sigmoid and LOGISTIC of float32 are off by 1.5e-7 at most, and near 0 and 1 not in order
@@ -20,7 +21,7 @@ class ExplainedRow:
     """One row of an answer.
 
     Attributes:
-        score: what is held against the threshold; of a known margin the Sigmoid in float64.
+        score: what is held against the threshold; see `scores_in`.
         explained_value: what attributions add up to from the base value: the score, or its margin.
         attributions: by feature or group.
         gap: explained_value − base_value − Σ attributions.
@@ -143,24 +144,51 @@ def score_at(manifest: Manifest) -> tuple[str, int]:
     return manifest.explained_value, 0
 
 
+def margin_at(manifest: Manifest) -> str | None:
+    """Return the output whose Sigmoid is the score; None if the score is the model's own answer."""
+    embedded = profile_of(manifest)
+    return manifest.explained_value if embedded.profile.space == "margin" else embedded.margin
+
+
 def sigmoid(margins: np.ndarray) -> np.ndarray:
     """Return 1/(1 + e^-margin) in float64, which tells margins apart near 0 and 1 too."""
     small = np.exp(-np.abs(margins.astype(np.float64)))
     return np.asarray(np.where(margins < 0, small, 1) / (1 + small))
 
 
-def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
-    """Return the scores; of a known margin its Sigmoid, if the model's answer is that but for rounding."""
-    profile, explained = profile_of(manifest).profile, tensors[manifest.explained_value][:, 0]
-    if profile.tensor not in tensors:  # an inner tensor, which is what is explained
-        return shortest(explained)
-    output = tensors[profile.tensor].reshape(len(tensors[profile.tensor]), -1)
-    answered = output[:, score_index(profile.index, output.shape[1])]
-    if profile.space == "output":
+def logit(score: float) -> np.float64:
+    """Return the margin whose Sigmoid is the score, in float64; of 0 and 1 an infinity."""
+    with np.errstate(divide="ignore"):
+        return np.float64(np.log(score) - np.log1p(-score))
+
+
+def scores_in(profile: DecisionProfile, answered: np.ndarray, margins: np.ndarray | None) -> list[float]:
+    """Return the scores of rows; of known margins their Sigmoids in float64.
+
+    So a margin is held against the bound's own: one that is equal to it, as its type rounds that, has the
+    bound for its score.
+
+    Args:
+        answered: [N] the model's own answers.
+        margins: [N] of which these are the Sigmoid, but for rounding; None where none are known.
+    """
+    if margins is None:
         return shortest(answered)
-    exact = sigmoid(explained)
+    exact = sigmoid(margins)
+    for bound in (*(profile.refer or ())[::-1], profile.threshold):
+        exact[margins == logit(bound).astype(margins.dtype)] = bound
     is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds what it answers
     return [float(score) for score in np.where(is_same, exact, shortest(answered))]
+
+
+def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
+    profile, margin = profile_of(manifest).profile, margin_at(manifest)
+    answered = tensors[manifest.explained_value][:, 0]
+    if profile.tensor in tensors:  # else an inner tensor, which is what is explained
+        output = tensors[profile.tensor].reshape(len(answered), -1)
+        answered = output[:, score_index(profile.index, output.shape[1])]
+    margins = tensors.get(margin) if margin else None  # a comparison's graph answers none
+    return scores_in(profile, answered, None if margins is None else margins[:, 0])
 
 
 def _by_name(

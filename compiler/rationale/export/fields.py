@@ -74,6 +74,8 @@ def _control(field: Field, begin: float) -> dict[str, Any]:
     if rule.categories and not rule.open:
         numbers = {number_of(key): title for key, title in rule.categories.items()}
         return _choices({number: title for number, title in numbers.items() if number is not None})
+    if field.texts:
+        return _choices({number_of(text): text for text in field.texts})
     if field.kind == "flag" or (rule.type == "flag" and not rule.categories):
         return _choices({0: "no", 1: "yes"})
     quantiles = field.quantiles

@@ -17,7 +17,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import check_table, open_entry, read_table
 from rationale.artifact.folder import write
 from rationale.artifact.repository import check_name
-from rationale.decisions.rows import keys_of, score_at
+from rationale.decisions.rows import keys_of, margin_at, score_at
 from rationale.distribution import version
 from rationale.errors import InvalidOptionError
 from rationale.export.fields import fields
@@ -123,6 +123,10 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         ],
         "switch": EXPLAIN if manifest.one_shot else None,
         "fields": [*fields(manifest, compiled.sample, known)],
+        "texts": {
+            name: {"known": rule.known, "refuses": rule.others == "refused"}
+            for name, rule in manifest.texts_by_feature.items()
+        },
         "attributed": attributed,
         "groups": manifest.groups,
         "outputs": {
@@ -130,7 +134,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
             **dict(zip(("score", "element"), score_at(manifest), strict=True)),
-            "margin": embedded is not None and embedded.profile.space == "margin",
+            "margin": None if embedded is None else margin_at(manifest),
         },
         "decided": None
         if embedded is None

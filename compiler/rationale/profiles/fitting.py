@@ -24,29 +24,32 @@ from rationale.decisions.rows import (
     sigmoid,
 )
 from rationale.errors import InvalidOptionError
-from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
 from rationale.methods.answers import holds_numbers
 from rationale.methods.engine import Gap, Method, Selection
 from rationale.methods.feature_names import by_name, features_of
-from rationale.methods.logits import closing, is_probability
+from rationale.methods.logits import is_probability
 from rationale.methods.references import Referenced, prepare_references
 from rationale.methods.target import Target, check_shapes, reach_backward
 from rationale.profiles.categories import categories_of
 from rationale.profiles.faults import Known, faults_of, remarks_on, remarks_on_scores
-from rationale.profiles.scores import answering, run_in_blocks
+from rationale.profiles.scores import (
+    Margin,
+    Scorer,
+    margin_behind,
+    margin_on,
+    near_ends,
+    transform_of,
+    trees_behind,
+)
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.manifest import Classes, EmbeddedProfile
 from rationale.schema.profile import DecisionProfile, faulty, near
 from rationale.schema.request import CompileRequest
-from rationale.trees.ensemble import Ensemble
-from rationale.trees.read import is_ensemble, read_ensemble
 
 MOST_ROWS = 1000  # references that are explained: more would tell deciles no better
 TOLERANCE = 1e-4  # of the output's range
 _PROBABILITY = (0.0, 1.0)
-_AT_ONCE = 256  # references that are scored together
-_MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class FittedProfile:
         transform: what trees make of their scores to get it; empty where none do.
         remarks: for the user.
         where: what the profile is called in messages.
+        margin: by which scores in space 'output' are decided near 0 and 1, where it is known.
     """
 
     profile: DecisionProfile
@@ -68,6 +72,11 @@ class FittedProfile:
     transform: str
     remarks: tuple[str, ...]
     where: str
+    margin: Margin | None = None
+
+    def scored(self, lowered: Lowered) -> Lowered:
+        """Return the model with the margin by which it decides."""
+        return self.margin.added(lowered) if self.margin else lowered
 
     def alike(self, other: Method) -> Method:
         """Return another method of the same kind, in the same space."""
@@ -87,6 +96,7 @@ class FittedProfile:
             digest=profile.digest,
             output_range=self.output_range,
             tolerance=profile.tolerance or TOLERANCE * (most - least),
+            margin=self.margin.name if self.margin else None,
         )
         manifest = manifest.model_copy(
             update={
@@ -148,11 +158,11 @@ def apply_profile(
     faults = [*_of_method(profile, method, request), *_of_names(explained), *_of_inner(explained), *faults]
     known = explained.known()
     faults += faults_of(profile, known)
-    output_range, scores, transform = None, None, ""
+    output_range, scores, margin, transform = None, None, None, ""
     if score is not None:
-        transform = _transform(lowered, score.tensor)
+        transform = transform_of(lowered, score.tensor)
         faults += _of_hidden(explained, score.tensor)
-        scores = _reference_scores(explained, score)
+        scores, margin = _reference_scores(profile, explained, score)
         output_range, more = _range(profile, explained, score, scores)
         (method, request), fault = _adapted(profile, lowered, method, request, score)
         faults += more + fault
@@ -161,11 +171,13 @@ def apply_profile(
     assert output_range is not None
     assert score is not None
     remarks = [*remarks_on(profile, known), *_of_gap(profile, method)]
-    remarks += _of_ends(profile, lowered, request, score, transform)
+    if margin is None:
+        remarks += _of_ends(profile, lowered, request, score)
     if scores is not None:
         spread = output_range[1] - output_range[0]
         remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
-    return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where)
+    margin = margin if profile.space == "output" else None  # in the other space what is explained is it
+    return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where, margin)
 
 
 # -- what is explained, and its features -----------------------------------------------------------------
@@ -345,7 +357,7 @@ def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ..
     declared = {v.name: v.type.tensor_type for v in lowered.source.graph.output}
     known = declared[name].elem_type if name in declared else None
     dims = [d.dim_value for d in declared[name].shape.dim[1:]] if name in declared else [0]
-    trees = _trees(lowered.source, name)
+    trees = trees_behind(lowered.source, name)
     sizes = tuple(dims) if all(dims) else (trees.columns,) if trees else None
     return (ir.DataType(known) if known else None), sizes
 
@@ -375,14 +387,15 @@ def _range(
     ]
 
 
-def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None:
-    """Return the references' scores [K]; None where there are none."""
+def _reference_scores(
+    profile: DecisionProfile, explained: _Explained, score: _Score
+) -> tuple[np.ndarray | None, Margin | None]:
+    """Return the references' scores [K], and the margin by which they are decided; None where unknown."""
     rows, lowered = None if score.index is None else explained.rows(), explained.lowered
     if rows is None:
-        return None
-    run = Runner(answering(lowered.source, score.tensor), given=True)
-    answers = run_in_blocks(run, rows, score.tensor, 1 if lowered.single_row_only else _AT_ONCE)
-    return np.asarray(answers[:, score.index], np.float64)
+        return None, None
+    margin = margin_on(lowered, profile, rows)
+    return Scorer(lowered, profile, margin)(rows)[1], margin
 
 
 def _adapted(
@@ -394,83 +407,52 @@ def _adapted(
     if score.index is None:
         return (method, request), []
     request = request.model_copy(update={"targets": [score.index]})
-    transform = _transform(lowered, score.tensor)
     try:
+        transform = transform_of(lowered, score.tensor)
         method = method.engine.in_space(method, profile.space, transform)
     except InvalidOptionError as error:
         return (method, request), [str(error)]
     if profile.space == "margin":
-        request, faults = _of_margin(profile, lowered, request, score, score.index, transform)
+        request, faults = _of_margin(profile, lowered, request, score, score.index)
         return (method, request), faults
     return (method, request), []
 
 
-def _transform(lowered: Lowered, tensor: str) -> str:
-    """Return what an ensemble makes of its scores, such as LOGISTIC; "" where no trees make the tensor."""
-    trees = _trees(lowered.source, tensor)
-    return trees.post_transform if trees else ""
-
-
 def _of_margin(
-    profile: DecisionProfile,
-    lowered: Lowered,
-    request: CompileRequest,
-    score: _Score,
-    index: int,
-    transform: str,
+    profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score, index: int
 ) -> tuple[CompileRequest, list[str]]:
     """Return the request for what the score is the Sigmoid of: two Softmax classes' difference."""
     if not score.is_output:
         return request, [
             f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
         ]
-    closed = closing(lowered.source, score.tensor)
-    if closed is None and not transform:  # a classifier of ai.onnx.ml, as it is lowered
-        closed = closing(ir.serde.serialize_model(lowered.model), score.tensor)
-    operator, tensor = (transform, score.tensor) if closed is None else closed
-    spec = lowered.specs.get(tensor)
-    count = score.elements if closed is None or spec is None else prod(spec[0][1:])
-    index = index if count > 1 else 0
-    targets: list[int | str] = [index]
-    if operator in ("Softmax", "SOFTMAX") and count == 2:
-        targets = [f"{index}-{1 - index}"]
-    elif operator not in ("Sigmoid", "LOGISTIC"):
+    margin = margin_behind(lowered, score.tensor, score.elements, index)
+    if margin is None:
         return request, [
             f"space 'margin': '{profile.output}' is not made by a Sigmoid, nor by a Softmax of two classes: "
             "say space: output"
         ]
-    update = {"output": tensor, "targets": targets, "logits": closed is None}
+    update = {"output": margin.tensor, "targets": [margin.element], "logits": margin.of_trees}
     return request.model_copy(update=update), []
 
 
 def _of_ends(
-    profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score, transform: str
+    profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score
 ) -> Iterator[str]:
-    """Yield a remark on a bound so near 0 or 1 that the model's own probabilities cannot tell its sides."""
+    """Yield a remark on bounds so near 0 or 1 that the model's own probabilities cannot tell their sides."""
     dtype, _ = _row(lowered, score.tensor)
-    if profile.space == "margin" or dtype == ir.DataType.DOUBLE:
+    close = near_ends(profile)
+    if profile.space == "margin" or dtype == ir.DataType.DOUBLE or not close:
         return
     if not is_probability(lowered.source, score.tensor):
         return
-    bounds = [profile.threshold, *(n for n in profile.refer or () if n not in _PROBABILITY)]
-    if not (close := [n for n in bounds if min(abs(n - end) for end in _PROBABILITY) <= ENDS]):
-        return
-    _, faults = _of_margin(profile, lowered, request, score, score.index or 0, transform)
+    _, faults = _of_margin(profile, lowered, request, score, score.index or 0)
     advice = "choose a threshold farther away" if faults else "say space: margin, by which rows are decided"
     yield (
         f"decision: {', '.join(f'{n:.9g}' for n in close)} is within {ENDS:g} of 0 or 1, where "
         f"'{profile.output}' comes in steps of 1e-7 and not in order, so that a row may be decided otherwise "
         f"than by the fitted model: {advice}"
     )
-
-
-def _trees(model: onnx.ModelProto, output: str) -> Ensemble | None:
-    """Return the ensemble whose scores, or what it makes of them, a tensor holds."""
-    producers = {name: node for node in model.graph.node for name in node.output}
-    node = producers.get(output)
-    while node is not None and node.op_type in _MOVES:
-        node = producers.get(node.input[0])
-    return read_ensemble(node) if node is not None and is_ensemble(node.op_type, node.domain) else None
 
 
 # -- the references' own explanations, from which drift is measured -----------------------------------------

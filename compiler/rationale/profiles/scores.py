@@ -1,20 +1,30 @@
 """What a model says of rows: the score of a decision profile, and the rows in the model's own dtypes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
-from rationale.decisions.rows import score_index, shortest
-from rationale.errors import InvalidProfileError, InvalidReferencesError
+from rationale.decisions.rows import ENDS, SIGMOID_ERROR, score_index, scores_in, sigmoid
+from rationale.errors import InvalidProfileError, InvalidReferencesError, UnsupportedModelError
+from rationale.graph.nodes import Nodes
 from rationale.graph.runtime.session import Run, Runner
+from rationale.graph.shapes import ROWS
 from rationale.lowering import Lowered, lower
+from rationale.methods.logits import closing
+from rationale.methods.trees.ensembles import with_scores_behind
 from rationale.references.reference_set import check_count, check_rows, unnamed, whole_numbers
+from rationale.schema.manifest import ends_of
 from rationale.schema.profile import DecisionProfile
+from rationale.trees.ensemble import Ensemble
+from rationale.trees.read import is_ensemble, read_ensemble
 
+SCORE_MARGIN = "score_margin"  # the output that holds it
+_MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 _BLOCK = 4096  # rows that are run at once
 
 
@@ -26,20 +36,15 @@ class Scores:
         model: the model's digest.
         feeds: [rows, …] by input, in the model's dtypes.
         answers: [rows, m], the profile's output, flattened.
-        dtype: in which the model answers.
+        scores: [rows], as decisions have them.
         index: which of the m is the score.
     """
 
     model: str
     feeds: dict[str, np.ndarray]
     answers: np.ndarray
+    scores: np.ndarray
     index: int
-    dtype: np.dtype[Any]
-
-    @property
-    def scores(self) -> np.ndarray:
-        """The scores, [rows]."""
-        return np.array(shortest(self.answers[:, self.index].astype(self.dtype)))
 
 
 def scores_of(
@@ -57,8 +62,7 @@ def scores_of(
     lowered = lower(model, references={name: array.shape for name, array in rows.items()})
     feeds = _feeds(lowered, rows)
     _check_output(lowered, profile)
-    run = Runner(answering(lowered.source, profile.tensor), given=True)
-    answers = run_in_blocks(run, feeds, profile.tensor, _BLOCK)
+    answers, _ = Scorer(lowered, profile)(feeds)
     if answers.dtype.kind != "f":
         raise InvalidProfileError(
             f"output {profile.output!r} holds {answers.dtype}, which is no score. Name an output of floats."
@@ -70,14 +74,15 @@ def scores_of(
             f"output {profile.output!r}: a row of it has {elements} elements. Name the score's, "
             f"{profile.tensor}[0] to {profile.tensor}[{elements - 1}]."
         )
-    found = Scores(lowered.digest, feeds, answers.astype(np.float64), index, answers.dtype)
-    wrong = np.flatnonzero(~np.isfinite(found.scores))
+    margin = margin_on(lowered, profile, feeds)
+    _, scores = Scorer(lowered, profile, margin)(feeds)
+    wrong = np.flatnonzero(~np.isfinite(scores))
     if wrong.size:
         raise InvalidReferencesError(
             f"{wrong.size} of {count} rows have no finite score, the first is row {wrong[0]} (from 0). Are "
             "values missing that the model needs? Impute, or drop such rows."
         )
-    return found
+    return Scores(lowered.digest, feeds, answers.astype(np.float64), scores, index)
 
 
 def _feeds(lowered: Lowered, rows: Mapping[str | None, np.ndarray]) -> dict[str, np.ndarray]:
@@ -123,10 +128,148 @@ def answering(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
     return changed
 
 
-def run_in_blocks(run: Run, rows: Mapping[str, np.ndarray], tensor: str, size: int) -> np.ndarray:
-    """Return [rows, m]: what a run answers in a tensor, `size` rows at a time."""
-    blocks = (
-        run({name: array[start : start + size] for name, array in rows.items()}, [tensor])[tensor]
-        for start in range(0, len(next(iter(rows.values()))), size)
-    )
-    return np.concatenate([block.reshape(len(block), -1) for block in blocks])
+class Scorer:
+    """Runs a plain model for the scores of a profile, as decisions have them.
+
+    Args:
+        margin: of which a score is the Sigmoid; None where none is known, or none is needed.
+    """
+
+    def __init__(self, lowered: Lowered, profile: DecisionProfile, margin: "Margin | None" = None) -> None:
+        self._profile, self._margin = profile, margin
+        given = lowered.source if margin is None else ir.serde.serialize_model(margin.added(lowered).model)
+        self._run: Run = Runner(answering(given, profile.tensor), given=True)
+        self._size = 1 if lowered.single_row_only else _BLOCK
+
+    def __call__(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Return [N, m], the profile's output, flattened, and [N], the scores; of rows [N, …] by input."""
+        answers, margins = self.answers(rows)
+        index = score_index(self._profile.index, answers.shape[1])
+        answered = answers[:, min(index, answers.shape[1] - 1)]
+        return answers, np.array(scores_in(self._profile, answered, margins), np.float64)
+
+    def answers(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return [N, m], the profile's output, flattened, and [N], the margins, where they are known."""
+        names = [self._profile.tensor, *([self._margin.name] if self._margin else ())]
+        blocks = [
+            self._run({name: array[start : start + self._size] for name, array in rows.items()}, names)
+            for start in range(0, len(next(iter(rows.values()))), self._size)
+        ]
+        whole = [np.concatenate([b[name].reshape(len(b[name]), -1) for b in blocks]) for name in names]
+        return whole[0], whole[1][:, 0] if self._margin else None
+
+
+# -- margins ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Margin:
+    """What a score is the Sigmoid of.
+
+    Attributes:
+        tensor: holds it; of trees (`of_trees`) their output, which they make of it.
+        element: of the tensor's row, or a difference of two, such as "1-0".
+        negated: whether the score is the Sigmoid of the negative: 1 − p beside p.
+        name: of the output that holds the margin in `added`.
+    """
+
+    tensor: str
+    element: int | str
+    of_trees: bool
+    negated: bool = False
+    name: str = SCORE_MARGIN
+
+    def added(self, lowered: Lowered) -> Lowered:
+        """Return the model with one more output, [N, 1], the margin.
+
+        Raises:
+            UnsupportedModelError: the tensor has no row for each of the model's, or trees make something else
+                of their scores than they say.
+        """
+        tensor: str | None = self.tensor
+        if self.of_trees:
+            lowered, tensor = with_scores_behind(lowered, self.tensor)
+        alike = not lowered.single_row_only and not lowered.narrow.dtypes
+        if tensor is None or tensor not in lowered.batched or not alike:
+            raise UnsupportedModelError(f"{self.tensor!r}: no margin of each row is known.")
+        model = lowered.model.clone()
+        op = Nodes(model.graph, self.name)
+        (value,) = (v for node in model.graph for v in node.outputs if v.name == tensor)
+        row = op.Flatten(value, axis=1)
+        first, against = ends_of(self.element) if isinstance(self.element, str) else (self.element, None)
+        margin = op.Gather(row, [first], axis=1)
+        if against is not None:
+            margin = op.Sub(margin, op.Gather(row, [against], axis=1))
+        margin = op.Neg(margin) if self.negated else margin
+        margin.name, margin.shape = self.name, ir.Shape([ROWS, 1])
+        margin.dtype = lowered.specs[tensor][1]
+        model.graph.outputs.append(margin)
+        return replace(lowered, model=model)
+
+
+def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> Margin | None:
+    """Return what an element of a tensor's row is the Sigmoid of; None where that is not seen.
+
+    Args:
+        elements: of the row.
+    """
+    transform = transform_of(lowered, tensor)
+    closed = closing(lowered.source, tensor)
+    if closed is None and not transform:  # a classifier of ai.onnx.ml, as it is lowered
+        closed = closing(ir.serde.serialize_model(lowered.model), tensor)
+    operator, behind = (transform, tensor) if closed is None else closed
+    spec = lowered.specs.get(behind)
+    count = elements if closed is None or spec is None else prod(spec[0][1:])
+    index = index if count > 1 else 0
+    if operator in ("Softmax", "SOFTMAX") and count == 2:
+        return Margin(behind, f"{index}-{1 - index}", closed is None)
+    return Margin(behind, index, closed is None) if operator in ("Sigmoid", "LOGISTIC") else None
+
+
+def margin_on(lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.ndarray]) -> Margin | None:
+    """Return the margin by which a profile decides; None where none is needed or known.
+
+    Args:
+        rows: on most of which the score has to be the Sigmoid of the margin.
+    """
+    if profile.space == "output" and not near_ends(profile):
+        return None
+    first, _ = Scorer(lowered, profile).answers({name: array[:1] for name, array in rows.items()})
+    elements = first.shape[1]
+    index = score_index(profile.index, elements)
+    found = margin_behind(lowered, profile.tensor, elements, index)
+    if found is None:
+        return None
+    while found.name in lowered.specs:
+        found = replace(found, name=f"{found.name}_")
+    try:
+        answers, margins = Scorer(lowered, profile, found).answers(rows)
+    except UnsupportedModelError:
+        return None
+    assert margins is not None
+    for negated in (False, True):
+        off = np.abs(sigmoid(-margins if negated else margins) - answers[:, index])
+        if (off <= SIGMOID_ERROR).mean() > 0.5:
+            return replace(found, negated=negated)
+    return None
+
+
+def near_ends(profile: DecisionProfile) -> list[float]:
+    """Return the bounds so near 0 or 1 that probabilities of float32 cannot tell their sides."""
+    bounds = [profile.threshold, *(n for n in profile.refer or () if n not in (0, 1))]
+    return [n for n in bounds if min(abs(n), abs(n - 1)) <= ENDS]
+
+
+def transform_of(lowered: Lowered, tensor: str) -> str:
+    """Return what an ensemble makes of its scores, such as LOGISTIC; "" where no trees make the tensor."""
+    trees = trees_behind(lowered.source, tensor)
+    return trees.post_transform if trees else ""
+
+
+def trees_behind(model: onnx.ModelProto, output: str) -> Ensemble | None:
+    """Return the ensemble whose scores, or what it makes of them, a tensor holds."""
+    producers = {name: node for node in model.graph.node for name in node.output}
+    node = producers.get(output)
+    while node is not None and node.op_type in _MOVES:
+        node = producers.get(node.input[0])
+    return read_ensemble(node) if node is not None and is_ensemble(node.op_type, node.domain) else None

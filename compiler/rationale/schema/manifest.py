@@ -54,6 +54,13 @@ def elements(tensor: str, count: int) -> tuple[str, ...]:
     return tuple(f"{tensor}[{i}]" for i in range(count))
 
 
+def in_digits(number: Any) -> str:
+    """Return a number as categories write it: 1 of 1.0, and nothing of a missing one."""
+    if number != number:
+        return ""
+    return str(int(number)) if float(number).is_integer() else str(number)
+
+
 class Frozen(BaseModel):
     """A part of what is written next to a graph: it never changes, and takes no member it does not know."""
 
@@ -385,9 +392,9 @@ class Stopped(Frozen):
 
 
 class Texts(Frozen):
-    """The texts that a fitted model knows of one feature, and what it makes of others.
+    """The texts, or numbers in digits, that a fitted model knows of one feature, and what it makes of others.
 
-    In a graph a missing text is an empty one.
+    In a graph a missing text is an empty one, and a missing number NaN.
     """
 
     known: tuple[str, ...]
@@ -418,7 +425,7 @@ class Texts(Frozen):
         """Return what to know of a value that the model takes as unknown; the value is left out."""
         if not text or self.others == "refused" or text in self._accepted:
             return None
-        return "is a text that the model was not trained on: it takes it as unknown or missing"
+        return "is a category that the model was not trained on: it takes it as unknown or missing"
 
 
 def _decoded(text: str | bytes) -> str:
@@ -480,7 +487,7 @@ class Parity(Frozen):
         (), description="inputs in which both take a missing value, as they were asked"
     )
     texts: dict[str, tuple[Texts | None, ...]] = Field(
-        {}, description="by input of texts: of each feature; None if it is no list of categories"
+        {}, description="by input of categories: of each feature; None if it is no list of categories"
     )
     texts_differ: str = Field(
         "", description="the row that is worst with a text that the model does not know; empty if none is"
@@ -532,6 +539,11 @@ class EmbeddedProfile(Frozen):
         description="least and largest score: of the closing Sigmoid or Softmax, else over the references"
     )
     tolerance: float = Field(description="completeness gap above which there are no reasons")
+    margin: str | None = Field(
+        None,
+        description="name of the output [N, 1] whose Sigmoid in float64 is the score, where a bound of space "
+        "'output' is near 0 or 1; of space 'margin' the explained value is it",
+    )
     comparisons: tuple[Comparison, ...] = ()
     classes: dict[str, Classes] = Field(
         {},
@@ -621,9 +633,9 @@ class Manifest(Frozen):
         )
 
     @property
-    def known_texts(self) -> dict[str, tuple[str, ...]]:
-        """The texts that the fitted model knows, by feature."""
-        return {name: rule.known for _, _, name, rule in self._text_rules()}
+    def texts_by_feature(self) -> dict[str, Texts]:
+        """The texts, or numbers, that the fitted model knows, by feature."""
+        return {name: rule for _, _, name, rule in self._text_rules()}
 
     def _text_rules(self) -> Iterator[tuple[str, int, str, Texts]]:
         """Yield an input, a column of it, the feature's name and what is known of its texts."""
@@ -668,7 +680,9 @@ class Manifest(Frozen):
         for tensor, i, name, rule in self._text_rules():
             if tensor not in inputs:
                 continue
-            for row, text in enumerate(inputs[tensor].reshape(len(inputs[tensor]), -1)[:, i]):
+            column = inputs[tensor].reshape(len(inputs[tensor]), -1)[:, i]
+            texts = column if column.dtype.kind in "OSU" else map(in_digits, column)
+            for row, text in enumerate(texts):
                 found = rule.fault(text) if refused else rule.warning(text)
                 if found is not None:
                     yield row, name, found

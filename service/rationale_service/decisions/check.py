@@ -42,9 +42,16 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     names = [output.name for output in session.get_outputs()]
     out = {name: np.ravel(array) for name, array in zip(names, session.run(names, feeds), strict=True)}
     score, explained, base = (float(str(out[name][index])) for name, index in graph["numbers"])
-    if profile["space"] == "margin":  # near 0 and 1 the graph's own Sigmoid tells no margins apart
-        small = math.exp(-abs(explained))
-        exact = (small if explained < 0 else 1) / (1 + small)
+    if graph["margin"]:  # near 0 and 1 the graph's own Sigmoid tells no margins apart
+        margin = out[graph["margin"]][0]
+        small = math.exp(-abs(margin))
+        exact = (small if margin < 0 else 1) / (1 + small)
+        for bound in (
+            *(profile["refer"] or ())[::-1],
+            profile["threshold"],
+        ):  # as its type has it
+            with np.errstate(divide="ignore"):
+                exact = bound if margin == (np.log(bound) - np.log1p(-bound)).astype(margin.dtype) else exact
         score = exact if abs(exact - score) <= 1e-6 else score
     attributions: dict[str, float] = {}
     for name, features in graph["attributions"]:

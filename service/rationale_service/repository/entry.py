@@ -343,6 +343,7 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     scalars = (
         *(manifest.base_value, manifest.explained_value, manifest.completeness_gap),
         manifest.completeness_gap_standard_error,
+        manifest.decision.margin if manifest.decision else None,
     )
     promised: dict[str, tuple[int, ...]] = {
         name: (manifest.target_count,) for name in scalars if name is not None

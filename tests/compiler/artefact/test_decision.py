@@ -29,7 +29,7 @@ from rationale.decisions.rows import explained_rows, keys_of, profile_of
 from rationale.errors import InvalidOptionError, InvalidProfileError
 from rationale.methods.logits import is_probability
 from rationale.methods.methods import Method
-from rationale.references.reference_set import OpenReferences
+from rationale.references.reference_set import Baseline, OpenReferences
 from rationale_service.repository.entry import read_entry
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows, two_inputs
 
@@ -100,19 +100,27 @@ def test_the_margin_of_a_sigmoid_beside_its_rest_is_of_class_1() -> None:
     )
 
 
-@pytest.mark.parametrize("shift", [-18, 18])
-def test_scores_of_trees_near_0_and_1_are_the_margin_s(shift: float) -> None:
+@pytest.mark.parametrize("end", [0, 1])
+@pytest.mark.parametrize(
+    ("space", "method"), [("margin", TreeShap), ("output", TreeShap), ("output", ExactShap)]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scores_of_trees_near_0_and_1_are_the_margin_s(end: int, space: str, method: Any, dtype: Any) -> None:
     """Whose LOGISTIC answers in steps of 6e-8 near 0, and float32 alike near 1."""
-    every = np.concatenate([R, X])
-    fitted = GradientBoostingClassifier(n_estimators=9, random_state=0).fit(every, every[:, 0] > every[:, 1])
-    fitted.init_.class_prior_ = np.array([1 / (1 + math.exp(shift)), 1 / (1 + math.exp(-shift))])
-    margins = fitted.decision_function(X)
-    between = float((margins.min() + margins.max()) / 2)
+    every = rows(200, FEATURES, seed=5).astype(dtype)
+    fitted = GradientBoostingClassifier(n_estimators=9, max_depth=2, random_state=0)
+    fitted.fit(every, every[:, 0] + every[:, 1] + every[:, 2] > 0)
+    fitted.learning_rate *= 25 / np.abs(fitted.decision_function(every)).max()
+    margins = np.unique(fitted.decision_function(every))
+    i = -3 if end else 3
+    between = float(margins[i - 1] + margins[i]) / 2
     threshold = 1 / (1 + math.exp(-between))
-    change = {"output": "probabilities[1]", "space": "margin", "threshold": threshold}
-    compiled = decided(fitted, change, TreeShap(R))
-    found = compiled.decide(X)
-    assert [one.decision == "decline" for one in found] == [*(margins > between)]
+    assert abs(end - threshold) < 1e-7
+    change = {"output": "probabilities[1]", "space": space, "threshold": threshold}
+    compiled = decided(fitted, change, method(every[:40]))
+    assert not any("not in order" in warning for warning in compiled.manifest.warnings)
+    found = compiled.decide(every)
+    assert [one.decision == "decline" for one in found] == [*(fitted.decision_function(every) > between)]
     assert {one.decision for one in found} == {"approve", "decline"}
 
 
@@ -128,18 +136,47 @@ def test_a_model_that_clips_its_probability_is_decided_by_its_own_answer() -> No
 
 
 @pytest.mark.parametrize("threshold", [0, 1e-8, 1e-5, 1 - 1e-8, 1])
-def test_a_threshold_near_0_or_1_is_warned_of_unless_the_margin_decides(threshold: float) -> None:
-    def told(model: Any, **change: Any) -> list[str]:
-        warned = decided(model, {"threshold": threshold, **change}).manifest.warnings
-        return [warning for warning in warned if "not in order" in warning]
+def test_a_threshold_near_0_or_1_is_decided_in_the_margin_or_warned_of(threshold: float) -> None:
+    def told(model: Any, method: Method | None = None, **change: Any) -> tuple[list[str], str | None]:
+        manifest = decided(model, {"threshold": threshold, **change}, method).manifest
+        return [w for w in manifest.warnings if "not in order" in w], profile_of(manifest).margin
 
-    (warning,) = told(SIGMOID)
-    assert warning.endswith("say space: margin, by which rows are decided")
-    (warning,) = told(THREE, output="p[1]")
-    assert warning.endswith("choose a threshold farther away")
-    assert told(SIGMOID, threshold=0.4, refer=[0.3, 1 - 1e-7])
+    for model, output in ((SIGMOID, "p"), (REST, "p"), (BESIDE, "p[0]"), (SOFTMAX, "p[0]"), (BESIDE, "s")):
+        assert told(model, output=output) == ([], "score_margin")
+    assert told(SIGMOID, threshold=0.4, refer=[0.3, 1 - 1e-7]) == ([], "score_margin")
     for change in ({"space": "margin"}, {"threshold": 0.1}, {"threshold": 0.5, "refer": [0, 1]}):
-        assert not told(SIGMOID, **change)
+        assert told(SIGMOID, **change) == ([], None)
+    (warning,), margin = told(THREE, output="p[1]")
+    assert warning.endswith("choose a threshold farther away")
+    assert margin is None
+    (warning,), margin = told(SIGMOID, DeepShap(Baseline(0.25)))
+    assert warning.endswith("say space: margin, by which rows are decided")
+    assert margin is None
+
+
+@pytest.mark.parametrize(
+    ("space", "margin"),
+    [("output", -18.5), ("output", 18.5), ("margin", -18.5), ("margin", 18.5), ("margin", 0.3)],
+)
+@pytest.mark.parametrize("adverse", ["above", "below"])
+@pytest.mark.parametrize("digits", [15, 17])
+def test_a_margin_that_is_the_threshold_s_passes(
+    space: str, margin: float, adverse: str, digits: int
+) -> None:
+    """The next ones on either side do not both pass, and the threshold is its score."""
+    model = parsed(
+        f"{HEAD} (float[N, 1] p) {{ m = MatMul(x, w)  p = Sigmoid(m) }}",
+        {"w": np.eye(5, 1, dtype=np.float32)},
+    )
+    own = np.float32(margin)
+    threshold = float(f"{1 / (1 + math.exp(-float(own))):.{digits}g}")
+    compiled = decided(model, {"space": space, "threshold": threshold, "adverse": adverse})
+    x = np.zeros((3, FEATURES), np.float32)
+    x[:, 0] = np.nextafter(own, -np.inf), own, np.nextafter(own, np.inf)
+    found = compiled.decide(x)
+    declined = [False, False, True] if adverse == "above" else [True, False, False]
+    assert [one.decision == "decline" for one in found] == declined
+    assert found[1].score == threshold
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from rationale import (
+    ExactShap,
     InvalidOptionError,
     InvalidReferencesError,
     TreeShap,
@@ -18,6 +19,7 @@ from rationale import (
     convert,
 )
 from rationale.conversion.files import read_fitted
+from rationale.errors import InvalidProfileError
 from rationale.from_files import compile_files
 from rationale.schema.request import CompileRequest
 from tests.compiler.conversion.data import AMOUNT, ASKED, FEATURES, LOANS, REFERENCES, THREE, TWO, K, N
@@ -136,6 +138,24 @@ def test_what_cannot_be_converted() -> None:
         convert(model, TABLE[TABLE["home"] != "own"])
     with pytest.raises(UnsupportedModelError, match="loss_function 'RMSEWithUncertainty' is not converted"):
         convert(REGRESSOR(**SMALL, loss_function="RMSEWithUncertainty").fit(LOANS, AMOUNT))
+
+
+def test_categories_come_from_the_decision_profile_if_the_references_lack_some() -> None:
+    model = CLASSIFIER(**{**SMALL, "iterations": 20}).fit(TABLE, BAD, cat_features=["home", "job"])
+    few = TABLE[(TABLE["home"] != "own") & (TABLE["job"] != TABLE["job"].min())][:20]
+    known = {name: {str(value): f"called {value}" for value in set(TABLE[name])} for name in ("home", "job")}
+    rules = {name: {"categories": categories} for name, categories in known.items()}
+    profile = {"output": "probabilities[1]", "threshold": 0.5, "adverse": "above", "features": rules}
+    compiled = compile_model(model, ExactShap(few), decision=profile)
+    due = model.predict_proba(TABLE[:N])
+    assert np.abs(compiled.explain(TABLE[:N])["probabilities"] - due).max() < PARITY_32
+    assert np.abs([one.score for one in compiled.decide(TABLE[:N])] - due[:, 1]).max() < PARITY_32
+    del known["home"]["own"]
+    with pytest.raises(InvalidReferencesError, match="name them as categories in the decision profile"):
+        compile_model(model, ExactShap(few), decision=profile)
+    known["home"] |= {"own": "Own", "castle": "A castle"}
+    with pytest.raises(InvalidProfileError, match="'castle'"):
+        compile_model(model, ExactShap(TABLE[:40]), decision=profile)
 
 
 def test_categories_come_from_a_file_of_rows(tmp_path: Path) -> None:

@@ -238,3 +238,41 @@ def test_what_takes_missing_numbers_is_measured_column_by_column() -> None:
     assert own.manifest.takes_missing == {"a", "c"}
     gap = rows[:1].assign(a=np.nan)
     assert np.abs(own.explain(gap)["probabilities"] - model.predict_proba(gap)).max() < 1e-6
+
+
+NUMBERS: dict[str, tuple[Callable[[], Any], str]] = {
+    "xgboost": (lambda: xgb.XGBClassifier(n_estimators=9, enable_categorical=True), "refused"),
+    "lightgbm": (lambda: lgb.LGBMClassifier(n_estimators=9, verbose=-1), "unknown"),
+    "catboost": (
+        lambda: catboost.CatBoostClassifier(iterations=9, verbose=0, cat_features=["code"]),
+        "unknown",
+    ),
+    "histograms": (
+        lambda: HistGradientBoostingClassifier(max_iter=9, categorical_features=["code"]),
+        "unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_are_categories_are_known_as_texts_are(name: str) -> None:
+    make, others = NUMBERS[name]
+    table = pd.DataFrame({"age": AGE, "code": np.where(Y, 2, np.where(AGE > 40, 31, 7))})
+    given = table.assign(code=pd.Categorical(table["code"])) if name in ("xgboost", "lightgbm") else table
+    model = make().fit(given, Y)
+    compiled = compile_model(model, ExactShap(given[:20]))
+    parity = compiled.manifest.parity
+    assert parity is not None
+    (rule,) = (rule for rules in parity.texts.values() for rule in rules if rule is not None)
+    assert rule.known == ("2", "7", "31")
+    assert rule.others == others
+    odd = table[:3].assign(code=[2, 8, 31])
+    if others == "refused":
+        with pytest.raises(InvalidOptionError, match="row 1: feature 'code' is '8', which the model was not"):
+            compiled.explain(odd)
+    else:
+        answer = compiled.explain(odd)
+        assert [warning[:22] for warning in answer.warnings] == ["row 1: feature 'code' "]
+        due = model.predict_proba(odd.assign(code=pd.Categorical(odd["code"])) if name == "lightgbm" else odd)
+        np.testing.assert_allclose(answer["probabilities"], due, atol=1e-6)
+    assert not compiled.explain(table[:9]).warnings

@@ -1,9 +1,11 @@
 """Small entries of every kind that a page can hold."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightgbm as lgb
 import numpy as np
 import pandas as pd
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -75,13 +77,29 @@ def double() -> Compiled:
     return compile_model(model, ExactShap(references), feature_names=names, decision=PROFILE)
 
 
-def ends() -> Compiled:
-    """A threshold at 1e-8, where a Sigmoid of float32 tells no margins apart."""
-    graph = "g (float[N, 2] x) => (float[N, 1] p) { z = MatMul (x, w)  p = Sigmoid (z) }"
-    model = parsed(graph, {"w": np.ones((2, 1), np.float32)})
-    profile = {"output": "p", "threshold": 1e-8, "adverse": "above", "space": "margin"}
-    method = DeepShap(np.array([[-19, -1], [-18, 1], [-18, -1]], np.float32))
-    return compile_model(model, method, feature_names=["a", "b"], decision=profile)
+def ends(space: str = "margin", end: int = 0) -> Compiled:
+    """A threshold at 1e-8 from 0 or 1, where a Sigmoid of float32 tells no margins apart."""
+    graph = "g (float[N, 3] x) => (float[N, 1] p) { z = MatMul (x, w)  p = Sigmoid (z) }"
+    model = parsed(graph, {"w": np.array([[1], [1], [20]], np.float32)})
+    profile = {"output": "p", "threshold": abs(end - 1e-8), "adverse": "above", "space": space}
+    references = np.array([[-19, -1, 0], [-18, 1, 1], [-18, -1, 0]], np.float32)  # one far from the end
+    method = DeepShap(-references if end else references)
+    return compile_model(model, method, feature_names=["a", "b", "c"], decision=profile)
+
+
+def unfamiliar() -> Compiled:
+    """References with a word that the model was not trained on, beside numbers that are categories."""
+    random = np.random.default_rng(4)
+    table = pd.DataFrame(
+        {"job": random.choice(["clerk", "nurse"], 300), "code": random.choice([2, 7, 31], 300)}
+    )
+    typed = table.astype("category")
+    model = lgb.LGBMClassifier(n_estimators=5, verbose=-1).fit(
+        typed, (table["code"] == 7) ^ (table["job"] == "nurse")
+    )
+    references = table[:20].assign(job=["boat", *table["job"][1:20]])
+    profile = {"output": "probabilities[1]", "threshold": 0.5, "adverse": "above"}
+    return compile_model(model, ExactShap(references), decision=profile)
 
 
 def classes() -> Compiled:
@@ -117,6 +135,9 @@ MAKE: dict[str, Callable[[], Compiled]] = {
     "trees": trees,
     "double": double,
     "ends": ends,
+    "low_end": partial(ends, "output"),
+    "high_end": partial(ends, "output", 1),
+    "unfamiliar": unfamiliar,
     "classes": classes,
     "one_shot": one_shot,
     "relevance": relevance,

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from rationale.decisions.decide import NoReasonsError, decide
-from rationale.decisions.rows import ExplainedRow
+from rationale.decisions.rows import ExplainedRow, logit, scores_in
 from rationale.export.page import FILES
+from rationale.pictures.browser import FILES as SHARED
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
 from tests.needs import need
@@ -169,3 +170,57 @@ def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]
         "warned": bool(due.warnings),
         "problem": False,
     }
+
+
+@pytest.mark.full
+def test_a_margin_that_is_a_bound_s_scores_that_bound(tmp_path: Path) -> None:
+    """As decisions have it, in float32 and float64."""
+    script = """
+    const { scoreOf } = await import(process.argv[1]);
+    const [margins, isSingle, profile, answered] = JSON.parse(process.argv[2]);
+    console.log(JSON.stringify(margins.map((margin, i) => scoreOf(margin, isSingle, answered[i], profile))));
+    """
+    profile = as_profile({**PROFILE, "adverse": "above", "threshold": 1e-8, "refer": [1e-8, 1 - 1e-8]})
+    module = tmp_path / "margin.mjs"
+    module.write_text((SHARED / "margin.js").read_text())
+    for dtype in (np.float32, np.float64):
+        own = [logit(bound).astype(dtype) for bound in profile.refer or ()]
+        margins = np.array([np.nextafter(m, m + by) for m in own for by in (-1, 0, 1)], dtype)
+        answered = 1 / (1 + np.exp(-margins.astype(float)))
+        answered[-1] = 0.9  # a model that clips
+        due = scores_in(profile, answered, margins)
+        told = profile.model_dump(mode="json")
+        given = [margins.astype(float).tolist(), dtype == np.float32, told, answered.tolist()]
+        command = [need("Node.js"), "--input-type=module", "-e", script, str(module), json.dumps(given)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        np.testing.assert_allclose(json.loads(done.stdout), due, rtol=1e-14)
+        assert json.loads(done.stdout)[1::3] == [*(profile.refer or ())]
+
+
+def test_values_that_the_model_does_not_know_are_refused_or_warned_of(tmp_path: Path) -> None:
+    script = """
+    const { unknownOf } = await import(process.argv[1]);
+    const [texts, values] = JSON.parse(process.argv[2]);
+    console.log(JSON.stringify(unknownOf(texts, values)));
+    """
+    module = tmp_path / "decide.mjs"
+    module.write_text((FILES / "decide.js").read_text())
+    texts = {
+        "job": {"known": ["clerk"], "refuses": True},
+        "code": {"known": ["2", "0.5"], "refuses": True},
+        "home": {"known": ["own"], "refuses": False},
+    }
+    for values, refused, warned in (
+        ({"job": "clerk", "code": 0.5, "home": "own"}, [], []),
+        ({"job": None, "code": None}, [], []),
+        ({"job": "Clerk", "code": 2, "home": "boat"}, ["job"], ["home"]),
+        ({"job": "", "code": 3, "home": None}, ["code"], []),
+    ):
+        command = [need("Node.js"), "--input-type=module", "-e", script, str(module)]
+        done = subprocess.run(
+            [*command, json.dumps([texts, values])], check=True, capture_output=True, text=True
+        )
+        assert [[each.split("'")[1] for each in part] for part in json.loads(done.stdout)] == [
+            refused,
+            warned,
+        ]

@@ -146,7 +146,7 @@ def test_each_target(opened: Open, repository: Path) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["credit", "double", "ends"])
+@pytest.mark.parametrize("name", ["credit", "double", "ends", "low_end", "high_end"])
 def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None:
     page, compiled = opened(name), open_entry(repository, name)
     decided = compiled.manifest.decision
@@ -177,6 +177,21 @@ def test_what_the_profile_does_not_take(opened: Open) -> None:
     page.get_by_label("Age years").last.fill("17")
     expect(page.locator(".decision .problem")).to_have_text("Nothing is decided: Age is less than 18.")
     expect(page.locator(".outcome")).to_have_count(0)
+
+
+@pytest.mark.full
+def test_a_word_that_the_model_was_not_trained_on_is_warned_of(opened: Open) -> None:
+    page = opened("unfamiliar")
+    warning = page.locator("#shown .warning")
+    page.get_by_label("job").select_option("clerk")
+    expect(page.locator(".outcome")).to_have_count(1)
+    expect(warning).to_have_count(0)
+    page.get_by_label("job").select_option("boat")
+    expect(warning).to_have_text(
+        "Feature 'job' is a category that the model was not trained on: it takes it as unknown or missing."
+    )
+    expect(page.locator(".outcome")).to_have_count(1)
+    assert page.get_by_label("code").locator("option").all_text_contents() == ["missing", "2", "7", "31"]
 
 
 # --- fields -----------------------------------------------------------------------------------------------

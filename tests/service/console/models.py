@@ -23,6 +23,7 @@ def write_all(folder: Path) -> None:
     credit(folder)
     credit_trees(folder)
     networks(folder)
+    ends(folder)
     words(folder)
     image(folder)
     hostile(folder)
@@ -41,6 +42,18 @@ def credit_trees(folder: Path) -> None:
     people.loc[::9, "utilisation"] = np.nan
     model = HistGradientBoostingClassifier(max_iter=10, max_depth=3, random_state=0).fit(people, risk > 1)
     compile_model(model, TreeShap(people)).write(folder, "credit.trees")
+
+
+def ends(folder: Path) -> None:
+    """Thresholds near 0 and 1, where a Sigmoid of float32 tells no margins apart."""
+    graph = "g (float[N, 2] x) => (float[N, 1] p) { z = MatMul (x, w)  p = Sigmoid (z) }"
+    model = parsed(graph, {"w": np.ones((2, 1), np.float32)})
+    references = np.array([[-19, -1], [2, 1], [19, -1]], np.float32)
+    for space in ("output", "margin"):
+        for name, threshold in (("low", 1e-8), ("high", 1 - 1e-8)):
+            profile = {"output": "p", "threshold": threshold, "adverse": "above", "space": space}
+            compiled = compile_model(model, DeepShap(references), feature_names=["a", "b"], decision=profile)
+            compiled.write(folder, f"{name}.{space}")
 
 
 def networks(folder: Path) -> None:

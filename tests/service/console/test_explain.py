@@ -146,6 +146,24 @@ def test_several_features_at_once_carry_it_across(page: Page, gateway: str) -> N
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("end", ["low", "high"])
+@pytest.mark.parametrize("space", ["output", "margin"])
+def test_a_score_near_0_or_1_is_judged_as_it_is_decided(
+    page: Page, gateway: str, end: str, space: str
+) -> None:
+    """By the margin, of which probabilities of float32 tell little there."""
+    model, sign, seen = f"{end}.{space}", -1 if end == "low" else 1, set()
+    for b in (0.36, 0.4, 0.44, 0.48):  # the threshold's margin is 18.42 from 0
+        row = {"a": 18 * sign, "b": b * sign}
+        answer = patient.post(f"{gateway}/v1/models/{model}:decide", json={"instances": [row]})
+        due = answer.json()["decisions"][0]["decision"]
+        opened(page, gateway, model, row)
+        expect(page.locator(".badge")).to_have_text(due)
+        seen.add(due)
+    assert seen == {"approve", "decline"}
+
+
+@pytest.mark.full
 def test_words_are_selects_and_a_threshold_of_ones_own(page: Page, gateway: str) -> None:
     opened(page, gateway, "words")
     expect(page.get_by_label("housing")).to_have_value("own")

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from rationale import Compiled, DeepShap, compile_model, decide_batches, load
+from rationale.evaluate.decisions.moved import scorer
+from rationale.profiles.scores import scores_of
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.receipt import write_receipt
 from rationale_service.decisions.replay import Replayer
@@ -28,7 +30,7 @@ MODELS = {
                   {"w": np.array([[0, 1], [0, 1]], np.float32)}),
 }  # fmt: skip
 THRESHOLDS = {"low": 1e-8, "high": 1 - 1e-8}
-NAMES = [f"{model}-{end}" for model in MODELS for end in THRESHOLDS]
+NAMES = [f"{model}-{end}-{space}" for model in MODELS for end in THRESHOLDS for space in ("margin", "output")]
 
 
 def margin_of(end: str) -> float:
@@ -36,8 +38,8 @@ def margin_of(end: str) -> float:
 
 
 def compiled(name: str, **change: Any) -> Compiled:
-    model, end = name.split("-")
-    profile = {"output": "p", "threshold": THRESHOLDS[end], "adverse": "above", "space": "margin", **change}
+    model, end, space = name.split("-")
+    profile = {"output": "p", "threshold": THRESHOLDS[end], "adverse": "above", "space": space, **change}
     references = np.full((3, 2), margin_of(end) / 2 - 1, np.float32)
     return compile_model(MODELS[model], DeepShap(references), feature_names=["a", "b"], decision=profile)
 
@@ -74,7 +76,8 @@ def test_http_decides_by_the_margin(made: Decided, name: str) -> None:
     assert len({*scores}) == len(scores)
     for one in found:
         odds = np.log(one["score"]) - np.log1p(-one["score"])
-        assert odds == pytest.approx(one["explained_value"], abs=1e-6)
+        if "margin" in name:
+            assert odds == pytest.approx(one["explained_value"], abs=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,6 +97,17 @@ def test_every_way_decides_as_http_does(made: Decided, tmp_path: Path, name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_references_and_moved_reasons_have_the_scores_of_decisions(made: Decided, name: str) -> None:
+    entry = load(made.settings.repository, name)
+    wanted = [one["score"] for one in answers(made, name)]
+    inputs = entry.fit(pa.Table.from_pylist(rows(name)))
+    assert [*scorer(entry, inputs)(inputs)[1]] == wanted
+    assert entry.manifest.decision is not None
+    found = scores_of(entry.source, {None: inputs["x"]}, entry.manifest.decision.profile)
+    assert [*found.scores] == wanted
+
+
+@pytest.mark.parametrize("name", NAMES)
 async def test_grpc_decides_as_http_does(made: Decided, tmp_path: Path, name: str) -> None:
     settings = Settings(repository=made.settings.repository, state=tmp_path / "state")
     async with grpc_end(settings) as end:
@@ -101,7 +115,7 @@ async def test_grpc_decides_as_http_does(made: Decided, tmp_path: Path, name: st
     assert [*map(alike, answered)] == [*map(alike, answers(made, name))]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "margin" in name])
 def test_explanations_are_of_the_margin_that_decides(made: Decided, name: str) -> None:
     entry = load(made.settings.repository, name)
     answer = entry.explain(pa.Table.from_pylist(rows(name)))

@@ -41,6 +41,7 @@ KIND = RANDOM.choice(["home", "car", "card"], 400).astype(object)
 KIND[::4] = None
 DEBT = RANDOM.normal(3, 1, 400)
 BAD = (DEBT + 1.5 * (KIND == "car") + 2 * pd.isna(KIND) + RANDOM.normal(size=400) > 4).astype(int)
+CODES = np.where(pd.isna(KIND), np.nan, np.where(KIND == "car", 7, np.where(KIND == "card", 2, 31)))
 PROFILE: dict[str, Any] = {
     "output": "probabilities[1]",
     "threshold": 0.001,
@@ -56,7 +57,7 @@ PROFILE: dict[str, Any] = {
     "reasons": {"K": {"text": "Kind of loan", "missing": "Kind of loan not stated"}, "D": "Debt"},
 }
 CARD = {**PROFILE, "output": "score", "threshold": -5.0, "space": "output"}
-UNKNOWN = "feature 'kind' is a text that the model was not trained on: it takes it as unknown or missing"
+UNKNOWN = "feature 'kind' is a category that the model was not trained on: it takes it as unknown or missing"
 GAPS: list[dict[str, Any]] = [{"kind": None, "debt": 2.0}, {"kind": "", "debt": 2.0}]
 
 
@@ -69,6 +70,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     open_profile = {**PROFILE, "features": {**PROFILE["features"], "kind": {"reason": "K"}}}
     leaves = lgb.LGBMClassifier(n_estimators=9, verbose=-1).fit(rows, BAD)
     compile_model(leaves, TreeShap(rows[:50]), decision=open_profile).write(folder, "lightgbm")
+    for name, model in (
+        ("codes", xgb.XGBClassifier(n_estimators=9, enable_categorical=True)),
+        ("leaves", lgb.LGBMClassifier(n_estimators=9, verbose=-1)),
+    ):
+        codes = rows.assign(kind=pd.Categorical(CODES, [2, 7, 31]))
+        fitted = model.fit(codes, BAD)
+        compile_model(fitted, TreeShap(codes[:50]), decision=open_profile).write(folder, name)
     words = pd.DataFrame({"kind": KIND, "debt": DEBT})
     binned = BinningProcess(["kind", "debt"], categorical_variables=["kind"])
     with warnings.catch_warnings():
@@ -177,6 +185,35 @@ def upload(kind: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         return {"content": frame.to_csv(index=False), "headers": {"Content-Type": "text/csv"}}
     frame.to_parquet(body)
     return {"content": body.getvalue(), "headers": {"Content-Type": "application/vnd.apache.parquet"}}
+
+
+@pytest.mark.parametrize("code", [3, 7.5, -1, 40])
+async def test_a_number_that_is_no_category_is_as_such_a_text(settings: Settings, code: float) -> None:
+    rows = [{"kind": 7, "debt": 2.0}, {"kind": None, "debt": 2.0}, {"kind": code, "debt": 2.0}]
+    said = f"feature 'kind' is '{code}', which the model was not trained on and refuses"
+    async with gateway(settings) as client:
+        for verb in ("decide", "explain", "predict"):
+            answer = await client.post(f"/v1/models/codes:{verb}", json={"instances": rows})
+            assert answer.status_code == 422, answer.text
+            assert said in answer.json()["detail"]
+            known = await client.post(f"/v1/models/codes:{verb}", json={"instances": rows[:2]})
+            assert known.status_code == 200, known.text
+        explained = (await client.post("/v1/models/leaves:explain", json={"instances": rows})).json()
+        decided = (await client.post("/v1/models/leaves:decide", json={"instances": rows})).json()
+    assert explained["warnings"] == [f"row 2: {UNKNOWN}"]
+    assert [one["warnings"] for one in decided["decisions"]] == [[], [], [UNKNOWN]]
+    async with grpc_end(settings) as end:
+        await refused(end.stub.ModelInfer(request("codes:decide", rows)), "INVALID_ARGUMENT", said)
+        by_grpc = decisions(await end.stub.ModelInfer(request("leaves:decide", rows)))
+    assert [one["warnings"] for one in by_grpc] == [[], [], [UNKNOWN]]
+    frame = pd.DataFrame(rows)
+    *_, odd = load(settings.repository, "codes").decide(frame)
+    assert isinstance(odd, Undecided)
+    assert odd.fault.startswith(said)
+    with pytest.raises(InvalidOptionError, match=said):
+        load(settings.repository, "codes").explain(frame)
+    with pytest.raises(InvalidOptionError, match=said):
+        list(explain_batches(settings.repository / "codes", pa.Table.from_pandas(frame)))
 
 
 def test_in_a_file_it_is_that_rows_fault(settings: Settings, tmp_path: Path) -> None:

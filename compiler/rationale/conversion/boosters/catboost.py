@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from math import prod
@@ -41,8 +41,11 @@ def features(model: Any) -> Features:
     return Features(len(names), names if named else None, frozenset(names[i] for i in coded))
 
 
-def as_onnx(model: Any, example: Any) -> AsOnnx:
+def as_onnx(model: Any, example: Any, categories: Mapping[str, Collection[str]] | None = None) -> AsOnnx:
     """Convert a CatBoost model.
+
+    Args:
+        categories: more of them, by column: they are taken if the example lacks some that the model knows.
 
     Raises:
         InvalidOptionError: the model has categories, and there is no example.
@@ -56,17 +59,44 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
             "example)` rows, with every category that the model knows."
         )
     assert known.count is not None
-    table, given = _Table(known.count, known.names, [None] * known.count, _OTHER), dict[str, Any]()
-    if coded:
+    table = table_of(model)
+    if not coded:
+        read = _read(model, table)
+    else:
         rows = rows_of(example, known)
-        categories = [set(map(_plain, c)) if i in coded else () for i, c in enumerate(rows.columns)]
-        kept: list[Categories | None] = [
-            {v: float(code) for code, v in enumerate(sorted(own))} or None for own in categories
-        ]
-        table = replace(table, names=rows.names, categories=kept)
-        given = {"pool": catboost.Pool(table.frame(rows), cat_features=coded)}
-    read = _read(model, table, **given)
+        try:
+            read, table = _read_coded(model, table, rows, coded)
+        except InvalidReferencesError:
+            more = rows
+            for i in coded:
+                more = _with_categories(more, i, (categories or {}).get(rows.called(i), ()))
+            if more is rows:
+                raise
+            read, table = _read_coded(model, table, more, coded)
     return tables.as_onnx(read, table, "predictions", example, partial(_answers, model, read))
+
+
+def _read_coded(model: Any, table: Table, rows: Rows, coded: Sequence[int]) -> tuple[Boosted, Table]:
+    """Return a model with the categories of some rows, and its table."""
+    categories = [set(map(_plain, c)) if i in coded else () for i, c in enumerate(rows.columns)]
+    kept: list[Categories | None] = [
+        {v: float(code) for code, v in enumerate(sorted(own))} or None for own in categories
+    ]
+    table = replace(table, names=rows.names, categories=kept)
+    return _read(model, table, pool=catboost.Pool(table.frame(rows), cat_features=coded)), table
+
+
+def _with_categories(rows: Rows, i: int, categories: Collection[str]) -> Rows:
+    """Return the rows, and the first one again with each of some categories in column i."""
+    if not categories:
+        return rows
+    own = rows.columns[i]
+    if isinstance(own[0], str):
+        values: list[str | int] = [*categories]
+    else:
+        values = [int(name) for name in categories if name.removeprefix("-").isdecimal()]
+    picks = np.concatenate([np.arange(len(own)), np.zeros(len(values), int)])
+    return rows.mixed(np.repeat(picks[:, None], len(rows.columns), axis=1)).with_column(i, [*own, *values])
 
 
 def boosted(model: Any) -> Boosted:
@@ -168,7 +198,8 @@ class _Reading:
                 f"the references lack a category of {self.table.called(feature)!r} that the model knows. "
                 "CatBoost keeps hashes of categories, and no names: give rows with each of them, such as the "
                 "training data, by --categories FILE (in Python `compile_model(convert(model, all_rows), "
-                "method)`); or add such rows to the references at weight 0 (the method's weights=)."
+                "method)`); name them as categories in the decision profile; or add such rows to the "
+                "references at weight 0 (the method's weights=)."
             )
 
     def _lookup(self, ctr: Any) -> Lookup:

@@ -18,7 +18,8 @@ def features(model: Any) -> Features:
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
     read, table = boosted(model), table_of(model)
-    return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, rows))
+    numbers = {i: own for i, own in _categories(model).items() if not is_text(own)}
+    return tables.as_onnx(read, table, "variable", example, lambda rows: _answers(model, rows), numbers)
 
 
 def boosted(model: Any) -> Boosted:

@@ -60,7 +60,9 @@ class Table:
             else:
                 column = self._numbers(rows, i)
                 if own is not None:
-                    column = pd.Categorical([v if v in own else None for v in column], list(own))
+                    numbers = [int(v) if v.is_integer() else v for v in column.tolist()]
+                    others = dict.fromkeys(v for v in numbers if v == v and v not in own)
+                    column = pd.Categorical([v if v == v else None for v in numbers], [*own, *others])
             columns[self.called(i)] = column
         return pd.DataFrame(columns)
 
@@ -111,13 +113,21 @@ class Table:
         return Rows((rows.columns[i],), (self.called(i),)).numbers()[:, 0]
 
 
-def as_onnx(boosted: Boosted, table: Table, output: str, example: Any, answers: Answers) -> AsOnnx:
+def as_onnx(
+    boosted: Boosted,
+    table: Table,
+    output: str,
+    example: Any,
+    answers: Answers,
+    numbers: Mapping[int, Categories] | None = None,
+) -> AsOnnx:
     """Return the model with its example, if there is one.
 
     Args:
         output: its name, of anything but a classifier.
         answers: what the fitted model says of rows for each output: of numbers [K, F] as they are, else of a
             DataFrame.
+        numbers: by column, categories that are numbers in a table of numbers alone.
     """
     rows = None if example is None else rows_of(example, table.features)
     table = table if rows is None else replace(table, names=rows.names)
@@ -136,7 +146,10 @@ def as_onnx(boosted: Boosted, table: Table, output: str, example: Any, answers: 
     def answer(given: Rows) -> tuple[np.ndarray | None, ...]:
         return tuple(answers(table.frame(given) if table.by_column else given.numbers()))
 
-    return AsOnnx.of_table(proto, Both(rows, table.fed, answer), columns, by_column=table.by_column)
+    own = {i: [*each] for i, each in enumerate(table.categories) if each and not is_text(each)}
+    known = own | {i: [*each] for i, each in (numbers or {}).items()}
+    both = Both(rows, table.fed, answer, numbers={i: [*map(float, each)] for i, each in known.items()})
+    return AsOnnx.of_table(proto, both, columns, by_column=table.by_column)
 
 
 def is_text(categories: Categories | None) -> TypeGuard[Categories]:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.rows import names_of, profile_of, score_index
+from rationale.decisions.rows import margin_at, names_of, profile_of
 from rationale.evaluate.decisions.decided import DecidedFile
 from rationale.evaluate.explained_model import GivenReferences
-from rationale.graph.runtime.session import Runner, kernels_of
-from rationale.profiles.scores import run_in_blocks
+from rationale.graph.runtime.session import kernels_of
+from rationale.lowering import lower
+from rationale.profiles.scores import Scorer, margin_on
 from rationale.schema.request import Progress
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
-_AT_ONCE = 4096
 
 Positions = Sequence[tuple[str, int]]  # tensors, and elements of their flattened rows
 
@@ -52,7 +52,7 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Pr
     declined = [i for i, row in enumerate(file.rows) if row.by_score]
     if len(declined) > MOST:
         declined = sorted(random.choice(declined, MOST, replace=False).tolist())
-    score, sign = _Score(file.compiled), 1 if profile.adverse == "above" else -1
+    score, sign = scorer(file.compiled, file.inputs), 1 if profile.adverse == "above" else -1
     found, passed = list[tuple[float, float]](), list[tuple[float, float]]()
     for done, i in enumerate(declined):
         progress("moving reasons", done, len(declined))
@@ -69,7 +69,7 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Pr
         rows = [
             _moved(row, references, drawn, [p for key in keys for p in positions[key]]) for keys in chosen
         ]
-        scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
+        _, scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
         of_keys = scores.reshape(len(chosen), EACH)
         gains = sign * (file.rows[i].explained.score - of_keys.mean(axis=1))
         passes = (sign * of_keys <= sign * profile.threshold).mean(axis=1)
@@ -114,18 +114,15 @@ def _moved(
     return found
 
 
-class _Score:
-    """[M] the scores of rows, by the plain model where it answers them."""
+def scorer(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Scorer:
+    """Return what scores rows by the plain model, as the entry decides.
 
-    def __init__(self, compiled: Compiled) -> None:
-        self._profile = profile_of(compiled.manifest).profile
-        self._output, self._run = self._profile.tensor, compiled.run
-        if self._output in {spec.name for spec in compiled.manifest.outputs}:
-            with kernels_of(compiled.custom_ops):
-                self._run = Runner(compiled.source, given=True)
-        else:  # an inner tensor, which is what is explained
-            self._output = compiled.manifest.explained_value
-
-    def __call__(self, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        output = run_in_blocks(self._run, inputs, self._output, _AT_ONCE)
-        return np.asarray(output[:, score_index(self._profile.index, output.shape[1])], np.float64)
+    Args:
+        rows: of the model.
+    """
+    manifest = compiled.manifest
+    profile = profile_of(manifest).profile
+    with kernels_of(compiled.custom_ops):
+        lowered = lower(compiled.source, references={name: array.shape for name, array in rows.items()})
+        margin = margin_on(lowered, profile, rows) if margin_at(manifest) else None
+        return Scorer(lowered, profile, margin)

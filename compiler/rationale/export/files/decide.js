@@ -107,6 +107,15 @@ function outsideOf(profile, values) {
   });
 }
 
+/** Return [faults, warnings]: sentences for values that the fitted model refuses, or takes as unknown or missing. */
+export function unknownOf(texts, values) {
+  const isKnown = ({ known }, value) => known.some((key) => key === String(value) || (typeof value === "number" && Number(key) === value));
+  const odd = Object.entries(texts).filter(([name, rule]) => (values[name] ?? "") !== "" && !isKnown(rule, values[name]));
+  const said = (refuses, what) => odd.filter(([, rule]) => rule.refuses === refuses).map(([name]) => `feature '${name}' ${what}`);
+  const unknown = "is a category that the model was not trained on";
+  return [said(true, `${unknown} and refuses`), said(false, `${unknown}: it takes it as unknown or missing`)];
+}
+
 export function ruleOf(profile, key) {
   return own(profile?.groups, key) ?? own(profile?.features, key) ?? {};
 }

@@ -1,11 +1,11 @@
 // The graph, in ONNX Runtime's WebAssembly: values in, a row of its answer out. `ort` stands before this script.
 
+import { scoreOf } from "./margin.js";
+
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, bool: Uint8Array, int8: Int8Array, int16: Int16Array, int32: Int32Array,
   int64: BigInt64Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array,
 };
-
-const SIGMOID_ERROR = 1e-6; // of ONNX Runtime's own, in float32
 
 /** Return the session; the bytes stand in the page, compressed. */
 export async function openGraph() {
@@ -29,17 +29,17 @@ export async function answer(session, facts, values) {
   const feeds = Object.fromEntries(facts.inputs.map((input) => [input.name, tensorOf(input, facts.fields, values)]));
   if (facts.switch) feeds[facts.switch] = new ort.Tensor("bool", [1], [1, 1]);
   const { explained, base, gap, score, element, margin } = facts.outputs;
-  const names = [explained, base, gap, score, ...facts.attributed.flatMap(({ output, error }) => [output, error])];
+  const names = [explained, base, gap, score, margin, ...facts.attributed.flatMap(({ output, error }) => [output, error])];
   const found = await session.run(feeds, [...new Set(names.filter(Boolean))]);
   const numbers = (name) => (name ? Array.from(found[name].data, Number) : null);
   const of = (name, i) => (name ? numbers(name)[i] : null);
-  const scoreOf = (t) => {
+  const scored = (t) => {
     const answered = score === explained ? of(explained, t) : of(score, element);
-    const exact = margin ? sigmoid(of(explained, t)) : NaN;
-    return Math.abs(exact - answered) <= SIGMOID_ERROR ? exact : shortest(answered, found[score].type);
+    const short = shortest(answered, found[score].type);
+    return margin ? scoreOf(of(margin, t), found[margin].type === "float32", short, facts.decided.profile) : short;
   };
   return facts.targets.map((_, t) => ({
-    score: scoreOf(t),
+    score: scored(t),
     explained: of(explained, t),
     base: of(base, t),
     gap: of(gap, t),
@@ -65,12 +65,6 @@ export function tensor(type, own, shape) {
   const whole = type === "int64" || type === "uint64";
   const numbers = own.map((value) => (whole ? BigInt(value) : value === null ? NaN : Number(value)));
   return new ort.Tensor(type, ARRAYS[type].from(numbers), shape);
-}
-
-/** As compiler/rationale/decisions/rows.py has it: near 0 and 1 the graph's own Sigmoid tells no margins apart. */
-function sigmoid(margin) {
-  const small = Math.exp(-Math.abs(margin));
-  return (margin < 0 ? small : 1) / (1 + small);
 }
 
 /** The shortest number that is the same in float32: a score that is the threshold is equal to it. */

@@ -4,7 +4,7 @@ import { fill, h } from "./dom.js";
 import { number, percent, rest, formatted } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf } from "./pictures/bars.js";
-import { decide, own, ruleOf } from "./decide.js";
+import { decide, own, ruleOf, unknownOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
 import { prove } from "./proof.js";
 
@@ -40,6 +40,8 @@ async function start() {
       const [only, ...others] = facts.fields.filter((field) => field.input === input.name);
       if (only && !others.length && !(input.name in values)) values[input.name] = values[only.name];
     }
+    const [refused, unknown] = unknownOf(facts.texts, values);
+    faults.push(...refused);
     if (faults.length) return show(faults.join("; "), [h("p", { class: "problem" }, faults.join("; "))]);
     const rows = await answer(session, facts, values).catch((error) => error);
     if (rows instanceof Error) {
@@ -48,8 +50,9 @@ async function start() {
     }
     const row = rows[target];
     const decision = facts.decided ? decide(facts.decided, row, values) : null;
+    const warned = unknown.map((text) => h("p", { class: "warning" }, `${text[0].toUpperCase()}${text.slice(1)}.`));
     const said = decision?.decision ? `, ${OUTCOMES[decision.decision]}` : "";
-    return show(`Score ${number(row.score)}${said}`, [scoreOf(row), decision && decisionOf(decision), picture(row, values)]);
+    return show(`Score ${number(row.score)}${said}`, [scoreOf(row), warned, decision && decisionOf(decision), picture(row, values)]);
   }
 
   function show(text, parts) {

@@ -224,6 +224,20 @@ def _with_spec(lowered: Lowered, name: str, ensemble: Ensemble, dtype: ir.DataTy
     return replace(lowered, specs=specs, batched=lowered.batched | {name})
 
 
+def with_scores_behind(lowered: Lowered, output: str) -> tuple[Lowered, str | None]:
+    """Return the model with what an ensemble makes its output of beside it, and that tensor's name.
+
+    Raises:
+        UnsupportedModelError: as `_with_margin` does, or no ensemble makes the output.
+    """
+    node, scores, _ = _ensemble_behind(lowered, "a margin", output)
+    read = node.inputs[0]
+    assert read is not None
+    shape, dtype = lowered.specs[str(read.name)]
+    ensemble = read_ensemble(ir.serde.serialize_node(node), prod(shape[1:]), dtype.numpy())
+    return _with_margin(lowered, node, scores, ensemble)
+
+
 def _with_margin(
     lowered: Lowered, node: ir.Node, scores: ir.Value, ensemble: Ensemble
 ) -> tuple[Lowered, str | None]:

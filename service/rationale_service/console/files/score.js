@@ -1,5 +1,7 @@
 // What is held against a threshold, and what is explained, in the answers of v1.
 
+import { scoreOf } from "./margin.js";
+
 /** The flattened row of an output in one of v1's `predictions`; null where the model does not answer it. */
 export function output(model, prediction, name) {
   if (!model.outputs.some((one) => one.name === name)) return null;
@@ -28,7 +30,7 @@ export function targetName(model, target) {
 
 /**
  * A rule by which a score turns: of the decision profile, or a threshold of the reader's own.
- * {threshold, judge(score) → word, passes(score), gain(score): larger is nearer to passing, score(prediction, explained)}; null without either.
+ * {threshold, judge(score) → word, passes(score), gain(score): larger is nearer to passing, score(prediction, explanation)}; null without either.
  */
 export function ruleOf(model, own, target) {
   const profile = model.decision;
@@ -43,7 +45,12 @@ export function ruleOf(model, own, target) {
       explained: profile.space === "output" && profile.output === model.output, // the same number as is explained
       judge,
       passes: (score) => judge(score) === "approve",
-      score: (prediction, explained) => output(model, prediction, profile.output)?.[profile.index] ?? explained,
+      score: (prediction, explanation) => {
+        const answered = output(model, prediction, profile.output)?.[profile.index] ?? explanation?.explained_value ?? null;
+        const margin = profile.space === "margin" ? explanation?.explained_value : explanation?.score_margin;
+        const isSingle = model.outputs.find((one) => one.name === profile.output)?.datatype === "FP32";
+        return typeof margin === "number" ? scoreOf(margin, isSingle, answered, profile) : answered;
+      },
       gain: (score) => (profile.adverse === "above" ? -score : score),
       good: "approve",
     };
@@ -56,7 +63,7 @@ export function ruleOf(model, own, target) {
     explained: true,
     judge,
     passes: (score) => judge(score) === "above",
-    score: (prediction, explained) => element(model, prediction, target) ?? explained,
+    score: (prediction, explanation) => element(model, prediction, target) ?? explanation?.explained_value ?? null,
     gain: (score) => score,
     good: "above",
   };

@@ -211,6 +211,11 @@ class Explanation(BaseModel):
     completeness_gap_standard_error: float | None = Field(
         None, description="of a gap that is a sampling error; a gap of several of it is a fault"
     )
+    score_margin: float | None = Field(
+        None,
+        description="of which the decision's score is the Sigmoid, where a threshold of space 'output' is "
+        "near 0 or 1",
+    )
     attributions: ByFeature = Field(
         description="by name of the feature or group, or nested lists by input name"
     )

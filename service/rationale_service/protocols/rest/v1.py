@@ -334,6 +334,7 @@ def _explanation(
         "base_value": manifest.base_value,
         "completeness_gap": manifest.completeness_gap,
         "completeness_gap_standard_error": manifest.completeness_gap_standard_error,
+        "score_margin": manifest.decision.margin if manifest.decision else None,
     }
     found = {"target": target} | {
         member: row[name][t] for member, name in scalars.items() if name is not None

@@ -1,6 +1,7 @@
 // The score along each feature, others as they are; where it turns; what would have to change.
 
 import * as api from "../api.js";
+import { isNearEnds } from "../margin.js";
 import { changed } from "../rows.js";
 
 const POINTS = 21;
@@ -16,7 +17,7 @@ export class Scores {
 
   constructor(model, explainer, score) {
     Object.assign(this, { model, explainer, score });
-    this.#explains = !model.outputs.some((one) => one.name === model.output);
+    this.#explains = !model.outputs.some((one) => one.name === model.output) || Boolean(model.decision && isNearEnds(model.decision));
   }
 
   async of(rows, signal) {

@@ -129,6 +129,7 @@ class Explain {
       row,
       items,
       prediction: answer.predictions[i],
+      explanation: one,
       target: one.target,
       count: all.length,
       base: one.base_value ?? null,
@@ -164,8 +165,8 @@ class Explain {
     this.curves = new AbortController();
     const signal = AbortSignal.any([this.signal, this.curves.signal]);
     const scoreOf = (prediction, explanation) => {
-      const explained = explanation && this.chosen(explanation).explained_value;
-      return rule ? rule.score(prediction, explained) : (element(this.model, prediction, target) ?? explained);
+      const one = explanation && this.chosen(explanation);
+      return rule ? rule.score(prediction, one) : (element(this.model, prediction, target) ?? one?.explained_value ?? null);
     };
     const amounts = new Map(this.present.items.map(({ feature, amount }) => [feature, Math.abs(amount)]));
     const relevance = (field) => amounts.get(field.name) ?? 0;
@@ -186,7 +187,7 @@ class Explain {
   /** What is held against the threshold; without one, what is explained. */
   score(view) {
     const rule = view.model === this.model ? this.rule : ruleOf(view.model, this.threshold, view.target);
-    return rule ? rule.score(view.prediction, view.value) : view.value;
+    return rule ? rule.score(view.prediction, view.explanation) : view.value;
   }
 
   chosen(explanation) {
