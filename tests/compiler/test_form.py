@@ -27,6 +27,10 @@ def test_what_knock_outs_alone_look_at() -> None:
         KnockOut(feature="fraud", reason="R", equals=True),
         KnockOut(feature="country", reason="R", equals="XX"),
         KnockOut(feature="age", reason="R", below=18),
+        KnockOut(feature="standing", reason="R", above=3),
+        KnockOut(feature="standing", reason="R", equals="insolvent"),
+        KnockOut(feature="frozen", reason="R", above=0),
+        KnockOut(feature="frozen", reason="R", equals=True),
     )
     features = {"fraud": FeatureRule(title="Fraud")}
     profile = DecisionProfile(output="y", threshold=0.5, adverse="above", knock_outs=rules, features=features)
@@ -35,6 +39,8 @@ def test_what_knock_outs_alone_look_at() -> None:
         ("debts", "number"),
         ("fraud", "flag"),
         ("country", "text"),
+        ("standing", "text"),
+        ("frozen", "flag"),
     ]
     assert all(one.missing and one.spec is None for one in found)
     assert found[1].rule.title == "Fraud"

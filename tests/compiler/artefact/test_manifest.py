@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rationale import Compiled, DeepShap, Gradient, Manifest, compile_model
 from rationale.errors import RepositoryError
-from rationale.schema.manifest import Digests
+from rationale.schema.manifest import Digests, ExplainedInput, TensorSpec
 from tests.compiler.models import CLASSES, FEATURES, mlp, rows
 
 R = rows(4, FEATURES)
@@ -196,3 +196,24 @@ def test_digests_are_the_same_in_another_process_and_from_a_file(tmp_path: Path)
     assert Digests.model_validate_json(done.stdout) == digests()
     onnx.save(mlp(), tmp_path / "m.onnx")
     assert compile_model(tmp_path / "m.onnx", DeepShap(R)).manifest.digests == digests()
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "is_given"),
+    [
+        ((2,), ("age", "income"), True),
+        ((2,), ("x[0]", "income"), True),
+        ((2,), ("x[0]", "x[1]"), False),
+        ((2,), ("x[1]", "x[0]"), True),
+        ((2,), None, False),
+        ((1, 2), ("age", "income"), False),  # no table
+        ((1,), ("x[0]",), False),
+        ((1,), ("age",), True),
+    ],
+)
+def test_names_that_somebody_gave(
+    shape: tuple[int, ...], names: tuple[str, ...] | None, is_given: bool
+) -> None:
+    spec = TensorSpec(name="x", datatype="FP32", shape=shape)
+    found = ExplainedInput(tensor=spec, attributions="a", feature_names=names).given_names
+    assert found == (names if is_given else None)

@@ -4,12 +4,14 @@ from typing import Any
 
 import lightgbm as lgb
 import numpy as np
+import onnxruntime as ort
 import pandas as pd
 import pytest
 import xgboost as xgb
 from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
@@ -82,6 +84,23 @@ def test_ids_keep_their_digits() -> None:
         found = convert(pipeline, table[["id"]]).parity
         assert found is not None
         assert found.relative < OF_RANGE
+
+
+@pytest.mark.parametrize(
+    "options", [{"strategy": "median"}, {"strategy": "constant", "fill_value": (1 << 24) + 101.0}]
+)
+def test_what_fills_a_gap_keeps_its_digits(options: dict[str, Any]) -> None:
+    """2^24 + 101 is no number of float32."""
+    ids = (1 << 24) + np.arange(203.0)
+    ids[[3, 199]] = np.nan
+    model = make_pipeline(SimpleImputer(**options), StandardScaler(), LinearRegression())
+    rows = ids[:, None]
+    model.fit(rows, np.arange(203))
+    assert model[0].statistics_[0] == (1 << 24) + 101
+    found = convert(model, rows)
+    session = ort.InferenceSession(found.model.SerializeToString())
+    (answer, *_) = session.run(None, {session.get_inputs()[0].name: rows})
+    _assert_same(answer[:, 0], model.predict(rows))
 
 
 def test_whole_numbers_beyond_2_to_53_are_refused_by_name() -> None:

@@ -52,14 +52,18 @@ def sums(weights: np.ndarray, nodes: Any = None) -> onnx.ModelProto:
 
 
 def of_rows(
-    x: np.ndarray, weights: np.ndarray, fitted: Callable[[np.ndarray], np.ndarray], allowed: Any = None
+    x: np.ndarray,
+    weights: np.ndarray,
+    fitted: Callable[[np.ndarray], np.ndarray],
+    allowed: Any = None,
+    nodes: Any = None,
 ) -> Parity:
     """Of the sums, with a fitted model that answers any rows."""
     rows = Rows(tuple(x.T), FEATURES[: x.shape[1]])
     both = Both(
         rows, lambda r: {INPUT: r.numbers().astype(np.float32)}, lambda r: (np.asarray(fitted(r.numbers())),)
     )
-    parity = compare(AsOnnx.of_table(sums(weights), both, rows.names), "m.M", "c 1", allowed)
+    parity = compare(AsOnnx.of_table(sums(weights, nodes), both, rows.names), "m.M", "c 1", allowed)
     assert parity is not None
     return parity
 
@@ -194,6 +198,27 @@ def test_missing_values_that_both_take() -> None:
     parity = of_rows(X, TWO_COLUMNS, lambda x: x.astype(np.float32) @ TWO_COLUMNS.astype(np.float32))
     assert (parity.refuses_missing, parity.masked_error) == ((), 0)
     assert parity.masked >= 1000
+
+
+@pytest.mark.parametrize(("most", "refused"), [(4, ()), (1, (INPUT,)), (0, (INPUT,))])
+def test_several_missing_values_at_once_may_be_taken_otherwise(most: int, refused: tuple[str, ...]) -> None:
+    """Each alone is zero to both; of more than `most` in a row the fitted model makes something else."""
+    zero = helper.make_node("Sub", ["weights", "weights"], ["zeros"])
+    nodes = [
+        zero,
+        helper.make_node("ReduceMax", ["zeros"], ["zero"], keepdims=0),
+        helper.make_node("IsNaN", [INPUT], ["lacks"]),
+        helper.make_node("Where", ["lacks", "zero", INPUT], ["filled"]),
+        helper.make_node("MatMul", ["filled", "weights"], ["scores"]),
+    ]
+
+    def fitted(x: np.ndarray) -> np.ndarray:
+        lacks = np.isnan(x)
+        return np.asarray(np.where(lacks, 0, x) @ TWO_COLUMNS + 100 * (lacks.sum(1, keepdims=True) > most))
+
+    parity = of_rows(X, TWO_COLUMNS, fitted, nodes=nodes)
+    assert parity.refuses_missing == refused
+    assert (parity.masked > 0) == (not refused)
 
 
 @pytest.mark.parametrize("allowed", [-0.1, 0, float("nan"), float("inf")])

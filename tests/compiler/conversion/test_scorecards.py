@@ -12,12 +12,17 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from rationale import Auto, InvalidModelError, TreeShap, UnsupportedModelError, compile_model, convert
+from rationale.conversion.boosters import scorecards
 from tests.references import trees as of
 from tests.tolerances import PARITY_32
 
 pytestmark = pytest.mark.filterwarnings("ignore:The inplace keyword|Setting an item")  # optbinning's own
 ROWS, K, N = 900, 40, 6
 _RANDOM = np.random.default_rng(0)
+
+
+def next_to(number: float) -> float:
+    return float(np.nextafter(number, np.inf))
 
 
 def _applicants() -> pd.DataFrame:
@@ -95,6 +100,27 @@ def test_reasons_are_exact() -> None:
 
     due = of.shapley(score, asked.to_numpy(), references.to_numpy())
     assert np.abs(answer["x_attributions"] - due).max() < PARITY_32 * np.ptp(model.score(NUMBERS))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "values", "probes"),
+    [
+        ([], [], [-1.0]),
+        ([2.0], [], [1.0, 2.0]),
+        ([2.0], [7.0], [1.0, 2.0]),
+        ([2.0, 3.0], [2.0], [1.0, next_to(2.0), 3.0]),
+        ([2.0], [2.0, 1.0], [next_to(1.0), next_to(2.0)]),
+        ([2.0], [2.0, next_to(2.0)], [1.0, next_to(next_to(2.0))]),
+    ],
+)
+def test_a_bin_is_asked_by_a_number_without_points_of_its_own(
+    bounds: list[float], values: list[float], probes: list[float]
+) -> None:
+    """A special code may be where a bin begins."""
+    variable = scorecards._Variable("age", bounds, values)
+    *own, missing = variable.probes[: len(values) + 1]
+    assert np.isnan(missing)
+    assert [*own, *variable.probes[len(values) + 1 :]] == [*values, *probes]
 
 
 def test_a_bound_between_two_numbers_of_a_request_is_kept() -> None:

@@ -22,6 +22,7 @@ from rationale.decisions.decide import (
     worded,
 )
 from rationale.decisions.rows import ExplainedRow
+from rationale.decisions.stability import codes_of
 from rationale.errors import InvalidOptionError
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import ReasonText, as_profile
@@ -237,11 +238,14 @@ def test_a_knock_out_s_reasons_stand_alone_and_hold_without_attributions() -> No
 def test_attributions_that_do_not_add_up_give_no_reasons(gap: float) -> None:
     with pytest.raises(NoReasonsError, match=r"more than the 0\.0001 that the decision profile allows"):
         decide_by(explained(gap=gap, income=0.5))
+    with pytest.raises(NoReasonsError, match="which reasons stay is not known"):
+        codes_of(decided(), explained(gap=gap, income=0.5), "draw 1")
 
 
 @pytest.mark.parametrize("gap", [1e-4, -1e-4, None])
 def test_attributions_that_add_up(gap: float | None) -> None:
-    assert codes(decide_by(explained(gap=gap, income=0.5))) == ["R01"]
+    row = explained(gap=gap, income=0.5)
+    assert codes(decide_by(row)) == [*codes_of(decided(), row, "draw 1")] == ["R01"]
 
 
 def test_a_principal_reason_that_may_not_be_disclosed() -> None:

@@ -73,3 +73,15 @@ def test_of_many_features_the_largest_are_watched() -> None:
     found = classes_of(rows, None, [f"f{i}" for i in range(count)])
     assert list(found) == [SCORE, *(f"f{i}" for i in range(7, count))]
     assert min(min(one.shares) for one in found.values()) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("count", [1, MOST_KEYS, MOST_KEYS + 1])
+def test_the_largest_keys_are_watched_by_the_weights_of_their_rows(count: int) -> None:
+    """A key that is large in a row of much weight, and others that are larger in one of little."""
+    keys = [f"k{i}" for i in range(count)]
+    heavy = dict.fromkeys(keys, 0.0) | {"k0": 1.0}
+    light = dict.fromkeys(keys, 5.0) | {"k0": 0.0}
+    given = [ExplainedRow(0.5, 0.5, 0.1, each, None, None) for each in (heavy, light)]
+    found = set(classes_of(given, np.array([9.0, 1.0]), keys))
+    assert found == {SCORE, *keys[:MOST_KEYS]}
+    assert ("k0" in classes_of(given, None, keys)) == (count <= MOST_KEYS)

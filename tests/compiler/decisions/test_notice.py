@@ -129,8 +129,9 @@ def test_of_a_referred_application_both_components_are_told() -> None:
             notice(referred, {**LENDER, "judgment": given}, person_declined=True)
 
 
-def test_a_title_in_place_of_a_reason_is_warned_of() -> None:
-    reasons = [{"code": "income", "text": "Income", "features": ["income"], "tied": True}]
+@pytest.mark.parametrize("mark", ["tied", "uncertain"])
+def test_a_title_in_place_of_a_reason_is_warned_of(mark: str) -> None:
+    reasons = [{"code": "income", "text": "Income", "features": ["income"], mark: True}]
     first, second = notice(altered(reasons=reasons), LENDER).warnings
     assert "income" in first
     assert "not told apart" in second

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 import rationale
-from rationale import Compiled, DeepShap, InvalidOptionError, compile_model
+from rationale import Compiled, DeepShap, InvalidOptionError, compile_model, ray, spark
 from rationale.dask import decide as decide_by_dask
 from rationale.dask import explain as explain_by_dask
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
@@ -38,6 +38,34 @@ def deciding(tmp_path: Path) -> Path:
     compiled = compile_model(model, DeepShap(rows(6, FEATURES)), feature_names=NAMES, decision=profile)
     compiled.write(tmp_path / "models", "decides")
     return tmp_path / "models" / "decides"
+
+
+@pytest.mark.parametrize("verb", [spark.explain, spark.decide])
+def test_a_task_of_spark_takes_as_many_cores_as_it_is_given(verb: Any, entry: Path, deciding: Path) -> None:
+    from pyspark.sql import types
+
+    asked: list[Any] = []
+
+    class Rows:
+        schema = types.StructType([types.StructField(name, types.FloatType()) for name in NAMES])
+
+        def mapInArrow(self, task: Any, _: Any) -> None:  # noqa: N802  # Spark's name
+            asked.append(task.keywords["threads"])
+
+    for more in ({}, {"threads": 3}):
+        verb(Rows(), entry if verb is spark.explain else deciding, **more)
+    assert asked == [1, 3]
+
+
+def test_a_task_of_ray_takes_one_core(entry: Path) -> None:
+    given, asked = pa.table(dict(zip(NAMES, rows(4, FEATURES).T, strict=True))), []
+
+    def work(*arguments: Any, **options: Any) -> Any:
+        asked.append(options["threads"])
+        return rationale.explain_batches(*arguments, **options)
+
+    assert ray._answered(given, rationale.batches_schema, work, entry, ()).num_rows == 4
+    assert asked == [1]
 
 
 @pytest.fixture

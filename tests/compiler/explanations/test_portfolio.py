@@ -71,6 +71,23 @@ def test_batches_are_explained_as_their_rows_are(
     assert found.schema.metadata[DIGEST].decode() == compiled.manifest.digests.explanation
 
 
+def test_an_entry_that_was_compiled_again_answers(tmp_path: Path) -> None:
+    """A process keeps entries open, by the name of their folder."""
+    found = []
+    for seed in (1, 2, 1):
+        made = compile_model(mlp(), DeepShap(rows(K, FEATURES, seed=seed)), targets=[1], feature_names=NAMES)
+        made.write(tmp_path, "m")
+        answer = pa.Table.from_batches(rationale.explain_batches(tmp_path / "m", table(20)))
+        found.append(np.array(answer[NAMES[0]]))
+        digest = answer.schema.metadata[DIGEST].decode()
+        assert digest == made.manifest.digests.explanation
+        np.testing.assert_allclose(
+            answer["base_value"], made.explain(rows(20, FEATURES, seed=9))["base_value"].ravel(), rtol=1e-5
+        )
+    assert not np.allclose(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+
+
 def test_a_batch_is_run_in_parts(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
     given, whole = table(100), run_rows(compiled)
     (due,) = rationale.explain_batches(compiled, given)
@@ -186,6 +203,34 @@ def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> Non
     )
 
 
+def test_a_file_of_the_same_size_is_explained_again(repository: Path, loans: Path) -> None:
+    """Other rows under the same name: known by when the file was written."""
+    file, to = loans / "2026" / "part-0.parquet", loans.parent / "reasons"
+    flat = {"compression": "none", "use_dictionary": False}
+    sizes, found = set(), []
+    for seed in (1, 2):
+        parquet.write_table(table(40, seed=seed), file, **flat)
+        sizes.add(file.stat().st_size)
+        assert (
+            "wrote 1 files with 40 rows"
+            in explain(repository, "--input", file.parent / "*0.parquet", "--save", to).output
+        )
+        found.append(parquet.read_table(to / "part-0.parquet")["explained_value"])
+    assert len(sizes) == 1
+    assert not found[0].equals(found[1])
+
+
+def test_a_longer_rest_of_a_killed_run_is_no_part_of_the_answer(repository: Path, loans: Path) -> None:
+    to, whole = loans.parent / "reasons", loans.parent / "whole"
+    assert explain(repository, "--input", loans, "--save", whole).exit_code == 0
+    (to / "2026").mkdir(parents=True)
+    due = (whole / "2026" / "part-0.parquet").read_bytes()
+    (to / "2026" / "part-0.parquet.part").write_bytes(2 * due)
+    assert explain(repository, "--input", loans, "--save", to).exit_code == 0
+    assert (to / "2026" / "part-0.parquet").read_bytes() == due
+    assert sorted(path.suffix for path in to.rglob("*.*")) == [".parquet"] * 3
+
+
 @pytest.mark.full
 def test_what_was_killed_goes_on(repository: Path, loans: Path) -> None:
     to, whole = loans.parent / "reasons", loans.parent / "whole"
@@ -262,6 +307,18 @@ def test_a_fault_leaves_nothing_half_written(
     assert done.exit_code == 2
     assert "2026/part-1.parquet: rows 2000 to 2499: " in done.output
     assert [path.name for path in to.rglob("*.*")] == ["part-0.parquet"]
+
+
+def test_a_fault_leaves_nothing_half_written_in_a_store(tmp_path: Path) -> None:
+    """Neither under the name, where the old answer stays, nor beside it."""
+    file = tmp_path / "part-0.parquet"
+    file.write_bytes(b"old")
+    stopped = pytest.raises(RuntimeError, match="the engine stops")
+    with stopped, answered_files._published_there(fs.LocalFileSystem(), str(file)) as out:
+        out.write(b"half")
+        raise RuntimeError("the engine stops")
+    assert [path.name for path in tmp_path.iterdir()] == ["part-0.parquet"]
+    assert file.read_bytes() == b"old"
 
 
 @pytest.fixture

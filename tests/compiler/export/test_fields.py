@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, compile_model
-from rationale.export.fields import Range, fields, range_of
+from rationale.export.fields import Range, _control, fields, range_of
 from rationale.export.page import page_of
 from rationale.export.web import WebRuntime
+from rationale.form import Field
+from rationale.schema.manifest import Category, Spread, TensorSpec
 from rationale.schema.profile import FeatureRule
 from tests.compiler.export import models
 from tests.compiler.models import mlp, parsed, rows
@@ -43,6 +45,26 @@ def test_of_each_kind() -> None:
     assert (income["kind"], income["least"] % 1000, income["missing"]) == ("number", 0, False)
     assert (age["unit"], age["least"], age["most"]) == ("years", 18, 99)
     assert (bankruptcies["input"], bankruptcies["begin"], bankruptcies["missing"]) == (None, None, True)
+
+
+@pytest.mark.parametrize(
+    ("is_open", "titles", "choices"),
+    [
+        (True, {"ft": "Full time"}, [["ft", "Full time"], ["pt", "pt"]]),
+        (True, {"self": "Own firm"}, [["ft", "ft"], ["pt", "pt"], ["self", "Own firm"]]),
+        (True, {}, [["ft", "ft"], ["pt", "pt"]]),
+        (False, {"ft": "Full time"}, [["ft", "Full time"]]),
+        (False, {}, [["ft", "ft"], ["pt", "pt"]]),
+    ],
+)
+def test_words_have_the_profiles_titles(
+    is_open: bool, titles: dict[str, str], choices: list[list[str]]
+) -> None:
+    """Of open categories the references' other words are offered too."""
+    seen = tuple(Category(value=value, share=0.5) for value in ("ft", "pt"))
+    rule, spread = FeatureRule(categories=titles, open=is_open), Spread(feature="job", categories=seen)
+    spec = TensorSpec(name="job", datatype="BYTES", shape=(1,))
+    assert _control(Field("job", spec, "text", False, rule, spread), 0)["choices"] == choices
 
 
 def test_a_flag_is_chosen() -> None:

@@ -3,6 +3,7 @@
 import base64
 import io
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, rgb
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import SHADES, element, fragment, page
 from rationale.pictures.overview import Overview
-from rationale.pictures.panels import Bars, Estimate, Flow, Heat, Words
+from rationale.pictures.panels import Bars, Estimate, Flow, Heat, Words, largest_targets
 from rationale.pictures.png import data_uri, heat_map, sized
 from rationale.pictures.words import Word
 from tests.compiler.pictures.pages import Page, percent
@@ -221,3 +222,25 @@ def test_text_goes_where_it_was_given() -> None:
     (p,) = found.of("p", "x")
     assert p.text == "acde"
     assert p.attributes["data-y"] == "1"
+
+
+# -- targets -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "most", "due"),
+    [
+        ([1.0, 3.0], 2, [0, 1]),
+        ([1.0, 3.0, 2.0], 2, [1, 2]),
+        ([2.0, 3.0, 2.0, 3.0], 3, [1, 3, 0]),
+        ([0.5] * 40, 3, [0, 1, 2]),  # ties: in their order
+        ([0.0] * 20 + [1.0] * 20, 2, [20, 21]),
+        ([-1.0, -3.0], 1, [0]),
+    ],
+)
+def test_the_targets_of_the_largest_value(values: list[float], most: int, due: list[int]) -> None:
+    class Answer(dict[str, np.ndarray]):
+        manifest = SimpleNamespace(explained_value="explained_value")
+
+    answer = Answer(explained_value=np.array([np.zeros_like(values), values]))
+    assert [*largest_targets(answer, 1, most)] == due

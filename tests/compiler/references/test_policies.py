@@ -82,6 +82,30 @@ def test_nobody_is_of_it() -> None:
         population(profile(), "custom", scored(), Band(part=0.1))
 
 
+@pytest.mark.parametrize(
+    ("band", "near"),
+    [
+        (Band(part=0.001), [0]),  # of five: none, and at least one is taken
+        (Band(part=0.29), [0]),
+        (Band(part=0.31), [0, 1, 2]),  # two, and who is as far away as the second
+        (Band(part=0.6), [0, 1, 2]),
+        (Band(part=0.8), [0, 1, 2, 3]),
+        (Band(part=1.0), [0, 1, 2, 3, 4]),
+        (Band(width=0.0625), [0]),  # exactly as wide
+        (Band(width=0.125), [0, 1, 2]),
+        (Band(width=0.1249), [0]),
+        (Band(width=9.0), [0, 1, 2, 3, 4]),
+    ],
+)
+@pytest.mark.parametrize("adverse", ["above", "below"])
+def test_who_is_near_the_threshold(band: Band, near: list[int], adverse: str) -> None:
+    away = np.array([0.0625, 0.125, 0.125, 0.25, 0.5])
+    passed = 0.5 - away if adverse == "above" else 0.5 + away
+    given = profile(threshold=0.5, adverse=adverse)
+    of_all = np.concatenate([passed, 1 - passed[:2]])  # who does not pass is not near
+    assert sorted(population(given, "near_threshold", scored(of_all), band)) == near
+
+
 @pytest.mark.parametrize("text", ["", "0", "-1", "a", "0%", "101%", "nan", "1e400", "5 %"])
 def test_no_band(text: str) -> None:
     with pytest.raises(InvalidOptionError, match="--band"):

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,7 +23,7 @@ from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 from tests.references import trees as of
 from tests.service import handmade as made
 from tests.service import patient
-from tests.service.conftest import serving
+from tests.service.conftest import gateway, serving
 from tests.service.observability.test_metrics import samples
 
 BASE = float(made.predict(made.R)[0])
@@ -162,6 +163,27 @@ def detail(answer: httpx.Response, status: int) -> str:
 
 
 # --- what is answered ---------------------------------------------------------------------------------
+
+
+async def test_a_decision_is_computed_for_itself_whatever_answers_are_kept(repository: Path) -> None:
+    """A row's bits may depend on its batch, and a decision is replayed alone."""
+    of_two = made.X[:2].tolist()
+    instances = [dict(zip(made.FEATURES, row, strict=True)) for row in of_two]
+    async with gateway(Settings(repository=repository, answer_cache_bytes=1 << 20, audit="off")) as client:
+
+        async def counts() -> dict[str, float]:
+            of_all = samples((await client.get("/metrics")).text)
+            return {name: value for name, value in of_all.items() if "cache=answers" in name}
+
+        for _ in range(2):
+            assert (await client.post("/v1/models/score:explain", json={"instances": of_two})).is_success
+        kept = await counts()
+        assert kept["rationale_cache_requests_total{cache=answers,result=hit}"] == 1
+        for _ in range(2):
+            body = {"instances": instances, "dry_run": True}
+            answer = await client.post("/v1/models/score:decide", json=body)
+            assert answer.status_code == 200, answer.text
+        assert await counts() == kept
 
 
 def test_decisions_are_those_of_the_formula(url: str) -> None:

@@ -5,7 +5,7 @@ import shutil
 import struct
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -97,6 +97,52 @@ def test_as_many_threads_as_then_replay_it(decided: Decided, declined: RecordedD
         runtime = {**declined.runtime, "threads": threads}
         replayed = Replayer(decided.settings).replay(replace(declined, runtime=runtime))
         assert (replayed.differences, replayed.elsewhere) == ((), ())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_as_many_threads_as_then_whatever_the_instances(
+    decided: Decided, declined: RecordedDecision, copied: Path, threads: int
+) -> None:
+    config = copied / "old" / "config.pbtxt"
+    config.write_text(config.read_text() + "instance_group [{ count: 2 kind: KIND_CPU }]\n")
+    then = replace(declined, runtime={**declined.runtime, "threads": threads})
+    replayed = Replayer(decided.settings, copied).replay(then)
+    assert replayed.entry.instances == 3  # and the one that it had
+    assert (replayed.differences, replayed.elsewhere) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"score": 0.5 * (1 + 0.9e-4)}, []),
+        ({"score": 0.5 * (1 + 1.2e-4)}, ["score"]),
+        ({"threshold": 0.5 * (1 + 1.2e-4)}, ["threshold"]),
+        ({"explained_value": 100 + 0.009}, []),
+        ({"explained_value": 100 + 0.011}, ["explained_value"]),
+        ({"attributions": {"a": 100.009, "b": 0.009}}, []),
+        ({"attributions": {"a": 100.0, "b": 0.011}}, ["attributions.b"]),
+        ({"share": 0.75 + 0.9e-4}, []),
+        ({"share": 0.75 + 1.1e-4}, ["reasons.A.share"]),
+        ({"attribution": 100.009}, []),
+        ({"attribution": 100.011}, ["reasons.A.attribution"]),
+        ({"value": 7 + 1e-9}, ["reasons.A.value"]),
+    ],
+)
+def test_each_number_is_compared_by_its_own_scale(change: dict[str, Any], differs: list[str]) -> None:
+    """Of an attribution, the explained and the base value: the largest of these; of a share: 1."""
+    reason = {"code": "A", "text": "A", "share": 0.75, "attribution": 100.0, "value": 7}
+    answer = {
+        "decision": "decline",
+        "score": 0.5,
+        "threshold": 0.5,
+        "explained_value": 100.0,
+        "base_value": 0.0,
+        "attributions": {"a": 100.0, "b": 0.0},
+    }
+    then = {**answer, **{name: value for name, value in change.items() if name in answer}}
+    reasons = [{**reason, **{name: value for name, value in change.items() if name in reason}}]
+    told = compare({**then, "reasons": reasons}, {**answer, "reasons": [reason]}, exact=False)
+    assert [each.partition(":")[0] for each in told] == differs
 
 
 def test_an_altered_graph_under_the_old_manifest_is_told(

@@ -1,13 +1,17 @@
 """Entries that machines share: fetched whole, by every Python that is supported."""
 
+import contextlib
 import os
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
+from rationale_service.errors import StateUnavailableError
+from rationale_service.models.explainers import artifact_store
 from rationale_service.models.explainers.artifact_store import ArtifactStore, copies_in
-from rationale_service.models.explainers.records import Artifact
+from rationale_service.models.explainers.records import Artifact, lease_of
 from rationale_service.state.blobs import Blobs
 from rationale_service.state.state import State
 
@@ -45,3 +49,57 @@ def test_old_copies_go_and_a_repository_of_ones_own_stays(tmp_path: Path, own: s
     state.close()
     assert (tmp_path / own / "net_explain_1").is_dir()
     assert not list(copies_in(state).iterdir())
+
+
+@pytest.mark.parametrize(("age_s", "stays"), [(0, True), (30, True), (90, False)])
+def test_a_copy_that_was_just_fetched_stays(tmp_path: Path, age_s: float, stays: bool) -> None:
+    """Its record may be written after this process has read them."""
+    with contextlib.closing(State(tmp_path / "kept")) as state:
+        entry = copies_in(state) / "net_explain_1"
+        entry.mkdir(parents=True)
+        os.utime(entry, (time.time() - age_s,) * 2)
+        ArtifactStore(copies_in(state), state, Blobs(f"file://{tmp_path}/blobs")).sweep([])
+        assert entry.is_dir() == stays
+
+
+def test_what_another_process_publishes_stays(tmp_path: Path) -> None:
+    """While it holds the lease, and no longer."""
+    made = Artifact("d", "net_explain_1", "net", "m", None, 5)
+    folder = tmp_path / "state"
+    with contextlib.closing(State(folder)) as own, contextlib.closing(State(folder)) as other:
+        store = ArtifactStore(tmp_path / "models", own)
+        aside = store.repository / f"{artifact_store._ON_THE_WAY}{made.entry}"
+        aside.mkdir(parents=True)
+        assert other.take(lease_of(made.digest)) is not None
+        store.sweep([made])
+        assert aside.is_dir()
+        other.release(lease_of(made.digest))
+        store.sweep([made])
+        assert not aside.exists()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_shared_file_appears_as_a_whole(
+    tmp_path: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who asks while it is being written finds nothing, or what was there before."""
+    blobs, other = (Blobs(f"file://{tmp_path}/blobs") for _ in range(2))
+    found: list[str | None] = []
+
+    def seen() -> str | None:
+        got = tmp_path / "got"
+        return got.read_text() if other.get("artefacts/d.tar", got) else None
+
+    def half(_: str, target: str) -> None:
+        Path(target).write_text("ha")
+        found.append(seen())
+        if is_killed:
+            raise OSError("killed")
+        Path(target).write_text("half")
+
+    monkeypatch.setattr(blobs._files, "put_file", half)
+    for due in (None, None if is_killed else "half"):
+        with pytest.raises(StateUnavailableError) if is_killed else contextlib.nullcontext():
+            blobs.put("artefacts/d.tar", tmp_path / "given")
+        assert found.pop() == due
+        assert seen() == (None if is_killed else "half")

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import errno
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,10 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
+from rationale_service.errors import CompileFailedError
+from rationale_service.models.explainers.records import HIDDEN, Artifact, Record, RecordStore, Stage
 from rationale_service.models.explainers.spec import ExplainerSpec
+from rationale_service.repository.registry import read_repository
 from rationale_service.state.state import State
 from tests.service import handmade as made
 from tests.service.explaining import (
@@ -172,6 +177,60 @@ async def test_at_most_so_many_are_loaded(folder: Path, sets: Sets) -> None:
         assert count(client, "loaded_explainers") == 2
         for name in ("typical", "other", "gradient"):
             assert_answers(await explain(client, explainer=name), name)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most_bytes", "gone"),
+    [
+        ([], 0, []),
+        ([5], 4, []),  # the only one stays, however large
+        ([5], 5, []),
+        ([5, 3], 8, []),
+        ([5, 3], 7, [1]),
+        ([5, 3], 0, [1]),
+        ([5, 3, 2], 9, [2]),
+        ([5, 3, 2], 7, [2, 1]),
+        ([9, 0], 8, [1]),  # used before one that fills all
+    ],
+)
+def test_the_least_recently_used_are_too_many(
+    sizes: list[int], most_bytes: int, gone: list[int], folder: Path, tmp_path: Path
+) -> None:
+    """Of those that no person asked for, the one used last first."""
+    asked = Record("score", "named", 1, {}, "named", None, False, Stage.READY, serving="named")
+    hidden = [
+        replace(asked, name=f"{HIDDEN}{i}", digest=str(i), serving=str(i), updated_s=9.0 - i)
+        for i in range(len(sizes))
+    ]
+    made = [
+        Artifact(one.digest, "entry", "score", "m", None, size)
+        for one, size in zip([asked, *hidden], [10**9, *sizes], strict=True)
+    ]
+    base = read_repository(folder / "models")
+    store = RecordStore(State(tmp_path / "state"), base, [*hidden[::-1], asked], made)
+    assert [int(one.digest) for one in store.surplus(most_bytes)] == gone
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(("attempts", "is_last"), [(0, False), (1, False), (2, True), (3, True)])
+async def test_how_often_an_explainer_is_tried(
+    folder: Path, sets: Sets, attempts: int, is_last: bool
+) -> None:
+    """What ended two gateways is not tried by a third; the next PUT begins anew."""
+    async with administered(folder, sets) as client:
+        await made_ready(client, f"{PATH}/one", DEEPSHAP)
+        explainers = explainers_of(client)
+        before = explainers.store.records["score", "one"]
+        tried = replace(before, attempts=attempts)
+        await explainers.following.exclusively(partial(explainers.store.save, tried))
+        again = explainers.following.exclusively(partial(explainers._count_attempt, tried))
+        if is_last:
+            with pytest.raises(CompileFailedError, match="the gateway ended 3 times"):
+                await again
+        else:
+            assert (await again).attempts == attempts + 1
+        await made_ready(client, f"{PATH}/one", OTHER)
+        assert explainers.store.records["score", "one"].attempts == 0
 
 
 @pytest.mark.full

@@ -40,8 +40,11 @@ def test_as_much_as_may_be_is_parsed(body: bytes) -> None:
     assert parse_json(body, MOST)
 
 
-def test_what_follows_the_json_does_not_count() -> None:
-    assert parse_json(bytearray(b"[1]" + b"," * MOST), MOST, 3) == [1]
+@pytest.mark.parametrize("json", [b"[1]", b"[1" + b" " * SMALL + b"]"])
+@pytest.mark.parametrize("rest", [b",", b"[", b"{", b":"])
+def test_what_follows_the_json_does_not_count(json: bytes, rest: bytes) -> None:
+    """Binary tensors, whose bytes may be any."""
+    assert parse_json(bytearray(json + rest * MOST), MOST, len(json)) == [1]
 
 
 @pytest.mark.parametrize("body", [b"", b"[1", b"[NaN]", b'"\xff"', b"[" * 3000])

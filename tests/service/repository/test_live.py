@@ -20,8 +20,10 @@ from tritonclient.utils import InferenceServerException
 from rationale import DeepShap, Deployment, compile_model
 from rationale.errors import RepositoryError
 from rationale_service.app import create_app, create_backend
+from rationale_service.errors import NotReadyError
 from rationale_service.models.explainers.records import read
 from rationale_service.models.live import LiveRepository
+from rationale_service.repository.entry import Entry
 from rationale_service.security.keys import Scope, new_key
 from rationale_service.settings import Settings
 from scripts.triton.serve import DEFAULT_FOLDER, command, free_ports, started
@@ -297,6 +299,49 @@ async def test_two_entries_and_a_one_shot_one(tmp_path: Path) -> None:
             after = (await client.post("/v2/models/m/explain", json=ask)).json()
             for old, new in zip(before["outputs"], after["outputs"], strict=True):
                 np.testing.assert_allclose(new["data"], old["data"], rtol=1e-4, atol=1e-5)
+
+
+async def test_of_a_one_shot_entry_both_sides_are_loaded_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    references, once = DeepShap(rows(4, FEATURES)), Deployment(one_shot=True)
+    write_plain(tmp_path)
+    async with gateway(tmp_path) as (client, live):
+        backend, loaded = live._backend, set[str]()
+        load, unload = backend.load, backend.unload
+
+        async def half(entry: Entry) -> None:
+            if loaded:
+                raise NotReadyError("no memory is left")
+            await load(entry)
+            loaded.add(entry.name)
+
+        async def gone(entry: Entry) -> None:
+            await unload(entry)
+            loaded.discard(entry.name)
+
+        monkeypatch.setattr(backend, "load", half)
+        monkeypatch.setattr(backend, "unload", gone)
+        compile_model(mlp(), references, deployment=once).write(tmp_path, "m")
+        await live.scan()
+        assert loaded == set()
+        assert (await index(client))["m"] == ("UNAVAILABLE", "no memory is left")
+
+
+async def test_an_unload_is_over_once_the_entry_has_changed(folder: Path) -> None:
+    """For the other processes of the state too, which read it there."""
+    async with gateway(folder) as (client, one), gateway(folder) as (_, two):
+        assert await post(client, "score/unload") == (200, "")
+        await until(lambda: "score" not in two._registry.entries)
+        rewrite(folder, 10)
+        for live in (one, two):
+            await live.scan()
+            assert "score" in live._registry.entries
+        known = read(one._state)
+        assert not known.others.get("unloaded")
+        for live in (one, two):
+            await live.follow(known)
+            assert "score" in live._registry.entries
 
 
 @pytest.mark.usefixtures("quick")

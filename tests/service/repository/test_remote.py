@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from rationale import DeepShap, compile_model
+from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 from tests.compiler.models import FEATURES, mlp, rows
 from tests.service import handmade as made
@@ -78,6 +79,21 @@ def test_where_it_is_and_where_its_copy() -> None:
             Settings(repository=given)
     with pytest.raises(ValueError, match="give both the same folder"):
         Settings(repository="s3://a/b", triton="localhost:8001")
+
+
+@pytest.mark.parametrize("state", [None, "elsewhere"])
+def test_commands_read_the_copy_of_the_gateway(
+    state: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    compiled(tmp_path / "far" / "models")
+    url: Any = f"file://{tmp_path}/far/models"
+    settings = Settings(repository=url, **({} if state is None else {"state": state}))
+    folder = local_repository(settings)
+    assert folder.parent == settings.repository_copy
+    assert (folder / "m_explain" / "config.pbtxt").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"far", state or "models.state"}
+    assert local_repository(Settings(repository=tmp_path / "far" / "models")) == tmp_path / "far" / "models"
 
 
 def test_a_bucket_is_served_and_followed(storage: S3, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from rationale_service.app import create_app, create_backend
+from rationale_service.app import create_app, create_backend, read_keys
 from rationale_service.errors import RateLimitedError, UnauthenticatedError
 from rationale_service.repository.registry import read_repository
 from rationale_service.security import rate_limit
@@ -251,6 +251,39 @@ async def test_without_keys_the_network_may_not_administer(repository: Path) -> 
             assert answer.status_code == status, host
             assert (await client.post("/v1/models/score:explain", json=ROWS)).status_code == 200
     assert "rationale keys new" in answer.json()["detail"]
+
+
+ALL = "0.0.0.0"  # noqa: S104  # the network
+OPEN = frozenset({Scope.INFER, Scope.EXPLAIN, Scope.DECIDE})
+
+
+@pytest.mark.parametrize(
+    ("settings", "anyone"),
+    [
+        ({}, OPEN | {Scope.ADMIN, Scope.AUDIT}),
+        ({"admin_port": 9000}, OPEN | {Scope.ADMIN, Scope.AUDIT}),
+        ({"admin_port": 9000, "admin_host": ALL}, OPEN | {Scope.AUDIT}),
+        ({"host": ALL}, OPEN),
+        ({"host": ALL, "admin_port": 9000}, OPEN | {Scope.ADMIN}),
+        ({"host": ALL, "admin_port": 9000, "admin_host": ALL}, OPEN),
+        ({"host": ALL, "admin_host": "127.0.0.1"}, OPEN),  # without a port of its own
+    ],
+)
+@pytest.mark.parametrize("has_keys", [False, True])
+def test_what_is_open_without_keys(
+    settings: dict[str, Any], anyone: frozenset[Scope], has_keys: bool, tmp_path: Path
+) -> None:
+    """Old decisions if only this machine reaches the gateway; the admin API if only it reaches that one."""
+    if has_keys:
+        tokens = key_file(tmp_path, one="infer")
+        settings = {**settings, "keys_file": tmp_path / "keys.toml"}
+    keyring = read_keys(Settings(**settings))
+    if has_keys:
+        assert keyring.identify(tokens["one"]).scopes == {Scope.INFER}
+        with pytest.raises(UnauthenticatedError):
+            keyring.identify(None)
+    else:
+        assert keyring.identify(None).scopes == anyone
 
 
 @pytest.mark.parametrize(("days", "expired"), [(-1, True), (0, True), (2, False)])

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
+import math
 import socket
 import threading
 import time
@@ -23,7 +24,7 @@ from rationale_service.errors import NotReadyError, UnauthenticatedError
 from rationale_service.security import tokens
 from rationale_service.security.keys import Scope, new_key
 from rationale_service.security.tokens import TokenIssuer
-from rationale_service.settings import Settings
+from rationale_service.settings import LEAST_RATE, MOST_RATE, Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
 from tests.service.grpc_end import grpc_end
@@ -138,8 +139,10 @@ WRONG = {
         for sub in ("", "a\0", "a\nb", "\x1b[2J", "a\u2028b", "\u202eb")
     },
     "a lone surrogate": lambda p: p.token(sub="a\ud800"),
-    "a rate next to none": lambda p: p.token(rationale_requests_per_s=1e-320),
-    "a rate that is none": lambda p: p.token(rationale_requests_per_s=-1),
+    **{
+        f"a rate of {rate!r}": lambda p, rate=rate: p.token(rationale_requests_per_s=rate)
+        for rate in (0, 0.0, -1, 1e-320, LEAST_RATE / 2, MOST_RATE * 2, math.inf, math.nan, True, "1", [1])
+    },
 }
 TAKEN = {
     "a long subject": lambda p: p.token(sub="s" * 4000),
@@ -147,6 +150,8 @@ TAKEN = {
     "a list of audiences": lambda p: p.token(aud=["payroll", AUDIENCE]),
     "expired within the leeway": lambda p: p.token(exp=int(now()) - 10),
     "a clock that is ahead": lambda p: p.token(nbf=int(now()) + 10, iat=int(now()) + 10),
+    "the least rate": lambda p: p.token(rationale_requests_per_s=LEAST_RATE),
+    "the largest rate": lambda p: p.token(rationale_requests_per_s=MOST_RATE),
     "scopes as a list": lambda p: p.token(scope=["rationale:explain", "openid"]),
 }
 

@@ -13,7 +13,7 @@ import pytest
 
 from rationale_service.models.explainers import following
 from rationale_service.models.explainers.artifact_store import ArtifactStore
-from rationale_service.models.explainers.records import Artifact
+from rationale_service.models.explainers.records import Artifact, lease_of
 from rationale_service.repository.entry import Entry
 from tests.service import handmade as made
 from tests.service.explaining import (
@@ -177,3 +177,34 @@ async def test_a_fault_while_following_ends_it_not(
         await until(lambda: not behind(one))
         assert (await settled(two, f"{PATH}/own"))["state"] == "ready"
     assert caplog.text.count("other processes are not followed") == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_what_another_one_took_up_meanwhile_is_not_deleted(
+    folder: Path, sets: Sets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look whether anybody uses an artifact and its deletion: at the lease, and behind it."""
+    async with administered(folder, sets) as one, administered(folder, sets) as two:
+        await both(one, two)
+        await made_ready(one, f"{PATH}/first", DEEPSHAP)
+        digest = explainers_of(one).store.records["score", "first"].digest
+        reached, go_on = asyncio.Event(), threading.Event()
+        loop, take = asyncio.get_running_loop(), explainers_of(one)._state.take
+
+        def slowly(lease: str) -> str | None:
+            if lease == lease_of(digest):
+                loop.call_soon_threadsafe(reached.set)
+                go_on.wait(SECONDS)
+            return take(lease)
+
+        monkeypatch.setattr(explainers_of(one)._state, "take", slowly)
+        explainers_of(one).grace_s = 0
+        assert (await one.delete(f"{PATH}/first")).is_success
+        await asyncio.wait_for(reached.wait(), SECONDS)
+        await made_ready(two, f"{PATH}/second", DEEPSHAP)
+        go_on.set()
+        async with explainers_of(one)._builder.turn(digest):  # which it has left
+            pass
+        assert_answers(await explain(two), "typical")
+        assert (folder / "models" / explainers_of(two).store.artifacts[digest].entry).is_dir()
+        assert compiles(one) + compiles(two) == 1

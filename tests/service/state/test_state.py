@@ -14,7 +14,7 @@ from sqlalchemy import text, update
 
 from rationale_service.errors import StateUnavailableError
 from rationale_service.settings import Settings
-from rationale_service.state import sql
+from rationale_service.state import replica, sql
 from rationale_service.state.replica import this_process
 from rationale_service.state.state import State
 from rationale_service.state.tables import leases
@@ -212,6 +212,16 @@ def test_which_process_is_dead() -> None:
     assert own.is_of_another_boot("elsewhere~1~1~ab")
     assert not own.is_of_another_boot(this_process().id)
     assert not own.is_of_another_boot("garbage")
+
+
+def test_a_process_that_nobody_waited_for_is_dead() -> None:
+    own = this_process()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        other = f"{own.id.partition('~')[0]}~{child.pid}~{replica._started(child.pid)}~ab"
+        assert not own.is_dead(other)
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # it stays as a zombie
+        assert own.is_dead(other)
 
 
 def test_the_state_of_a_newer_version_is_left_alone(state: State, url: str | None, tmp_path: Path) -> None:

@@ -102,7 +102,6 @@ class Parser {
           if (text.charCodeAt(end + 1) !== QUOTE) break;
           end += 2;
         }
-        if (end + 1 === text.length && !isLast) return -1;
         field = text.slice(at + 1, end).replaceAll('""', '"');
         lines += field.split("\n").length - 1;
         at = end + 1;

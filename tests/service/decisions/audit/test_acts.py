@@ -10,9 +10,10 @@ from sqlalchemy import text
 from typer.testing import CliRunner
 
 from rationale_service.cli.main import app
-from rationale_service.decisions.audit.acts import Act, record, verify_acts
+from rationale_service.decisions.audit.acts import Act, ActLog, record, verify_acts
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.store import AuditStore
+from rationale_service.errors import StateUnavailableError
 from rationale_service.settings import Settings
 from tests.service import handmade as made
 from tests.service.conftest import gateway
@@ -127,3 +128,18 @@ async def test_without_a_trail_the_log_has_them(tmp_path: Path, caplog: pytest.L
         answer: httpx.Response = await client.post("/v2/repository/models/score/load")
         assert answer.status_code == 200
     assert "'target': '/v2/repository/models/score/load', 'status': 200" in caplog.text
+
+
+async def test_an_act_that_cannot_be_recorded_any_more_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def gone() -> AuditStore:
+        raise StateUnavailableError("the database is gone")
+
+    acts = ActLog(gone)
+    with pytest.raises(StateUnavailableError):
+        await acts.check()
+    await acts.note(act(7))
+    (line,) = [each.getMessage() for each in caplog.records if "is not recorded" in each.getMessage()]
+    assert "the database is gone" in line
+    assert all(repr(value) in line for value in ("ops", "10.0.0.1", "PUT", "/v2/7", {"é": 7}))

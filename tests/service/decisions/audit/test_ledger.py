@@ -17,7 +17,7 @@ from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.retention import erase
 from rationale_service.decisions.audit.rows import Inputs, WrongInstanceError
 from rationale_service.decisions.audit.sql import SqlStore
-from rationale_service.decisions.audit.tables import decisions, input_keys
+from rationale_service.decisions.audit.tables import decisions
 from rationale_service.decisions.audit.verify import verify
 from rationale_service.errors import ConflictError, StateUnavailableError, UnknownResourceError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
@@ -142,8 +142,9 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def everything(database: SqlStore) -> str:
+    """Return what all tables hold."""
     with database.reading() as connection:
-        return str([*connection.execute(select(decisions)), *connection.execute(select(input_keys))])
+        return str([[*connection.execute(select(table))] for table in decisions.metadata.sorted_tables])
 
 
 def test_hashed_inputs_are_shown_to_who_has_them(database: SqlStore, key_file: Path) -> None:

@@ -40,13 +40,16 @@ def test_old_rows_go(
     second.append([[decision(10 + i, time=time)] for i, time in enumerate(OLD[:3])])
     third.append([[decision(20)], [decision(21, time=OLD[0])]])  # an old one behind a new one stays
     first.append([[decision(5)], [decision(6)]])
+    for number in (1, 3):
+        assert database.erase(decision(number).id, BEFORE, "signature")
     before = heads(database)
     assert [head.first for head in before] == [1, 1, 1]
 
     assert pruned(database) == 8
     assert database.prune(BEFORE) == 0
     assert {one.id for one in first.in_order()} == {decision(i).id for i in (5, 6, 20, 21)}
-    assert decision(1).id not in everything(database)  # no key of its inputs either
+    left = {i for i in [*range(1, 7), *range(10, 13), 20, 21] if decision(i).id in everything(database)}
+    assert left == {5, 6, 20, 21}  # no keys of inputs and no erasures of the others either
     assert list(verify(database, before, BEFORE)) == [4]
     after = heads(database)
     assert {(head.first, head.sequence) for head in after} == {(6, 7), (4, 3), (1, 2)}
@@ -134,6 +137,12 @@ def test_a_checkpoint_hides_nothing_behind_it(database: SqlStore) -> None:
         ((2024, 3, 31), 1, "2024-02-29"),
         ((2026, 1, 15), 1, "2025-12-15"),
         ((2026, 12, 15), 12, "2025-12-15"),
+        ((2024, 2, 29), 12, "2023-02-28"),
+        ((2024, 2, 29), 48, "2020-02-29"),
+        ((2025, 2, 28), 12, "2024-02-28"),
+        ((2025, 3, 31), 13, "2024-02-29"),
+        ((2026, 11, 27), 0, "2026-11-27"),
+        ((2026, 11, 27), 12 * 3000, "0001-11-27"),
     ],
 )
 def test_months(now: tuple[int, int, int], months: int, then: str) -> None:

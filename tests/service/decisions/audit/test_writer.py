@@ -22,7 +22,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from tritonclient.grpc import service_pb2 as pb
 
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.audit import writer
+from rationale_service.decisions.audit import sql, writer
 from rationale_service.decisions.audit.ledger import open_ledger
 from rationale_service.decisions.audit.retention import months_ago
 from rationale_service.decisions.audit.sql import SqlStore
@@ -242,11 +242,14 @@ async def test_a_locked_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert ids(url) == [decision(1).id, decision(3).id]
 
 
-async def test_old_decisions_go_by_themselves(url: str) -> None:
+async def test_old_decisions_go_by_themselves(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In as many batches as they need, one after the other."""
+    monkeypatch.setattr(sql, "_PRUNED_AT_ONCE", 2)
     trail = trail_of(Settings(audit=url))
-    await trail.record([decision(1, time="2020-01-01T00:00:00.000000+00:00"), decision(2)])
+    old = [decision(number, time="2020-01-01T00:00:00.000000+00:00") for number in range(3, 8)]
+    await trail.record([*old, decision(2)])
     await trail.stop()
-    for months, left in ((0, 2), (25, 1)):
+    for months, left in ((0, 6), (25, 1)):
         again = trail_of(Settings(audit=url, audit_retention_months=months))
         again.start()
         end_s = time.monotonic() + 30
@@ -452,7 +455,7 @@ async def test_pruning_without_a_descriptor_left_is_one_line(
 PROCESS = """
 import asyncio, os, resource, sys
 from pathlib import Path
-from rationale_service.decisions.audit import writer
+from rationale_service.decisions.audit import sql, writer
 from rationale_service.errors import StateUnavailableError
 from rationale_service.settings import Settings
 from tests.service.decisions.audit.conftest import decision

@@ -1,0 +1,426 @@
+"""The functions of the console's and the exported pages' modules that draw nothing, at their edges."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+from playwright.sync_api import Browser, Page, Route
+
+from rationale.export.page import FILES as PAGE
+from rationale.pictures.browser import FILES as SHARED
+from rationale_service.console.page import FILES as CONSOLE
+
+ORIGIN = "http://localhost"  # nothing is asked there: the files are handed out below
+FOLDERS = {"console": (CONSOLE, SHARED), "page": (PAGE, SHARED)}
+
+Call = Callable[..., Any]
+
+
+def _hand_out(route: Route) -> None:
+    kind, _, name = urlsplit(route.request.url).path.removeprefix("/").partition("/")
+    files = [folder / name for folder in FOLDERS.get(kind, ()) if (folder / name).is_file()]
+    if files:
+        route.fulfill(path=files[0])
+    else:
+        route.fulfill(status=404 if kind else 200, body="<!doctype html>", content_type="text/html")
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Iterator[Page]:
+    """One page without a gateway for all tests of this file: functions leave nothing behind."""
+    page = browser.new_page()
+    page.route(f"{ORIGIN}/**", _hand_out)
+    page.goto(f"{ORIGIN}/")
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def call(page: Page) -> Call:
+    """Evaluate a function of JavaScript on a module and on values: `call(module, script, *values)`."""
+
+    def called(module: str, script: str, *values: Any) -> Any:
+        evaluated = f"async ([url, ...values]) => ({script})(await import(url), ...values)"
+        return page.evaluate(evaluated, [f"{ORIGIN}/{module}", *values])
+
+    return called
+
+
+# --- files ----------------------------------------------------------------------------------------------
+
+READ = """async ({readRows}, chunks) => {
+  const rows = [];
+  const bytes = chunks.map((chunk) => Uint8Array.from(chunk));
+  const start = (to) => { bytes.forEach((each) => to.enqueue(each)); to.close(); };
+  const take = (row) => { rows.push(row); return rows.length < 5 && take; };
+  try {
+    await readRows({stream: () => new ReadableStream({start})}, take);
+    return {rows};
+  } catch (error) {
+    return {fault: error.message};
+  }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "due"),
+    [
+        ("a,b\n1,2\n", [["a", "b"], ["1", "2"]]),
+        ("a,b\n1,2", [["a", "b"], ["1", "2"]]),
+        ("\ufeffa;b\r\n1;\r\n\r\n;2\r\n", [["a", "b"], ["1", ""], ["", "2"]]),
+        ("a|b\r1|2\n3|4", [["a", "b"], ["1", "2"], ["3", "4"]]),
+        ('a,"b""c"\n"x""y",""""\n', [["a", 'b"c'], ['x"y', '"']]),
+        ('"a,b"\t"c\r\nd"\n""\té\n', [["a,b", "c\r\nd"], ["", "é"]]),
+        ('a\n""""""', [["a"], ['""']]),
+        ("a\n1\n2\n3\n4\n5\n6\n", [["a"], ["1"], ["2"], ["3"], ["4"]]),  # the reader wants no more
+    ],
+)
+def test_a_table_is_the_same_wherever_its_stream_is_cut(call: Call, text: str, due: list[list[str]]) -> None:
+    raw = list(text.encode())
+    for cut in range(len(raw) + 1):
+        assert call("console/csv.js", READ, [raw[:cut], raw[cut:]]) == {"rows": due}, cut
+    assert call("console/csv.js", READ, [[byte] for byte in raw]) == {"rows": due}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"a,b\n", "no rows"),
+        (b"a,a\n1,2\n", '"a"'),
+        (b"a,b\n1,2\n3\n", "Line 3 has 1 fields"),
+        (b'a\n"1\n2"\n3,4\n', "Line 4 has 2 fields"),
+        (b'a\n"1"2\n', "Line 2: text behind"),
+        (b'a\n1\n"2\n', "Line 3: a quote that does not end"),
+        (b"a\n\xe9\n", "not UTF-8"),
+        (b"a\n\xc3", "not UTF-8"),
+    ],
+)
+def test_what_is_no_table_is_named_wherever_its_stream_is_cut(call: Call, text: bytes, words: str) -> None:
+    for cut in range(len(text) + 1):
+        assert words in call("console/csv.js", READ, [list(text[:cut]), list(text[cut:])])["fault"], cut
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_text", "due"),
+    [
+        (["1", "-2.5", ".5", "1e3", " 7 "], False, [1, -2.5, 0.5, 1000, 7]),
+        (["", "NA", "nan", "null", "<NA>", "0"], False, [None, None, None, None, None, 0]),
+        (["1", "", "own", "1", "NA", "own"], False, ["1", None, "own", "1", None, "own"]),
+        (["own", "", "NA", "None", "none"], True, ["own", None, None, None, "none"]),
+        (["1", "2"], True, ["1", "2"]),
+        (["1,5", "0x10", "Infinity", "1."], False, ["1,5", "0x10", "Infinity", "1."]),
+        (["1"] * 1024 + ["2"], False, [1] * 1024 + [2]),
+        (["a"] * 1024 + ["b"], True, ["a"] * 1024 + ["b"]),
+        (["1"] * 1024 + ["b"], False, ["1"] * 1024 + ["b"]),
+    ],
+    ids="numbers missing mixed words codes none long long_words words_at_last".split(),
+)
+def test_columns_are_numbers_or_words_or_missing(
+    call: Call, tokens: list[str], is_text: bool, due: list[Any]
+) -> None:
+    script = """({Column}, tokens, isText) => {
+      const column = new Column("a", isText);
+      tokens.forEach((each) => column.add(each));
+      const {values, codes, words} = column.finished();
+      return values ? [...values].map((each) => (Number.isNaN(each) ? null : each))
+                    : [...codes].map((code) => (code < 0 ? null : words[code]));
+    }"""
+    assert call("console/portfolio/columns.js", script, tokens, is_text) == due
+
+
+@pytest.mark.parametrize(
+    ("name", "due"),
+    [
+        ("income", '"income"'),
+        ('the "own" one', '"the ""own"" one"'),
+        ('"', '""""'),
+        ("a,b\nc", '"a,b\nc"'),
+        *((f"{sign}1", f'"\'{sign}1"') for sign in "=+-@\t\r"),
+        ("a=1", '"a=1"'),
+    ],
+)
+def test_names_are_quoted_in_a_saved_file(call: Call, name: str, due: str) -> None:
+    """The header, rows with a missing number, and the first row of the second part."""
+    script = """async ({saveRows}, name) => {
+      const n = 5001;
+      const column = (value) => Float64Array.from({length: n}, (_, k) => (k === 1 ? NaN : value));
+      const [create, click] = [URL.createObjectURL, HTMLAnchorElement.prototype.click];
+      let blob;
+      try {
+        URL.createObjectURL = (each) => { blob = each; return "blob:none"; };
+        HTMLAnchorElement.prototype.click = () => {};
+        saveRows({
+          layout: {players: [{name}]}, n, features: {model: "credit"},
+          rows: Uint32Array.from({length: n}, (_, k) => 2 * k),
+          explained: {
+            scores: column(0.5), bases: column(0.25), attributions: [column(0.125)], gaps: column(0),
+          },
+        });
+      } finally {
+        [URL.createObjectURL, HTMLAnchorElement.prototype.click] = [create, click];
+      }
+      return blob.text();
+    }"""
+    header, rows = f"row,explained_value,base_value,{due},completeness_gap\n", 5001
+    quoted = header.replace("row", '"row"', 1)
+    for column in ("explained_value", "base_value", "completeness_gap"):
+        quoted = quoted.replace(column, f'"{column}"')
+    saved = call("console/portfolio/save.js", script, name)
+    assert saved.startswith(f"{quoted}0,0.5,0.25,0.125,0\n2,,,,\n4,0.5,0.25,0.125,0\n")
+    body = saved.removeprefix(quoted).splitlines()
+    assert len(body) == rows
+    assert body[-1].split(",")[0] == str(2 * rows - 2)
+
+
+# --- rows -----------------------------------------------------------------------------------------------
+
+NUMBER: dict[str, Any] = {"name": "a", "kind": "number", "missing": False}
+
+
+@pytest.mark.parametrize(
+    ("field", "due"),
+    [
+        ({**NUMBER, "least": 0, "most": 5}, 2.5),
+        ({**NUMBER, "least": 0, "most": 5, "whole": True}, 3),
+        ({**NUMBER, "least": 4}, 4),
+        (NUMBER, 0),
+        ({**NUMBER, "quantiles": [1, 2, 7]}, 2),
+        ({**NUMBER, "quantiles": [1]}, 1),
+        ({**NUMBER, "missing": True, "missing_share": 0.5, "quantiles": [1]}, 1),
+        ({**NUMBER, "missing": True, "missing_share": 0.6, "quantiles": [1]}, None),
+        ({**NUMBER, "kind": "flag"}, False),
+        ({**NUMBER, "kind": "text", "categories": [{"value": "own"}, {"value": "rent"}]}, "own"),
+        ({**NUMBER, "kind": "text"}, ""),
+    ],
+)
+def test_a_typical_value(call: Call, field: dict[str, Any], due: Any) -> None:
+    script = "({typical}, field) => typical({inputs: [], features: [field]}).a"
+    assert call("console/rows.js", script, field) == due
+
+
+@pytest.mark.parametrize(
+    ("change", "value", "due"),
+    [
+        ({}, 1, True),
+        ({}, None, False),
+        ({"missing": True}, None, True),
+        ({}, "1", False),
+        ({}, True, False),
+        ({"kind": "flag"}, False, True),
+        ({"kind": "flag"}, 0, False),
+        ({"kind": "text"}, "", True),
+        ({"kind": "text"}, 1, False),
+    ],
+)
+def test_what_fits_a_field(call: Call, change: dict[str, Any], value: Any, due: bool) -> None:
+    assert (
+        call("console/rows.js", "({fits}, field, value) => fits(field, value)", NUMBER | change, value) is due
+    )
+
+
+@pytest.mark.parametrize("name", ["a", "__proto__", "constructor", "toString"])
+def test_a_row_holds_a_name_of_any_kind(call: Call, name: str) -> None:
+    """What is set, read from an address and written again."""
+    script = """({changed, read, written}, field) => {
+      const model = {inputs: [], features: [field]};
+      const own = written(changed({b: 1}, field.name, 2));
+      return [own, written(read(model, own)), written(read(model, "{}")), Object.prototype.a === undefined];
+    }"""
+    own, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "quantiles": [7]})
+    assert own == f'{{"b":1,"{name}":2}}'
+    assert read == f'{{"{name}":2}}'
+    assert other == f'{{"{name}":7}}'
+    assert is_clean
+
+
+@pytest.mark.parametrize(
+    ("columns", "codes"),
+    [
+        ([[1, 0, 0], [0, 1, 0]], [0, 1, -1]),
+        ([[0, 0]], None),  # a player of one feature has its column
+        ([[1, 0], [1, 1]], None),
+        ([[0.5], [0]], None),
+        ([[1], [2]], None),
+        ([[1], [float("nan")]], None),
+        ([[], []], None),
+        ([None, [1]], None),
+    ],
+)
+def test_a_group_has_values_if_it_is_one_hot(call: Call, columns: list[Any], codes: list[int] | None) -> None:
+    script = """({valuesOf}, columns) => {
+      const features = columns.map((_, k) => `housing_${k}`);
+      const column = (values) => values && {values: Float64Array.from(values)};
+      const known = new Map(columns.map((values, k) => [features[k], column(values)]));
+      const found = valuesOf({name: "housing", features}, known);
+      return found && (found.codes ? {codes: [...found.codes], words: found.words} : [...found.values]);
+    }"""
+    found = call("console/portfolio/portfolio.js", script, columns)
+    if len(columns) == 1:
+        assert found == columns[0]
+    elif codes is None:
+        assert found is None
+    else:
+        assert found == {"codes": codes, "words": [str(k) for k in range(len(columns))]}
+
+
+# --- scores ---------------------------------------------------------------------------------------------
+
+RULE: dict[str, Any] = {"output": "p", "index": 0, "space": "output", "threshold": 0.5, "refer": None}
+
+
+@pytest.mark.parametrize(
+    ("profile", "score", "due"),
+    [
+        (None, 0.5, "above"),
+        (None, float(np.nextafter(0.5, 0)), "below"),
+        *((RULE | {"adverse": adverse}, 0.5, "approve") for adverse in ("above", "below")),
+        (RULE | {"adverse": "above"}, float(np.nextafter(0.5, 1)), "decline"),
+        (RULE | {"adverse": "below"}, float(np.nextafter(0.5, 0)), "decline"),
+        *(
+            (RULE | {"adverse": "above", "refer": [0.25, 0.75]}, score, due)
+            for score, due in [
+                (0.2, "approve"),
+                (0.25, "refer"),
+                (0.5, "refer"),
+                (0.75, "refer"),
+                (0.8, "decline"),
+            ]
+        ),
+    ],
+)
+def test_a_score_at_the_threshold(call: Call, profile: dict[str, Any] | None, score: float, due: str) -> None:
+    script = """({ruleOf}, decision, score) => {
+      const rule = ruleOf({decision, output: "p"}, "0.5", 0);
+      return [rule.judge(score), rule.passes(score)];
+    }"""
+    assert call("console/score.js", script, profile, score) == [due, due in ("approve", "above")]
+
+
+@pytest.mark.parametrize("values", [[3.0], [1.0, 2.0], [1.0, 1.0, 1.0], [1e6, 1e6 + 1, 1e6 + 4, 1e6 + 9]])
+def test_the_interval_of_a_mean(call: Call, values: list[float]) -> None:
+    """By the deviation of a sample: n - 1."""
+    script = """({meanInterval}, values) =>
+      meanInterval(Float64Array.from([99, ...values]), Uint32Array.from(values, (_, i) => i + 1))"""
+    found = call("console/portfolio/statistics.js", script, values)
+    n = len(values)
+    error = np.std(values, ddof=1) / np.sqrt(n) if n > 1 else np.inf
+    assert found["n"] == n
+    assert found["mean"] == pytest.approx(np.mean(values), rel=1e-12)
+    assert found["error"] == pytest.approx(error, rel=1e-9)
+    assert found["high"] - found["mean"] == pytest.approx(1.959963984540054 * error, rel=1e-6)
+
+
+def test_a_score_in_float32_is_its_shortest_number(call: Call) -> None:
+    """As numpy writes it, with one to nine digits; a score in float64 stays."""
+    drawn = np.random.default_rng(0).uniform(0, 1, 2000).astype(np.float32)
+    scores = np.concatenate([drawn, np.float32([0, 1, 0.1, 0.25, 1e-30, 3.4028235e38, 16777216])])
+    shortest = [float(str(score)) for score in scores]
+    digits = {
+        len(np.format_float_scientific(score, trim="-").split("e")[0].replace(".", "")) for score in scores
+    }
+    assert {1, 8, 9} <= digits
+    script = """({answer}, scores, type) => {
+      const outputs = {score: "score", element: 0};
+      const facts = {inputs: [], fields: [], attributed: [], targets: [0], outputs};
+      const run = (score) => ({run: async () => ({score: {data: [score], type}})});
+      return Promise.all(scores.map(async (score) => (await answer(run(score), facts, {}))[0].score));
+    }"""
+    asked = [float(score) for score in scores]
+    assert call("page/graph.js", script, asked, "float32") == shortest
+    assert call("page/graph.js", script, asked, "float64") == asked
+
+
+@pytest.mark.parametrize("margin", [-800.0, -40.0, -1.5, 0.0, 1.5, 40.0, 800.0])
+def test_a_score_is_the_margins_sigmoid_if_both_agree(call: Call, margin: float) -> None:
+    exact = float(np.exp(min(margin, 0)) / (1 + np.exp(-abs(margin))))
+    script = """async ({answer}, margin, score) => {
+      const outputs = {score: "score", element: 0, explained: "margin", margin: true};
+      const facts = {inputs: [], fields: [], attributed: [], targets: [0], outputs};
+      const found = {score: {data: [score], type: "float64"}, margin: {data: [margin], type: "float64"}};
+      return (await answer({run: async () => found}, facts, {}))[0].score;
+    }"""
+    for away, due in ((0.0, exact), (0.9e-6, exact), (1.1e-6, exact + 1.1e-6)):
+        assert call("page/graph.js", script, margin, exact + away) == pytest.approx(due, rel=1e-12, abs=0)
+
+
+# --- requests -------------------------------------------------------------------------------------------
+
+ASK = """async ({ask}, total, answers, stopAt) => {
+  const {setTimeout} = window;
+  const stop = new AbortController();
+  const [asked, waits, taken] = [[], [], []];
+  window.setTimeout = (then, after) => {
+    if (waits.push(after / 1000) === stopAt) queueMicrotask(() => stop.abort(new Error("stopped")));
+    return setTimeout(then, 0);
+  };
+  const send = async (from, to) => {
+    const k = asked.push([from, to]) - 1;
+    const fault = answers[Math.min(k, answers.length - 1)];
+    if (fault) throw Object.assign(new Error(`status ${fault[0]}`), {status: fault[0], retryAfter: fault[1]});
+    return to;
+  };
+  const take = (to, from, count) => taken.push([from, count]);
+  let fault = null;
+  try {
+    await ask({total, send, decode: async (each) => each, take, signal: stop.signal});
+  } catch (error) {
+    fault = error.message;
+  } finally {
+    window.setTimeout = setTimeout;
+  }
+  return {asked, waits, taken, fault};
+}"""
+
+
+@pytest.mark.parametrize(
+    ("answers", "waits"),
+    [
+        ([[429, 7], None], [7]),
+        ([[503, 0.5], None], [0.5]),
+        ([[429, 61], None], [60]),
+        ([[429, 0], None], [0]),
+        ([[0, None]] * 3 + [None], [0.25, 0.5, 1]),
+        ([[503, None]] * 10 + [None], [0.25, 0.5, 1, 2, 4, 8, 16, 32, 60, 60]),
+    ],
+)
+def test_a_request_is_made_again_when_the_gateway_says(
+    call: Call, answers: list[list[int | None] | None], waits: list[float]
+) -> None:
+    found = call("console/portfolio/asking.js", ASK, 10, answers, None)
+    assert found == {"asked": [[0, 10]] * len(answers), "waits": waits, "taken": [[0, 10]], "fault": None}
+
+
+@pytest.mark.parametrize(
+    ("total", "answers", "asked", "fault"),
+    [
+        (0, [None], 0, None),
+        (1, [None], 1, None),
+        (256, [None], 1, None),
+        (257, [None], 2, None),
+        (4, [[413, None], None], 3, None),  # halves
+        (2, [[413, None], [504, None]], 2, "status 504"),  # one row is too much
+        (1, [[413, None]], 1, "status 413"),
+        (1, [[422, None]], 1, "status 422"),
+        (1, [[429, 0]] * 20 + [None], 21, None),
+        (1, [[429, 0]] * 21 + [None], 21, "status 429"),
+    ],
+)
+def test_how_often_a_request_is_made(
+    call: Call, total: int, answers: list[Any], asked: int, fault: str | None
+) -> None:
+    found = call("console/portfolio/asking.js", ASK, total, answers, None)
+    assert (len(found["asked"]), found["fault"]) == (asked, fault)
+    if fault is None:
+        starts = np.cumsum([0, *(count for _, count in found["taken"])]).tolist()
+        assert [start for start, _ in found["taken"]] == starts[:-1]
+        assert starts[-1] == total
+
+
+def test_a_stop_ends_a_rest(call: Call) -> None:
+    found = call("console/portfolio/asking.js", ASK, 10, [[429, 60]], 2)
+    assert found["fault"] == "stopped"
+    assert len(found["asked"]) == 2
