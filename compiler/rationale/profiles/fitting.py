@@ -21,6 +21,7 @@ from rationale.decisions.rows import (
     keys_of,
     score_at,
     score_index,
+    shortest,
     sigmoid,
 )
 from rationale.errors import InvalidOptionError
@@ -382,7 +383,7 @@ def _reference_scores(explained: _Explained, score: _Score) -> np.ndarray | None
         return None
     run = Runner(answering(lowered.source, score.tensor), given=True)
     answers = run_in_blocks(run, rows, score.tensor, 1 if lowered.single_row_only else _AT_ONCE)
-    return np.asarray(answers[:, score.index], np.float64)
+    return np.array(shortest(answers[:, score.index]))
 
 
 def _adapted(

@@ -10,7 +10,7 @@ import pytest
 
 from rationale.decisions.decide import NoReasonsError, decide
 from rationale.decisions.rows import ExplainedRow
-from rationale.export.page import FILES
+from rationale.export.page import FILES, SHARED
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
 from tests.needs import need
@@ -118,8 +118,10 @@ def in_node(
     decided: EmbeddedProfile, rows: list[tuple[ExplainedRow, dict[str, Any]]], folder: Path
 ) -> list[Any]:
     node = need("Node.js")
-    module = folder / "decide.mjs"
-    module.write_text((FILES / "decide.js").read_text())
+    (folder / "package.json").write_text('{"type": "module"}')
+    for file in (FILES / "decide.js", SHARED / "outcome.js"):
+        (folder / file.name).write_text(file.read_text())
+    module = folder / "decide.js"
     given = [
         {
             "row": {

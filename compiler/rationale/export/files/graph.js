@@ -1,11 +1,11 @@
 // The graph, in ONNX Runtime's WebAssembly: values in, a row of its answer out. `ort` stands before this script.
 
+import { decidedScore } from "./outcome.js";
+
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, bool: Uint8Array, int8: Int8Array, int16: Int16Array, int32: Int32Array,
   int64: BigInt64Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array,
 };
-
-const SIGMOID_ERROR = 1e-6; // of ONNX Runtime's own, in float32
 
 /** Return the session; the bytes stand in the page, compressed. */
 export async function openGraph() {
@@ -33,13 +33,12 @@ export async function answer(session, facts, values) {
   const found = await session.run(feeds, [...new Set(names.filter(Boolean))]);
   const numbers = (name) => (name ? Array.from(found[name].data, Number) : null);
   const of = (name, i) => (name ? numbers(name)[i] : null);
-  const scoreOf = (t) => {
+  const judged = (t) => {
     const answered = score === explained ? of(explained, t) : of(score, element);
-    const exact = margin ? sigmoid(of(explained, t)) : NaN;
-    return Math.abs(exact - answered) <= SIGMOID_ERROR ? exact : shortest(answered, found[score].type);
+    return decidedScore(answered, found[score].type === "float32", margin ? of(explained, t) : NaN);
   };
   return facts.targets.map((_, t) => ({
-    score: scoreOf(t),
+    score: judged(t),
     explained: of(explained, t),
     base: of(base, t),
     gap: of(gap, t),
@@ -65,19 +64,4 @@ export function tensor(type, own, shape) {
   const whole = type === "int64" || type === "uint64";
   const numbers = own.map((value) => (whole ? BigInt(value) : value === null ? NaN : Number(value)));
   return new ort.Tensor(type, ARRAYS[type].from(numbers), shape);
-}
-
-/** As compiler/rationale/decisions/rows.py has it: near 0 and 1 the graph's own Sigmoid tells no margins apart. */
-function sigmoid(margin) {
-  const small = Math.exp(-Math.abs(margin));
-  return (margin < 0 ? small : 1) / (1 + small);
-}
-
-/** The shortest number that is the same in float32: a score that is the threshold is equal to it. */
-function shortest(value, type) {
-  for (let digits = 1; type === "float32" && digits < 10; digits += 1) {
-    const short = Number(value.toPrecision(digits));
-    if (Math.fround(short) === value) return short;
-  }
-  return value;
 }

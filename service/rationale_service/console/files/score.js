@@ -1,5 +1,7 @@
 // What is held against a threshold, and what is explained, in the answers of v1.
 
+import { decidedScore, outcomeOf } from "./outcome.js";
+
 /** The flattened row of an output in one of v1's `predictions`; null where the model does not answer it. */
 export function output(model, prediction, name) {
   if (!model.outputs.some((one) => one.name === name)) return null;
@@ -33,24 +35,24 @@ export function targetName(model, target) {
 export function ruleOf(model, own, target) {
   const profile = model.decision;
   if (profile) {
-    const judge = (score) => {
-      if (profile.refer && profile.refer[0] <= score && score <= profile.refer[1]) return "refer";
-      const adverse = profile.adverse === "above" ? score > profile.threshold : score < profile.threshold;
-      return adverse ? "decline" : "approve";
-    };
+    const judge = (score) => outcomeOf(profile, score);
     return {
       threshold: profile.threshold,
       explained: profile.space === "output" && profile.output === model.output, // the same number as is explained
       judge,
       passes: (score) => judge(score) === "approve",
-      score: (prediction, explained) => output(model, prediction, profile.output)?.[profile.index] ?? explained,
+      score: (prediction, explained) => {
+        const answered = output(model, prediction, profile.output)?.[profile.index];
+        if (answered === undefined) return explained;
+        return decidedScore(answered, false, profile.space === "margin" ? (explained ?? NaN) : NaN); // v1 writes the shortest
+      },
       gain: (score) => (profile.adverse === "above" ? -score : score),
       good: "approve",
     };
   }
   const threshold = Number.parseFloat(own);
   if (!Number.isFinite(threshold)) return null;
-  const judge = (score) => (score >= threshold ? "above" : "below");
+  const judge = (score) => (outcomeOf({ threshold, adverse: "below" }, score) === "approve" ? "above" : "below");
   return {
     threshold,
     explained: true,

@@ -41,6 +41,9 @@ class InputItem(BaseModel):
     shape: list[int] = Field(description="of one row; -1 is any size")
     explained: bool
     features: list[str] | None = Field(None, description="their names; absent where the input is sent whole")
+    attributions: str | None = Field(
+        None, description="the output over v2 that attributes to its features; absent where groups do"
+    )
 
 
 class OutputItem(BaseModel):
@@ -117,6 +120,10 @@ class ModelFeatures(BaseModel):
     inputs: list[InputItem]
     features: list[FeatureItem] = Field(description="that an instance may name, in their order")
     groups: list[Group] = Field(description="features that are explained as one")
+    group_attributions: str | None = Field(
+        None, description="the output over v2 that attributes to `players`"
+    )
+    players: list[str] = Field(description="groups, and the other features of the same inputs")
     layers: list[str] = Field(description="tensors on the way that answers over v2 attribute to, too")
     outputs: list[OutputItem] = Field(description="of a prediction, in their order")
     output: str = Field(description="the tensor that is explained")
@@ -169,6 +176,8 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         inputs=_inputs(manifest),
         features=[_feature(field) for field in fields],
         groups=_groups(manifest, profile),
+        group_attributions=manifest.group_attributions,
+        players=[player.name for player in manifest.players],
         layers=[layer.tensor.name for layer in manifest.layers],
         outputs=[
             OutputItem(name=spec.name, datatype=spec.datatype, shape=list(spec.shape))
@@ -204,6 +213,7 @@ def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
 
 def _inputs(manifest: Manifest) -> list[InputItem]:
     named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    outputs = {item.tensor.name: item.attributions for item in manifest.explained}
     return [
         InputItem(
             name=spec.name,
@@ -211,6 +221,7 @@ def _inputs(manifest: Manifest) -> list[InputItem]:
             shape=list(spec.shape),
             explained=spec.name in named,
             features=None if named.get(spec.name) is None else list(named[spec.name] or ()),
+            attributions=outputs.get(spec.name),
         )
         for spec in manifest.inputs
     ]
