@@ -16,6 +16,7 @@ _SCRIPT = """
 import { readFileSync } from "node:fs";
 const revived = (key, value) => (value === "NaN" ? NaN : value);
 const { given, modules, body } = JSON.parse(readFileSync(0, "utf8"), revived);
+globalThis.document = { baseURI: "http://localhost/console/" };
 const found = {};
 for (const name of modules) Object.assign(found, await import(`${process.argv[1]}/${name}`));
 const answer = await new Function("given", "own", `return (async () => { ${body} })()`)(given, found);

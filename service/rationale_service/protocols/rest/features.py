@@ -71,6 +71,11 @@ class FeatureItem(BaseModel):
     categories: list[Category] | None = Field(
         None, description="values of a text, and the share of the references that has each"
     )
+    splits: list[float] | None = Field(
+        None,
+        description="of trees that read it as it is: the numbers, ascending, from which on they may answer "
+        "otherwise; from one to the next they answer the same",
+    )
     called: dict[str, str] | None = Field(
         None, description="of the decision profile: its values, and what they are called"
     )
@@ -243,6 +248,7 @@ def _feature(field: FormField) -> FeatureItem:
         quantiles=list(field.quantiles) or None,
         missing_share=None if spread is None else spread.missing,
         categories=None if spread is None else list(spread.categories) or None,
+        splits=list(field.splits) or None,
         called=dict(rule.categories) or None,
     )
 
