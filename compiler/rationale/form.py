@@ -21,6 +21,7 @@ class Field:
     Attributes:
         spec: the model's input that holds it; None where only a knock-out looks at it.
         missing: whether null may be sent.
+        splits: the numbers from which on trees may answer otherwise.
         texts: those that the fitted model knows; none if it knows no list of them.
     """
 
@@ -31,6 +32,7 @@ class Field:
     rule: FeatureRule = _NO_RULE
     spread: Spread | None = None
     texts: tuple[str, ...] = ()
+    splits: tuple[float, ...] = ()
 
     @property
     def quantiles(self) -> tuple[float, ...]:
@@ -87,6 +89,7 @@ def model_fields(
             rules.get(name, _NO_RULE),
             spread.get(name),
             texts[name].known if name in texts else (),
+            manifest.splits.get(name, ()),
         )
         for name, tensor in features
     ]

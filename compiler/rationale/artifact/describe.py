@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 
 from rationale.artifact.checks.check import Checked, FinishedGraph, adds_up
+from rationale.decisions.rows import names_of
 from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
@@ -104,6 +105,7 @@ def describe(
         players=_players(target, engine.players),
         group_attributions=outputs.attributions.get(GROUPS),
         group_standard_error=outputs.standard_errors.get(GROUPS),
+        splits=_splits(selection, names),
         layers=_layers(lowered, combined, checked),
         concepts=outputs.concepts,
         rules=tuple(rules),
@@ -192,6 +194,18 @@ def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ..
         return ()
     each = zip(target.players.names, target.players.members, strict=True)
     return tuple(Player(name=name, features=features, kind=kind) for name, features in each)
+
+
+def _splits(
+    selection: Selection, names: Mapping[str, tuple[str, ...] | None]
+) -> dict[str, tuple[float, ...]]:
+    found = {
+        feature: tuple(own)
+        for name, splits in selection.method.engine.splits(selection).items()
+        if name in names
+        for feature, own in zip(names_of(name, names[name], len(splits)), splits, strict=True)
+    }
+    return {feature: own for feature, own in found.items() if own}
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:

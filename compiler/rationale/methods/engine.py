@@ -238,6 +238,14 @@ class Engine(ABC):
         del selection
         return {}
 
+    def splits(self, selection: Selection) -> Mapping[str, Sequence[Sequence[float]]]:
+        """Return by input, for each element of its row, the numbers from which on answers may be others.
+
+        An input about which nothing is known is absent.
+        """
+        del selection
+        return {}
+
     def extensions(self, method: Method) -> Sequence[Extension]:
         """Return what of a method is no part of Rationale."""
         del method

@@ -575,6 +575,11 @@ class Manifest(Frozen):
     )
     group_attributions: str | None = Field(None, description="name of the output [N, T, players]")
     group_standard_error: str | None = Field(None, description="name of the output [N, T, players]")
+    splits: dict[str, tuple[float, ...]] = Field(
+        {},
+        description="by feature that trees read as it is: the numbers, ascending, from which on they may "
+        "answer otherwise; from one to the next they answer the same",
+    )
     layers: tuple[ExplainedLayer, ...] = Field((), description="on the way, from the inputs to the output")
     concepts: ExplainedConcepts | None = None
     rules: tuple[LayerRule, ...] = Field(

@@ -492,6 +492,7 @@ POLICIES = {policy: {"references": {"policy": policy}} for policy in ("near_thre
         ([0.1, 0.9], POLICIES["custom"]),
         ([0.41, 0.49], POLICIES["near_threshold"]),
         ([0.5, 0.1], POLICIES["approved"]),
+        ([0.2, 0.1], {**POLICIES["approved"], "threshold": 0.2}),  # 0.2 of float32 is a little more
         ([0.8, 0.9], {"adverse": "below"}),
         ([0.2, 0.3], {"output": "p[0]", "adverse": "below"}),
     ],

@@ -10,8 +10,7 @@ import pytest
 
 from rationale.decisions.decide import NoReasonsError, decide
 from rationale.decisions.rows import ExplainedRow, logit, scores_in
-from rationale.export.page import FILES
-from rationale.pictures.browser import FILES as SHARED
+from rationale.export.page import FILES, SHARED
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
 from tests.needs import need
@@ -119,8 +118,10 @@ def in_node(
     decided: EmbeddedProfile, rows: list[tuple[ExplainedRow, dict[str, Any]]], folder: Path
 ) -> list[Any]:
     node = need("Node.js")
-    module = folder / "decide.mjs"
-    module.write_text((FILES / "decide.js").read_text())
+    (folder / "package.json").write_text('{"type": "module"}')
+    for file in (FILES / "decide.js", SHARED / "outcome.js"):
+        (folder / file.name).write_text(file.read_text())
+    module = folder / "decide.js"
     given = [
         {
             "row": {
@@ -176,13 +177,14 @@ def expected(decided: EmbeddedProfile, row: ExplainedRow, values: dict[str, Any]
 def test_a_margin_that_is_a_bound_s_scores_that_bound(tmp_path: Path) -> None:
     """As decisions have it, in float32 and float64."""
     script = """
-    const { scoreOf } = await import(process.argv[1]);
+    const { decidedScore } = await import(process.argv[1]);
     const [margins, isSingle, profile, answered] = JSON.parse(process.argv[2]);
-    console.log(JSON.stringify(margins.map((margin, i) => scoreOf(margin, isSingle, answered[i], profile))));
+    const score = (margin, i) => decidedScore(profile, answered[i], false, margin, isSingle);
+    console.log(JSON.stringify(margins.map(score)));
     """
     profile = as_profile({**PROFILE, "adverse": "above", "threshold": 1e-8, "refer": [1e-8, 1 - 1e-8]})
     module = tmp_path / "margin.mjs"
-    module.write_text((SHARED / "margin.js").read_text())
+    module.write_text((SHARED / "outcome.js").read_text())
     for dtype in (np.float32, np.float64):
         own = [logit(bound).astype(dtype) for bound in profile.refer or ()]
         margins = np.array([np.nextafter(m, m + by) for m in own for by in (-1, 0, 1)], dtype)
@@ -203,8 +205,10 @@ def test_values_that_the_model_does_not_know_are_refused_or_warned_of(tmp_path: 
     const [texts, values] = JSON.parse(process.argv[2]);
     console.log(JSON.stringify(unknownOf(texts, values)));
     """
-    module = tmp_path / "decide.mjs"
-    module.write_text((FILES / "decide.js").read_text())
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    for file in (FILES / "decide.js", SHARED / "outcome.js"):
+        (tmp_path / file.name).write_text(file.read_text())
+    module = tmp_path / "decide.js"
     texts = {
         "job": {"known": ["clerk"], "refuses": True},
         "code": {"known": ["2", "0.5"], "refuses": True},

@@ -168,6 +168,8 @@ def test_decision_and_reasons(opened: Open, repository: Path, name: str) -> None
         texts = page.locator("#reasons li").all_text_contents()
         assert all(text.startswith(r.text) for text, r in zip(texts, due.reasons, strict=True))
         outcomes.add(due.decision)
+        expect(page.locator(".sentence")).to_contain_text("the threshold")
+        expect(page.locator(".axis .reached")).to_be_visible()
     assert len(outcomes) > 1
 
 

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
-from rationale import DeepShap, compile_model
+from rationale import DeepShap, TreeShap, compile_model
 from rationale_service.security.keys import Scope, new_key
 from rationale_service.settings import Settings
-from tests.compiler.models import NAMES, mlp, rows
+from tests.compiler.models import NAMES, mlp, parsed, rows
 from tests.service.conftest import gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -50,6 +51,9 @@ async def test_the_profile_comes_before_the_references(decides: Path) -> None:
     assert debt["least"] == debt["quantiles"][0] == pytest.approx(rows(7, 5)[:, NAMES.index("debt")].min())
     assert len(debt["quantiles"]) == 21
     assert told["groups"] == [{"name": "means", "title": "Means", "features": ["income", "debt"]}]
+    assert told["group_attributions"] == "group_attributions"
+    assert told["players"] == ["means", *[name for name in NAMES if name not in ("income", "debt")]]
+    assert "attributions" not in told["inputs"][0]
     assert told["decision"] == {
         "output": "y",
         "index": 0,
@@ -60,6 +64,33 @@ async def test_the_profile_comes_before_the_references(decides: Path) -> None:
         "beside": [],
         "comparisons": [],
     }
+
+
+async def test_what_trees_split_is_told(tmp_path: Path) -> None:
+    """A split x <= 0.1 of float32 is passed from the next number on; of two columns, one is computed."""
+    text = """g (float[N, 2] x) => (float[N, 1] y) {
+        first = Gather <axis = 1> (x, zero)
+        second = Gather <axis = 1> (x, one)
+        scaled = Add (second, second)
+        read = Concat <axis = 1> (scaled, first)
+        y = ai.onnx.ml.TreeEnsembleRegressor <
+            n_targets = 1, nodes_treeids = [0, 0, 0, 1, 1, 1], nodes_nodeids = [0, 1, 2, 0, 1, 2],
+            nodes_featureids = [1, 0, 0, 0, 0, 0], nodes_truenodeids = [1, 0, 0, 1, 0, 0],
+            nodes_falsenodeids = [2, 0, 0, 2, 0, 0], nodes_values = [0.1, 0.0, 0.0, 3.0, 0.0, 0.0],
+            nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF", "BRANCH_LT", "LEAF", "LEAF"],
+            target_treeids = [0, 0, 1, 1], target_nodeids = [1, 2, 1, 2], target_ids = [0, 0, 0, 0],
+            target_weights = [1.0, 2.0, 3.0, 4.0]> (read)
+    }"""
+    places = {"zero": np.array([0]), "one": np.array([1])}
+    model = parsed(text, places, opsets='"" : 21, "ai.onnx.ml" : 3')
+    made = compile_model(model, TreeShap(rows(5, 2)), feature_names=["a", "b"])
+    assert dict(made.manifest.splits) == {"a": (float(str(np.nextafter(np.float32(0.1), np.float32(1)))),)}
+    made.write(tmp_path, "trees")
+    async with gateway(Settings(repository=tmp_path, audit="off")) as client:
+        told = (await client.get("/v1/models/trees/features")).json()
+    assert [one.get("splits") for one in told["features"]] == [[*made.manifest.splits["a"]], None]
+    assert told["inputs"][0]["attributions"] == "x_attributions"
+    assert told["players"] == []
 
 
 async def test_no_row_of_the_references_is_told(decides: Path) -> None:

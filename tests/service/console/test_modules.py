@@ -157,7 +157,7 @@ def test_names_are_quoted_in_a_saved_file(call: Call, name: str, due: str) -> No
           layout: {players: [{name}]}, n, features: {model: "credit"},
           rows: Uint32Array.from({length: n}, (_, k) => 2 * k),
           explained: {
-            scores: column(0.5), bases: column(0.25), attributions: [column(0.125)], gaps: column(0),
+            values: column(0.5), bases: column(0.25), attributions: [column(0.125)], gaps: column(0),
           },
         });
       } finally {
@@ -338,8 +338,9 @@ def test_a_score_in_float32_is_its_shortest_number(call: Call) -> None:
 def test_a_score_is_the_margins_sigmoid_if_both_agree(call: Call, margin: float) -> None:
     exact = float(np.exp(min(margin, 0)) / (1 + np.exp(-abs(margin))))
     script = """async ({answer}, margin, score) => {
-      const outputs = {score: "score", element: 0, explained: "margin", margin: true};
-      const facts = {inputs: [], fields: [], attributed: [], targets: [0], outputs};
+      const outputs = {score: "score", element: 0, explained: "margin", margin: "margin"};
+      const decided = {profile: {threshold: 0.25, refer: null}};
+      const facts = {inputs: [], fields: [], attributed: [], targets: [0], outputs, decided};
       const found = {score: {data: [score], type: "float64"}, margin: {data: [margin], type: "float64"}};
       return (await answer({run: async () => found}, facts, {}))[0].score;
     }"""

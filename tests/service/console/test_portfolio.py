@@ -12,9 +12,12 @@ from playwright.sync_api import Page, Route, expect
 from typer.testing import CliRunner
 
 from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
-from rationale import ExactShap, compile_model
+from rationale import ExactShap, compile_model, load
+from rationale.decisions.decide import outcome_of
+from rationale.schema.profile import as_profile
 from rationale_service.cli.main import app
 from tests.compiler.models import parsed
+from tests.service import patient
 from tests.service.child import both_ends
 from tests.service.console import models
 from tests.service.console.conftest import (
@@ -23,6 +26,7 @@ from tests.service.console.conftest import (
     demand_no_sideways,
     press_until,
 )
+from tests.service.console.media import JUDGED
 
 ROWS = 2000
 SCALARS = ("row", "target", "explained_value", "base_value", "completeness_gap")
@@ -189,17 +193,74 @@ def test_the_threshold_tells_rates_and_costs_by_group(
     threshold = float(page.locator("#threshold-value").inner_text())
     assert threshold > 0.2
     shown = {row[0]: row for row in cells(page, "[aria-label='Rates by group']")}
-    approved = explained["explained_value"] < threshold
+    rule = patient.get(f"{gateway}/v1/models/credit/features").json()["decision"]
+    low, high = (threshold + end - rule["threshold"] for end in rule["refer"])  # the band moves along
+    approved, declined = explained["explained_value"] < low, explained["explained_value"] > high
     for label, members in {"all rows": table["region"] != "", "north": table["region"] == "north"}.items():
         n, count = members.sum(), (approved & members).sum()
         bad = (table["defaulted"] == 1) & members
         assert shown[label][1] == f"{n:,}"
         assert abs(int(shown[label][2].replace(",", "")) - count) <= 3  # the threshold is told by four digits
-        rate, defaulted = (float(shown[label][i].split("%")[0]) / 100 for i in (3, 4))
+        rate, defaulted = (float(shown[label][i].split("%")[0]) / 100 for i in (5, 6))
         np.testing.assert_allclose(rate, count / n, atol=4e-3)
         np.testing.assert_allclose(defaulted, (bad & approved).sum() / count, atol=4e-3)
-        cost = (5 * (bad & approved).sum() + (members & ~bad & ~approved).sum()) / n
-        np.testing.assert_allclose(float(shown[label][5]), cost, rtol=0.02)
+        cost = (5 * (bad & approved).sum() + (members & ~bad & declined).sum()) / n
+        np.testing.assert_allclose(float(shown[label][7]), cost, rtol=0.02)
+
+
+@pytest.mark.full
+def test_three_bands_are_the_profiles(page: Page, gateway: str, tmp_path: Path) -> None:
+    """Scores at the threshold, and at both ends of the band in which a person decides."""
+    scores = np.concatenate(
+        [[0, 0, 0.5, 0.5, -0.25, 0.75], np.random.default_rng(0).normal(size=94).round(1)]
+    )
+    rows = pd.DataFrame({"a": scores, "b": 0.0, "c": 0.0, "paid": np.arange(100) % 2})
+    drop(page, gateway, "judged", write_rows(rows, tmp_path, "csv"))
+    table = page.locator("[aria-label='Rates by group']")
+    profile = as_profile({key: JUDGED[key] for key in ("output", "threshold", "adverse", "refer")})
+    decided = [outcome_of(profile, score) for score in scores.astype(np.float32).astype(float).tolist()]
+    due = [f"{decided.count(kind)}" for kind in ("approve", "refer", "decline")]
+    assert int(due[1]) >= 4
+    names = table.locator("thead th").all_inner_texts()
+    assert names[1:5] == ["Rows", "Approved", "Referred", "Declined"]
+    assert cells(page, "[aria-label='Rates by group']")[0][1:5] == ["100", *due]
+    expect(page.locator("#adverse option:checked")).to_have_text("above")
+    page.locator("#threshold").focus()
+    page.keyboard.press("PageUp")
+    assert cells(page, "[aria-label='Rates by group']")[0][2:5] != due
+    page.get_by_role("button", name="As the profile").click()
+    assert cells(page, "[aria-label='Rates by group']")[0][2:5] == due
+    demand_accessible(page)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("target", [0, 4])
+def test_classes_whose_labels_are_words_are_drawn(
+    page: Page, gateway: str, repository: Path, tmp_path: Path, target: int
+) -> None:
+    rows = models.table(120, seed=9)[["age", "amount"]]
+    rows["outcome"] = np.arange(120) % 2
+    file = write_rows(rows, tmp_path, "csv")
+    asked: list[bytes] = []
+    page.on(
+        "request", lambda one: asked.append(one.post_data_buffer or b"") if "/explain" in one.url else None
+    )
+    page.goto(f"{gateway}/console/#portfolio?model=five")
+    page.locator("#target").select_option(str(target))
+    page.set_input_files("#portfolio-file", file)
+    page.locator(".view[data-state=drawn], .view[data-state=failed]").wait_for()
+    assert "120 rows explained" in status(page), alert(page)
+    assert not any(b"label" in one[:1000] for one in asked)
+    due = load(repository, "five").explain(rows[["age", "amount"]])
+    own = saved(page, tmp_path)
+    np.testing.assert_allclose(
+        own["explained_value"], due["explained_value"][:, target], rtol=1e-5, atol=1e-6
+    )
+    for i, name in enumerate(("age", "amount")):
+        np.testing.assert_allclose(own[name], due["x_attributions"][:, target, i], rtol=1e-4, atol=1e-6)
+    page.set_viewport_size({"width": 360, "height": 800})
+    demand_no_sideways(page)
+    demand_accessible(page)
 
 
 @pytest.mark.full

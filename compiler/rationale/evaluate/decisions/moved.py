@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rationale.artifact.compiled import Compiled
+from rationale.decisions.decide import outcome_of
 from rationale.decisions.rows import margin_at, names_of, profile_of
 from rationale.evaluate.decisions.decided import DecidedFile
 from rationale.evaluate.explained_model import GivenReferences
@@ -72,7 +73,8 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Pr
         _, scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
         of_keys = scores.reshape(len(chosen), EACH)
         gains = sign * (file.rows[i].explained.score - of_keys.mean(axis=1))
-        passes = (sign * of_keys <= sign * profile.threshold).mean(axis=1)
+        outcomes = np.reshape([outcome_of(profile, one) for one in scores.tolist()], of_keys.shape)
+        passes = (outcomes != "decline").mean(axis=1)
         found.append((float(gains[0]), float(gains[1:].mean())))
         passed.append((float(passes[0]), float(passes[1:].mean())))
     if not found:

@@ -1,5 +1,7 @@
 // What a decision profile makes of a row: the same as compiler/rationale/decisions/decide.py, which the tests hold it to.
 
+import { outcomeOf } from "./outcome.js";
+
 const TIE = 1e-6; // of the largest: attributions that differ by less are tied
 
 /**
@@ -32,11 +34,6 @@ export function decide({ profile, tolerance }, row, values) {
     }
   }
   return { decision, reasons, warnings, problem: null };
-}
-
-function outcomeOf({ refer, adverse, threshold }, score) {
-  if (refer !== null && refer[0] <= score && score <= refer[1]) return "refer";
-  return (adverse === "above" ? score > threshold : score < threshold) ? "decline" : "approve";
 }
 
 function principal(profile, attributions, values) {

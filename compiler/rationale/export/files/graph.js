@@ -1,6 +1,6 @@
 // The graph, in ONNX Runtime's WebAssembly: values in, a row of its answer out. `ort` stands before this script.
 
-import { scoreOf } from "./margin.js";
+import { decidedScore } from "./outcome.js";
 
 const ARRAYS = {
   float32: Float32Array, float64: Float64Array, bool: Uint8Array, int8: Int8Array, int16: Int16Array, int32: Int32Array,
@@ -33,13 +33,14 @@ export async function answer(session, facts, values) {
   const found = await session.run(feeds, [...new Set(names.filter(Boolean))]);
   const numbers = (name) => (name ? Array.from(found[name].data, Number) : null);
   const of = (name, i) => (name ? numbers(name)[i] : null);
-  const scored = (t) => {
+  const judged = (t) => {
     const answered = score === explained ? of(explained, t) : of(score, element);
-    const short = shortest(answered, found[score].type);
-    return margin ? scoreOf(of(margin, t), found[margin].type === "float32", short, facts.decided.profile) : short;
+    const isSingle = (name) => found[name].type === "float32";
+    if (!margin) return decidedScore({}, answered, isSingle(score));
+    return decidedScore(facts.decided.profile, answered, isSingle(score), of(margin, t), isSingle(margin));
   };
   return facts.targets.map((_, t) => ({
-    score: scored(t),
+    score: judged(t),
     explained: of(explained, t),
     base: of(base, t),
     gap: of(gap, t),
@@ -65,13 +66,4 @@ export function tensor(type, own, shape) {
   const whole = type === "int64" || type === "uint64";
   const numbers = own.map((value) => (whole ? BigInt(value) : value === null ? NaN : Number(value)));
   return new ort.Tensor(type, ARRAYS[type].from(numbers), shape);
-}
-
-/** The shortest number that is the same in float32: a score that is the threshold is equal to it. */
-function shortest(value, type) {
-  for (let digits = 1; type === "float32" && digits < 10; digits += 1) {
-    const short = Number(value.toPrecision(digits));
-    if (Math.fround(short) === value) return short;
-  }
-  return value;
 }

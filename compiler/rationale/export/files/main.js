@@ -4,6 +4,7 @@ import { fill, h } from "./dom.js";
 import { number, percent, rest, formatted } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf } from "./pictures/bars.js";
+import { summaryOf } from "./pictures/summary.js";
 import { decide, own, ruleOf, unknownOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
 import { prove } from "./proof.js";
@@ -92,7 +93,9 @@ async function start() {
       caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, target) });
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
-    return [h("h3", {}, "What contributes"), drawn, gap, digits(row, items, values)];
+    const line = summaryOf({ items, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
+      unit: profile && !isScore ? "margin" : "" });
+    return [h("h3", {}, "What contributes"), h("p", { class: "sentence" }, line), drawn, gap, digits(row, items, values)];
   }
 
   /** Every number as the graph answers it, for whoever holds them against another computation. */

@@ -1,6 +1,6 @@
 """Trees: the scores of one tree ensemble, explained by its tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from rationale.methods.logits import choose_logits
 from rationale.methods.outputs import Outputs
 from rationale.methods.players import coalition_game
 from rationale.methods.trees.emit import emit
-from rationale.methods.trees.ensembles import choose_ensemble, players_of_features
+from rationale.methods.trees.ensembles import choose_ensemble, players_of_features, splits_of
 from rationale.references.reference_set import ReferenceSet
 from rationale.schema.manifest import FLOATS, TensorSpec
 from rationale.schema.request import CompileRequest
@@ -49,6 +49,9 @@ class TreeTables(Engine):
         trees = replace(trees, game=coalition_game(lowered, target.leaves, target.players))
         player_of = players_of_features(lowered, target, trees, method.name)
         return replace(selection, part=replace(trees, player_of=player_of))
+
+    def splits(self, selection: Selection) -> Mapping[str, Sequence[Sequence[float]]]:
+        return splits_of(selection.lowered, selection.target, selection.part)
 
     def outputs(self, selection: Selection) -> Outputs:
         method: Any = selection.method

@@ -27,6 +27,7 @@ _EACH = frozenset(
     {("", name) for name in "And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Where Xor".split()}
     | {(_ML, name) for name in "Binarizer CategoryMapper Imputer LabelEncoder Scaler".split()}
 )  # what runs element by element, beside those whose rules say so
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _NOTHING: frozenset[int] = frozenset()
 
 
@@ -65,6 +66,19 @@ def all_made_of(
     """Return `made_of` of every tensor that is made of players, by name."""
     follow = _followed(lowered, nodes, players)
     return {name: follow.of(name) for name in follow.known}
+
+
+def moved_from(
+    lowered: Lowered, nodes: Sequence[ir.Node], places: Mapping[str, np.ndarray], tensor: str
+) -> tuple[int | None, ...]:
+    """Return for each element of a row of a tensor the place whose number it is; None if it is computed.
+
+    Args:
+        nodes, places: as of `made_of`.
+    """
+    follow = _Following(lowered)
+    keep = [node for node in nodes if follow.keeps(node)]
+    return tuple(min(of) if len(of) == 1 else None for of in made_of(lowered, keep, places, tensor).of)
 
 
 def _followed(lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]) -> "_Following":
@@ -128,6 +142,10 @@ class _Following:
             every = self._union(node, np.concatenate([self.known[str(v.name)].reshape(-1) for v in made]))
             found = [np.full(self.shape(str(v.name)), every) for v in node.outputs if v.name]
         self.known.update(zip((str(v.name) for v in node.outputs if v.name), found, strict=False))
+
+    def keeps(self, node: ir.Node) -> bool:
+        """Tell whether a node leaves numbers as they are, but for their rounding to another type of float."""
+        return self._moves(node) or (node.op_type == "Cast" and node.attributes["to"].as_int() in _FLOATS)
 
     def _misses_nothing(self, node: ir.Node) -> bool:
         """Tell whether a node's output misses nothing: of an Imputer's Where, and of what moves that."""

@@ -1,6 +1,6 @@
 // What is held against a threshold, and what is explained, in the answers of v1.
 
-import { scoreOf } from "./margin.js";
+import { decidedScore, outcomeOf } from "./outcome.js";
 
 /** The flattened row of an output in one of v1's `predictions`; null where the model does not answer it. */
 export function output(model, prediction, name) {
@@ -35,11 +35,7 @@ export function targetName(model, target) {
 export function ruleOf(model, own, target) {
   const profile = model.decision;
   if (profile) {
-    const judge = (score) => {
-      if (profile.refer && profile.refer[0] <= score && score <= profile.refer[1]) return "refer";
-      const adverse = profile.adverse === "above" ? score > profile.threshold : score < profile.threshold;
-      return adverse ? "decline" : "approve";
-    };
+    const judge = (score) => outcomeOf(profile, score);
     return {
       threshold: profile.threshold,
       explained: profile.space === "output" && profile.output === model.output, // the same number as is explained
@@ -49,7 +45,7 @@ export function ruleOf(model, own, target) {
         const answered = output(model, prediction, profile.output)?.[profile.index] ?? explanation?.explained_value ?? null;
         const margin = profile.space === "margin" ? explanation?.explained_value : explanation?.score_margin;
         const isSingle = model.outputs.find((one) => one.name === profile.output)?.datatype === "FP32";
-        return typeof margin === "number" ? scoreOf(margin, isSingle, answered, profile) : answered;
+        return answered === null ? null : decidedScore(profile, answered, false, margin ?? NaN, isSingle); // v1 writes the shortest
       },
       gain: (score) => (profile.adverse === "above" ? -score : score),
       good: "approve",
@@ -57,7 +53,7 @@ export function ruleOf(model, own, target) {
   }
   const threshold = Number.parseFloat(own);
   if (!Number.isFinite(threshold)) return null;
-  const judge = (score) => (score >= threshold ? "above" : "below");
+  const judge = (score) => (outcomeOf({ threshold, adverse: "below" }, score) === "approve" ? "above" : "below");
   return {
     threshold,
     explained: true,

@@ -41,6 +41,9 @@ class InputItem(BaseModel):
     shape: list[int] = Field(description="of one row; -1 is any size")
     explained: bool
     features: list[str] | None = Field(None, description="their names; absent where the input is sent whole")
+    attributions: str | None = Field(
+        None, description="the output over v2 that attributes to its features; absent where groups do"
+    )
 
 
 class OutputItem(BaseModel):
@@ -68,6 +71,11 @@ class FeatureItem(BaseModel):
     categories: list[Category] | None = Field(
         None, description="values of a text, and the share of the references that has each"
     )
+    splits: list[float] | None = Field(
+        None,
+        description="of trees that read it as it is: the numbers, ascending, from which on they may answer "
+        "otherwise; from one to the next they answer the same",
+    )
     called: dict[str, str] | None = Field(
         None, description="of the decision profile: its values, and what they are called"
     )
@@ -94,6 +102,9 @@ class Threshold(BaseModel):
     refer: list[float] | None = Field(None, description="between which, both included, a person decides")
     adverse: Literal["above", "below"] = Field(description="on which side of the threshold it declines")
     space: Literal["output", "margin"] = Field(description="what is explained: the score, or its margin")
+    margin: str | None = Field(
+        None, description="the output over v2 by which a score near 0 or 1 is decided, in space `output`"
+    )
     beside: list[Beside] = Field(
         description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
     )
@@ -117,6 +128,10 @@ class ModelFeatures(BaseModel):
     inputs: list[InputItem]
     features: list[FeatureItem] = Field(description="that an instance may name, in their order")
     groups: list[Group] = Field(description="features that are explained as one")
+    group_attributions: str | None = Field(
+        None, description="the output over v2 that attributes to `players`"
+    )
+    players: list[str] = Field(description="groups, and the other features of the same inputs")
     layers: list[str] = Field(description="tensors on the way that answers over v2 attribute to, too")
     outputs: list[OutputItem] = Field(description="of a prediction, in their order")
     output: str = Field(description="the tensor that is explained")
@@ -170,6 +185,8 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         inputs=_inputs(manifest),
         features=[_feature(field) for field in fields],
         groups=_groups(manifest, profile),
+        group_attributions=manifest.group_attributions,
+        players=[player.name for player in manifest.players],
         layers=[layer.tensor.name for layer in manifest.layers],
         outputs=[
             OutputItem(name=spec.name, datatype=spec.datatype, shape=list(spec.shape))
@@ -182,7 +199,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         has_gap=manifest.completeness_gap is not None,
         references=_references(manifest),
         request_references=_request_references(manifest, request.app.state.settings.open_references),
-        decision=None if decider is None else _threshold(*decider),
+        decision=None if decider is None else _threshold(*decider, manifest),
         warnings=list(manifest.warnings),
     )
 
@@ -210,6 +227,7 @@ def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
 
 def _inputs(manifest: Manifest) -> list[InputItem]:
     named = {item.tensor.name: item.feature_names for item in manifest.explained}
+    outputs = {item.tensor.name: item.attributions for item in manifest.explained}
     return [
         InputItem(
             name=spec.name,
@@ -217,6 +235,7 @@ def _inputs(manifest: Manifest) -> list[InputItem]:
             shape=list(spec.shape),
             explained=spec.name in named,
             features=None if named.get(spec.name) is None else list(named[spec.name] or ()),
+            attributions=outputs.get(spec.name),
         )
         for spec in manifest.inputs
     ]
@@ -238,6 +257,7 @@ def _feature(field: FormField) -> FeatureItem:
         quantiles=list(field.quantiles) or None,
         missing_share=None if spread is None else spread.missing,
         categories=None if spread is None else list(spread.categories) or None,
+        splits=list(field.splits) or None,
         called=dict(rule.categories) or None,
     )
 
@@ -271,7 +291,8 @@ def _request_references(manifest: Manifest, most: int) -> int:
     return most
 
 
-def _threshold(entry: Entry, manifest: Manifest) -> Threshold:
+def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Threshold:
+    """Return the profile of an entry, and what the entry that is `answering` tells of margins."""
     decided, form = profile_of(manifest), form_of(entry, manifest)
     profile = decided.profile
     shapes = {spec.name: spec.shape for spec in manifest.outputs}
@@ -282,6 +303,7 @@ def _threshold(entry: Entry, manifest: Manifest) -> Threshold:
         refer=None if profile.refer is None else list(profile.refer),
         adverse=profile.adverse,
         space=profile.space,
+        margin=None if answering.decision is None else answering.decision.margin,
         beside=[
             Beside(name=field.name, kind=field.kind, missing=field.missing)
             for field in knock_out_fields(profile, form.taken)

@@ -149,6 +149,7 @@ EXAMPLES: dict[str, Example] = {
                     "shape": [4],
                     "explained": True,
                     "features": list(_INSTANCE),
+                    "attributions": "x_attributions",
                 }
             ],
             "features": [
@@ -169,6 +170,7 @@ EXAMPLES: dict[str, Example] = {
                 ),
             ],
             "groups": [],
+            "players": [],
             "layers": [],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [3]}],
             "output": "y",

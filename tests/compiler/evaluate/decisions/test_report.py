@@ -36,13 +36,12 @@ from tests.compiler.decisions.linear import (
     SCORES,
     SEED,
     SEX,
-    THRESHOLD,
     WEIGHTS,
     N,
     X,
     codes,
 )
-from tests.compiler.models import NAMES, contents
+from tests.compiler.models import NAMES, contents, parsed
 
 
 def write(folder: Path, near: np.ndarray = NEAR, profile: Any = PROFILE, **comparisons: Any) -> None:
@@ -161,9 +160,31 @@ def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -
     np.testing.assert_allclose(done.moved.of_each, np.stack([named, others], 1), rtol=1e-4, atol=1e-5)
     assert done.moved.declines == len(BY_SCORE)
     assert done.moved.larger == 1
-    assert done.moved.passing == pytest.approx((SCORES[BY_SCORE] - named <= THRESHOLD).mean())
-    assert done.moved.passing_others == pytest.approx((SCORES[BY_SCORE] - others <= THRESHOLD).mean())
+    declined = max(PROFILE["refer"])  # above the band: in it, a person decides
+    assert done.moved.passing == pytest.approx((SCORES[BY_SCORE] - named <= declined).mean())
+    assert done.moved.passing_others == pytest.approx((SCORES[BY_SCORE] - others <= declined).mean())
     assert done.notes == (NOT_RECORDED, NO_COMPARISONS)
+
+
+def test_a_move_to_exactly_the_threshold_passes(tmp_path: Path) -> None:
+    """0.2 of float32 is 0.20000000298, and equals a threshold of 0.2."""
+    model = parsed("g (float[N, 2] x) => (float[N, 1] y) { y = MatMul (x, w) }", {"w": np.ones((2, 1), "f4")})
+    profile = {
+        "output": "y",
+        "threshold": 0.2,
+        "adverse": "above",
+        "output_range": [-9, 9],
+        "features": {"a": {"reason": "A"}, "b": {"reason": "B"}},
+        "reasons": {"A": "A", "B": "B"},
+    }
+    near = np.array([[0.2, 0]], np.float32)
+    made = compile_model(model, DeepShap(near), feature_names=["a", "b"], decision=profile)
+    made.write(tmp_path / "models", "m")
+    (tmp_path / "near.csv").write_text("a,b\n0.2,0\n")
+    (tmp_path / "data.csv").write_text("a,b\n5,0\n")
+    done = report(tmp_path / "models", "m", tmp_path / "data.csv", references=tmp_path / "near.csv")
+    assert isinstance(done.moved, Moved)
+    assert (done.moved.passing, done.moved.passing_others) == (1, 0)
 
 
 def test_rows_without_reasons_are_counted(tmp_path: Path) -> None:

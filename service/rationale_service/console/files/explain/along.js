@@ -1,7 +1,7 @@
 // The score along each feature, others as they are; where it turns; what would have to change.
 
 import * as api from "../api.js";
-import { isNearEnds } from "../margin.js";
+import { isNearEnds } from "../outcome.js";
 import { changed } from "../rows.js";
 
 const POINTS = 21;
@@ -42,16 +42,67 @@ export class Scores {
   }
 }
 
-/** The values that are looked at along a feature: a grid of a number's range, or all words. */
-function grid(field, span, present) {
+/**
+ * The values that are looked at along a feature: all words; of a number that trees split one between each two splits,
+ * which is all there is to see; else the references' quantiles, and even steps of the range.
+ */
+export function grid(field, span, present) {
   if (field.kind === "flag") return [false, true];
   if (field.kind === "text" || field.called) return words(field, present);
   if (present === null && !span) return [];
   const [least, most] = span;
+  const within = (value) => least <= value && value <= most;
   const step = (most - least) / (POINTS - 1);
-  const values = Array.from({ length: POINTS }, (_, i) => tidy(least + i * step, field, most - least));
+  const even = () => Array.from({ length: POINTS }, (_, i) => tidy(least + i * step, field, most - least));
+  const values = field.splits ? pieces(field, span, present) : [...even(), ...(field.quantiles ?? []).filter(within)];
   if (present !== null) values.push(present);
   return [...new Set(values)].sort((a, b) => a - b);
+}
+
+/** Of each piece between two splits the value that is nearest to the present one; the present one of its own. */
+function pieces(field, [least, most], present) {
+  const starts = [least, ...field.splits.filter((split) => least < split && split <= most)];
+  return starts.flatMap((start, i) => {
+    const end = starts[i + 1] ?? Infinity;
+    if (present !== null && start <= present && present < end) return [];
+    const value = present === null || start > present ? upFrom(start, end, field.whole) : downFrom(end, start, field.whole);
+    return value === null ? [] : [Math.min(value, most)];
+  });
+}
+
+const DIGITS = [6, 7, 8, 9, 12, 17]; // that a number is written by: the fewest that keep it in its piece
+
+/** The least number of few digits from `start` on and before `end`; null where no whole one is there. */
+function upFrom(start, end, whole) {
+  if (whole) return Math.ceil(start) < end ? Math.ceil(start) : null;
+  return DIGITS.map((digits) => rounded(start, digits, Math.ceil)).find((value) => start <= value && value < end) ?? start;
+}
+
+/** The largest number of few digits before `end` and from `start` on; null where no whole one is there. */
+function downFrom(end, start, whole) {
+  if (whole) return Math.ceil(end) - 1 >= start ? Math.ceil(end) - 1 : null;
+  const below = (digits) => {
+    const value = rounded(end, digits, Math.floor);
+    return value < end ? value : rounded(end - unit(end || end - start, digits), digits, Math.round);
+  };
+  return DIGITS.map(below).find((value) => start <= value && value < end) ?? start;
+}
+
+const unit = (value, digits) => 10 ** (Math.floor(Math.log10(Math.abs(value))) - digits + 1);
+
+function rounded(value, digits, how) {
+  if (!value) return 0;
+  const one = unit(value, digits);
+  return Number((how(value / one) * one).toPrecision(digits));
+}
+
+/** The points of a curve that trees draw: level from one split to the next. */
+export function outline({ splits }, points) {
+  if (!splits) return points;
+  return points.flatMap((point, i) => {
+    const edge = i ? splits.findLast((split) => split <= point.value) : undefined;
+    return edge === undefined ? [point] : [{ value: edge, score: points[i - 1].score }, { value: edge, score: point.score }, point];
+  });
 }
 
 export function words(field, present) {
@@ -94,15 +145,20 @@ async function flip({ row, result, scores, rule, present, signal }) {
   const turned = ({ score }) => rule.passes(score) !== holds;
   let open = [];
   for (const [name, { field, points, flips }] of result) {
-    if (field.kind !== "number" || field.called || row[name] === null) {
+    if (field.kind !== "number" || field.called) {
       flips.push(...points.filter(turned));
+      continue;
+    }
+    if (row[name] === null) {
+      flips.push(...nearest(points.filter(turned), field.quantiles?.at(10)));
       continue;
     }
     const here = points.findIndex(({ value }) => value === row[name]);
     for (const way of [-1, 1]) {
       let i = here;
       while (points[i] && !turned(points[i])) i += way;
-      if (points[i]) open.push({ field, flips, before: points[i - way], after: points[i], range: points.at(-1).value - points[0].value });
+      if (points[i] && field.splits) flips.push({ ...points[i], before: points[i - way].value });
+      else if (points[i]) open.push({ field, flips, before: points[i - way], after: points[i], range: points.at(-1).value - points[0].value });
     }
   }
   for (let round = 0; round < ROUNDS && open.length; round += 1) {
@@ -118,10 +174,17 @@ async function flip({ row, result, scores, rule, present, signal }) {
   for (const { flips, before, after } of open) flips.push({ value: after.value, score: after.score, before: before.value });
 }
 
+/** Of values in place of a missing one, that which is nearest to the references' median. */
+function nearest(points, median = 0) {
+  const far = ({ value }) => Math.abs(value - median);
+  return points.length ? [points.reduce((a, b) => (far(b) < far(a) ? b : a))] : [];
+}
+
 /**
  * Several features at once: the two, three or four that carry the score farthest by themselves go together from their
  * present values towards those, within the middle nine tenths of the references, until the rule decides otherwise.
- * The fewest features and the shortest way that do: {row, score, changed: [{field, value}]}; null where none does.
+ * The fewest features and the shortest way that do, without any that is not needed: {row, score, changed: [{field, value}]};
+ * null where none does.
  */
 export async function together({ row, result, present, scores, rule, signal }) {
   const way = rule.passes(present) ? -1 : 1;
@@ -140,8 +203,20 @@ export async function together({ row, result, present, scores, rule, signal }) {
     }
   }
   const found = await scores.of(tried.map((one) => one.row), signal);
-  const i = found.findIndex((score) => rule.passes(score) !== rule.passes(present));
-  return i < 0 ? null : { ...tried[i], score: found[i] };
+  const turns = (score) => rule.passes(score) !== rule.passes(present);
+  const i = found.findIndex(turns);
+  return i < 0 ? null : fewest({ row, whole: { ...tried[i], score: found[i] }, scores, turns, signal });
+}
+
+/** Of all parts of a change, a least one that turns the decision too: no change in it can be left out. */
+async function fewest({ row, whole, scores, turns, signal }) {
+  const moved = whole.changed.filter(({ field, value }) => value !== row[field.name]);
+  const masks = Array.from({ length: 2 ** moved.length - 2 }, (_, i) => i + 1);
+  const parts = masks.map((mask) => moved.filter((_, k) => mask & (1 << k))).sort((a, b) => a.length - b.length);
+  const rows = parts.map((part) => part.reduce((all, { field, value }) => changed(all, field.name, value), row));
+  const found = await scores.of(rows, signal);
+  const i = found.findIndex(turns);
+  return i < 0 ? { ...whole, changed: moved } : { row: rows[i], score: found[i], changed: parts[i] };
 }
 
 function isUsual(field, value) {

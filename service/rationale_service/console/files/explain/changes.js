@@ -66,7 +66,6 @@ function line({ flip: { field, value, score }, rule, row, form, take }) {
 }
 
 function together({ several, rule, row, form, take }) {
-  const moved = several.changed.filter(({ field, value }) => value !== row[field.name]);
   const step = ({ field, value }) => [
     `${field.title ?? field.name} ${form.called(field, row[field.name])} → `,
     h("strong", {}, form.called(field, value)),
@@ -74,11 +73,12 @@ function together({ several, rule, row, form, take }) {
   ];
   const put = () => take(several.row);
   return [
-    h("ul", { class: "several" }, moved.map((one) => h("li", {}, step(one)))),
+    h("ul", { class: "several" }, several.changed.map((one) => h("li", {}, step(one)))),
     h(
       "p",
       {},
-      `Then the score is ${number(several.score)}: ${rule.judge(several.score)}. One way of many. `,
+      `Then the score is ${number(several.score)}: ${rule.judge(several.score)}. `,
+      several.changed.length > 1 ? "None of them can be left out. One way of many. " : "This one alone suffices. ",
       h("button", { type: "button", onclick: put, "aria-label": "Try them together" }, "Try"),
     ),
   ];

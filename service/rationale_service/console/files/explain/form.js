@@ -4,7 +4,7 @@ import { fill, h } from "../dom.js";
 import { number, formatted } from "../format.js";
 import { curve, draw } from "../pictures/curve.js";
 import { changed, parsed } from "../rows.js";
-import { tidy, words } from "./along.js";
+import { outline, tidy, words } from "./along.js";
 
 const STEPS = 200; // of a slider
 
@@ -35,7 +35,7 @@ export class Form {
       const { drawing, turns } = this.#fields.get(field.name);
       const { points = [], flips = [] } = result.get(field.name) ?? {};
       const span = this.spans.get(field.name);
-      if (drawing && span) draw(drawing, { points, span, scores, threshold: rule?.threshold ?? null, flips: flips.map((one) => one.value) });
+      if (drawing && span) draw(drawing, { points: outline(field, points), span, scores, threshold: rule?.threshold ?? null, flips: flips.map((one) => one.value) });
       const word = (flip) => `${rule.judge(flip.score)} at ${this.called(field, flip.value)}`;
       turns.textContent = rule && flips.length ? `turns to ${flips.map(word).join(", ")}` : "";
     }

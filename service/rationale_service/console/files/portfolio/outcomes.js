@@ -1,6 +1,7 @@
 // Scores beside what became of the rows: rates at a threshold, and where the model errs.
 
 import { number } from "../format.js";
+import { outcomeOf } from "../outcome.js";
 import { quantiles } from "./statistics.js";
 
 const Z = 1.959963984540054;
@@ -28,7 +29,7 @@ export function outcomesOf(column, rows, bad) {
   });
 }
 
-/** Scores and outcomes of a group, sorted once, so that any threshold is answered by two look-ups. */
+/** Scores and outcomes of a group, sorted once, so that any threshold is answered by a few look-ups. */
 export class Rates {
   constructor(scores, outcomes, members) {
     const known = members.filter((k) => !Number.isNaN(outcomes[k]));
@@ -39,26 +40,39 @@ export class Rates {
     this.n = known.length;
   }
 
-  /** Return rates where scores from `threshold` on are declined (or below it, if `adverse` is "below"). */
-  at(threshold, adverse, costs) {
+  /** Return how many rows a rule (threshold, adverse, refer) approves, refers and declines, and what that costs. */
+  at(rule, costs) {
     const { n, bad } = this;
-    let low = 0;
-    let high = n;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.scores[middle] < threshold) low = middle + 1;
-      else high = middle;
-    }
-    const approved = adverse === "above" ? low : n - low;
-    const defaults = adverse === "above" ? bad[low] : bad[n] - bad[low];
-    const declinedGood = n - approved - (bad[n] - defaults);
+    const counts = { approve: 0, refer: 0, decline: 0 };
+    const defaults = { approve: 0, refer: 0, decline: 0 };
+    const ends = [rule.threshold, ...(rule.refer ?? [])].flatMap((end) => [this.#before(end), this.#before(end, true)]);
+    const cuts = [...new Set([0, n, ...ends])].sort((a, b) => a - b);
+    cuts.slice(0, -1).forEach((from, i) => {
+      const outcome = outcomeOf(rule, this.scores[from]); // from one cut to the next it is the same
+      counts[outcome] += cuts[i + 1] - from;
+      defaults[outcome] += bad[cuts[i + 1]] - bad[from];
+    });
+    const cost = defaults.approve * costs.bad + (counts.decline - defaults.decline) * costs.good;
     return {
       n,
-      approved,
-      approval: rate(approved, n),
-      defaulted: rate(defaults, approved),
-      cost: n ? (defaults * costs.bad + declinedGood * costs.good) / n : NaN,
+      counts,
+      defaults,
+      approval: rate(counts.approve, n),
+      defaulted: rate(defaults.approve, counts.approve),
+      cost: n ? cost / n : NaN,
     };
+  }
+
+  /** Count the scores before a number, or up to it. */
+  #before(number, isUpTo = false) {
+    let low = 0;
+    let high = this.n;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (isUpTo ? this.scores[middle] <= number : this.scores[middle] < number) low = middle + 1;
+      else high = middle;
+    }
+    return low;
   }
 }
 

@@ -3,8 +3,8 @@
 import { Explained } from "./tensors.js";
 import { descending, meanAbsolute, ranks } from "./statistics.js";
 
-/** Make a layout (see tensors.js) of what `/v1/models/NAME/features` answers and of one row's answers. */
-export function layoutOf(features, tensors, named) {
+/** Make a layout (see tensors.js) of what `/v1/models/NAME/features` answers. */
+export function layoutOf(features) {
   const takes = new Map(features.features.map((each) => [each.name, each.missing]));
   const inputs = features.inputs.map((input) => ({
     name: input.name,
@@ -14,25 +14,18 @@ export function layoutOf(features, tensors, named) {
     missing: (input.features ?? []).some((name) => takes.get(name)),
   }));
   const players = [];
-  for (const input of inputs) {
-    const output = `${input.name}_attributions`;
-    if (!tensors.has(output)) continue;
-    const width = input.features.length;
-    input.features.forEach((name, at) => players.push({ name, features: [name], output, width, at }));
-  }
-  if (tensors.has(GROUPS)) {
-    const members = new Map(features.groups.map((group) => [group.name, group.features]));
-    const own = named.slice(players.length);
-    own.forEach((name, at) =>
-      players.push({ name, features: members.get(name) ?? [name], output: GROUPS, width: own.length, at }),
+  const members = new Map(features.groups.map((group) => [group.name, group.features]));
+  const attribute = (output, names) =>
+    names.forEach((name, at) =>
+      players.push({ name, features: members.get(name) ?? [name], output, width: names.length, at }),
     );
-  }
-  const scalars = ["base_value", "completeness_gap"].filter((name) => tensors.has(name));
-  const score = features.decision && tensors.has(features.decision.output) ? features.decision : null;
-  return { inputs, players, scalars, score };
+  features.inputs.forEach(({ attributions }, i) => attributions && attribute(attributions, inputs[i].features));
+  if (features.group_attributions) attribute(features.group_attributions, features.players);
+  const scalars = [features.has_base_value && "base_value", features.has_gap && "completeness_gap"].filter(Boolean);
+  const isOutput = features.outputs.some(({ name }) => name === features.decision?.output);
+  if (features.decision?.margin) scalars.push(features.decision.margin);
+  return { inputs, players, scalars, score: isOutput ? features.decision : null };
 }
-
-const GROUPS = "group_attributions";
 
 export class Portfolio {
   constructor({ name, table, layout, rows, target, features, left }) {
@@ -45,10 +38,6 @@ export class Portfolio {
     this.columns = new Map(table.columns.map((column) => [column.name, column]));
     this.picked = []; // places
     this.pickedWhy = "";
-    this.lay(layout);
-  }
-
-  lay(layout) {
     this.layout = layout;
     this.explained = new Explained(layout, this.rows, this.target);
     this.values = layout.players.map((player) => valuesOf(player, this.columns));
@@ -64,7 +53,7 @@ export class Portfolio {
   }
 
   get scores() {
-    return this.explained.decided ?? this.explained.scores;
+    return this.explained.scores;
   }
 
   /** Return the players' places, the one of the largest mean |attribution| first. */

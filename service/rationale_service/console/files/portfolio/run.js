@@ -1,13 +1,11 @@
 // From a file to explained rows: read, bound to the model, asked for in batches.
 
-import { explain, send } from "../api.js";
+import { send } from "../api.js";
 import { ask } from "./asking.js";
 import { Fault } from "../csv.js";
 import { Portfolio, layoutOf } from "./portfolio.js";
 import { Explained, bind, decode, encode, usable } from "./tensors.js";
-import { instance } from "./words.js";
 
-const GROUPS = "group_attributions";
 const MOST_WIDTH = 1000; // features of an input that is a table's
 
 /** Return why rows of the model are no table; empty where they are. */
@@ -35,41 +33,29 @@ export function read(file, model, progress, signal) {
   }).finally(() => worker.terminate());
 }
 
-/** Bind a table to the model and learn from one row what explains it. Returns {portfolio, start}. */
-export async function prepare(name, table, model, target, signal) {
-  const inputs = layoutOf(model, new Map(), []).inputs;
-  const bound = bind({ inputs }, table.columns);
+/** Bind a table to the model. Returns {portfolio, start}. */
+export function prepare(name, table, model, target) {
+  const layout = layoutOf(model);
+  const bound = bind(layout, table.columns);
   const { rows, lacking } = usable(bound, table.rows);
   if (!rows.length) throw new Fault(`No row has all values that the model needs: ${lacked(lacking)}.`);
   const parameters = model.explainer ? { explainer: model.explainer } : {};
   const path = `v2/models/${encodeURIComponent(model.model)}/explain`;
-  const post = (from, to, outputs, stop) =>
-    send(path, { method: "POST", signal: stop, ...encode(bound, rows, from, to, { outputs, parameters }) });
-  const { tensors } = await decode(await post(0, 1, [], signal));
-  const layout = layoutOf(model, tensors, []);
   const portfolio = new Portfolio({ name, table, layout, rows, target, features: model, left: { rows: table.rows - rows.length, lacking } });
-  if (tensors.has(GROUPS)) await nameGroups(portfolio, model, tensors, signal);
-  const outputs = Explained.outputs(portfolio.layout);
+  const outputs = Explained.outputs(layout);
   const start = (took, stop) =>
     ask({
       total: rows.length,
       signal: stop,
       decode,
-      send: (from, to, each) => post(from, to, outputs, each),
+      send: (from, to, each) =>
+        send(path, { method: "POST", signal: each, ...encode(bound, rows, from, to, { outputs, parameters }) }),
       take: (answer, from, count) => {
         portfolio.explained.take(answer, from, count);
         took(portfolio.n);
       },
     });
   return { portfolio, start };
-}
-
-/** The order of players is that of a named answer. */
-async function nameGroups(portfolio, model, tensors, signal) {
-  const more = model.explainer ? { explainer: model.explainer } : {};
-  const { explanations } = await explain(model.model, [instance(portfolio, 0)], more, { signal });
-  const first = explanations[0].targets?.[0] ?? explanations[0];
-  portfolio.lay(layoutOf(model, tensors, Object.keys(first.attributions)));
 }
 
 export function lacked(lacking) {

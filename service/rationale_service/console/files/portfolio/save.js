@@ -9,7 +9,7 @@ export function saveRows(portfolio) {
   const { layout, explained, rows, n, features } = portfolio;
   const names = ["row", "explained_value", "base_value", ...layout.players.map(({ name }) => name), "completeness_gap"];
   const parts = [`${names.map(quoted).join(",")}\n`];
-  const columns = [explained.scores, explained.bases, ...explained.attributions, explained.gaps];
+  const columns = [explained.values, explained.bases, ...explained.attributions, explained.gaps];
   for (let from = 0; from < n; from += AT_ONCE) {
     let part = "";
     for (let k = from; k < Math.min(from + AT_ONCE, n); k++) {

@@ -5,6 +5,7 @@
 //   players  [{name, features: [name of a column, …], output, width, at}]: element `at` of `width` in `output`
 
 import { Fault } from "../csv.js";
+import { decidedScore } from "../outcome.js";
 import { NUMBER } from "./columns.js";
 
 const KINDS = {
@@ -141,7 +142,7 @@ function wordsOf(input, rows, from, to) {
   return raw;
 }
 
-/** Decode an answer: {tensors: name → {shape, values}, parameters}. */
+/** Decode an answer: {tensors: name → {shape, datatype, values}, parameters}. */
 export async function decode(response) {
   const buffer = await response.arrayBuffer();
   const length = response.headers.get(LENGTH);
@@ -157,7 +158,7 @@ export async function decode(response) {
       values = floats(output.datatype, bytes);
       at += size;
     }
-    tensors.set(output.name, { shape: output.shape, values });
+    tensors.set(output.name, { shape: output.shape, datatype: output.datatype, values });
   }
   return { tensors, parameters: message.parameters ?? {} };
 }
@@ -188,17 +189,18 @@ export class Explained {
   constructor(layout, rows, target) {
     this.players = layout.players;
     this.score = layout.score; // where decisions look, if it is another output than the explained one
-    this.decided = layout.score === null ? null : new Float64Array(rows.length);
     this.target = target;
     this.rows = rows; // of the table
     this.attributions = layout.players.map(() => new Float32Array(rows.length));
-    this.scores = new Float64Array(rows.length);
+    this.values = new Float64Array(rows.length); // explained
+    this.scores = new Float64Array(rows.length); // what is held against a threshold
     this.bases = new Float32Array(rows.length).fill(NaN);
     this.gaps = new Float32Array(rows.length).fill(NaN);
     this.count = 0;
     this.parameters = {};
   }
 
+  /** What a request asks for: all that is drawn, and nothing else, such as labels that are words. */
   static outputs(layout) {
     const own = layout.players.map((player) => player.output);
     const score = layout.score === null ? [] : [layout.score.output];
@@ -215,15 +217,24 @@ export class Explained {
       const column = this.attributions[j];
       for (let i = 0; i < count; i++) column[from + i] = values[i * stride + start];
     });
-    this.scalar(tensors, EXPLAINED, this.scores, from, count);
+    this.scalar(tensors, EXPLAINED, this.values, from, count);
     this.scalar(tensors, "base_value", this.bases, from, count);
     this.scalar(tensors, "completeness_gap", this.gaps, from, count);
-    if (this.score !== null) {
-      const { values, shape } = tensors.get(this.score.output);
-      const width = shape.slice(1).reduce((product, each) => product * each, 1);
-      for (let i = 0; i < count; i++) this.decided[from + i] = values[i * width + this.score.index];
-    }
+    this.judged(tensors, from, count);
     this.count = from + count;
+  }
+
+  judged(tensors, from, count) {
+    const { values, shape, datatype } = tensors.get(this.score?.output ?? EXPLAINED);
+    const width = shape.slice(1).reduce((product, each) => product * each, 1);
+    const index = this.score?.index ?? this.target;
+    const margins = tensors.get(this.score?.space === "margin" ? EXPLAINED : this.score?.margin);
+    for (let i = 0; i < count; i++) {
+      const margin = margins?.values[i * margins.shape[1]];
+      const isSingle = datatype === "FP32";
+      const answered = values[i * width + index];
+      this.scores[from + i] = decidedScore(this.score ?? {}, answered, isSingle, margin, margins?.datatype === "FP32");
+    }
   }
 
   scalar(tensors, name, column, from, count) {

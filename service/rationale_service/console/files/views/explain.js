@@ -8,6 +8,7 @@ import { Form } from "../explain/form.js";
 import { source } from "../explain/source.js";
 import { number, rest, formatted } from "../format.js";
 import { bars, scaleOf } from "../pictures/bars.js";
+import { summaryOf } from "../pictures/summary.js";
 import * as rows from "../rows.js";
 import { element, ruleOf, targetName, targets } from "../score.js";
 
@@ -232,9 +233,17 @@ class Explain {
           valueName: this.model.decision?.space === "margin" ? "margin" : "score",
         });
         const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, number(this.score(view))))];
-        return h("section", { class: "panel", "aria-label": view.name }, head, picture, this.foot(view));
+        return h("section", { class: "panel", "aria-label": view.name }, head, this.sentence(view), picture, this.foot(view));
       }),
     );
+  }
+
+  /** The picture in one line. */
+  sentence(view) {
+    const rule = view.model === this.model ? this.rule : null;
+    const unit = rule && !rule.explained ? (this.model.decision.space === "margin" ? "margin" : "explained value") : "";
+    const line = summaryOf({ ...view, score: this.score(view), threshold: rule?.threshold ?? null, unit });
+    return h("p", { class: "sentence" }, line);
   }
 
   figures(view) {

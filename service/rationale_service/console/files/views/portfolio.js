@@ -44,7 +44,7 @@ export async function show(root, address, context) {
     try {
       status.textContent = visible(`Reading ${file.name} …`);
       const table = await read(file, model, (rows) => (status.textContent = `${count(rows)} rows read …`), own.signal);
-      const { portfolio, start } = await prepare(file.name, table, model, Number(target?.value ?? 0), own.signal);
+      const { portfolio, start } = prepare(file.name, table, model, Number(target?.value ?? 0));
       const pictures = draw(results, portfolio, own.signal, context);
       const { took, settled } = paced(pictures, portfolio, bar, status);
       await start(took, own.signal);

@@ -17,6 +17,7 @@ export function bars({ items, base = null, value = null, kind = "waterfall", thr
   const falls = kind === "waterfall" && base !== null;
   const x = (at) => ((at - scale.least) / (scale.most - scale.least)) * WIDTH;
   let reached = falls ? base : 0;
+  const marks = falls ? [[startName, base, "start"], ["threshold", threshold, "threshold"], [valueName, value, "reached"]] : [["", 0, "start"]];
   const line = (at, name) => at !== null && svg("line", { class: name, x1: x(at), x2: x(at), y1: 0, y2: HEIGHT });
   const body = rows.map((item) => {
     const from = falls ? reached : 0;
@@ -34,7 +35,7 @@ export function bars({ items, base = null, value = null, kind = "waterfall", thr
     "table",
     { class: "bars" },
     h("caption", { class: "unseen" }, caption),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { scope: "col" }, h("span", { class: "unseen" }, "Drawing")), h("th", { scope: "col", class: "number" }, "Effect"))),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { scope: "col", class: "picture" }, h("span", { class: "unseen" }, "Drawing"), axis(marks, scale)), h("th", { scope: "col", class: "number" }, "Effect"))),
     h(
       "tbody",
       {},
@@ -43,6 +44,17 @@ export function bars({ items, base = null, value = null, kind = "waterfall", thr
       value !== null && falls && total(valueName, value, x, line(threshold, "threshold"), line(base, "start")),
     ),
   );
+}
+
+/** The axis: what stands where, each on a line of its own, so that none hides another. */
+function axis(marks, { least, most }) {
+  const label = ([name, at, kind]) => {
+    const place = `${Math.min(Math.max((at - least) / (most - least), 0), 1) * 100}%`;
+    return h("span", { class: kind, style: { left: place, transform: `translateX(-${place})` } }, `${name} ${number(at)}`.trim());
+  };
+  const there = marks.filter(([, at]) => at !== null);
+  const lines = there.sort(([, a], [, b]) => a - b).map((mark) => h("span", { class: "line" }, label(mark)));
+  return h("span", { class: "axis", "aria-hidden": "true" }, lines);
 }
 
 function total(name, at, x, ...lines) {

@@ -2,6 +2,7 @@
 
 import { fill, h } from "../../dom.js";
 import { number, percent } from "../../format.js";
+import { outcomeOf } from "../../outcome.js";
 import { drawRates } from "../../pictures/rates.js";
 import { frame } from "../run.js";
 import { Rates, errors, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
@@ -38,8 +39,11 @@ export function makeOutcomes(portfolio) {
   outcome.value = String(Math.max(likely, 0));
   const segments = [...kept, ...able, ...portfolio.values.filter((column) => column?.kind === "text")];
   group.append(h("option", { value: "" }, "none"), ...segments.map((column, i) => h("option", { value: i }, column.name)));
-  adverse.append(h("option", { value: "above" }, "at or above"), h("option", { value: "below" }, "below"));
-  adverse.value = portfolio.features.decision?.adverse ?? "above";
+  adverse.append(h("option", { value: "above" }, "above"), h("option", { value: "below" }, "below"));
+  const profile = portfolio.features.decision ?? null;
+  adverse.value = profile?.adverse ?? "above";
+  const band = h("p", { class: "quiet" });
+  const asProfile = h("button", { type: "button", onclick: () => (adverse.value = profile.adverse, move(profile.threshold)) }, "As the profile");
 
   function choose() {
     const kinds = outcomeKinds(able[Number(outcome.value)], rows);
@@ -62,7 +66,7 @@ export function makeOutcomes(portfolio) {
     const isNew = range[0] !== low || range[1] !== high;
     range = [low, high];
     if (isNew) {
-      threshold = portfolio.features.decision?.threshold ?? (low + high) / 2;
+      threshold = profile?.threshold ?? (low + high) / 2;
       slider.value = String(toStep(threshold));
     }
     const all = Array.from(rows.keys());
@@ -80,8 +84,25 @@ export function makeOutcomes(portfolio) {
     rates();
   }
 
+  function move(to) {
+    threshold = to;
+    slider.value = String(toStep(to));
+    rates();
+  }
+
+  /** The rule at a threshold: the band in which a person decides keeps its place around it. */
+  function ruleAt(value) {
+    const refer = profile?.refer?.map((end) => (value === profile.threshold ? end : value + end - profile.threshold));
+    return { threshold: value, adverse: adverse.value, refer: refer ?? null };
+  }
+
   function rates() {
     if (!groups.length) return;
+    const rule = ruleAt(threshold);
+    band.textContent =
+      `A score of exactly ${number(threshold)} is ${outcomeOf(rule, threshold) === "refer" ? "referred" : "approved"}. ` +
+      (rule.refer ? `From ${number(rule.refer[0])} to ${number(rule.refer[1])} a person decides: that costs nothing here. ` : "") +
+      (profile ? "Rows are decided by their scores alone, without the profile’s knock-outs." : "");
     shown.textContent = number(threshold);
     slider.setAttribute("aria-valuetext", number(threshold));
     const costs = { bad: Number(costBad.value) || 0, good: Number(costGood.value) || 0 };
@@ -91,17 +112,18 @@ export function makeOutcomes(portfolio) {
       h(
         "table",
         {},
-        h("thead", {}, h("tr", {}, ["Group", "Rows", "Approved", "Rate of approval", "Bad among approved", "Cost per row"].map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name)))),
+        h("thead", {}, h("tr", {}, ["Group", "Rows", "Approved", ...(rule.refer ? ["Referred"] : []), "Declined", "Rate of approval", "Bad among approved", "Cost per row"].map((name, i) => h("th", { scope: "col", class: i ? "number" : null }, name)))),
         h(
           "tbody",
           {},
           groups.map(({ label, rates: own }) => {
-            const at = own.at(threshold, adverse.value, costs);
+            const at = own.at(rule, costs);
+            const { approve, refer, decline } = at.counts;
             return h(
               "tr",
               {},
               h("th", { scope: "row" }, label),
-              [at.n, at.approved].map((count) => h("td", { class: "number" }, count.toLocaleString("en"))),
+              [at.n, approve, ...(rule.refer ? [refer] : []), decline].map((count) => h("td", { class: "number" }, count.toLocaleString("en"))),
               h("td", { class: "number" }, Number.isNaN(at.approval.share) ? "–" : interval(at.approval)),
               h("td", { class: "number" }, Number.isNaN(at.defaulted.share) ? "–" : interval(at.defaulted)),
               h("td", { class: "number" }, figure(at.cost)),
@@ -111,7 +133,7 @@ export function makeOutcomes(portfolio) {
       ),
     );
     const steps = Array.from({ length: 101 }, (_, i) => toValue((i * STEPS) / 100));
-    const lines = steps.map((each) => groups[0].rates.at(each, adverse.value, costs));
+    const lines = steps.map((each) => groups[0].rates.at(ruleAt(each), costs));
     fill(picture, drawRates(picture.clientWidth, steps, lines, threshold));
     const least = lines.reduce((best, each, i) => (each.cost < lines[best].cost ? i : best), 0);
     cheapest.textContent = `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.`;
@@ -165,7 +187,8 @@ export function makeOutcomes(portfolio) {
     able.length
       ? [
           h("div", { class: "row" }, labelled("outcome", "Outcome", outcome), labelled("bad", "Bad is", bad), labelled("group", "By group", group)),
-          h("div", { class: "row wide" }, h("label", { for: "threshold" }, "Declined"), adverse, slider, shown),
+          h("div", { class: "row wide" }, h("label", { for: "threshold" }, "Declined"), adverse, slider, shown, profile && asProfile),
+          band,
           h("div", { class: "row" }, labelled("cost-bad", "Cost of a bad one approved", costBad), labelled("cost-good", "of a good one declined", costGood)),
           table,
           picture,

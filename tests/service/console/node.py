@@ -1,0 +1,46 @@
+"""The console's modules in Node.js: their pure functions are held to tables of cases without a browser."""
+
+import json
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from rationale.pictures.browser import FILES as SHARED
+from rationale_service.console.page import FILES
+from tests.needs import need
+
+_SCRIPT = """
+import { readFileSync } from "node:fs";
+const revived = (key, value) => (value === "NaN" ? NaN : value);
+const { given, modules, body } = JSON.parse(readFileSync(0, "utf8"), revived);
+globalThis.document = { baseURI: "http://localhost/console/" };
+const found = {};
+for (const name of modules) Object.assign(found, await import(`${process.argv[1]}/${name}`));
+const answer = await new Function("given", "own", `return (async () => { ${body} })()`)(given, found);
+console.log(JSON.stringify(answer, (key, value) => (Number.isNaN(value) ? "NaN" : value)));
+"""
+
+
+@cache
+def _folder() -> Path:
+    """Lay both folders of modules over each other, as the gateway serves them."""
+    to = Path(mkdtemp(prefix="console-modules-"))
+    for folder in (SHARED, FILES):
+        shutil.copytree(folder, to, dirs_exist_ok=True)
+    (to / "package.json").write_text('{"type": "module"}')
+    return to
+
+
+def in_node(modules: list[str], body: str, given: Any = None) -> Any:
+    """Run the body of a function in Node.js: `own` holds what the modules export, `given` is given.
+
+    NaN is written as the text "NaN", both ways.
+    """
+    asked = json.dumps({"given": given, "modules": modules, "body": body})
+    command = [need("Node.js"), "--input-type=module", "-e", _SCRIPT, str(_folder())]
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)

@@ -1,0 +1,157 @@
+"""Where the score turns along a feature, and what is the least that turns it: held to exhaustive scans."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from rationale import TreeShap, compile_model
+from tests.service.console.node import in_node
+
+_RULE = 'const rule = own.ruleOf({}, "0.5", 0);'
+ROW = {"income": 30_000.5, "age": 41.0, "debt": 0.0}
+
+
+def people(count: int) -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "income": np.round(random.lognormal(10.3, 1.2, count), 2),  # skewed
+            "age": random.integers(18, 90, count).astype(float),
+            "debt": np.round(random.normal(size=count), 3),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def trees() -> Any:
+    """Boosted trees, whose decision along income turns many times, compiled."""
+    table = people(4000)
+    odd = (np.log(table["income"] / 700).astype(int) + (table["age"] // 7) + (table["debt"] > 0)) % 2
+    model = HistGradientBoostingClassifier(max_iter=60, max_depth=5, random_state=0).fit(table, odd)
+    return compile_model(model, TreeShap(table[:60]))
+
+
+def scan(trees: Any, name: str, row: dict[str, float], values: np.ndarray) -> np.ndarray:
+    rows = pd.DataFrame([row] * len(values)).assign(**{name: values})
+    return np.asarray(trees.explain(rows)["probabilities"])[:, 1] >= 0.5
+
+
+def splits_of(trees: Any, name: str) -> tuple[np.ndarray, Any]:
+    spread = next(one for one in trees.manifest.references.spreads if one.feature == name)
+    return np.asarray(trees.manifest.splits[name]), spread
+
+
+@pytest.mark.parametrize("name", list(ROW))
+@pytest.mark.parametrize("seed", range(4))
+def test_flip_points_are_those_of_an_exhaustive_scan(trees: Any, name: str, seed: int) -> None:
+    row = ROW if seed == 0 else people(400).iloc[seed * 90].to_dict()
+    splits, spread = splits_of(trees, name)
+    least, most = min(spread.quantiles[0], row[name]), max(spread.quantiles[-1], row[name])
+    field = {"name": name, "kind": "number", "whole": spread.whole, "splits": splits.tolist()}
+    given = {"field": field, "span": [least, most], "row": row}
+    body = "return own.grid(given.field, given.span, given.row[given.field.name]);"
+    values = np.array(in_node(["explain/along.js"], body, given))
+    answers = scan(trees, name, row, values)
+    body = f"""{_RULE}
+        const {{ field, row, span, values, answers }} = given;
+        const scores = {{ of: async (rows) => rows.map((one) => answers[values.indexOf(one[field.name])]) }};
+        const spans = new Map([[field.name, span]]);
+        const asked = {{ row, fields: [field], spans, scores, rule, relevance: () => 0 }};
+        const {{ result }} = await own.along(asked);
+        return result.get(field.name).flips.map(({{ value }}) => value);"""
+    told = {**given, "values": values.tolist(), "answers": answers.astype(float).tolist()}
+    flips = in_node(["explain/along.js", "score.js"], body, told)
+    # The scan: every split, what lies just before it, and a thousand steps; of whole numbers all of them.
+    before = np.nextafter(splits.astype(np.float32), np.float32(-np.inf))
+    dense = np.concatenate([splits, before, np.linspace(least, most, 1000)])
+    dense = np.arange(np.ceil(least), most + 1) if spread.whole else np.unique(dense)
+    dense = dense[(dense >= least) & (dense <= most)]
+    here = answers[values == row[name]][0]
+    other = scan(trees, name, row, dense) != here
+    due = [*dense[(dense < row[name]) & other][-1:], *dense[(dense > row[name]) & other][:1]]
+    assert flips == pytest.approx(due, rel=2e-5, abs=2e-5)
+    assert not len(flips) or (scan(trees, name, row, np.array(flips)) != here).all()
+
+
+def test_rows_of_the_scan_turn(trees: Any) -> None:
+    """Else the test above would hold pages to nothing."""
+    splits, _ = splits_of(trees, "income")
+    assert len(splits) > 40
+    answers = scan(trees, "income", ROW, splits)
+    assert np.count_nonzero(answers[1:] != answers[:-1]) >= 4
+
+
+@pytest.mark.parametrize(
+    ("weights", "due"),
+    [
+        ({"late": 1.0, "debt": 0.1}, ["late"]),
+        ({"late": 0.45, "debt": 0.4}, ["late", "debt"]),
+        ({"late": 0.2, "debt": 0.19, "age": 0.18}, ["late", "debt", "age"]),
+        ({"late": 0.7, "debt": 0.1, "age": 0.1}, ["late"]),
+        ({"late": 0.1, "debt": 0.1}, None),
+    ],
+)
+def test_of_several_at_once_none_can_be_left_out(weights: dict[str, float], due: list[str] | None) -> None:
+    """Words, which are there at once: each adds its weight, and 0.5 is to be reached."""
+    categories = [{"value": "no"}, {"value": "yes"}]
+    fields = [{"name": name, "kind": "text", "categories": categories} for name in weights]
+    body = f"""{_RULE}
+        const {{ weights, fields }} = given;
+        const names = Object.keys(weights);
+        const weight = (row, name) => (row[name] === "yes" ? weights[name] : 0);
+        const score = (row) => names.reduce((sum, name) => sum + weight(row, name), 0);
+        const scores = {{ of: async (rows) => rows.map(score) }};
+        const row = Object.fromEntries(names.map((name) => [name, "no"]));
+        const asked = {{ row, scores, rule, fields, spans: new Map(), relevance: () => 0 }};
+        const several = await own.together({{ ...asked, ...(await own.along(asked)) }});
+        if (several === null) return null;
+        return [several.changed.map(({{ field }}) => field.name), several.score, score(several.row)];"""
+    found = in_node(["explain/along.js", "score.js"], body, {"weights": weights, "fields": fields})
+    if due is None:
+        assert found is None
+        return
+    names, score, again = found
+    assert names == due
+    assert score == again >= 0.5
+    assert all(score - weights[name] < 0.5 for name in names)
+
+
+def test_without_splits_quantiles_and_even_steps_are_looked_at() -> None:
+    quantiles = [float(2**i) for i in range(21)]
+    field = {"name": "x", "kind": "number", "quantiles": quantiles}
+    body = "return own.grid(given, [given.quantiles[0], given.quantiles.at(-1)], 5);"
+    found = in_node(["explain/along.js"], body, field)
+    assert {5, *quantiles} <= set(found)
+    assert found == sorted(found)
+    assert len(found) == 41  # both ends are steps, too
+
+
+@pytest.mark.parametrize(
+    ("splits", "whole", "present", "due"),
+    [
+        ([2.5], True, 1, [1, 3]),
+        ([2.5, 2.75], True, 9, [2, 9]),
+        ([2.0], True, 5, [1, 5]),
+        ([2.0], True, 1, [1, 2]),
+        ([29250.002, 35800.004], False, 30_000, [29250, 30_000, 35800.1]),
+        ([0.5], False, 0.6, [0.499999, 0.6]),
+        ([1.0000001, 1.0000002], False, 9, [1, 1.0000001, 9]),
+        ([0.0], False, 2, [-1e-05, 2]),
+    ],
+)
+def test_a_value_of_few_digits_stands_for_each_piece(
+    splits: list[float], whole: bool, present: float, due: list[float]
+) -> None:
+    field = {"name": "x", "kind": "number", "whole": whole, "splits": splits}
+    body = "return own.grid(given.field, [-3, 40000], given.present);"
+    found = in_node(["explain/along.js"], body, {"field": field, "present": present})
+    assert found == pytest.approx(due, rel=1e-12)
+
+
+def test_a_curve_of_trees_is_level_between_splits() -> None:
+    body = "return own.outline(given, [{ value: 1, score: 0.1 }, { value: 3, score: 0.4 }]);"
+    found = in_node(["explain/along.js"], body, {"splits": [2.5, 9]})
+    assert found == [{"value": v, "score": s} for v, s in ((1, 0.1), (2.5, 0.1), (2.5, 0.4), (3, 0.4))]

@@ -1,0 +1,138 @@
+"""What the portfolio decides and counts, held to the compiler's own rules, the exact tie first."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rationale.decisions.decide import outcome_of
+from rationale.decisions.rows import shortest, sigmoid
+from rationale.schema.profile import as_profile
+from tests.service.console.node import in_node
+
+TIES = [0.25, 0.5, 0.5, 0.5, 0.75]
+RULES = [
+    {"threshold": 0.5, "adverse": adverse, "refer": refer}
+    for adverse, refer in product(
+        ("above", "below"), (None, [0.5, 0.5], [0.25, 0.5], [0.5, 0.75], [0.3, 0.7])
+    )
+]
+NEAR = [0.5, np.nextafter(0.5, 0), np.nextafter(0.5, 1), 0.25, 0.3, 0.7, 0.75, 0.0, 1.0, -0.5, 0.1, 0.9]
+
+
+def outcomes(rule: dict[str, Any], scores: list[float]) -> list[str]:
+    profile = as_profile({"output": "p", **rule})
+    return [outcome_of(profile, score) for score in scores]
+
+
+def test_at_the_threshold_a_score_passes_wherever_it_is_judged() -> None:
+    body = """return given.rules.map((rule) => given.scores.map((score) => {
+        const decision = { ...rule, space: "output", output: "p" };
+        const judged = own.ruleOf({ decision, output: "p" }, "", 0);
+        return [own.outcomeOf(rule, score), judged.judge(score), judged.passes(score)];
+    }));"""
+    found = in_node(["outcome.js", "score.js"], body, {"rules": RULES, "scores": NEAR})
+    for rule, row in zip(RULES, found, strict=True):
+        due = outcomes(rule, NEAR)
+        assert row == [[one, one, one == "approve"] for one in due], rule
+
+
+def test_a_threshold_of_ones_own_is_met_by_what_equals_it() -> None:
+    body = 'return given.map((score) => own.ruleOf({}, "0.5", 0).judge(score));'
+    assert in_node(["score.js"], body, NEAR[:3]) == ["above", "below", "above"]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_rates_count_what_the_profile_decides(rule: dict[str, Any]) -> None:
+    random = np.random.default_rng(0)
+    scores = [*TIES, *np.round(random.uniform(size=200), 2), *NEAR]
+    bad = [float(one) for one in random.integers(0, 2, len(scores))]
+    bad[7] = float("nan")  # a row without an outcome is not counted
+    body = """const { scores, bad, rule } = given;
+        return own.Rates && new own.Rates(scores, bad, [...scores.keys()]).at(rule, { bad: 5, good: 1 });"""
+    sent = {"scores": scores, "bad": ["NaN" if np.isnan(one) else one for one in bad], "rule": rule}
+    found = in_node(["portfolio/outcomes.js"], body, sent)
+    decided = [one for one, y in zip(outcomes(rule, scores), bad, strict=True) if not np.isnan(y)]
+    known = [one for one in bad if not np.isnan(one)]
+    for kind in ("approve", "refer", "decline"):
+        own = [y for one, y in zip(decided, known, strict=True) if one == kind]
+        assert (found["counts"][kind], found["defaults"][kind]) == (len(own), sum(own)), kind
+    declined_good = sum(one == "decline" and not y for one, y in zip(decided, known, strict=True))
+    cost = (5 * found["defaults"]["approve"] + declined_good) / len(known)
+    assert (found["n"], found["cost"]) == (len(known), pytest.approx(cost))
+    assert found["approval"]["share"] == pytest.approx(found["counts"]["approve"] / len(known))
+
+
+def test_four_of_five_are_approved_at_a_tie() -> None:
+    body = """const rates = new own.Rates(given, [0, 0, 0, 0, 0], [0, 1, 2, 3, 4]);
+        const at = (adverse) => rates.at({ threshold: 0.5, adverse, refer: null }, { bad: 1, good: 1 });
+        return [at("above").counts.approve, at("below").counts.approve];"""
+    assert in_node(["portfolio/outcomes.js"], body, TIES) == [4, 4]
+
+
+def test_a_score_of_float32_is_compared_by_its_shortest_text() -> None:
+    """0.2 of float32 is 0.20000000298: it equals a threshold of 0.2, as the gateway has it."""
+    random = np.random.default_rng(0)
+    scores = np.concatenate(
+        [np.float32([0.2, 0.1, 0.7, 1e-7, 1, 0]), random.uniform(size=500).astype(np.float32)]
+    )
+    body = "return given.map((score) => [true, false].map((each) => own.decidedScore({}, score, each)));"
+    wide = scores.astype(float).tolist()
+    assert in_node(["outcome.js"], body, wide) == [
+        list(pair) for pair in zip(shortest(scores), wide, strict=True)
+    ]
+
+
+def test_of_a_margin_the_score_is_its_sigmoid() -> None:
+    margins = np.float32([-20, -0.4, 0, 3, 20])
+    exact = sigmoid(margins)
+    answered = exact.astype(np.float32)
+    answered[1] += 0.1  # a model that clips what it answers
+    body = "return given.map(([score, margin]) => own.decidedScore({ threshold: 0.3 }, score, true, margin));"
+    found = in_node(["outcome.js"], body, list(zip(answered.tolist(), margins.tolist(), strict=True)))
+    due = exact.tolist()
+    due[1] = shortest(answered)[1]
+    assert found == pytest.approx(due, rel=1e-15)
+
+
+LAYOUT = {
+    "inputs": [
+        {
+            "name": "x",
+            "datatype": "FP32",
+            "shape": [2],
+            "features": ["a", "b"],
+            "attributions": "x_attributions",
+        },
+        {"name": "y", "datatype": "FP32", "shape": [3], "features": ["c1", "c2", "d"]},
+    ],
+    "features": [{"name": name, "missing": name == "a"} for name in ("a", "b", "c1", "c2", "d")],
+    "groups": [{"name": "c", "features": ["c1", "c2"]}],
+    "group_attributions": "group_attributions",
+    "players": ["c", "d"],
+    "has_base_value": True,
+    "has_gap": False,
+    "outputs": [{"name": "label", "datatype": "BYTES"}, {"name": "p", "datatype": "FP32"}],
+    "decision": {"output": "p", "index": 1, "space": "output"},
+}
+
+
+def test_only_what_is_drawn_is_asked_for() -> None:
+    body = """const { layoutOf, Explained } = own;
+        return [given, { ...given, decision: { ...given.decision, output: "inner" } }].map((each) => {
+          const layout = layoutOf(each);
+          const missing = layout.inputs.map((one) => one.missing);
+          return { players: layout.players, outputs: Explained.outputs(layout), missing };
+        });"""
+    decides, inner = in_node(["portfolio/portfolio.js", "portfolio/tensors.js"], body, LAYOUT)
+    explained = ["x_attributions", "group_attributions", "explained_value", "base_value"]
+    assert decides["outputs"] == [*explained, "p"]
+    assert inner["outputs"] == explained
+    assert decides["missing"] == [True, False]
+    assert [(one["name"], one["features"], one["width"], one["at"]) for one in decides["players"]] == [
+        ("a", ["a"], 2, 0),
+        ("b", ["b"], 2, 1),
+        ("c", ["c1", "c2"], 2, 0),
+        ("d", ["d"], 2, 1),
+    ]

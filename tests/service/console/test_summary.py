@@ -1,0 +1,51 @@
+"""The waterfall's line, as a table of cases: the exact tie is the first."""
+
+from typing import Any
+
+import pytest
+
+from tests.service.console.node import in_node
+
+LATE = {"name": "Late payments", "shown": "0", "amount": -0.069}
+DEBT = {"name": "Debt", "shown": "0.31 of income", "amount": -0.034}
+AGE = {"name": "Age", "amount": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("given", "due"),
+    [
+        ({"score": 0.2, "threshold": 0.2, "base": 0.2, "items": []}, "20%, exactly at the threshold"),
+        (
+            {"score": 0.108, "threshold": 0.2, "base": 0.177, "items": [LATE]},
+            "10.8%, 9.2 points below the threshold; mainly: Late payments = 0, −6.9 points",
+        ),
+        (
+            {"score": 0.3, "threshold": 0.2, "base": 0.1, "items": [LATE, AGE]},
+            "30%, 10 points above the threshold; mainly: Age, +20 points",
+        ),
+        (  # a second one that is about as large is named, smaller ones are not
+            {"score": 0.1, "threshold": 0.2, "base": 0.2, "items": [{**LATE, "amount": -0.01}, DEBT, LATE]},
+            "10%, 10 points below the threshold; mainly: Late payments = 0, −6.9 points",
+        ),
+        (
+            {"score": 0.1, "threshold": 0.2, "base": 0.2, "items": [{**DEBT, "amount": -0.04}, LATE]},
+            "10%, 10 points below the threshold; "
+            "mainly: Late payments = 0, −6.9 points; Debt = 0.31 of income, −4 points",
+        ),
+        (
+            {"score": 24500, "base": 20000, "items": [{**AGE, "amount": 4500}]},
+            "24,500, 4,500 above the base value; mainly: Age, +4,500",
+        ),
+        (
+            {"score": 24500, "threshold": 20000, "base": 20000, "items": [{**AGE, "amount": 4500}]},
+            "24,500, 4,500 above the threshold; mainly: Age, +4,500",
+        ),
+        (
+            {"score": 0.3, "threshold": 0.2, "value": -0.8, "base": -1, "items": [AGE], "unit": "margin"},
+            "30%, 10 points above the threshold; mainly: Age, +0.2 of the margin",
+        ),
+        ({"score": 1.5, "items": [AGE, LATE]}, "1.5; mainly: Age, +0.2"),  # of a method without a base value
+    ],
+)
+def test_the_line_of_a_waterfall(given: dict[str, Any], due: str) -> None:
+    assert in_node(["pictures/summary.js"], "return own.summaryOf(given);", given) == due
