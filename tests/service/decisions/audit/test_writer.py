@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -215,9 +216,9 @@ async def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     url = f"sqlite:///{tmp_path}/audit.sqlite3"
     set_up = opening._set_up
 
-    def small(connection: object, record: object) -> None:
+    def small(connection: sqlite3.Connection, record: object) -> None:
         set_up(connection, record)
-        connection.execute("PRAGMA max_page_count = 60")  # type: ignore[attr-defined]
+        connection.execute("PRAGMA max_page_count = 60")
 
     monkeypatch.setattr(opening, "_set_up", small)
     trail = trail_of(Settings(audit=url))
