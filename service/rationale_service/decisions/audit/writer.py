@@ -33,6 +33,7 @@ _LOOK_S = 10.0  # after a write or a look that succeeded
 _LOOK_AGAIN_S = 2.0  # after one that did not
 _PRUNE_AGAIN_S = 600.0
 _STUCK_S = 5.0  # one transaction, after which decisions are refused at once
+_STUCK_AGAIN_S = 1.0  # the same, while the trail is known to fail
 _WATCH_S = 0.5
 _STOP_S = 5.0  # for what waits; nobody waits for its answer
 _LOG_S = 60.0  # between two lines on the same
@@ -137,7 +138,7 @@ class DatabaseTrail:
         """How long the thread has hung; 0 where it does not."""
         since_s = self._busy_since_s
         busy_s = 0.0 if since_s is None else time.monotonic() - since_s
-        return busy_s if busy_s > _STUCK_S else 0.0
+        return busy_s if busy_s > (_STUCK_S if self._outage.reason is None else _STUCK_AGAIN_S) else 0.0
 
     def _watch(self) -> None:
         while not self._stopping.wait(_WATCH_S):

@@ -19,8 +19,12 @@ _numbers = itertools.count()
 
 
 class Postgres:
-    def __init__(self, folder: Path, binaries: Path) -> None:
-        self._folder, self._binaries = folder, binaries
+    def __init__(self, folder: Path, binaries: Path, port: int | None = None) -> None:
+        """
+        Args:
+            port: of 127.0.0.1, if it is reached by TCP too.
+        """
+        self._folder, self._binaries, self._port = folder, binaries, port
         # It does not run as root.
         self._as: dict[str, Any] = {"user": "postgres", "group": "postgres"} if os.geteuid() == 0 else {}
 
@@ -31,16 +35,20 @@ class Postgres:
 
     def start(self) -> None:
         # Without fsync: no test ends the system.
-        options = f"-k {self._folder} -c listen_addresses='' -c fsync=off"
+        address = "" if self._port is None else "127.0.0.1"
+        options = f"-k {self._folder} -c listen_addresses='{address}' -c fsync=off"
         self.run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
 
     def stop(self) -> None:
         self.run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
 
+    def processes(self) -> list[psutil.Process]:
+        main = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
+        return [main, *main.children()]
+
     def send(self, number: signal.Signals) -> None:
         """To all its processes: SIGSTOP freezes it, SIGCONT has it go on."""
-        main = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().split()[0]))
-        for process in (main, *main.children()):
+        for process in self.processes():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
 
@@ -57,7 +65,9 @@ class Postgres:
         """Its URL: to be a trail's alone. A database would be hundreds of files."""
         name = f"audit_{next(_numbers)}"
         self.run("psql", "-h", str(self._folder), "-U", "postgres", "-c", f"CREATE SCHEMA {name}")
-        return f"postgresql://postgres:secret@/postgres?host={self._folder}&options=-csearch_path%3D{name}"
+        end = "" if self._port is None else f"127.0.0.1:{self._port}"
+        host = f"host={self._folder}&" if self._port is None else ""
+        return f"postgresql://postgres:secret@{end}/postgres?{host}options=-csearch_path%3D{name}"
 
     def new_database(self, name: str, encoding: str = "UTF8") -> str:
         """Its URL: for what is dumped as a whole."""
@@ -70,14 +80,17 @@ class Postgres:
 
     def run(self, program: str, *arguments: str) -> None:
         command = [str(self._binaries / program), *arguments]
-        subprocess.run(command, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, **self._as)
+        environment = {**os.environ, **({} if self._port is None else {"PGPORT": str(self._port)})}
+        subprocess.run(
+            command, cwd=self._folder, check=True, stdout=subprocess.DEVNULL, env=environment, **self._as
+        )
 
 
 @contextlib.contextmanager
-def postgres() -> Iterator[Postgres]:
+def postgres(port: int | None = None) -> Iterator[Postgres]:
     binaries = Path(need("PostgreSQL")).parent
     with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
-        server = Postgres(Path(folder), binaries)
+        server = Postgres(Path(folder), binaries, port)
         server.make()
         server.start()
         try:

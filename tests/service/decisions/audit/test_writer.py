@@ -356,6 +356,7 @@ async def test_a_thread_that_hangs_is_told_by_another(
 ) -> None:
     """As on a disk that is frozen: no time limit of a driver ends the call."""
     monkeypatch.setattr(writer, "_STUCK_S", 0.2)
+    monkeypatch.setattr(writer, "_STUCK_AGAIN_S", 0.2)
     monkeypatch.setattr(writer, "_WATCH_S", 0.02)
     hangs, thawed = threading.Event(), threading.Event()
     method = getattr(SqlStore, name)
@@ -387,10 +388,42 @@ async def test_a_thread_that_hangs_is_told_by_another(
     assert metrics.registry.get_sample_value("rationale_audit_unavailable") == 0
 
 
+async def test_one_request_in_a_while_finds_out_whether_the_trail_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others need not wait as long as it does."""
+    monkeypatch.setattr(writer, "_STUCK_AGAIN_S", 0.1)
+    hangs, thawed = threading.Event(), threading.Event()
+
+    def failing(*_: object) -> None:
+        raise StateUnavailableError("the server has not answered within 10 s")
+
+    def hanging(*_: object) -> None:
+        hangs.set()
+        thawed.wait()
+        failing()
+
+    monkeypatch.setattr(SqlStore, "probe", failing)
+    monkeypatch.setattr(SqlStore, "append", hanging)
+    trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
+    trail.start()
+    await trail.opened()
+    first = asyncio.create_task(trail.record([decision(1)]))
+    await asyncio.to_thread(hangs.wait)
+    await asyncio.sleep(0.2)
+    with pytest.raises(StateUnavailableError, match="try again later"):
+        await asyncio.wait_for(trail.record([decision(2)]), 1)
+    thawed.set()
+    with pytest.raises(StateUnavailableError, match="try again later"):
+        await first
+    await trail.stop()
+
+
 async def test_a_stop_does_not_wait_for_a_thread_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "_STUCK_S", 0.1)
+    monkeypatch.setattr(writer, "_STUCK_AGAIN_S", 0.1)
     hangs, thawed = threading.Event(), threading.Event()
 
     def hanging(_: SqlStore) -> None:
