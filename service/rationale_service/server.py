@@ -145,8 +145,8 @@ def _made_by_others(registry: ModelRegistry) -> list[str]:
         if made_by != version():
             found.setdefault(made_by, []).append(entry.name)
     return [
-        f"entries that version {made_by} compiled are served by {version()}: {', '.join(names)}. Compile them "
-        "again to have what this version does"
+        f"entries that version {made_by} compiled are served by {version()}: {', '.join(names)}. Compile "
+        "them again to have what this version does"
         for made_by, names in sorted(found.items())
     ]
 
