@@ -264,7 +264,7 @@ def known_cases() -> Iterator[Case]:
     for what, body in BODIES.items():
         path = body.path.partition("?")[0].replace("/models/credit", "/models/{model}")
         path = path.replace("/explainers/e", "/explainers/{name}").replace("-sets/r", "-sets/{name}")
-        yield Case(f"{body.method} {path}", what, lambda g, b=body: g.ask(b, b.make()))
+        yield Case(f"{body.method} {path}", what, partial(send_between, body, b"", body.make, b""))
 
 
 def message_cases() -> Iterator[Case]:
@@ -274,23 +274,36 @@ def message_cases() -> Iterator[Case]:
         made = {f"many {name}": make for name, make in messages(method.input_type)}
         own = {**made, **(MESSAGES if method.input_type.name == "ModelInferRequest" else {})}
         for what, make in own.items():
-            yield Case(f"gRPC {method.name}", what, lambda g, p=path, m=make: g.call(p, m()))
+            yield Case(f"gRPC {method.name}", what, partial(send_message, path, make))
 
 
-def messages(kind: Descriptor, depth: int = _DEPTH) -> Iterator[tuple[str, Callable[[], bytes]]]:
+def send_message(method: str, make: Callable[[], bytes], gateway: Gateway) -> None:
+    gateway.call(method, make())
+
+
+def messages(kind: Descriptor | None, depth: int = _DEPTH) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Each field again and again, in messages of 1 and 4 MB, and within each field that is a message."""
-    for field in kind.fields:
+    for field in () if kind is None else kind.fields:
         number = field.number
         if field.type == FieldDescriptor.TYPE_MESSAGE and depth:
-            yield f"{field.name} (1 MB)", lambda n=number: field_of(n, b"") * (MB // 2)
+            yield f"{field.name} (1 MB)", partial(again, number, b"", 0, MB // 2)
             for name, make in messages(field.message_type, depth - 1):
-                yield f"{field.name}.{name}", lambda n=number, m=make: field_of(n, m())
+                yield f"{field.name}.{name}", partial(within, number, make)
         elif field.type in (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES):
-            yield f"{field.name} (1 MB)", lambda n=number: field_of(n, b"") * (MB // 2)
-            yield f"{field.name} (4 MB)", lambda n=number: field_of(n, b"x" * (4 * MB))
+            yield f"{field.name} (1 MB)", partial(again, number, b"", 0, MB // 2)
+            yield f"{field.name} (4 MB)", partial(again, number, b"x", 4 * MB, 1)
         else:
-            yield f"{field.name} (1 MB)", lambda n=number: field_of(n, b"\1" * MB)
-            yield f"{field.name} (4 MB)", lambda n=number: field_of(n, b"\0" * (4 * MB))
+            yield f"{field.name} (1 MB)", partial(again, number, b"\1", MB, 1)
+            yield f"{field.name} (4 MB)", partial(again, number, b"\0", 4 * MB, 1)
+
+
+def again(number: int, content: bytes, size: int, count: int) -> bytes:
+    """A field as often as `count` says, each with `size` times the content."""
+    return field_of(number, content * size) * count
+
+
+def within(number: int, make: Callable[[], bytes]) -> bytes:
+    return field_of(number, make())
 
 
 def longest(gateway: Gateway, case: Case, most_ms: float) -> float:

@@ -79,7 +79,7 @@ BODIES = {
     ),
     "300,000 empty inputs": Body(INFER, lambda: inputs(many(b"{}", MB)), (400,)),
     "a million parameters": Body(
-        INFER, lambda: inputs(b"[" + TENSOR + b"]", b',"parameters":' + members(10 * MB)), (400,)
+        INFER, lambda: inputs(b"[" + TENSOR + b"]", b',"parameters":' + members(10 * MB))
     ),
     "a million unknown members": Body(INFER, lambda: members(14 * MB), (400, 413)),
     "a shape of a million axes": Body(
@@ -103,7 +103,7 @@ BODIES = {
     "an instance of a million features": Body(PREDICT, lambda: instances(b"[" + members(14 * MB) + b"]")),
     "4 million features": Body(REASONS, lambda: instances(b"[" + members(45 * MB) + b"]")),
     "a feature given a million times": Body(
-        REASONS, lambda: instances(b"[" + many(b'"income":1', 11 * MB, b"{", b"}") + b"]"), (422,)
+        REASONS, lambda: instances(b"[" + many(b'"income":1', 11 * MB, b"{", b"}") + b"]")
     ),
     "a feature of two million numbers": Body(
         REASONS, lambda: instances(b'[{"income":' + many(b"0.1", 7 * MB) + b"}]"), (422,)

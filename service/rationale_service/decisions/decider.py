@@ -68,8 +68,7 @@ class Drift:
             window = self._windows[model] = _Window(made_by, decided.classes)
         if not window.classes:
             return
-        for answer in answers:
-            window.add(answer["score"], answer["attributions"])
+        window.add(answers)
         now = time.monotonic()
         if now >= window.due_s:
             window.due_s = now + REFRESH_S
@@ -93,13 +92,18 @@ class _Window:
     def __len__(self) -> int:
         return len(self._last)
 
-    def add(self, score: float, attributions: Mapping[str, float]) -> None:
-        values = np.array([score if key == SCORE else attributions[key] for key in self._keys])
-        classes = (values[:, None] > self._bounds).sum(axis=1)
-        self._counts[self._indices, classes] += 1
-        self._last.append(classes)
-        if len(self._last) > WINDOW:
-            self._counts[self._indices, self._last.popleft()] -= 1
+    def add(self, answers: Sequence[Mapping[str, Any]]) -> None:
+        values = np.array(
+            [
+                [one["score"] if key == SCORE else one["attributions"][key] for key in self._keys]
+                for one in answers
+            ]
+        )
+        self._last.extend(found := (values[:, :, None] > self._bounds).sum(axis=2))
+        np.add.at(self._counts, (self._indices, found), 1)
+        gone = [self._last.popleft() for _ in range(len(self._last) - WINDOW)]
+        if gone:
+            np.add.at(self._counts, (self._indices, np.array(gone)), -1)
 
     def figures(self) -> dict[str, float]:
         """Return them by the key of the classes; 0 as long as there are too few decisions."""
@@ -180,7 +184,9 @@ class Decider:
         async with _until(deadline_s):
             recorded = await self._trail.record(made)
         if recorded and recorded[0].id == made[0].id:  # else another request with the key was the first
-            self._drift.observe(manifest, [one.answer for one in recorded])
+            for start in range(0, len(recorded), _AT_ONCE):
+                self._drift.observe(manifest, [one.answer for one in recorded[start : start + _AT_ONCE]])
+                await asyncio.sleep(0)
         return [one.answer for one in recorded]
 
 

@@ -111,8 +111,8 @@ class _Pieces:
 
     def _part(self, brackets: bytes, before: int, after: int, depth: int) -> Any:
         """Return the list or object of the elements or members between two commas."""
-        marks = self._between(depth + 1, before, after) if after - before > PIECE else ()
-        if not len(marks):
+        marks = self._between(depth + 1, before, after)
+        if after - before <= PIECE or not len(marks):
             return self._one(brackets[:1], before, after, brackets[1:])
         # One that is larger than a piece: it stands behind its name, or behind nothing.
         part = self._one(brackets[:1], before, int(marks[0]), b" 0" + brackets[1:])

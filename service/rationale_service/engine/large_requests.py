@@ -142,7 +142,7 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
     """Parse the JSON that `body` is, up to byte `end`.
 
     How many values it holds is bounded before any is made: an empty object takes 2 bytes here and 70 when it
-    is parsed. Up to 1 MiB that is no harm, and neither is parsing it in one go.
+    is parsed. Up to 1 MiB that is no harm.
 
     Raises:
         TooLargeError: it has more than `most_bytes` bytes, or too many values for that.
@@ -157,7 +157,7 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
             if found > most:
                 raise TooLargeError(f"the JSON holds about {found} {what}, more than {most}: {_FEWER}")
     try:
-        if end <= SMALL:
+        if end <= json_pieces.PIECE:
             return orjson.loads(memoryview(body)[:end])
         return json_pieces.parse(body if end == len(body) else body[:end])
     except json_pieces.LimitError as error:

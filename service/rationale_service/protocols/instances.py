@@ -12,6 +12,7 @@ from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import MalformedError, TooLargeError
 
 MOST_DECISIONS = 10_000  # each is run, and written, by itself
+DECISION_BYTES = 2000  # of one as JSON, about
 _MOST_FEATURES = 100_000  # of one instance
 _CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from rationale.distribution import version
 from rationale_service.security.keys import Scope, new_key
 from tests.service import handmade as made
 from tests.service import patient
@@ -31,6 +32,17 @@ from tests.service.child import (
 )
 from tests.service.own_time import TICK_S
 from tests.triton import clients
+
+
+def test_entries_of_another_version_are_named(tmp_path: Path) -> None:
+    made.write_score(tmp_path)
+    manifest = tmp_path / "score_explain" / "explanation.json"
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "tools": {"rationale": "0.0.1"}}))
+    with serve("--repository", str(tmp_path), "--port", "0") as child:
+        _, lines = ready_line(child)
+    (named,) = (line for line in lines if line.startswith("entries that"))
+    assert f" version 0.0.1 compiled are served by {version()}: score_explain. " in named
 
 
 def refused(*arguments: str) -> list[str]:

@@ -20,6 +20,7 @@ from rationale_service.errors import InvalidInputError, MalformedError
 from rationale_service.handlers import Call
 from rationale_service.protocols.grpc.codec import inputs_of, parameters_of
 from rationale_service.protocols.instances import (
+    DECISION_BYTES,
     MOST_DECISIONS,
     check_rows,
     decide_request,
@@ -59,14 +60,19 @@ async def decide(
     model = request.model_name.removesuffix(SUFFIX)
     call = Call(DECIDE, model, request.model_version or None, timeout_s=left_s)
     found = await decider.decide(call, read, key)
-    texts = [orjson.dumps(decision, option=orjson.OPT_SERIALIZE_NUMPY) for decision in found]
+
+    def written() -> bytes:
+        texts = [orjson.dumps(decision, option=orjson.OPT_SERIALIZE_NUMPY) for decision in found]
+        return to_binary(np.array(texts, object))
+
+    raw = await off_loop.run(len(found) * DECISION_BYTES, written)
     answer = pb.ModelInferResponse(
         model_name=request.model_name,
         model_version=request.model_version,
         id=request.id,
-        raw_output_contents=[to_binary(np.array(texts, object))],
+        raw_output_contents=[raw],
     )
-    answer.outputs.add(name=DECISIONS, datatype="BYTES", shape=[len(texts)])
+    answer.outputs.add(name=DECISIONS, datatype="BYTES", shape=[len(found)])
     return answer
 
 

@@ -128,7 +128,12 @@ async def read_model(request: Request, model: type[Model], kind: type[ServiceErr
     Raises `kind`, MalformedError, and as `read_body`.
     """
     media_type_of(request, JSON)
-    body = await read_body(request, SMALL, plane_of(request).deadline())
+    plane = plane_of(request)
+    body = await read_body(request, SMALL, plane.deadline())
+    return await plane.off_loop.run(len(body), partial(_model, body, model, kind, example))
+
+
+def _model(body: bytearray, model: type[Model], kind: type[ServiceError], example: str) -> Model:
     message = parse_json(body, SMALL)
     if not isinstance(message, dict):
         raise MalformedError(f"the body must be an object, such as {example}")

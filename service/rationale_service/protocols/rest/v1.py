@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from rationale_service.engine.request import Answer, InferenceRequest, name_of
 from rationale_service.errors import MalformedError, NotExplainableError
 from rationale_service.handlers import EXPLAIN, INFER
 from rationale_service.protocols.instances import (
+    DECISION_BYTES,
     MOST_DECISIONS,
     check_rows,
     decide_request,
@@ -139,7 +141,10 @@ async def decide(request: Request) -> Response:
     call = call_of(request, DECIDE)
     given = request.headers.getlist(IDEMPOTENCY_KEY)
     key = ", ".join(given) if given else None
-    return _json({"decisions": await decider.decide(call, read, key)})
+    found = await decider.decide(call, read, key)
+    plane = plane_of(request)
+    write = partial(_decisions, found)
+    return await plane.off_loop.run(len(found) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
 
 
 inference = [
@@ -186,6 +191,10 @@ def documented() -> APIRouter:
         openapi_extra=_DECIDE_BODY,
     )(decide)
     return router
+
+
+def _decisions(found: Sequence[Any]) -> Response:
+    return _json({"decisions": _written(found)})
 
 
 def _predictions(answer: Answer) -> Response:
