@@ -167,21 +167,22 @@ def compile_request(
     libraries = () if request.custom_ops == () else found(request.custom_ops)
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)
-    given = None if decision is None else as_profile(decision)
-    converted = _converted(model, method, request.allow_parity, given)
+    rules = None if decision is None else as_profile(decision)
+    converted = _converted(model, method, request.allow_parity, rules)
     if converted is not None:
         method, names = converted.columns_of(method)
         names = names if request.features is None else request.features
         request = request.model_copy(update={"features": names})
-    subject = Subject(converted.model if converted else model, method, request, libraries)
+    given: Any = converted.model if converted else model
+    subject = Subject(given, method, request, libraries)
     with kernels_of(libraries):
         subject.check(method)
         progress("loading and lowering", 0, 1)
         request = with_element(request, subject.lowered)
         profile = None
-        if given is not None:
+        if rules is not None:
             where = str(decision) if isinstance(decision, str | Path) else "decision"
-            profile = apply_profile(given, subject.lowered, method, request, where)
+            profile = apply_profile(rules, subject.lowered, method, request, where)
             method, request = profile.method, profile.request
         around = Circumstances(profile, converted, stands_for, converted.parity if converted else parity)
         compiled = explain(subject, method, request, progress, around)

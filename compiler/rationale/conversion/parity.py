@@ -376,8 +376,8 @@ class _Masking:
         for i in [i for i in range(len(rows.has_words)) if self._input(i) in read]:
             name = self._input(i)
             if not rows.has_words[i]:
-                parts, rule, other = self._numbers(i, self.both.numbers.get(i, ()))
-                taken += parts
+                answered, rule, other = self._numbers(i, self.both.numbers.get(i, ()))
+                taken += answered
                 differs[1] = differs[1] or other
                 found.setdefault(name, []).append(rule)
                 continue

@@ -30,6 +30,7 @@ from rationale.conversion.steps import check, converters, unknown
 from rationale.conversion.vectorisers import as_column, reads_text
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering.loading.load import without_zip_maps
+from rationale.references.frames import is_missing
 
 OPSETS = {"": 18, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classifier
 
@@ -77,9 +78,14 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
 
 
 def _rows(example: Any, known: Features, *, is_text: bool) -> Rows | None:
+    """Return the rows; a column without a value holds texts if the model has seen words there."""
     if example is None:
         return None
-    return rows_of(as_column(example) if is_text else example, known)
+    rows = rows_of(as_column(example) if is_text else example, known)
+    unseen = [rows.called(i) in known.texts and all(map(is_missing, c)) for i, c in enumerate(rows.columns)]
+    words = tuple(map(any, zip(rows.has_words, unseen, strict=True)))
+    columns = [c.astype(object) if text else c for text, c in zip(words, rows.columns, strict=True)]
+    return replace(rows, columns=tuple(columns), words=words)
 
 
 def _both(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import onnx
@@ -47,7 +48,8 @@ def explain_batches(
     The batches that are returned have the columns of `rationale explain --save FILE.parquet`: `row` (its
     number in the stream) and `target`, the explained value, the base value, the attribution of each feature
     by its name, and the completeness gap; then those that are kept. `batches_schema` is theirs. A process
-    opens an entry once, and at most a few batches for each thread are in memory.
+    opens an entry once, and at most a few batches for each thread are in memory. A batch with categories that
+    the model was not trained on is a UserWarning, in Spark on the executor.
 
     Args:
         entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
@@ -193,7 +195,12 @@ def _no_batches(given: Any) -> InvalidOptionError:
 def _explained(opened: OpenedEntry, keep: tuple[str, ...], numbered: bool, part: tuple[int, Any]) -> Any:
     first, batch = part
     with naming_rows(first, batch):
-        return _answer(opened.explain(batch), first if numbered else None, batch, keep)
+        answer = opened.explain(batch)
+    odd = [(i, own) for i, own in enumerate(answer.manifest.unknown_texts(answer.inputs)) if own]
+    if odd:
+        (row, own), more = odd[0], f"; and {len(odd) - 1} more of its rows" * (len(odd) > 1)
+        warn(f"batch from row {first}: row {first + row}: {'; '.join(own)}{more}", stacklevel=2)
+    return _answer(answer, first if numbered else None, batch, keep)
 
 
 @contextmanager

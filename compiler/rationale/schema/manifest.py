@@ -686,10 +686,12 @@ class Manifest(Frozen):
             if tensor not in inputs:
                 continue
             column = inputs[tensor].reshape(len(inputs[tensor]), -1)[:, i]
-            texts = column if column.dtype.kind in "OSU" else map(in_digits, column)
-            for row, text in enumerate(texts):
-                found = rule.fault(text) if refused else rule.warning(text)
-                if found is not None:
+            are_texts, judged = column.dtype.kind in "OSU", dict[Any, str | None]()
+            for row, value in enumerate(column.tolist()):
+                if value not in judged:
+                    text = value if are_texts else in_digits(column.dtype.type(value))
+                    judged[value] = rule.fault(text) if refused else rule.warning(text)
+                if (found := judged[value]) is not None:
                     yield row, name, found
 
     @property

@@ -14,6 +14,7 @@ import xgboost as xgb
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, TargetEncoder
 
@@ -22,6 +23,7 @@ from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import inputs_of_arrow, read_inputs
 from rationale.decisions.rows import values_of
 from rationale.errors import InvalidOptionError
+from tests.compiler.references.test_frames import LIBRARIES
 
 RANDOM = np.random.default_rng(7)
 ROWS = 300
@@ -276,3 +278,37 @@ def test_numbers_that_are_categories_are_known_as_texts_are(name: str) -> None:
         due = model.predict_proba(odd.assign(code=pd.Categorical(odd["code"])) if name == "lightgbm" else odd)
         np.testing.assert_allclose(answer["probabilities"], due, atol=1e-6)
     assert not compiled.explain(table[:9]).warnings
+
+
+@pytest.mark.parametrize(("form", "dtype"), [(None, object), (np.nan, object), (np.nan, float)])
+def test_references_that_all_lack_a_text_do_not_make_it_a_number(form: Any, dtype: type) -> None:
+    job = np.array([form if text is None else text for text in GAPS], object)
+    encoder = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), ["job"]), remainder="passthrough"
+    )
+    model = make_pipeline(encoder, LogisticRegression()).fit(frame(job), Y)
+    bare = frame(job)[pd.isna(GAPS)][:20]
+    compiled = compile_model(model, ExactShap(bare.astype({"job": dtype})))
+    assert {spec.name: spec.datatype for spec in compiled.manifest.inputs} == {"age": "FP64", "job": "BYTES"}
+    rows = frame(job)[:20]
+    np.testing.assert_allclose(compiled.explain(rows)["probabilities"], model.predict_proba(rows), atol=1e-6)
+
+
+@pytest.mark.parametrize("table", [LIBRARIES["polars"], LIBRARIES["pyarrow"]], ids=["polars", "arrow"])
+@pytest.mark.parametrize("name", ["xgboost", "lightgbm"])
+def test_tables_of_polars_and_arrow_are_those_of_pandas(table: Callable[[Any], Any], name: str) -> None:
+    rows = frame(GAPS, category=True)
+    model = NUMBERS[name][0]().fit(rows, Y)
+    whole = compile_model(model, ExactShap(rows[:40]))
+    columns = frame(GAPS[:40]).assign(more=0)
+    compiled = compile_model(model, ExactShap(table(columns)))
+    due = whole.explain(rows[:40])
+    for found in (whole.explain(table(columns)), compiled.explain(table(columns))):
+        for output in ("probabilities", "job_attributions"):
+            np.testing.assert_allclose(found[output], due[output], atol=1e-6)
+    odd = table(columns.assign(job=["Nurse", *GAPS[1:40]]))
+    if name == "xgboost":
+        with pytest.raises(InvalidOptionError, match=r"row 0: feature 'job' is 'Nurse', .*'nurse'"):
+            whole.explain(odd)
+    else:
+        assert len(whole.explain(odd).warnings) == 1

@@ -9,13 +9,14 @@ import onnx
 import pandas as pd
 import pytest
 import xgboost as xgb
-from sklearn.ensemble import HistGradientBoostingRegressor
+from sklearn.ensemble import HistGradientBoostingRegressor, IsolationForest
 
 from rationale import (
     Auto,
     Compiled,
     ExactShap,
     InvalidProfileError,
+    PermutationShap,
     TreeShap,
     UnsupportedModelError,
     compile_model,
@@ -103,6 +104,16 @@ def test_the_advice_can_be_followed() -> None:
     network = linked("Exp")
     network.graph.node[0].CopyFrom(onnx.helper.make_node("Relu", ["x"], ["z"]))
     assert refused(network).endswith("is made by Exp node 'y'. Choose exactshap or permutationshap.")
+
+
+def test_an_isolation_forest_is_refused_with_methods_that_explain_it() -> None:
+    """Its score is made of the depths of several ensembles, of which TreeSHAP takes one."""
+    forest = IsolationForest(n_estimators=6, random_state=0).fit(X)
+    with pytest.raises(UnsupportedModelError, match="It is made of 6 ensembles: choose exactshap or perm"):
+        compile_model(forest, TreeShap(X[:20]))
+    for method in (ExactShap(X[:20]), PermutationShap(X[:20])):
+        answer = compile_model(forest, method, output="scores").explain(X[:5])
+        np.testing.assert_allclose(answer["scores"][:, 0], forest.decision_function(X[:5]), atol=1e-5)
 
 
 def test_a_profile_of_the_exponential_is_told_what_to_name() -> None:

@@ -300,3 +300,14 @@ def test_files_that_are_only_explained_are_refused_too(models: Path, tmp_path: P
     assert (
         sum(batch.num_rows for batch in explain_batches(models / "xgboost", pa.Table.from_pandas(known))) > 0
     )
+
+
+@pytest.mark.parametrize(("model", "kinds"), [("lightgbm", ["home", "x", "y"]), ("leaves", [7, 8, 9])])
+def test_batches_with_unknown_categories_are_a_warning(models: Path, model: str, kinds: list[Any]) -> None:
+    rows = pa.Table.from_pylist([{"kind": kind, "debt": 2.0} for kind in kinds])
+    known = explain_batches(models / model, rows[:1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sum(batch.num_rows for batch in known) == 1
+    with pytest.warns(UserWarning, match=f"row 1: {UNKNOWN}; and 1 more of its rows"):
+        assert sum(batch.num_rows for batch in explain_batches(models / model, rows)) == 3

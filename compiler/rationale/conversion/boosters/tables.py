@@ -61,8 +61,8 @@ class Table:
                 column = self._numbers(rows, i)
                 if own is not None:
                     numbers = [int(v) if v.is_integer() else v for v in column.tolist()]
-                    others = dict.fromkeys(v for v in numbers if v == v and v not in own)
-                    column = pd.Categorical([v if v == v else None for v in numbers], [*own, *others])
+                    unknown = dict.fromkeys(v for v in numbers if v == v and v not in own)
+                    column = pd.Categorical([v if v == v else None for v in numbers], [*own, *unknown])
             columns[self.called(i)] = column
         return pd.DataFrame(columns)
 
