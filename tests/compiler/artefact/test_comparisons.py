@@ -121,6 +121,11 @@ def test_columns_that_a_fitted_model_does_not_read_are_passed_over() -> None:
     assert bases[0] == bases[1] == pytest.approx([model.predict_proba(table)[:, 1].mean()])
 
 
+def test_draws_are_in_the_order_of_the_rows() -> None:
+    for drawn in draws(np.arange(20.0)[:, None], None, 5, seed=1):
+        assert (np.diff(drawn[:, 0]) >= 0).all()
+
+
 def test_draws_follow_the_weights() -> None:
     weights = np.array([0.0, 1, 2, 3, 2, 1])
     drawn = np.concatenate(draws(np.arange(K)[:, None], weights, 2000, 0))

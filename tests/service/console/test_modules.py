@@ -318,7 +318,7 @@ def test_the_interval_of_a_mean(call: Call, values: list[float]) -> None:
 def test_a_score_in_float32_is_its_shortest_number(call: Call) -> None:
     """As numpy writes it, with one to nine digits; a score in float64 stays."""
     drawn = np.random.default_rng(0).uniform(0, 1, 2000).astype(np.float32)
-    scores = np.concatenate([drawn, np.float32([0, 1, 0.1, 0.25, 1e-30, 3.4028235e38, 16777216])])
+    scores = np.concatenate([drawn, np.array([0, 1, 0.1, 0.25, 1e-30, 3.4028235e38, 16777216], np.float32)])
     shortest = [float(str(score)) for score in scores]
     digits = {
         len(np.format_float_scientific(score, trim="-").split("e")[0].replace(".", "")) for score in scores
