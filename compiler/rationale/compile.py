@@ -336,7 +336,7 @@ def _compared(
     progress: Progress,
 ) -> tuple[Compared, ...]:
     """Compile the same model by other references."""
-    profile, converted = around.profile, around.converted
+    profile = around.profile
     assert profile is not None
     request = profile.request.model_copy(update={"features": own.manifest.given_names})
     others, compared = list(comparisons.methods(profile.method)), list[Compared]()
@@ -346,7 +346,6 @@ def _compared(
         def of_this(stage: str, done: int, total: int, where: str = where) -> None:
             progress(f"{where}: {stage}", done, total)
 
-        other = converted.columns_of(other)[0] if converted else other
         compiled = explain(subject, profile.alike(other), request, of_this)
         demand_alike(name, own.manifest, compiled.manifest)
         compared.append(

@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pandas as pd
 import pytest
 from onnx.reference import ReferenceEvaluator
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner, Result
 
 from rationale import (
@@ -100,6 +104,26 @@ def test_a_draw_is_of_as_many_rows_of_the_same_references(tmp_path: Path) -> Non
     assert len({one.manifest.digests.references for one in made.comparisons}) == DRAWS
     again = compiled(Comparisons(draws=DRAWS, seed=3)).comparisons
     assert [one.manifest.digests for one in again] == [one.manifest.digests for one in made.comparisons]
+
+
+def test_columns_that_a_fitted_model_does_not_read_are_passed_over() -> None:
+    """As in its own references: whatever their order."""
+    table = pd.DataFrame(EVERYBODY, columns=list("abcde")[:FEATURES])
+    model = make_pipeline(StandardScaler(), LogisticRegression()).fit(table, table["a"] > 0)
+    profile = {"output": "probabilities[1]", "threshold": 0.4, "adverse": "above"}
+    bases = []
+    for given in (table, table.assign(id="x").iloc[:, ::-1]):
+        beside = Comparisons({"all_applicants": ExactShap(given)})
+        made = compile_model(model, ExactShap(table[:K]), comparisons=beside, decision=profile)
+        (other,) = made.comparisons
+        assert other.manifest.references is not None
+        bases.append(other.manifest.references.base_value)
+    assert bases[0] == bases[1] == pytest.approx([model.predict_proba(table)[:, 1].mean()])
+
+
+def test_draws_are_in_the_order_of_the_rows() -> None:
+    for drawn in draws(np.arange(20.0)[:, None], None, 5, seed=1):
+        assert (np.diff(drawn[:, 0]) >= 0).all()
 
 
 def test_draws_follow_the_weights() -> None:

@@ -105,12 +105,13 @@ def test_a_pipeline_of_words_and_holes(method: str, tmp_path: Path) -> None:
 
 
 def test_python_reads_the_files_of_boosters(tmp_path: Path) -> None:
-    for name, model in saved(tmp_path).items():
-        if not name.endswith("joblib"):
-            found = compile_model(tmp_path / name, TreeShap(REFERENCES.to_numpy())).explain(ASKED.to_numpy())
-            with warnings.catch_warnings(action="ignore"):  # LightGBM's of names
-                due = model.predict_proba(ASKED.to_numpy())
-            assert np.abs(found["probabilities"] - due).max() <= PARITY_32
+    own = {name: model for name, model in saved(tmp_path).items() if not name.endswith("joblib")}
+    assert [*own] == ["model.json", "model.ubj", "model.txt"]
+    for name, model in own.items():
+        found = compile_model(tmp_path / name, TreeShap(REFERENCES.to_numpy())).explain(ASKED.to_numpy())
+        with warnings.catch_warnings(action="ignore"):  # LightGBM's of names
+            due = model.predict_proba(ASKED.to_numpy())
+        assert np.abs(found["probabilities"] - due).max() <= PARITY_32
 
 
 def test_leave_is_given_once_for_every_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

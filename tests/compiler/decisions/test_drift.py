@@ -85,3 +85,10 @@ def test_the_largest_keys_are_watched_by_the_weights_of_their_rows(count: int) -
     found = set(classes_of(given, np.array([9.0, 1.0]), keys))
     assert found == {SCORE, *keys[:MOST_KEYS]}
     assert ("k0" in classes_of(given, None, keys)) == (count <= MOST_KEYS)
+
+
+def test_scores_are_classes_by_their_own_scale() -> None:
+    """Not by that of attributions, which may be in euros where scores are probabilities."""
+    given = [ExplainedRow(i / K, i / K, 0.1, {"income": 1e6 * i}, None, None) for i in range(K)]
+    found = classes_of(given, None, ["income"])
+    assert [len(classes.shares) for classes in found.values()] == [10, 10]

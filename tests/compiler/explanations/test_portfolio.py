@@ -203,6 +203,20 @@ def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> Non
     )
 
 
+def test_progress_is_told_over_all_files(repository: Path, loans: Path) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def progress(_: str, done: int, total: int) -> None:
+        seen.append((done, total))
+
+    portfolio.explain_portfolio(
+        repository / "m", str(loans), str(loans.parent / "reasons"), progress=progress
+    )
+    done = [one for one, _ in seen]
+    assert done == sorted(done)
+    assert seen[-1] == (3 * N + 3, 3 * N + 3)
+
+
 def test_a_file_of_the_same_size_is_explained_again(repository: Path, loans: Path) -> None:
     """Other rows under the same name: known by when the file was written."""
     file, to = loans / "2026" / "part-0.parquet", loans.parent / "reasons"

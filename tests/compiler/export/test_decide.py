@@ -88,14 +88,17 @@ def drawn(random: np.random.Generator) -> tuple[ExplainedRow, dict[str, Any]]:
         {"adverse": "below", "refer": [0.15, 0.25], "outside": "warn"},
         {"adverse": "above", "knock_outs": [], "outside": "warn", "max_reasons": 4, "least_share": 0.0},
         {"adverse": "below", "knock_outs": [], "outside": "warn", "max_reasons": 1},
+        {"adverse": "above", "knock_outs": [], "outside": "warn", "least_share": 0.25},
     ],
-    ids=["above", "below", "many reasons", "one reason"],
+    ids=["above", "below", "many reasons", "one reason", "a share at the limit"],
 )
 def test_as_the_compiler_decides(change: dict[str, Any], tmp_path: Path) -> None:
     profile = as_profile({**PROFILE, **change})
     decided = EmbeddedProfile(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=0.01)
     random = np.random.default_rng(1)
     rows = [drawn(random) for _ in range(ROWS)]
+    quarter = dict.fromkeys(KEYS, 0.0) | {"late": 0.75, "inquiries": 0.25}
+    rows.append((ExplainedRow(0.9, 0.9, 0.1, quarter, None, 0.0), rows[0][1]))
     answers = in_node(decided, rows, tmp_path)
     seen = set()
     for (row, values), found in zip(rows, answers, strict=True):

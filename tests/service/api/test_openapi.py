@@ -112,10 +112,14 @@ async def test_putting_answers_whether_it_was_there_before(document: dict[str, A
 
 
 async def test_no_path_takes_a_query_by_accident(document: dict[str, Any]) -> None:
-    for _, path, operation in operations(document):
-        if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain")):
-            taken = [each["name"] for each in operation.get("parameters", []) if each["in"] == "query"]
-            assert taken == ["explainer"] * path.endswith("/features"), path
+    taken = {
+        path: [each["name"] for each in operation.get("parameters", []) if each["in"] == "query"]
+        for _, path, operation in operations(document)
+        if path.startswith("/v1") or path.endswith(("{model}/infer", "{model}/explain"))
+    }
+    assert [path for path, names in taken.items() if names] == ["/v1/models/{model}/features"]
+    assert taken["/v1/models/{model}/features"] == ["explainer"]
+    assert len(taken) >= 6
 
 
 # --- the examples -------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """The functions of the console's and the exported pages' modules that draw nothing, at their edges."""
 
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -317,7 +318,7 @@ def test_the_interval_of_a_mean(call: Call, values: list[float]) -> None:
 def test_a_score_in_float32_is_its_shortest_number(call: Call) -> None:
     """As numpy writes it, with one to nine digits; a score in float64 stays."""
     drawn = np.random.default_rng(0).uniform(0, 1, 2000).astype(np.float32)
-    scores = np.concatenate([drawn, np.float32([0, 1, 0.1, 0.25, 1e-30, 3.4028235e38, 16777216])])
+    scores = np.concatenate([drawn, np.array([0, 1, 0.1, 0.25, 1e-30, 3.4028235e38, 16777216], np.float32)])
     shortest = [float(str(score)) for score in scores]
     digits = {
         len(np.format_float_scientific(score, trim="-").split("e")[0].replace(".", "")) for score in scores
@@ -425,3 +426,109 @@ def test_a_stop_ends_a_rest(call: Call) -> None:
     found = call("console/portfolio/asking.js", ASK, 10, [[429, 60]], 2)
     assert found["fault"] == "stopped"
     assert len(found["asked"]) == 2
+
+
+# --- tensors --------------------------------------------------------------------------------------------
+
+EXPLAIN = """async ({explain}, input, answer) => {
+  const {fetch} = window;
+  let sent = null;
+  window.fetch = async (_, {body, headers}) => {
+    sent = [...new Uint8Array(await new Response(body).arrayBuffer())];
+    const length = Object.entries(headers).find(([name]) => /header-content-length/i.test(name))[1];
+    const [head, bytes] = answer ?? [JSON.stringify({outputs: []}), []];
+    const all = new Blob([head, Uint8Array.from(bytes)]);
+    sent = sent.slice(Number(length));
+    return new Response(all, {headers: {"Inference-Header-Content-Length": new Blob([head]).size}});
+  };
+  try {
+    const {outputs} = await explain("m", [input]);
+    return {sent, found: Object.entries(outputs).map(([name, {data}]) => [name, [...data].map(String)])};
+  } finally {
+    window.fetch = fetch;
+  }
+}"""
+HALVES = [0.0, -0.0, 1.0, 1 / 3, -2.5, 65504.0, 65519.9, 65520.0, 1e6, -1e6, float("inf"), 6e-8, 3e-8, 6.1e-5]
+TIES = [1 + k / 2048 for k in range(1, 8)] + [2049.0, 2051.0, 6.103515625e-05, 5.96e-08]
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64", "INT64", "UINT8", "BOOL"])
+def test_numbers_are_sent_and_read_in_their_own_type(call: Call, datatype: str) -> None:
+    """As numpy has them: halves are rounded to the nearest, ties to even."""
+    kind = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "INT64": "<i8", "UINT8": "u1", "BOOL": "u1"}[
+        datatype
+    ]
+    values = {"f": HALVES + TIES, "i": [0.0, -1.0, 2.0**52], "u": [0.0, 1.0]}[kind[-2]]
+    with np.errstate(over="ignore"):
+        due = np.array(values).astype(kind)
+    sized = {"name": "y", "datatype": datatype, "shape": [len(due)]}
+    first = {"name": "x", "datatype": "UINT8", "shape": [1], "parameters": {"binary_data_size": 1}}
+    outputs = [first, {**sized, "parameters": {"binary_data_size": due.nbytes}}]
+    given = {**sized, "name": "x", "data": values}
+    answer = [json.dumps({"outputs": outputs}), [7, *due.tobytes()]]
+    found = call("console/tensors.js", EXPLAIN, given, answer)
+    assert bytes(found["sent"]) == due.tobytes()
+    (_, seven), (_, read) = found["found"]
+    assert seven == ["7"]
+    np.testing.assert_array_equal(np.array([float(each.replace("Infinity", "inf")) for each in read]), due)
+
+
+def test_texts_of_an_answer_are_read(call: Call) -> None:
+    texts = ["", "ä", "own"]
+    raw = b"".join(len(text.encode()).to_bytes(4, "little") + text.encode() for text in texts)
+    output = {"name": "y", "datatype": "BYTES", "shape": [3], "parameters": {"binary_data_size": len(raw)}}
+    given = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    found = call("console/tensors.js", EXPLAIN, given, [json.dumps({"outputs": [output]}), [*raw]])
+    assert found == {"sent": [], "found": [["y", texts]]}
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "due"),
+    [
+        ([1, 3], [1, 3], [1, 3]),
+        ([1, -1], [1, 3], [1, 3]),
+        ([1, 3, 1], [3], [1, 3, 1]),
+        ([1, 3], [4], None),
+        ([1, -1, 2], [6], [1, 3, 2]),
+        ([1, -1, 2], [5], None),
+        ([1, -1, 2], [0], None),
+        ([1, -1, -1], [6], None),
+        ([1, -1, -1], [1, 2, 3], [1, 2, 3]),
+    ],
+)
+def test_open_lengths_are_those_of_the_values(
+    call: Call, shape: list[int], given: list[int], due: list[int] | None
+) -> None:
+    assert call("console/tensors.js", "({fitted}, shape, given) => fitted(shape, given)", shape, given) == due
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "datatype", "due"),
+    [
+        ("number", 2.5, "FP32", 2.5),
+        ("number", None, "FP32", None),
+        ("number", 7, "BYTES", "7"),
+        ("number", 1, "BOOL", True),
+        ("number", 0, "BOOL", False),
+        ("text", "own", "BYTES", "own"),
+        ("text", None, "BYTES", ""),
+        ("text", "TRUE", "BOOL", True),
+        ("text", "truely", "BOOL", False),
+        ("text", None, "BOOL", False),
+    ],
+)
+def test_a_row_of_a_file_as_the_api_takes_it(
+    call: Call, kind: str, value: Any, datatype: str, due: Any
+) -> None:
+    """A feature may be called __proto__."""
+    script = """({instance}, kind, value, datatype) => {
+      const codes = Int32Array.of(9, value === null ? -1 : 0);
+      const values = Float64Array.of(9, kind === "text" ? NaN : value ?? NaN);
+      const column = {kind, codes, words: [value], values};
+      const name = "__proto__";
+      const layout = {inputs: [{datatype, features: [name]}]};
+      const row = instance({rows: Uint32Array.of(1), layout, columns: new Map([[name, column]])}, 0);
+      return Object.entries(row);
+    }"""
+    found = call("console/portfolio/words.js", script, kind, value, datatype)
+    assert found == [["__proto__", due]]

@@ -349,6 +349,18 @@ async def test_each_key_has_its_own_rate() -> None:
     await use_up(limits, Caller("fast", INFER, 0.3, 3), 3)
 
 
+@pytest.mark.parametrize(("own", "setting", "at_once"), [(None, 2, 2), (5, 2, 5), (1, 4, 1), (3, None, 3)])
+async def test_a_keys_own_rate_comes_before_the_setting(
+    own: float | None, setting: float | None, at_once: int
+) -> None:
+    limits = RateLimits(setting, None)
+    caller = Caller("one", INFER, own)
+    for _ in range(at_once):
+        await limits.check(caller)
+    with pytest.raises(RateLimitedError, match=f"may send {at_once} requests a second"):
+        await limits.check(caller)
+
+
 async def test_gateways_with_one_redis_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     server = fakeredis.FakeServer()
     monkeypatch.setattr(
