@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import Page, Route, expect
+from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
@@ -230,6 +231,14 @@ def test_three_bands_are_the_profiles(page: Page, gateway: str, tmp_path: Path) 
     assert cells(page, "[aria-label='Rates by group']")[0][2:5] != due
     page.get_by_role("button", name="As the profile").click()
     assert cells(page, "[aria-label='Rates by group']")[0][2:5] == due
+    matrix = {row[0]: row[1:] for row in cells(page, "[aria-label='Outcomes by decision']")}
+    bad = rows["paid"] == 1
+    for name, members in (("1 (bad)", bad), ("good", ~bad)):
+        own = [kind for kind, member in zip(decided, members, strict=True) if member]
+        shown = [text.split()[0] for text in matrix[name]]
+        assert shown == [f"{own.count(kind)}" for kind in ("approve", "refer", "decline")] + ["50"]
+    area = roc_auc_score(rows["paid"], scores)
+    expect(page.locator(".squares figcaption").first).to_have_text(f"ROC: area {area:.3g}")
     demand_accessible(page)
 
 
