@@ -32,7 +32,7 @@ def outputs(notebook: Any, kind: str) -> str:
 @pytest.mark.full
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_holds_what_a_run_shows(path: Path) -> None:
-    """A reader sees numbers and pictures without running it; no warning, nothing of the machine that ran it."""
+    """A reader sees numbers and pictures without running it: no warning, nothing of a machine."""
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]

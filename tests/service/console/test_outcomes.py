@@ -77,7 +77,7 @@ def test_a_score_of_float32_is_compared_by_its_shortest_text() -> None:
     """0.2 of float32 is 0.20000000298: it equals a threshold of 0.2, as the gateway has it."""
     random = np.random.default_rng(0)
     scores = np.concatenate(
-        [np.float32([0.2, 0.1, 0.7, 1e-7, 1, 0]), random.uniform(size=500).astype(np.float32)]
+        [np.array([0.2, 0.1, 0.7, 1e-7, 1, 0], np.float32), random.uniform(size=500).astype(np.float32)]
     )
     body = "return given.map((score) => [own.decidedScore(score, true), own.decidedScore(score, false)]);"
     wide = scores.astype(float).tolist()
@@ -87,7 +87,7 @@ def test_a_score_of_float32_is_compared_by_its_shortest_text() -> None:
 
 
 def test_of_a_margin_the_score_is_its_sigmoid() -> None:
-    margins = np.float32([-20, -0.4, 0, 3, 20])
+    margins = np.array([-20, -0.4, 0, 3, 20], np.float32)
     exact = sigmoid(margins)
     answered = exact.astype(np.float32)
     answered[1] += 0.1  # a model that clips what it answers
