@@ -184,3 +184,10 @@ def test_of_outcomes_of_one_kind_there_is_no_curve() -> None:
     body = f'{_RATES} return own.roc(rates, "above").points;'
     given = {"scores": [0.1, 0.2], "bad": [0, 0]}
     assert in_node(["portfolio/outcomes.js"], body, given) == [[0, 0]]
+
+
+def test_curves_are_of_rows_at_even_steps() -> None:
+    body = (
+        "return [own.thinned([0, 1, 2, 3, 4, 5, 6], 4), own.thinned([7], 4), own.meanOf([[1, 2], [3, 6]])];"
+    )
+    assert in_node(["portfolio/sections/curves.js"], body) == [[0, 2, 4, 6], [7], [2, 4]]
