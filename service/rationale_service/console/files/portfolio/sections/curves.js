@@ -55,7 +55,7 @@ export function makeCurves(portfolio, { signal }) {
       h("details", {}, h("summary", {}, "The mean in numbers"),
         h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, name), h("th", { scope: "col", class: "number" }, "Mean score"))), h("tbody", {}, values.map(line)))),
     ); // prettier-ignore
-    note.textContent = `A line for each of ${places.length} rows, the other features as they are; the thick one is their mean. Where lines cross, the feature interacts with others.`;
+    note.textContent = `A line for each of ${places.length} rows, the other features as they are; the thick one is their mean. If lines are not parallel, the feature interacts with others.`;
   }
 
   const element = h(
