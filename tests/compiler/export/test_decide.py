@@ -10,7 +10,8 @@ import pytest
 
 from rationale.decisions.decide import NoReasonsError, decide
 from rationale.decisions.rows import ExplainedRow, logit, scores_in
-from rationale.export.page import FILES, SHARED
+from rationale.export.page import FILES
+from rationale.pictures.browser import FILES as SHARED
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import as_profile
 from tests.needs import need

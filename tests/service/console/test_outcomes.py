@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
+from sklearn.metrics import roc_auc_score, roc_curve
 
 from rationale.decisions.decide import outcome_of
 from rationale.decisions.rows import shortest, sigmoid
@@ -75,7 +77,7 @@ def test_a_score_of_float32_is_compared_by_its_shortest_text() -> None:
     """0.2 of float32 is 0.20000000298: it equals a threshold of 0.2, as the gateway has it."""
     random = np.random.default_rng(0)
     scores = np.concatenate(
-        [np.float32([0.2, 0.1, 0.7, 1e-7, 1, 0]), random.uniform(size=500).astype(np.float32)]
+        [np.array([0.2, 0.1, 0.7, 1e-7, 1, 0], np.float32), random.uniform(size=500).astype(np.float32)]
     )
     body = "return given.map((score) => [true, false].map((each) => own.decidedScore({}, score, each)));"
     wide = scores.astype(float).tolist()
@@ -85,7 +87,7 @@ def test_a_score_of_float32_is_compared_by_its_shortest_text() -> None:
 
 
 def test_of_a_margin_the_score_is_its_sigmoid() -> None:
-    margins = np.float32([-20, -0.4, 0, 3, 20])
+    margins = np.array([-20, -0.4, 0, 3, 20], np.float32)
     exact = sigmoid(margins)
     answered = exact.astype(np.float32)
     answered[1] += 0.1  # a model that clips what it answers
@@ -136,3 +138,56 @@ def test_only_what_is_drawn_is_asked_for() -> None:
         ("c", ["c1", "c2"], 2, 0),
         ("d", ["d"], 2, 1),
     ]
+
+
+_RATES = "const rates = new own.Rates(given.scores, given.bad, [...given.scores.keys()]);"
+
+
+@pytest.mark.parametrize("adverse", ["above", "below"])
+@pytest.mark.parametrize("digits", [1, 9])
+def test_the_roc_curve_is_scikit_learns(adverse: str, digits: int) -> None:
+    """By one digit most scores are ties."""
+    random = np.random.default_rng(1)
+    scores = np.round(random.uniform(size=300), digits)
+    bad = (random.uniform(size=300) < scores).astype(int)
+    body = f"{_RATES} return own.roc(rates, {adverse!r});"
+    found = in_node(["portfolio/outcomes.js"], body, {"scores": scores.tolist(), "bad": bad.tolist()})
+    towards = scores if adverse == "above" else -scores
+    assert found["area"] == pytest.approx(roc_auc_score(bad, towards))
+    good_declined, bad_declined, _ = roc_curve(bad, towards, drop_intermediate=False)
+    np.testing.assert_allclose(found["points"], np.stack([good_declined, bad_declined], 1))
+
+
+def test_calibration_is_of_tenths_with_wilsons_intervals() -> None:
+    random = np.random.default_rng(2)
+    scores = np.sort(np.round(random.uniform(size=400), 3))
+    bad = (random.uniform(size=400) < scores**2).astype(int)
+    body = f'{_RATES} return ["above", "below"].map((adverse) => own.calibration(rates, adverse));'
+    given = {"scores": scores.tolist(), "bad": bad.tolist()}
+    above, below = in_node(["portfolio/outcomes.js"], body, given)
+    assert len(above) == 10
+    assert sum(one["n"] for one in above) == 400
+    at = 0
+    for one, other in zip(above, below, strict=True):
+        own = slice(at, at + one["n"])
+        at += one["n"]
+        assert at == 400 or scores[at - 1] < scores[at]  # equal scores stand together
+        assert (one["x"], one["y"]) == pytest.approx((scores[own].mean(), bad[own].mean()))
+        assert other["y"] == pytest.approx(1 - one["y"])
+        due = binomtest(int(bad[own].sum()), one["n"]).proportion_ci(method="wilson")
+        assert (one["low"], one["high"]) == pytest.approx((due.low, due.high))
+    given["scores"][-1] = 1.5  # no probabilities
+    assert in_node(["portfolio/outcomes.js"], body, given) == [[], []]
+
+
+def test_of_outcomes_of_one_kind_there_is_no_curve() -> None:
+    body = f'{_RATES} return own.roc(rates, "above").points;'
+    given = {"scores": [0.1, 0.2], "bad": [0, 0]}
+    assert in_node(["portfolio/outcomes.js"], body, given) == [[0, 0]]
+
+
+def test_curves_are_of_rows_at_even_steps() -> None:
+    body = (
+        "return [own.thinned([0, 1, 2, 3, 4, 5, 6], 4), own.thinned([7], 4), own.meanOf([[1, 2], [3, 6]])];"
+    )
+    assert in_node(["portfolio/sections/curves.js"], body) == [[0, 2, 4, 6], [7], [2, 4]]

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import Page, Route, expect
+from sklearn.metrics import roc_auc_score
 from typer.testing import CliRunner
 
 from benchmarks.console_portfolio import OTHERS, credit_rows, drop, scroll, wide_rows, write_rows, write_wide
@@ -209,6 +210,28 @@ def test_the_threshold_tells_rates_and_costs_by_group(
 
 
 @pytest.mark.full
+def test_curves_of_rows_are_what_the_api_answers(
+    page: Page, gateway: str, table: pd.DataFrame, file: Path
+) -> None:
+    drop(page, gateway, "credit", file)
+    page.select_option("#curves-along", label="Income")
+    page.get_by_role("button", name="Draw the curves").click()
+    expect(page.locator("#curves-drawn polyline.one")).to_have_count(40)
+    page.get_by_text("The mean in numbers").click()
+    shown = cells(page, "#curves-drawn")
+    at = np.round(np.arange(40) * (ROWS - 1) / 39 + 1e-9).astype(int)
+    rows = table.iloc[at].drop(columns=list(OTHERS))
+    for text, mean in (shown[0], shown[12], shown[-1]):
+        asked = rows.assign(income=float(text.replace(",", ""))).to_dict("records")
+        found = patient.post(f"{gateway}/v1/models/credit:predict", json={"instances": asked}).json()
+        due = np.mean([one["default_probability"] for one in found["predictions"]])
+        assert float(mean) == pytest.approx(due, abs=1e-3)
+    page.set_viewport_size({"width": 360, "height": 800})
+    demand_no_sideways(page)
+    demand_accessible(page)
+
+
+@pytest.mark.full
 def test_three_bands_are_the_profiles(page: Page, gateway: str, tmp_path: Path) -> None:
     """Scores at the threshold, and at both ends of the band in which a person decides."""
     scores = np.concatenate(
@@ -230,6 +253,14 @@ def test_three_bands_are_the_profiles(page: Page, gateway: str, tmp_path: Path) 
     assert cells(page, "[aria-label='Rates by group']")[0][2:5] != due
     page.get_by_role("button", name="As the profile").click()
     assert cells(page, "[aria-label='Rates by group']")[0][2:5] == due
+    matrix = {row[0]: row[1:] for row in cells(page, "[aria-label='Outcomes by decision']")}
+    bad = rows["paid"] == 1
+    for name, members in (("1 (bad)", bad), ("good", ~bad)):
+        own = [kind for kind, member in zip(decided, members, strict=True) if member]
+        shown = [text.split()[0] for text in matrix[name]]
+        assert shown == [f"{own.count(kind)}" for kind in ("approve", "refer", "decline")] + ["50"]
+    area = roc_auc_score(rows["paid"], scores)
+    expect(page.locator(".squares figcaption").first).to_have_text(f"ROC: area {area:.3g}")
     demand_accessible(page)
 
 

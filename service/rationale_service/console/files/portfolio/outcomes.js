@@ -76,6 +76,51 @@ export class Rates {
   }
 }
 
+/**
+ * Return the ROC curve of scores by which the bad are declined: points [[good declined, bad declined], …] as shares, one
+ * for each different score, and the area below them; equal scores count by half.
+ */
+export function roc({ n, scores, bad }, adverse) {
+  const [allBad, allGood] = [bad[n], n - bad[n]];
+  const points = [[0, 0]];
+  let area = 0;
+  for (let done = 0; done < n; ) {
+    let next = done + 1;
+    const value = (k) => scores[adverse === "above" ? n - 1 - k : k];
+    while (next < n && value(next) === value(done)) next++;
+    const caught = adverse === "above" ? bad[n] - bad[n - next] : bad[next];
+    const point = [allGood ? (next - caught) / allGood : NaN, allBad ? caught / allBad : NaN];
+    const last = points.at(-1);
+    area += ((point[0] - last[0]) * (point[1] + last[1])) / 2;
+    points.push(point);
+    done = next;
+  }
+  return { points: thinned(points.filter(([x, y]) => !Number.isNaN(x + y))), area };
+}
+
+const MOST_POINTS = 500;
+
+function thinned(points) {
+  const step = Math.ceil(points.length / MOST_POINTS);
+  return points.filter((_, i) => i % step === 0 || i === points.length - 1);
+}
+
+/** Return tenths of the rows by their scores, equal ones together: {n, x: mean score, y, low, high}; none of other scores. */
+export function calibration({ n, scores, bad }, adverse, bins = 10) {
+  if (!n || scores[0] < 0 || scores[n - 1] > 1) return [];
+  const found = [];
+  for (let from = 0; from < n; ) {
+    let to = Math.max(Math.round(((found.length + 1) * n) / bins), from + 1);
+    while (to < n && scores[to] === scores[to - 1]) to++;
+    const count = bad[to] - bad[from];
+    const { share, low, high } = rate(adverse === "above" ? count : to - from - count, to - from);
+    const x = scores.subarray(from, to).reduce((sum, score) => sum + score, 0) / (to - from);
+    found.push({ n: to - from, x, y: share, low, high });
+    from = to;
+  }
+  return found;
+}
+
 /** Return a share with Wilson's interval of 95%. */
 export function rate(part, whole) {
   if (!whole) return { share: NaN, low: NaN, high: NaN };

@@ -7,6 +7,7 @@ import { Fault } from "../csv.js";
 import { frame, lacked, noTable, prepare, read } from "../portfolio/run.js";
 import { saveRows } from "../portfolio/save.js";
 import { makeCohorts } from "../portfolio/sections/cohorts.js";
+import { makeCurves } from "../portfolio/sections/curves.js";
 import { makeDependence } from "../portfolio/sections/dependence.js";
 import { makeMap } from "../portfolio/sections/map.js";
 import { makeOutcomes } from "../portfolio/sections/outcomes.js";
@@ -144,7 +145,8 @@ function draw(results, portfolio, signal, context) {
   const picked = makePicked(portfolio, { pickAll });
   const cohorts = makeCohorts(portfolio);
   const outcomes = makeOutcomes(portfolio);
-  const sections = [weights, dependence, map, picked, cohorts, outcomes];
+  const curves = makeCurves(portfolio, { signal });
+  const sections = [weights, dependence, curves, map, picked, cohorts, outcomes];
   fill(results, sections.map(({ element }) => element));
   return {
     quick() {

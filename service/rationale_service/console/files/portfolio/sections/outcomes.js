@@ -7,6 +7,7 @@ import { drawRates } from "../../pictures/rates.js";
 import { frame } from "../run.js";
 import { Rates, errors, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
 import { figure, signed } from "../words.js";
+import { makeQuality } from "./quality.js";
 
 const STEPS = 1000; // of the slider
 const SHOWN = 10; // slices
@@ -29,6 +30,7 @@ export function makeOutcomes(portfolio) {
   const picture = h("div", { class: "frame" });
   const table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Rates by group" });
   const worst = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Where the model errs" });
+  const quality = makeQuality();
   let groups = [];
   let turn = null;
   let range = [0, 1];
@@ -135,6 +137,7 @@ export function makeOutcomes(portfolio) {
     const steps = Array.from({ length: 101 }, (_, i) => toValue((i * STEPS) / 100));
     const lines = steps.map((each) => groups[0].rates.at(ruleAt(each), costs));
     fill(picture, drawRates(picture.clientWidth, steps, lines, threshold));
+    quality.draw(groups[0].rates, rule, bad.value);
     const least = lines.reduce((best, each, i) => (each.cost < lines[best].cost ? i : best), 0);
     cheapest.textContent = `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.`;
   }
@@ -193,6 +196,7 @@ export function makeOutcomes(portfolio) {
           table,
           picture,
           cheapest,
+          quality.element,
           h("h3", {}, "Where the model errs"),
           h("p", { class: "quiet" }, "Slices of one column in which the mean score and the share of outcomes differ by more than chance (intervals of 95%), the surest first."),
           worst,

@@ -1,0 +1,79 @@
+// What the score does along a feature, row by row, the others as they are (ICE), and on average (PDP).
+
+import { fill, h, visible } from "../../dom.js";
+import { Scores, grid } from "../../explain/along.js";
+import { formatted, number } from "../../format.js";
+import { drawCurves } from "../../pictures/curves.js";
+import { changed, fields } from "../../rows.js";
+import { element as explainedOf, ruleOf, targets } from "../../score.js";
+import { quantiles } from "../statistics.js";
+import { instance } from "../words.js";
+
+const MOST_ROWS = 40;
+const MOST_VALUES = 25;
+
+export function makeCurves(portfolio, { signal }) {
+  const model = portfolio.features;
+  const able = fields(model).filter((field) => field.kind === "number" && !field.called && portfolio.columns.get(field.name)?.kind === "number");
+  const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, field.title ?? field.name)));
+  const go = h("button", { type: "button", onclick: () => draw() }, "Draw the curves");
+  const frame = h("div", { class: "frame", id: "curves-drawn" });
+  const note = h("p", { class: "quiet", role: "status" }, "Asks the model about 40 rows, the picked ones if there are any, at 25 values each.");
+
+  async function draw() {
+    go.disabled = true;
+    try {
+      await drawn(able[Number(along.value)]);
+    } catch (error) {
+      if (error.name !== "AbortError") note.textContent = visible(`${error.title ?? "Nothing is drawn"}: ${error.detail ?? error.message}`);
+    } finally {
+      go.disabled = false;
+    }
+  }
+
+  async function drawn(field) {
+    const of = portfolio.picked.length > 1 ? portfolio.picked : Array.from({ length: portfolio.n }, (_, i) => i);
+    const places = thinned(of, MOST_ROWS);
+    const column = portfolio.columns.get(field.name);
+    const ends = quantiles(column.values, portfolio.rows.subarray(0, portfolio.n), 51);
+    const values = thinned(grid(field, [ends[1], ends[49]], null), MOST_VALUES);
+    const rule = ruleOf(model, "", null);
+    const target = Array.isArray(model.targets) ? model.targets[portfolio.target] : "predicted";
+    const score = (prediction, explanation) => {
+      const explained = explanation && targets(explanation)[portfolio.target].explained_value;
+      return rule ? rule.score(prediction, explained) : (explainedOf(model, prediction, target) ?? explained);
+    };
+    const rows = places.flatMap((place) => values.map((value) => changed(instance(portfolio, place), field.name, value)));
+    const scores = await new Scores(model, model.explainer, score).of(rows, signal);
+    const curves = places.map((_, i) => scores.slice(i * values.length, (i + 1) * values.length));
+    const mean = meanOf(curves);
+    const name = field.title ?? field.name;
+    const line = (value, i) => h("tr", {}, h("th", { scope: "row" }, formatted(value)), h("td", { class: "number" }, number(mean[i])));
+    fill(
+      frame,
+      drawCurves({ width: frame.clientWidth, values, curves, mean, threshold: rule?.threshold ?? null, label: `The score of ${places.length} rows along ${name}, and its mean` }),
+      h("details", {}, h("summary", {}, "The mean in numbers"),
+        h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, name), h("th", { scope: "col", class: "number" }, "Mean score"))), h("tbody", {}, values.map(line)))),
+    ); // prettier-ignore
+    note.textContent = `A line for each of ${places.length} rows, the other features as they are; the thick one is their mean. If lines are not parallel, the feature interacts with others.`;
+  }
+
+  const element = h(
+    "section",
+    { class: "panel", "aria-labelledby": "curves" },
+    h("h2", { id: "curves" }, "Curves of rows"),
+    able.length
+      ? [h("div", { class: "row" }, h("label", { for: "curves-along" }, "Along"), along, go), frame, note]
+      : h("p", { class: "quiet" }, "The model takes no numbers along which a curve could be drawn."),
+  );
+  return { element, draw: () => undefined };
+}
+
+/** At most so many of a list, at even steps, both ends among them. */
+export function thinned(list, most) {
+  if (list.length <= most) return [...list];
+  return Array.from({ length: most }, (_, i) => list[Math.round((i * (list.length - 1)) / (most - 1))]);
+}
+
+/** The mean of curves at each of their values. */
+export const meanOf = (curves) => curves[0].map((_, j) => curves.reduce((sum, curve) => sum + curve[j], 0) / curves.length);
