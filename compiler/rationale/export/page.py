@@ -116,6 +116,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         "output": manifest.explained_output,
         "method": manifest.method.name,
         "targets": [*manifest.targets] if manifest.targets != "predicted" else ["predicted"],
+        "probabilities": manifest.probabilities,
         "elements": int(np.prod(manifest.explained_shape, dtype=int)),
         "inputs": [
             {"name": spec.name, "type": TYPES[spec.datatype], "shape": [1, *spec.shape]}

@@ -570,6 +570,9 @@ class Manifest(Frozen):
         description="of lrp, attnlrp and cplrp: of each operator on the way but those that only move values",
     )
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
+    probabilities: tuple[str, ...] = Field(
+        (), description="of the outputs, those that lie between 0 and 1 by what closes them"
+    )
     explained_output: str = Field(description="the tensor that is explained")
     explained_shape: tuple[int, ...] = Field(description="of explained_output's row")
     targets: tuple[int | str, ...] | Literal["predicted"] = Field(

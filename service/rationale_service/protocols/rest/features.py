@@ -119,6 +119,7 @@ class ModelFeatures(BaseModel):
     groups: list[Group] = Field(description="features that are explained as one")
     layers: list[str] = Field(description="tensors on the way that answers over v2 attribute to, too")
     outputs: list[OutputItem] = Field(description="of a prediction, in their order")
+    probabilities: list[str] = Field(description="of the outputs, those that lie between 0 and 1")
     output: str = Field(description="the tensor that is explained")
     output_shape: list[int] = Field(description="of one row of it")
     targets: list[int | str] | Literal["predicted"] = Field(
@@ -174,6 +175,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
             OutputItem(name=spec.name, datatype=spec.datatype, shape=list(spec.shape))
             for spec in manifest.outputs
         ],
+        probabilities=list(manifest.probabilities),
         output=manifest.explained_output,
         output_shape=list(manifest.explained_shape),
         targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
