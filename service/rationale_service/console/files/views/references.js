@@ -189,6 +189,7 @@ class Page {
           }),
         ),
       ), // prettier-ignore
+      write.unit && h("p", { class: "quiet" }, `Effects are in ${write.unit}.`),
       !b && h("p", { class: "quiet" }, "Choose a second set to see what it would change."),
     );
   }
