@@ -109,7 +109,9 @@ def describe(
         concepts=outputs.concepts,
         rules=tuple(rules),
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
-        probabilities=tuple(v.name for v in lowered.source.graph.output if is_probability(lowered.source, v.name)),
+        probabilities=tuple(
+            v.name for v in lowered.source.graph.output if is_probability(lowered.source, v.name)
+        ),
         explained_output=target.output,
         explained_shape=tuple(lowered.specs[target.output][0][1:]),
         targets=target.elements,

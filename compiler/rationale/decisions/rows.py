@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.schema.manifest import Attributed, EmbeddedProfile, Manifest, elements
+from rationale.schema.manifest import Attributed, EmbeddedProfile, Manifest, names_of
 
 Tensors = Mapping[str, np.ndarray]
 # ONNX Runtime's Sigmoid and LOGISTIC of float32 are off by 1.5e-7 at most, and near 0 and 1 not in order
@@ -47,11 +47,6 @@ def keys_of(manifest: Manifest) -> tuple[str, ...]:
         for item in manifest.attributed
         for key in names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
     )
-
-
-def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
-    """Return the names of a tensor's features, as explanations and decisions have them."""
-    return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:

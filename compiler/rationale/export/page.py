@@ -23,9 +23,9 @@ from rationale.errors import InvalidOptionError
 from rationale.export.fields import fields
 from rationale.export.fit import TYPES, check_fits, check_size
 from rationale.export.web import WebRuntime, find_runtime
-from rationale.form import feature_names
 from rationale.pictures.browser import FILES as SHARED
 from rationale.references.reference_set import spreads
+from rationale.schema.form import feature_names
 from rationale.schema.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
 from rationale.schema.probes import Probes
 

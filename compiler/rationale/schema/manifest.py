@@ -54,6 +54,11 @@ def elements(tensor: str, count: int) -> tuple[str, ...]:
     return tuple(f"{tensor}[{i}]" for i in range(count))
 
 
+def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """Return the names of a tensor's features, as explanations and decisions have them."""
+    return given or ((tensor,) if count == 1 else elements(tensor, count))
+
+
 class Frozen(BaseModel):
     """A part of what is written next to a graph: it never changes, and takes no member it does not know."""
 

@@ -1,10 +1,9 @@
-"""Pure functions of the pages, as tables of expressions and what they are; in node, all of a table at once."""
+"""Pure functions of the pages, as tables of expressions and their values; node runs a table at once."""
 
 import json
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +16,10 @@ MODULES = ("address", "format", "parse", "rows", "score")
 SCRIPT = """
 import { readFileSync } from "node:fs";
 const [folder, ...names] = process.argv.slice(1);
-const modules = Object.fromEntries(await Promise.all(names.map(async (name) => [name, await import(`${folder}/${name}.js`)])));
+const loaded = await Promise.all(names.map((name) => import(`${folder}/${name}.js`)));
 const evaluated = (expression) => {
   try {
-    return { value: new Function(...names, `return ${expression}`)(...names.map((name) => modules[name])) ?? null };
+    return { value: new Function(...names, `return ${expression}`)(...loaded) ?? null };
   } catch (error) {
     return { error: error.message };
   }
@@ -33,7 +32,7 @@ Demand = Callable[[Table], None]
 
 @pytest.fixture(scope="module")
 def demand(tmp_path_factory: pytest.TempPathFactory) -> Demand:
-    """Assert that each expression is what stands beside it; a text within (…) is part of an error's message."""
+    """Assert that each expression has the value that stands beside it, or fails with that error."""
     node, folder = need("Node.js"), tmp_path_factory.mktemp("modules")
     for files in (SHARED, FILES):  # as the gateway serves them: in one folder
         shutil.copytree(files, folder, dirs_exist_ok=True)
@@ -86,8 +85,14 @@ READ: dict[str, Any] = {
     "1234,567": 1234.567,
     "1e999": Error("'1e999' is too large a number"),
     "a lot": Error("'a lot' is no number: write digits, and a point before decimals, such as 1234.5"),
-    **{junk: Error("is no number") for junk in ("", " ", "-", ".", ",", "1,23,456", "1,,000", "1.2.3", "0x10")},
-    **{junk: Error("is no number") for junk in ("12 EUR", "1 2", "NaN", "Infinity", "1e", "12%", "1,000,00", "２")},
+    **{
+        junk: Error("is no number")
+        for junk in ("", " ", "-", ".", ",", "1,23,456", "1,,000", "1.2.3", "0x10")
+    },
+    **{
+        junk: Error("is no number")
+        for junk in ("12 EUR", "1 2", "NaN", "Infinity", "1e", "12%", "1,000,00", "２")
+    },
 }
 
 
@@ -130,10 +135,16 @@ def test_numbers_that_stand_together_have_the_same_decimals(demand: Demand) -> N
     demand(
         [
             (f"{euros}.value(2346165.2)", "2,346,165.2"),
-            (f"[39610.11, 2700, -1077.02, 0.3023].map({euros}.effect)", ["+39,610.1", "+2,700.0", "−1,077.0", "+0.3"]),
+            (
+                f"[39610.11, 2700, -1077.02, 0.3023].map({euros}.effect)",
+                ["+39,610.1", "+2,700.0", "−1,077.0", "+0.3"],
+            ),
             ("format.writers([2172000, -29.7]).effect(-29.7)", "−30"),
             (f"{chances}.value(0.97331)", "97.33%"),
-            (f"[-0.0694, 0.0008, 1e-7, -1e-7, 0].map({chances}.effect)", ["−6.94", "+0.08", "0.00", "0.00", "0.00"]),
+            (
+                f"[-0.0694, 0.0008, 1e-7, -1e-7, 0].map({chances}.effect)",
+                ["−6.94", "+0.08", "0.00", "0.00", "0.00"],
+            ),
             (f"[{chances}.unit, {euros}.unit]", ["percentage points", ""]),
             ("format.writers([], [3.14159]).value(3.14159)", "3.14"),
             ("format.writers([0, 0], [0]).value(0)", "0"),
@@ -175,8 +186,8 @@ def test_a_number_alone(demand: Demand) -> None:
 
 
 def test_an_address_that_was_cut_or_changed_is_known(demand: Demand) -> None:
-    whole = "address.written({view: 'decisions', model: 'a b', row: '{\"x\":0.5,\"y\":\"ä\"}', threshold: '0.25', empty: ''})"
     at = {"view": "decisions", "model": "a b", "row": '{"x":0.5,"y":"ä"}', "threshold": "0.25"}
+    whole = f"address.written({json.dumps({**at, 'empty': ''})})"
     demand(
         [
             (f"address.parsed({whole})", {"at": at, "isWhole": True}),
@@ -188,7 +199,10 @@ def test_an_address_that_was_cut_or_changed_is_known(demand: Demand) -> None:
             ),
             (f"address.parsed({whole}.replace('0.25', '0.2')).isWhole", False),
             (f"address.parsed({whole}.replace('decisions', 'explain')).isWhole", False),
-            ("address.parsed('#explain?model=credit&row=%7B').isWhole", True),  # by hand: its row is looked at
+            (
+                "address.parsed('#explain?model=credit&row=%7B').isWhole",
+                True,
+            ),  # by hand: its row is looked at
             ("address.parsed('#explain').isWhole", True),
             ("address.parsed('').isWhole", True),
             ("address.written({view: 'explain'})", "#explain"),
@@ -197,10 +211,10 @@ def test_an_address_that_was_cut_or_changed_is_known(demand: Demand) -> None:
 
 
 FIELDS = """[
-  {name: "x", kind: "number", missing: false, quantiles: [1, 2, 3]},
-  {name: "kind", kind: "text", missing: false, categories: [{value: "a"}]},
-  {name: "own", kind: "flag", missing: true},
-  {name: "__proto__", kind: "number", missing: true, quantiles: [4]},
+  {name: "x", input: "t", kind: "number", missing: false, quantiles: [1, 2, 3]},
+  {name: "kind", input: "t", kind: "text", missing: false, categories: [{value: "a"}]},
+  {name: "own", input: "t", kind: "flag", missing: true},
+  {name: "__proto__", input: "t", kind: "number", missing: true, quantiles: [4]},
 ]"""
 
 
@@ -212,7 +226,10 @@ def test_a_value_that_a_row_lacks_is_never_made_up(demand: Demand) -> None:
     every = ["x", "kind", "own", "__proto__"]
     demand(
         [
-            (f"Object.entries(rows.read({FIELDS}, ''))", [["x", 2], ["kind", "a"], ["own", False], ["__proto__", 4]]),
+            (
+                f"Object.entries(rows.read({FIELDS}, ''))",
+                [["x", 2], ["kind", "a"], ["own", False], ["__proto__", 4]],
+            ),
             *((lacking(row), every) for row in ("{", '{"x": 1, "ki', "null", "[1]", "7", "{}")),
             (lacking('{"x": 1, "kind": "b", "own": null, "__proto__": null}'), []),
             (lacking('{"x": null, "kind": "b", "own": true, "__proto__": 0}'), ["x"]),
@@ -221,8 +238,17 @@ def test_a_value_that_a_row_lacks_is_never_made_up(demand: Demand) -> None:
     )
 
 
+def test_what_only_a_knock_out_looks_at_begins_unknown(demand: Demand) -> None:
+    model = '{"features": [], "inputs": [], "decision": {"decision_only_features": [%s]}}'
+    flag = '{"name": "fraud", "kind": "flag", "missing": true}'
+    demand([(f"rows.read(rows.decisionFields({model % flag}), '')", {"fraud": None})])
+
+
 def test_a_text_of_a_file_or_an_entry_as_a_value(demand: Demand) -> None:
-    field = {"number": {"name": "x", "title": "Income", "kind": "number"}, "flag": {"name": "own", "kind": "flag"}}
+    field = {
+        "number": {"name": "x", "title": "Income", "kind": "number"},
+        "flag": {"name": "own", "kind": "flag"},
+    }
 
     def parsed(kind: str, text: str, more: str = "") -> str:
         return f"rows.parsed({json.dumps({'missing': False, **field[kind]})}, {json.dumps(text)}{more})"
@@ -235,6 +261,10 @@ def test_a_text_of_a_file_or_an_entry_as_a_value(demand: Demand) -> None:
             (parsed("number", "x"), Error("Income: 'x' is no number")),
             (parsed("number", "n/a"), Error("Income: a value is missing, which the model does not take")),
             (parsed("number", "NaN").replace("false", "true"), None),
+            (
+                parsed("number", "1.5").replace('"kind"', '"integer": true, "kind"'),
+                Error("Income: a whole number is needed"),
+            ),
             (parsed("flag", "YES"), True),
             (parsed("flag", "0"), False),
             (parsed("flag", "2"), Error("own: '2' is neither true nor false")),

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rationale.artifact.compiled import Compiled
-from rationale.decisions.rows import names_of, profile_of, score_index
+from rationale.decisions.rows import profile_of, score_index
 from rationale.evaluate.decisions.decided import DecidedFile
 from rationale.evaluate.explained_model import GivenReferences
 from rationale.graph.runtime.session import Runner, kernels_of
 from rationale.profiles.scores import run_in_blocks
+from rationale.schema.manifest import names_of
 from rationale.schema.request import Progress
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features

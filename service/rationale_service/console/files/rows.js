@@ -8,12 +8,15 @@ const MISSING = new Set(["", "na", "n/a", "nan", "null", "none", "?"]);
 export function fields(model) {
   const plain = model.inputs
     .filter((input) => !input.features && isOne(input))
-    .map((input) => ({ name: input.name, kind: kindOf(input.datatype), missing: false, whole: /INT/.test(input.datatype) }));
+    .map((input) => ({ name: input.name, input: input.name, kind: kindOf(input.datatype), missing: false, integer: /INT/.test(input.datatype), whole: /INT/.test(input.datatype) }));
   return [...model.features, ...plain];
 }
 
 /** Those of `:decide`: what only knock-outs look at comes too, and may be unknown. */
-export const decisionFields = (model) => [...fields(model), ...model.decision.beside.map((field) => ({ ...field, decision_only: true }))];
+export const decisionFields = (model) => [...fields(model), ...model.decision.decision_only_features];
+
+/** Whether only a knock-out looks at a feature. */
+export const isDecisionOnly = (field) => field.input === undefined;
 
 /** Inputs that no form can fill in: arrays. */
 export const arrays = (model) => model.inputs.filter((input) => !input.features && !isOne(input));
@@ -25,12 +28,12 @@ const kindOf = (datatype) => (datatype === "BYTES" ? "text" : datatype === "BOOL
 export const typical = (fields) => Object.fromEntries(fields.map((field) => [field.name, middle(field)]));
 
 function middle(field) {
-  if (field.decision_only) return null;
+  if (isDecisionOnly(field)) return null;
   if (field.kind === "flag") return false;
-  if (field.kind === "text") return field.categories?.[0]?.value ?? Object.keys(field.called ?? {})[0] ?? "";
+  if (field.kind === "text") return field.categories?.[0]?.value ?? Object.keys(field.value_labels ?? {})[0] ?? "";
   if (field.missing && field.missing_share > 0.5) return null;
   if (field.quantiles) return field.quantiles[Math.floor(field.quantiles.length / 2)];
-  if (field.called) return Number(Object.keys(field.called)[0]);
+  if (field.value_labels) return Number(Object.keys(field.value_labels)[0]);
   const [least, most] = [field.least ?? 0, field.most ?? field.least ?? 0];
   return field.whole ? Math.round((least + most) / 2) : (least + most) / 2;
 }
@@ -93,7 +96,9 @@ export function parsed(field, text, unseen = false) {
     throw new Error(`${field.title ?? field.name}: '${word.slice(0, 40)}' is neither true nor false`);
   }
   try {
-    return parseNumber(word, { unseen });
+    const value = parseNumber(word, { unseen });
+    if (field.integer && !Number.isInteger(value)) throw new Error("a whole number is needed");
+    return value;
   } catch (error) {
     throw new Error(`${field.title ?? field.name}: ${error.message}`);
   }

@@ -184,7 +184,7 @@ EXAMPLES: dict[str, Example] = {
                 "threshold": -5.0,
                 "adverse": "above",
                 "space": "output",
-                "beside": [],
+                "decision_only_features": [],
                 "comparisons": [],
             },
             "warnings": [],

@@ -52,7 +52,7 @@ function line({ flip: { field, value, score }, rule, row, form, take, figure }) 
   const title = field.title ?? field.name;
   const present = row[field.name];
   const shown = (one) => `${form.called(field, one)}${field.unit ? ` ${field.unit}` : ""}`;
-  const isStep = typeof value === "number" && typeof present === "number" && !field.called;
+  const isStep = typeof value === "number" && typeof present === "number" && !field.value_labels;
   const put = () => take(changed(row, field.name, value));
   return h(
     "tr",

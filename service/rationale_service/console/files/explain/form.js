@@ -65,8 +65,8 @@ export class Form {
 
   /** A value as people call it. */
   called(field, value) {
-    if (field.kind === "flag" && typeof value === "boolean") return field.called?.[Number(value)] ?? (value ? "yes" : "no");
-    return field.called?.[String(value)] ?? formatted(value);
+    if (field.kind === "flag" && typeof value === "boolean") return field.value_labels?.[Number(value)] ?? (value ? "yes" : "no");
+    return field.value_labels?.[String(value)] ?? formatted(value);
   }
 
   #search(made) {
@@ -93,7 +93,7 @@ export class Form {
     const label = h("label", { for: id }, title, h("small", {}, [field.title && field.name, field.unit].filter(Boolean).join(" · ")));
     const take = (value) => this.#take(field, value);
     let controls;
-    if (field.categories || field.called || field.kind === "flag") {
+    if (field.categories || field.value_labels || field.kind === "flag") {
       part.entry = h("select", { id, "aria-describedby": turns.id, onchange: () => take(part.choices.get(part.entry.value)) });
       controls = [part.entry];
     } else if (field.kind === "text") {

@@ -123,7 +123,7 @@ class View {
 
   /** The row as `:decide` takes it; an empty text that only a knock-out looks at is not known. */
   row() {
-    const unknown = this.fields.filter(({ name, kind, decision_only }) => decision_only && kind === "text" && this.form.row[name] === "");
+    const unknown = this.fields.filter((field) => rows.isDecisionOnly(field) && field.kind === "text" && this.form.row[field.name] === "");
     return unknown.reduce((row, { name }) => rows.changed(row, name, null), this.form.row);
   }
 
@@ -294,7 +294,7 @@ class View {
   }
 
   called(name) {
-    const found = this.model.features.find((one) => one.name === name) ?? this.model.groups.find((one) => one.name === name);
+    const found = this.fields.find((one) => one.name === name) ?? this.model.groups.find((one) => one.name === name);
     return found?.title ?? name;
   }
 
