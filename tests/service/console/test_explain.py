@@ -395,9 +395,7 @@ def test_a_second_model_on_the_same_row(page: Page, gateway: str) -> None:
     shown = effects(page.locator(".answers .panel").nth(1))
     assert due["attributions"]["utilisation"] == shown["utilisation"]
     page.get_by_label("Beside it").select_option("model:words")
-    expect(page.locator(".problem.beside")).to_contain_text(
-        "takes other features, which this row"
-    )
+    expect(page.locator(".problem.beside")).to_contain_text("takes other features, which this row")
 
 
 @pytest.mark.full
