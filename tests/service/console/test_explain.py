@@ -207,6 +207,8 @@ def test_each_of_several_targets(page: Page, gateway: str) -> None:
     due = explanation(gateway, "several", json.loads(page.locator("section.view").get_attribute("data-row")))
     for i, one in enumerate(due["targets"]):
         page.get_by_label("Explained").select_option(str(i))
+        texts = page.get_by_label("Explained").locator("option").all_inner_texts()
+        assert due["targets"][i]["explained_value"] == figure(texts[i].partition(": ")[2])
         share = str(Decimal(f"{100 * one['explained_value']:.2f}").normalize())
         expect(page.locator("#score")).to_have_text(re.compile(f"^{re.escape(share[:4])}"))
     page.wait_for_url(re.compile("target=2"))

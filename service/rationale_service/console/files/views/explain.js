@@ -170,6 +170,7 @@ class Explain {
       prediction: answer.predictions[i],
       target: one.target,
       count: all.length,
+      values: all.map((each) => each.explained_value),
       base: one.base_value ?? null,
       value: one.explained_value,
       gap: one.completeness_gap ?? null,
@@ -265,7 +266,7 @@ class Explain {
     const threshold = this.rule?.explained ? this.rule.threshold : null;
     const together = views.filter(({ model }) => model === this.model);
     this.scale = scaleOf(together, this.kind, this.scale, threshold);
-    fill(this.summary, this.figures(views[0]), views[0].count > 1 && this.targetChoice(views[0].count));
+    fill(this.summary, this.figures(views[0]), views[0].count > 1 && this.targetChoice(views[0]));
     fill(
       this.panels,
       views.map((view) => {
@@ -311,14 +312,16 @@ class Explain {
     return h("p", { class: "quiet foot" }, `${method}${name ? `, explainer ${name}` : ""}, digest ${digest.slice(0, 12)}`);
   }
 
-  targetChoice(count) {
-    const option = (i) => h("option", { value: i, selected: i === this.target }, this.targetOption(i));
+  /** All targets, each with its value, of which one is explained. */
+  targetChoice({ model, values }) {
+    const write = (value) => (isShare(model, model.output) ? percent(value) : number(value));
+    const option = (value, i) => h("option", { value: i, selected: i === this.target }, `${this.targetOption(i)}: ${write(value)}`);
     const change = (event) => {
       this.target = Number(event.target.value);
       this.scale = null;
       this.moved(this.form.row);
     };
-    return h("label", { class: "choice" }, h("span", {}, "Explained"), h("select", { onchange: change }, Array.from({ length: count }, (_, i) => option(i))));
+    return h("label", { class: "choice" }, h("span", {}, "Explained"), h("select", { onchange: change }, values.map(option)));
   }
 
   targetOption(i) {
