@@ -157,6 +157,7 @@ EXAMPLES: dict[str, Example] = {
                     "input": "x",
                     "kind": "number",
                     "missing": False,
+                    "integer": False,
                     "whole": True,
                     "least": 1.0,
                     "most": 1.0,
@@ -164,13 +165,14 @@ EXAMPLES: dict[str, Example] = {
                     "missing_share": 0.0,
                 },
                 *(
-                    {"name": name, "input": "x", "kind": "number", "missing": False}
+                    {"name": name, "input": "x", "kind": "number", "missing": False, "integer": False}
                     for name in list(_INSTANCE)[1:]
                 ),
             ],
             "groups": [],
             "layers": [],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [3]}],
+            "probabilities": [],
             "output": "y",
             "output_shape": [3],
             "targets": [0, 1, 2],
