@@ -67,7 +67,7 @@ NEEDS = (
     Need("git", ("git",), ("git",), "the list of the project's files"),
     Need("curl", ("curl",), ("curl",), "the requests of the pages"),
     Need("OpenSSL", ("openssl",), ("openssl",), "keys that sign heads of the audit trail"),
-    Need("Node.js", ("node",), ("nodejs",), "the decisions of exported pages"),
+    Need("Node.js", ("node",), ("nodejs",), "the pages' pure functions, the decisions of exported pages"),
     Need("npm", ("npm",), ("npm",), "ONNX Runtime for browsers, gRPC's client for JavaScript"),
     Need("Chromium", ("chromium", "google-chrome"), ("chromium",), "the console, reports and exported pages"),
     Need("Java", ("java",), ("default-jre-headless",), "Spark"),

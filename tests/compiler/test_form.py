@@ -2,7 +2,7 @@
 
 import pytest
 
-from rationale.form import Field, feature_names, knock_out_fields, model_fields
+from rationale.schema.form import Field, feature_names, knock_out_fields, model_fields
 from rationale.schema.manifest import Spread, TensorSpec
 from rationale.schema.profile import DecisionProfile, FeatureRule, KnockOut
 from tests.compiler.export import models

@@ -22,6 +22,7 @@ from rationale.lowering.inference import Span, length_warnings
 from rationale.methods.engine import Selection
 from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
+from rationale.methods.logits import is_probability
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name, inner_spec
 from rationale.methods.references import Referenced
 from rationale.methods.target import Target, stop_notes, stop_warnings
@@ -110,6 +111,9 @@ def describe(
         concepts=outputs.concepts,
         rules=tuple(rules),
         outputs=tuple(tensor_spec(v) for v in combined.graph.output if v.name in originals and is_tensor(v)),
+        probabilities=tuple(
+            v.name for v in lowered.source.graph.output if is_probability(lowered.source, v.name)
+        ),
         explained_output=target.output,
         explained_shape=tuple(lowered.specs[target.output][0][1:]),
         targets=target.elements,

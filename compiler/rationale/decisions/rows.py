@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rationale.schema.manifest import Attributed, EmbeddedProfile, Manifest, elements
+from rationale.schema.manifest import Attributed, EmbeddedProfile, Manifest, names_of
 from rationale.schema.profile import DecisionProfile
 
 Tensors = Mapping[str, np.ndarray]
@@ -48,11 +48,6 @@ def keys_of(manifest: Manifest) -> tuple[str, ...]:
         for item in manifest.attributed
         for key in names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
     )
-
-
-def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
-    """Return the names of a tensor's features, as explanations and decisions have them."""
-    return given or ((tensor,) if count == 1 else elements(tensor, count))
 
 
 def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:

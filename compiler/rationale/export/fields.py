@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from rationale.decisions.domain import number_of
-from rationale.form import Field, feature_names, knock_out_fields, model_fields
-from rationale.schema.manifest import FLOATS, Manifest, Spread, TensorSpec
+from rationale.schema.form import Field, feature_names, knock_out_fields, model_fields
+from rationale.schema.manifest import Manifest, Spread, TensorSpec
 from rationale.schema.profile import DecisionProfile, FeatureRule
 
 _STEPS = 200  # of a slider, about
@@ -37,12 +37,11 @@ def fields(
     named = [(name, tensor) for tensor, names in feature_names(manifest).items() for name in names]
     rows = {spec.name: iter(_row(spec, sample)) for spec in manifest.inputs}
     for field in model_fields(manifest, named, profile, spreads):
-        assert field.spec is not None
         yield {
             **_common(field),
-            "input": field.spec.name,
-            "integer": field.spec.datatype not in FLOATS,
-            **_control(field, next(rows[field.spec.name])),
+            "input": field.input,
+            "integer": field.integer,
+            **_control(field, next(rows[field.input or ""])),
         }
     if profile is not None:
         for field in knock_out_fields(profile, {name for pair in named for name in pair}):
@@ -56,19 +55,18 @@ def _row(spec: TensorSpec, sample: Mapping[str, np.ndarray]) -> list[float]:
 
 
 def _common(field: Field) -> dict[str, Any]:
-    rule = field.rule
     return {
         "name": field.name,
-        "title": rule.title or field.name,
-        "unit": rule.unit,
+        "title": field.title or field.name,
+        "unit": field.unit,
         "missing": field.missing,
     }
 
 
 def _control(field: Field, begin: float) -> dict[str, Any]:
-    rule, spread = field.rule, field.spread
+    rule = field.rule
     if field.kind == "text":
-        shares = {c.value: c.value for c in spread.categories if c.value} if spread else {}
+        shares = {category.value: category.value for category in field.categories if category.value}
         called = shares | {text: text for text in field.texts}
         return _choices({**called, **rule.categories} if rule.open else rule.categories or called)
     if rule.categories and not rule.open:

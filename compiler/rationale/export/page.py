@@ -23,9 +23,9 @@ from rationale.errors import InvalidOptionError
 from rationale.export.fields import fields
 from rationale.export.fit import TYPES, check_fits, check_size
 from rationale.export.web import WebRuntime, find_runtime
-from rationale.form import feature_names
 from rationale.pictures.browser import FILES as SHARED
 from rationale.references.reference_set import spreads
+from rationale.schema.form import feature_names
 from rationale.schema.manifest import EXPLAIN, EXPLAIN_SUFFIX, FILE_NAME, Manifest, Spread
 from rationale.schema.probes import Probes
 
@@ -116,6 +116,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         "output": manifest.explained_output,
         "method": manifest.method.name,
         "targets": [*manifest.targets] if manifest.targets != "predicted" else ["predicted"],
+        "probabilities": manifest.probabilities,
         "elements": int(np.prod(manifest.explained_shape, dtype=int)),
         "inputs": [
             {"name": spec.name, "type": TYPES[spec.datatype], "shape": [1, *spec.shape]}

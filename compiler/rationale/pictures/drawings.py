@@ -12,6 +12,7 @@ import numpy as np
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale.pictures.colours import LOWERS, RAISES, blend
+from rationale.pictures.numbers import signed, writer
 from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
 from rationale.pictures.png import full_colour
 
@@ -86,7 +87,7 @@ _UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}  # the same ex
 
 def _bars(panel: Bars, subfigure: "SubFigure") -> None:
     axes = subfigure.subplots()
-    y, values = np.arange(len(panel.values)), panel.values
+    y, values, write = np.arange(len(panel.values)), panel.values, writer(panel.values)
     axes.barh(y, values, color=np.where(values >= 0, RAISES, LOWERS), xerr=panel.errors, capsize=2)
     if panel.shapley:
         due = panel.shapley
@@ -102,7 +103,7 @@ def _bars(panel: Bars, subfigure: "SubFigure") -> None:
         )
         axes.legend(loc="best", fontsize="small", frameon=False)
     ends = axes.barh(y, _ends(panel), alpha=0)
-    axes.bar_label(ends, [f"{value:+.3g}" for value in values], padding=3, fontsize="x-small")
+    axes.bar_label(ends, [signed(write, value) for value in values], padding=3, fontsize="x-small")
     axes.axvline(0, color="0.3", linewidth=0.8)
     axes.set_yticks(y, panel.labels, fontsize="small")
     axes.set_ylim(len(y) - 0.5, -0.5)

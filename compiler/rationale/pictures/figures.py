@@ -13,6 +13,7 @@ import numpy as np
 
 from rationale.pictures.colours import HIGH, LOW, LOWERS, RAISES, blend
 from rationale.pictures.markup import SHADES, element
+from rationale.pictures.numbers import number, signed, writer
 from rationale.pictures.overview import Overview
 from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
 from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
@@ -103,10 +104,9 @@ def _waterfall(panel: Bars) -> list[Element]:
     starts = np.append(base, ends[:-1])
     spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
     scale = _Scale.over(starts, ends + spread, ends - spread, score)
+    write = writer(panel.values, (base, score))
     rows = [
-        _row(
-            "base value", f"{base:.4g}", [_line(scale.at(base), _BAR / 2, _BAR), _dot(scale, base)], end=True
-        )
+        _row("base value", write(base), [_line(scale.at(base), _BAR / 2, _BAR), _dot(scale, base)], end=True)
     ]
     for i, (label, value) in enumerate(zip(panel.labels, panel.values, strict=True)):
         drawn = [
@@ -115,7 +115,7 @@ def _waterfall(panel: Bars) -> list[Element]:
             _bar(scale, starts[i], ends[i], RAISES if value >= 0 else LOWERS),
             *_extras(panel, scale, i, starts[i], ends[i]),
         ]
-        rows.append(_row(label, _signed(panel, i), drawn))
+        rows.append(_row(label, _signed(panel, i, write), drawn))
     last = float(ends[-1]) if len(ends) else base
     gap = score - last
     if abs(gap) > _NEGLIGIBLE * (scale.high - scale.low):
@@ -123,12 +123,12 @@ def _waterfall(panel: Bars) -> list[Element]:
         rows.append(
             _row(
                 "not explained (completeness gap)",
-                f"{gap:+.4g}",
+                signed(number, gap),
                 [*drawn, _bar(scale, last, score, _GREY)],
             )
         )
     rows.append(
-        _row("score", f"{score:.4g}", [_line(scale.at(score), 0, _BAR / 2), _dot(scale, score)], end=True)
+        _row("score", write(score), [_line(scale.at(score), 0, _BAR / 2), _dot(scale, score)], end=True)
     )
     return rows
 
@@ -137,10 +137,11 @@ def _from_zero(panel: Bars) -> list[Element]:
     spread = 0.0 if panel.errors is None else np.nan_to_num(panel.errors)
     due = None if panel.shapley is None else panel.shapley.values
     scale = _Scale.over(0.0, panel.values + spread, panel.values - spread, due)
+    write = writer(panel.values)
     return [
         _row(
             label,
-            _signed(panel, i),
+            _signed(panel, i, write),
             [
                 _line(scale.at(0), 0, _BAR),
                 _bar(scale, 0, value, RAISES if value >= 0 else LOWERS),
@@ -151,9 +152,9 @@ def _from_zero(panel: Bars) -> list[Element]:
     ]
 
 
-def _signed(panel: Bars, i: int) -> str:
+def _signed(panel: Bars, i: int, write: Callable[[float], str]) -> str:
     error = None if panel.errors is None or np.isnan(panel.errors[i]) else panel.errors[i]
-    return f"{panel.values[i]:+.4g}" + ("" if error is None else f" ± {error:.1g}")
+    return signed(write, panel.values[i]) + ("" if error is None else f" ± {number(float(f'{error:.1g}'))}")
 
 
 def _extras(panel: Bars, scale: _Scale, i: int, start: float, end: float) -> list[Element]:
@@ -176,6 +177,7 @@ def _dot(scale: _Scale, value: float) -> Element:
 def _flow(panel: Flow) -> list[Element]:
     """Draw what raises to the right, what lowers to the left, and a dot at the sum."""
     scale = _Scale.over(0.0, panel.raising, panel.lowering, panel.due)
+    write = writer([*panel.raising, *panel.lowering])
     rows = []
     for label, raising, lowering in zip(panel.labels, panel.raising, panel.lowering, strict=True):
         drawn = [
@@ -185,17 +187,18 @@ def _flow(panel: Flow) -> list[Element]:
             _line(scale.at(panel.due), 0, _BAR, stroke_dasharray="2 3"),
             _dot(scale, raising + lowering),
         ]
-        rows.append(_row(label, f"{raising:+.3g} {lowering:+.3g}", drawn))
+        rows.append(_row(label, f"{signed(write, raising)} {signed(write, lowering)}", drawn))
     about = "red raises, blue lowers; dot: their sum; dotted: explained less base value"
     return [_figure(panel.title, about, element("ul", *rows))]
 
 
 def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:
     """Draw numbers that neither raise nor lower anything, as grey bars."""
-    scale = _Scale.over(0.0, np.asarray([number for _, number in numbers]))
+    sizes = np.asarray([size for _, size in numbers])
+    scale, write = _Scale.over(0.0, sizes), writer(sizes)
     rows = (
-        _row(label, f"{number:.4g}", [_line(scale.at(0), 0, _BAR), _bar(scale, 0, number, _GREY)])
-        for label, number in numbers
+        _row(label, write(size), [_line(scale.at(0), 0, _BAR), _bar(scale, 0, size, _GREY)])
+        for label, size in numbers
     )
     return _figure(title, about, element("ul", *rows))
 
@@ -213,14 +216,14 @@ def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
         "decline": decline,
     }
     rows = [
-        _row(name, f"{span[0]:g} … {span[1]:g}", [_bar(scale, *span, _GREY)])
+        _row(name, f"{number(span[0])} … {number(span[1])}", [_bar(scale, *span, _GREY)])
         for name, span in spans.items()
         if span is not None
     ]
     if base is not None:
-        rows.append(_row("base value", f"{base:.4g}", [_dot(scale, base)], end=True))
+        rows.append(_row("base value", number(base), [_dot(scale, base)], end=True))
     return _figure(
-        f"{profile.output}: what is decided", f"threshold {profile.threshold:g}", element("ul", *rows)
+        f"{profile.output}: what is decided", f"threshold {number(profile.threshold)}", element("ul", *rows)
     )
 
 
@@ -311,7 +314,7 @@ def _words(panel: Words) -> list[Element]:
     for word, value, shade in list(zip(panel.words, panel.values, shades, strict=True))[:_MOST_WORDS]:
         class_ = f"{'r' if value >= 0 else 'l'}{shade}"
         words += [] if word.joined else [" "]
-        words.append(element("span", word.text, class_=class_, title=f"{value:+.4g}", dir="auto"))
+        words.append(element("span", word.text, class_=class_, title=signed(number, value), dir="auto"))
     left = len(panel.words) - _MOST_WORDS
     if left > 0:
         words.append(f" … {left:,} more tokens")
@@ -322,12 +325,13 @@ def _words(panel: Words) -> list[Element]:
 def _listed(panel: Words) -> Element:
     """Return the tokens with the largest attributions, by their numbers."""
     order = np.argsort(-np.abs(np.nan_to_num(panel.values)), kind="stable")[:_LISTED]
+    write = writer(panel.values[order])
     rows = [
         element(
             "tr",
             element("td", str(k)),
             element("td", panel.words[k].text, dir="auto"),
-            element("td", f"{panel.values[k]:+.4g}"),
+            element("td", signed(write, panel.values[k])),
         )
         for k in order
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.pictures.panels import Answer, element_name, is_table, short
+from rationale.pictures.panels import Answer, element_name, is_table, short, titles
 from rationale.schema.manifest import Attributed, Manifest
 
 DOTS = 300  # rows that have a dot for each feature; fewer, where features are so many
@@ -102,7 +102,12 @@ def _titles(answer: Answer) -> list[str]:
 
 
 def _labels(answer: Answer, tables: Sequence[Attributed]) -> list[str]:
-    return [short(name) for e in tables for name in e.names(answer[e.attributions][0, 0].size)]
+    sizes = [answer[e.attributions][0, 0].size for e in tables]
+    return [
+        short(name)
+        for e, size in zip(tables, sizes, strict=True)
+        for name in titles(answer.manifest, e, size)
+    ]
 
 
 def _overview(

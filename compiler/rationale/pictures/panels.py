@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from rationale.pictures.numbers import number
 from rationale.pictures.words import NUMBERS, Vocabulary, Word
 from rationale.schema.manifest import Attributed, ExplainedConcepts, Manifest
 
@@ -93,12 +94,17 @@ Panel = Bars | Heat | Words | Flow
 
 @dataclass(frozen=True)
 class Part:
-    """An explained input of one row, or all players: attributions; values and standard errors where known."""
+    """An explained input of one row, or all players: attributions; values and standard errors where known.
+
+    Attributes:
+        names: of its features, as people call them.
+    """
 
     explained: Attributed
     attributions: np.ndarray
     values: np.ndarray | None
     errors: np.ndarray | None
+    names: tuple[str, ...] = ()
 
 
 def targets_of(answer: Answer) -> np.ndarray:
@@ -133,8 +139,9 @@ def panels_of(
     manifest, elements = answer.manifest, targets_of(answer)[i]
     for j in largest_targets(answer, i, len(elements) if most is None else most):
         parts = [_part(answer, e, (i, j)) for e in manifest.attributed]
-        base = "" if manifest.base_value is None else f", base value {answer[manifest.base_value][i, j]:.4g}"
-        heading = f"{element_name(manifest, elements[j])}: {answer[manifest.explained_value][i, j]:.4g}{base}"
+        heading = f"{element_name(manifest, elements[j])}: {number(answer[manifest.explained_value][i, j])}"
+        if manifest.base_value is not None:
+            heading += f", base value {number(answer[manifest.base_value][i, j])}"
         whole = manifest.completeness_gap is not None and all(map(_is_table, parts))
         for panel in panels(f"row {row}, {heading}", parts, top, vocabulary):
             yield _adding_up(panel, answer, i, j) if isinstance(panel, Bars) and whole else panel
@@ -235,7 +242,15 @@ def _part(answer: Answer, e: Attributed, at: tuple[int, ...]) -> Part:
     """Return the part of a row and a target, and a channel where it is a concept's."""
     values = None if e.of_players else answer.inputs.get(e.tensor.name)
     errors = answer[e.standard_error][at] if e.standard_error else None
-    return Part(e, answer[e.attributions][at], None if values is None else values[at[0]], errors)
+    attributions = answer[e.attributions][at]
+    names = titles(answer.manifest, e, attributions.size)
+    return Part(e, attributions, None if values is None else values[at[0]], errors, names)
+
+
+def titles(manifest: Manifest, e: Attributed, count: int) -> tuple[str, ...]:
+    """Return the titles that the decision profile has for features or groups, else their names."""
+    names, decision = e.names(count), manifest.decision
+    return tuple(names) if decision is None else tuple(decision.profile.title(name) for name in names)
 
 
 def _is_table(part: Part) -> bool:
@@ -290,7 +305,7 @@ def bars(
 
 def _labels(part: Part) -> list[str]:
     """Return "name = value" of each feature."""
-    names = part.explained.names(part.attributions.size)
+    names = part.names or part.explained.names(part.attributions.size)
     if part.values is None or part.values.size != len(names):
         return [short(name) for name in names]
     return [f"{short(n)} = {shown(v)}" for n, v in zip(names, part.values.reshape(-1), strict=True)]
@@ -299,7 +314,7 @@ def _labels(part: Part) -> list[str]:
 def shown(value: str | float) -> str:
     if isinstance(value, str):
         return short(value)
-    return "missing" if math.isnan(value) else f"{value:,.6g}"
+    return "missing" if math.isnan(value) else number(value, 6)
 
 
 def short(name: str) -> str:

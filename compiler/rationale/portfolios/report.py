@@ -14,6 +14,7 @@ from rationale.decisions.rows import values_of
 from rationale.errors import InvalidOptionError
 from rationale.pictures.figures import figures
 from rationale.pictures.markup import element, page, table
+from rationale.pictures.numbers import number
 from rationale.pictures.overview import overviews, tables_of
 from rationale.pictures.panels import panels_of
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary
@@ -142,7 +143,7 @@ def _decision(made: Decision | Undecided, faults: Sequence[str]) -> Element:
         return element("p", f"Not decided: {'; '.join(faults)}")
     if isinstance(made, Undecided):
         return element("p", f"Not decided: {made.fault}")
-    outcome = f"{made.decision.capitalize()}: score {made.score:g}, threshold {made.threshold:g}"
+    outcome = f"{made.decision.capitalize()}: score {number(made.score)}, threshold {number(made.threshold)}"
     reasons = [element("li", f"{reason.code} {reason.text}") for reason in made.reasons]
     warnings = [element("p", f"warning: {warning}", class_="note") for warning in made.warnings]
     listed = [element("ol", *reasons)] if reasons else []

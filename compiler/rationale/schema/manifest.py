@@ -61,6 +61,11 @@ def in_digits(number: Any) -> str:
     return str(int(number)) if float(number).is_integer() else str(number)
 
 
+def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
+    """Return the names of a tensor's features, as explanations and decisions have them."""
+    return given or ((tensor,) if count == 1 else elements(tensor, count))
+
+
 class Frozen(BaseModel):
     """A part of what is written next to a graph: it never changes, and takes no member it does not know."""
 
@@ -587,6 +592,9 @@ class Manifest(Frozen):
         description="of lrp, attnlrp and cplrp: of each operator on the way but those that only move values",
     )
     outputs: tuple[TensorSpec, ...] = Field(description="the original model's outputs, unchanged")
+    probabilities: tuple[str, ...] = Field(
+        (), description="of the outputs, those that lie between 0 and 1 by what closes them"
+    )
     explained_output: str = Field(description="the tensor that is explained")
     explained_shape: tuple[int, ...] = Field(description="of explained_output's row")
     targets: tuple[int | str, ...] | Literal["predicted"] = Field(

@@ -7,7 +7,7 @@ from rationale import DeepShap, compile_model
 from rationale.export.fields import Range, _control, fields, range_of
 from rationale.export.page import page_of
 from rationale.export.web import WebRuntime
-from rationale.form import Field
+from rationale.schema.form import Field
 from rationale.schema.manifest import Category, Spread, TensorSpec
 from rationale.schema.profile import FeatureRule
 from tests.compiler.export import models

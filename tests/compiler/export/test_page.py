@@ -214,7 +214,7 @@ def test_a_slider_by_the_keyboard(opened: Open, repository: Path) -> None:
     demand_same(page, open_entry(repository, "credit"), values)
     page.get_by_role("button", name="Begin again").click()
     assert shown(page)["score"] == before
-    expect(page.get_by_role("status")).to_contain_text("Score 0.1")
+    expect(page.get_by_role("status")).to_contain_text("Score 10.69%, Approved")
 
 
 @pytest.mark.full

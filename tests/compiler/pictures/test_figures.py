@@ -16,6 +16,7 @@ from rationale.pictures.overview import Overview
 from rationale.pictures.panels import Bars, Estimate, Flow, Heat, Words, largest_targets
 from rationale.pictures.png import data_uri, heat_map, sized
 from rationale.pictures.words import Word
+from tests.compiler.export import models
 from tests.compiler.pictures.pages import Page, percent
 
 HOSTILE = ['<script>alert("1")</script>', "</style><b>", "a&amp;b'\"", "\x00\x1b[31m\u202ex", "\ud800half"]
@@ -36,7 +37,13 @@ def spans(found: Page) -> list[tuple[float, float]]:
 
 def test_a_waterfall_leads_from_the_base_value_to_the_score() -> None:
     found = seen(Bars("t", ("a", "b", "c"), np.array([3.0, -1.0, 0.5]), base=1.0, score=3.5))
-    assert found.rows() == [("base value", "1"), ("a", "+3"), ("b", "-1"), ("c", "+0.5"), ("score", "3.5")]
+    assert found.rows() == [
+        ("base value", "1.00"),
+        ("a", "+3.00"),
+        ("b", "-1.00"),
+        ("c", "+0.50"),
+        ("score", "3.50"),
+    ]
     first, second, third = spans(found)
     np.testing.assert_allclose([first, second, third], [(2, 98), (66, 98), (66, 82)], atol=0.01)
     start, end = (percent(seen.attributes["cx"]) for seen in found.of("circle"))
@@ -61,7 +68,7 @@ def test_bars_that_add_up_to_nothing_start_from_zero() -> None:
         Estimate(np.array([3.0, np.nan]), np.ones(2)),
     )
     found = seen(bars)
-    assert found.rows() == [("a", "+2 ± 1"), ("b", "-2")]
+    assert found.rows() == [("a", "+2.00 ± 1"), ("b", "-2.00")]
     (zero, right), (left, also_zero) = spans(found)
     assert zero == also_zero
     assert right - zero == pytest.approx(zero - left, abs=0.01)
@@ -82,7 +89,7 @@ def test_every_number_has_a_place(values: list[float]) -> None:
 def test_a_flow_has_a_dot_at_its_sum() -> None:
     found = seen(Flow("t", ("x", "h"), np.array([3.0, 1.0]), np.array([-1.0, 0.0]), 2.0))
     assert [percent(seen.attributes["cx"]) for seen in found.of("circle")] == [74, 50]
-    assert found.rows() == [("x", "+3 -1"), ("h", "+1 +0")]
+    assert found.rows() == [("x", "+3.00 -1.00"), ("h", "+1.00 0.00")]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -119,8 +126,8 @@ def overview(n: int, others: int = 0) -> Overview:
 def test_an_overview_has_bars_of_means_and_a_dot_for_each_row() -> None:
     found = seen(overview(50, others=7))
     assert found.rows() == [
-        ("a", "0.5"),
-        ("b", "0.25"),
+        ("a", "0.500"),
+        ("b", "0.250"),
         ("7 others together", "0.125"),
         ("a", "-1 … +1"),
         ("b", "-0.5 … +0.5"),
@@ -202,9 +209,9 @@ def test_tokens_are_shaded_by_their_sign_and_size() -> None:
     found = seen(Words("t", words, np.array([0.5, -1.0, 0.0, 1e-9])))
     tokens = [seen for seen in found.of("span") if "p" in seen.inside]
     assert [t.attributes["class"] for t in tokens] == [f"r{SHADES // 2}", f"l{SHADES}", "r0", "r1"]
-    assert [t.attributes["title"] for t in tokens] == ["+0.5", "-1", "+0", "+1e-09"]
+    assert [t.attributes["title"] for t in tokens] == ["+0.5", "-1", "0", "+1.0e-09"]
     assert found.of("p", "tokens")[0].text == " unpaid loan is"
-    assert [seen.text for seen in found.of("td")][:3] == ["1", "paid", "-1"]
+    assert [seen.text for seen in found.of("td")][:3] == ["1", "paid", "-1.00"]
 
 
 def test_a_long_text_says_what_it_leaves_out() -> None:
@@ -244,3 +251,11 @@ def test_the_targets_of_the_largest_value(values: list[float], most: int, due: l
 
     answer = Answer(explained_value=np.array([np.zeros_like(values), values]))
     assert [*largest_targets(answer, 1, most)] == due
+
+
+def test_bars_have_the_titles_of_the_profile() -> None:
+    """The names of features stay where the profile has no title."""
+    compiled = models.double()
+    drawn = Page(compiled.explain(compiled.sample).plot(0)._repr_html_()).rows()
+    named = [name.partition(" = ")[0] for name, _ in drawn]
+    assert sorted(named) == ["Age", "Job", "Money", "base value", "score"]

@@ -8,6 +8,7 @@ import pytest
 
 from rationale import AttnLrp, Compiled, DeepShap, Explanation, Gradient, Lrp, TreeShap, compile_model
 from rationale.errors import InvalidOptionError
+from rationale.pictures.numbers import number, signed, writer
 from rationale.pictures.picture import ROWS, TARGETS
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 from tests.compiler.pictures.pages import Page
@@ -52,11 +53,12 @@ def test_bars_are_the_answers_numbers(answer: Explanation) -> None:
     j = int(answer["explained_value"][7].argmax())
     values = answer["x_attributions"][7, j]
     order = np.argsort(-np.abs(values))
+    shown = [*values[order[:2]], values[order[2:]].sum(dtype=np.float64)]
+    write = writer(shown)
     assert [number for _, number in found] == [
-        f"{answer['base_value'][7, j]:.4g}",
-        *(f"{values[k]:+.4g}" for k in order[:2]),
-        f"{values[order[2:]].sum(dtype=np.float64):+.4g}",
-        f"{answer['explained_value'][7, j]:.4g}",
+        write(answer["base_value"][7, j]),
+        *(signed(write, each) for each in shown),
+        write(answer["explained_value"][7, j]),
     ]
     assert found[3][0] == "3 others"
 
@@ -192,7 +194,7 @@ def test_a_decision_has_its_thresholds() -> None:
         "approve": "0 … 0.18",
         "a person decides": "0.18 … 0.22",
         "decline": "0.22 … 1",
-        "base value": f"{base:.4g}",
+        "base value": number(base),
     }
 
 

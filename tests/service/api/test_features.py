@@ -47,7 +47,7 @@ async def test_the_profile_comes_before_the_references(decides: Path) -> None:
     assert list(features) == NAMES
     age, cards, debt = features["age"], features["cards"], features["debt"]
     assert (age["title"], age["unit"], age["least"], age["most"]) == ("Age", "years", -3, 3)
-    assert cards["called"] == {"0": "none", "1": "one"}
+    assert cards["value_labels"] == {"0": "none", "1": "one"}
     assert debt["least"] == debt["quantiles"][0] == pytest.approx(rows(7, 5)[:, NAMES.index("debt")].min())
     assert len(debt["quantiles"]) == 21
     assert told["groups"] == [{"name": "means", "title": "Means", "features": ["income", "debt"]}]
@@ -61,7 +61,7 @@ async def test_the_profile_comes_before_the_references(decides: Path) -> None:
         "refer": [0.5, 0.52],
         "adverse": "below",
         "space": "output",
-        "beside": [],
+        "decision_only_features": [],
         "comparisons": [],
     }
 

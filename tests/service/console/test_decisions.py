@@ -14,7 +14,7 @@ from tests.service import patient
 from tests.service.child import both_ends
 from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
-from tests.service.console.test_explain import WORST, number
+from tests.service.console.test_explain import WORST, figure, number
 from tests.service.security.test_keys import key_file
 
 LENDER = {
@@ -46,8 +46,8 @@ def demand_shown(panel: Locator, answer: dict[str, Any], outcome: str) -> None:
     """Assert that the panel shows this answer of `:decide`."""
     expect(panel.locator(".outcome")).to_have_text(outcome)
     label = panel.locator(".gauge").get_attribute("aria-label") or ""
-    score, threshold = re.findall(r"[−\d.]*\d", label)[:2]
-    assert number(score) == pytest.approx(answer["score"], abs=1e-4)
+    score, threshold = re.findall(r"[−\d.]*\d%?", label)[:2]
+    assert answer["score"] == figure(score)
     assert number(threshold) == answer["threshold"]
     shown = panel.locator(".reasons > li")
     expect(shown).to_have_count(len(answer["reasons"]))

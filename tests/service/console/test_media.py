@@ -170,7 +170,7 @@ def test_fewer_tokens_are_padded_and_masked_and_hostile_words_are_text(
     page.get_by_label("Vocabulary").set_input_files(tmp_path / "tokenizer.json")
     expect(panel.locator(".tokens .word").first).to_have_text(models.SCRIPT)
     expect(panel.locator(".tokens .word").nth(1)).to_have_text(models.IMAGE)
-    expect(panel.locator(".tokens .padding")).to_have_count(4)
+    expect(panel.locator(".tokens .padding.neither")).to_have_count(4)  # of no colour: they add nothing
     assert panel.locator(".tokens .value").all_inner_texts()[3:] == ["0"] * 4  # the mask leaves them out
     for wrong, told in (
         ("1, two", "“two” is no token's number"),

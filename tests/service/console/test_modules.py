@@ -199,7 +199,7 @@ NUMBER: dict[str, Any] = {"name": "a", "kind": "number", "missing": False}
     ],
 )
 def test_a_typical_value(call: Call, field: dict[str, Any], due: Any) -> None:
-    script = "({typical}, field) => typical({inputs: [], features: [field]}).a"
+    script = "({typical}, field) => typical([field]).a"
     assert call("console/rows.js", script, field) == due
 
 
@@ -227,9 +227,8 @@ def test_what_fits_a_field(call: Call, change: dict[str, Any], value: Any, due: 
 def test_a_row_holds_a_name_of_any_kind(call: Call, name: str) -> None:
     """What is set, read from an address and written again."""
     script = """({changed, read, written}, field) => {
-      const model = {inputs: [], features: [field]};
       const own = written(changed({b: 1}, field.name, 2));
-      return [own, written(read(model, own)), written(read(model, "{}")), Object.prototype.a === undefined];
+      return [own, written(read([field], own)), written(read([field], "")), Object.prototype.a === undefined];
     }"""
     own, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "quantiles": [7]})
     assert own == f'{{"b":1,"{name}":2}}'

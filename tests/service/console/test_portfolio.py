@@ -362,7 +362,7 @@ def test_by_the_keyboard_alone(page: Page, gateway: str, file: Path) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("Explain")
     assert row.startswith("Explain row ")
-    expect(page.locator("main")).to_contain_text(score[:5])
+    expect(page.locator("main")).to_contain_text(f"{100 * float(score):.1f}"[:4])  # there in percent
     page.go_back()  # the portfolio is still there
     expect(page.locator(".view[data-state=drawn]")).to_be_visible()
     assert len(weights(page)) == 10

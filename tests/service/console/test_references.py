@@ -86,7 +86,7 @@ def test_two_sets_beside_each_other(page: Page, gateway: str, kept: str) -> None
         )
     }
     for name in own:
-        told = [float(cell.replace("−", "-")) for cell in shown[titles[name]]]
+        told = [float(cell.replace("−", "-")) / 100 for cell in shown[titles[name]]]
         np.testing.assert_allclose(told, [own[name], other[name], other[name] - own[name]], atol=6e-4)
     demand_accessible(page)
     page.set_viewport_size({"width": 360, "height": 800})

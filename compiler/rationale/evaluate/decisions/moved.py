@@ -8,12 +8,13 @@ import numpy as np
 
 from rationale.artifact.compiled import Compiled
 from rationale.decisions.decide import outcome_of
-from rationale.decisions.rows import margin_at, names_of, profile_of
+from rationale.decisions.rows import margin_at, profile_of
 from rationale.evaluate.decisions.decided import DecidedFile
 from rationale.evaluate.explained_model import GivenReferences
 from rationale.graph.runtime.session import kernels_of
 from rationale.lowering import lower
 from rationale.profiles.scores import Scorer, margin_on
+from rationale.schema.manifest import names_of
 from rationale.schema.request import Progress
 
 MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features

@@ -1,6 +1,7 @@
 // Fields for the features: a slider with a number, a choice, or a text.
 
 import { h } from "./dom.js";
+import { parseNumber } from "./parse.js";
 
 /** Return { element, read }: `read` gives the values by name, null where one is missing, and what is wrong. */
 export function makeFields(fields, changed) {
@@ -10,7 +11,7 @@ export function makeFields(fields, changed) {
     const faults = [];
     for (const { field, get, fault } of made) {
       const found = get();
-      const wrong = faultOf(field, found);
+      const wrong = found instanceof Error ? found.message : faultOf(field, found);
       fault(wrong);
       if (wrong) faults.push(`${field.title}: ${wrong}`);
       values[field.name] = found;
@@ -25,7 +26,6 @@ export function makeFields(fields, changed) {
 function faultOf(field, value) {
   if (value === null) return field.missing ? "" : "a value is needed";
   if (field.kind !== "number") return "";
-  if (!Number.isFinite(value)) return "this is no number";
   return field.integer && !Number.isInteger(value) ? "a whole number is needed" : "";
 }
 
@@ -36,13 +36,21 @@ const MAKE = {
       "data-slider": field.name,
     });
     const box = h("input", {
-      type: "number", id, step: "any", required: !field.missing, placeholder: field.missing ? "missing" : "",
-      inputmode: "decimal", "data-feature": field.name,
+      type: "text", id, required: !field.missing, placeholder: field.missing ? "missing" : "",
+      inputmode: "decimal", autocomplete: "off", class: "number", "data-feature": field.name,
     });
     slider.addEventListener("input", () => { box.value = slider.value; changed(); });
-    box.addEventListener("input", () => { if (box.value !== "") slider.value = box.value; changed(); });
-    const get = () => (box.validity.badInput ? NaN : box.value === "" ? null : Number(box.value));
-    const put = (value) => { box.value = value ?? ""; slider.value = value ?? field.least; };
+    const get = () => {
+      if (box.value.trim() === "") return null;
+      try {
+        return parseNumber(box.value);
+      } catch (error) {
+        return error;
+      }
+    };
+    const sized = () => { box.size = Math.min(24, Math.max(9, box.value.length + 1)); };
+    box.addEventListener("input", () => { if (typeof get() === "number") slider.value = get(); sized(); changed(); });
+    const put = (value) => { box.value = value ?? ""; slider.value = value ?? field.least; sized(); };
     return { ...framed(field, id, box, slider), get, put };
   },
 

@@ -1,9 +1,9 @@
 // The page: fields on one side, the answer on the other; each change is answered by one run of the graph.
 
 import { fill, h } from "./dom.js";
-import { number, percent, rest, formatted } from "./format.js";
+import { number, percent, rest, formatted, writers } from "./format.js";
 import { makeFields } from "./fields.js";
-import { bars, scaleOf } from "./pictures/bars.js";
+import { bars, scaleOf, shortened } from "./pictures/bars.js";
 import { summaryOf } from "./pictures/summary.js";
 import { decide, own, ruleOf, unknownOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
@@ -22,6 +22,9 @@ async function start() {
       + "shown, for it could be wrong. Try another browser, and tell whoever gave you the page.");
   }
   const profile = facts.decided?.profile;
+  const { score: scored, explained } = facts.outputs;
+  const isShare = (output) => facts.probabilities.includes(output);
+  const figure = (score) => (isShare(scored === explained ? facts.output : scored) ? percent(score) : number(score));
   let [target, isRunning, isDue, timer, scale] = [0, false, false, 0, null];
 
   const changed = async () => {
@@ -53,7 +56,7 @@ async function start() {
     const decision = facts.decided ? decide(facts.decided, row, values) : null;
     const warned = unknown.map((text) => h("p", { class: "warning" }, `${text[0].toUpperCase()}${text.slice(1)}.`));
     const said = decision?.decision ? `, ${OUTCOMES[decision.decision]}` : "";
-    return show(`Score ${number(row.score)}${said}`, [scoreOf(row), warned, decision && decisionOf(decision), picture(row, values)]);
+    return show(`Score ${figure(row.score)}${said}`, [scoreOf(row), warned, decision && decisionOf(decision), picture(row, values)]);
   }
 
   function show(text, parts) {
@@ -64,10 +67,10 @@ async function start() {
   }
 
   function scoreOf(row) {
-    const sides = profile ? `, threshold ${number(profile.threshold)}; ${profile.adverse} it is adverse` : "";
-    const refer = profile?.refer ? `; from ${number(profile.refer[0])} to ${number(profile.refer[1])} a person decides` : "";
+    const sides = profile ? `, threshold ${figure(profile.threshold)}; ${profile.adverse} it is adverse` : "";
+    const refer = profile?.refer ? `; from ${figure(profile.refer[0])} to ${figure(profile.refer[1])} a person decides` : "";
     return h("div", { class: "score" }, h("h2", {}, profile ? "Score" : nameOf(facts, target)),
-      h("p", { class: "large" }, number(row.score)),
+      h("p", { class: "large" }, figure(row.score)),
       profile ? h("p", { class: "quiet" }, `${nameOf(facts, target)}${sides}${refer}`) : null);
   }
 
@@ -89,7 +92,9 @@ async function start() {
     const threshold = profile && isScore ? profile.threshold : null;
     const kind = row.base === null ? "bars" : "waterfall";
     scale = scaleOf([{ items, base: row.base }], kind, scale, threshold);
-    const drawn = bars({ items, base: row.base, value: row.explained, kind, threshold, scale,
+    const effects = shortened(items).map(({ amount }) => amount);
+    const write = writers(effects, [row.base ?? row.explained, row.explained], isShare(facts.output));
+    const drawn = bars({ items, write, base: row.base, value: row.explained, kind, threshold, scale,
       caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, target) });
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);

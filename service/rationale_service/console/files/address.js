@@ -1,23 +1,39 @@
 // What is looked at stands in the address behind its "#", so that it can be sent; no browser tells a server that part.
 
 /** "#explain?model=credit&row=…" → {view, model, explainer, digest, row, …}: texts, empty where absent. */
-export function read() {
-  const [view, query = ""] = split(location.hash.slice(1));
-  return { view, ...Object.fromEntries(new URLSearchParams(query)) };
+export const read = () => parsed(location.hash).at;
+
+/** Whether all of the address arrived that this page once wrote. */
+export const isWhole = () => parsed(location.hash).isWhole;
+
+/** {at, isWhole} of a text behind the "#". */
+export function parsed(hash) {
+  const [view, query] = split(hash.replace(/^#/, ""));
+  const { check, ...members } = Object.fromEntries(new URLSearchParams(query));
+  const at = { view, ...members };
+  return { at, isWhole: check === undefined ? query === undefined || "model" in members : check === sum(at) };
 }
 
-/** The address with some members changed (empty or undefined: left out), to be put in a link. */
-export function changed(changes) {
-  const { view, ...others } = { ...read(), ...changes };
-  const query = new URLSearchParams(Object.entries(others).filter(([, value]) => value));
-  return `#${view}${query.size ? `?${query}` : ""}`;
+/** The address of these members (empty or undefined: left out); its check stands first, so that a cut leaves it there. */
+export function written({ view, ...others }) {
+  const members = Object.fromEntries(Object.entries(others).filter(([, value]) => value).map(([name, value]) => [name, String(value)]));
+  const query = new URLSearchParams({ check: sum({ view, ...members }), ...members });
+  return `#${view}${query.size > 1 ? `?${query}` : ""}`;
 }
 
-/** Change the address; with `replace` (the default) nothing is shown anew and no step is added to the history. */
-export function go(changes, { replace = true } = {}) {
-  const next = changed(changes);
-  if (replace) history.replaceState(null, "", next);
-  else location.hash = next;
+/** The address with some members changed, to be put in a link. */
+export const changed = (changes) => written({ ...read(), ...changes });
+
+/** Change the address; nothing is shown anew. With `step`, the browser's Back leads to the address as it was. */
+export function go(changes, { step = false } = {}) {
+  history[step ? "pushState" : "replaceState"](null, "", changed(changes));
+}
+
+/** FNV-1a of 32 bits. */
+function sum(at) {
+  let hash = 0x811c9dc5;
+  for (const byte of new TextEncoder().encode(JSON.stringify(Object.entries(at)))) hash = Math.imul(hash ^ byte, 0x01000193);
+  return (hash >>> 0).toString(16).padStart(8, "0");
 }
 
 function split(text) {

@@ -108,7 +108,7 @@ export class Latest {
   #waiting = null;
   #running = false;
 
-  /** `run(question)` asks, `shown(answer, question)` takes the answer, `failed(error)` what else comes. */
+  /** `run(question)` asks, `shown(answer, question)` takes the answer, `failed(error, question)` what else comes. */
   constructor(run, shown, failed) {
     Object.assign(this, { run, shown, failed });
   }
@@ -131,7 +131,7 @@ export class Latest {
         this.shown(answer, question);
       } catch (error) {
         this.counts.failed += 1;
-        if (error.name !== "AbortError") this.failed(error);
+        if (error.name !== "AbortError") this.failed(error, question);
       }
     }
     this.#running = false;

@@ -26,6 +26,7 @@ async function open() {
   leaving = new AbortController();
   const { signal } = leaving;
   const at = address.read();
+  if (!address.isWhole()) return damaged(at);
   isNew ||= !Object.hasOwn(VIEWS, at.view);
   try {
     await load(signal);
@@ -129,12 +130,14 @@ function head(at, model) {
 function links(at, model) {
   return Object.entries(VIEWS)
     .filter(([name, view]) => name === at.view || !view.unavailable?.(model))
-    .map(([name, view]) =>
-      h("a", { href: address.changed({ view: name }), "aria-current": name === at.view ? "page" : null }, view.title),
-    );
+    .map(([name, view]) => {
+      const href = () => address.changed({ view: name });
+      const renewed = (event) => event.currentTarget.setAttribute("href", href()); // the row may be another one by now
+      return h("a", { href: href(), onpointerdown: renewed, onclick: renewed, "aria-current": name === at.view ? "page" : null }, view.title);
+    });
 }
 
-const move = (changes) => address.go(changes, { replace: false });
+const move = (changes) => (location.hash = address.changed(changes));
 
 function choice(label, names, chosenName, onchange, called = {}) {
   const listed = names.includes(chosenName) ? names : [chosenName, ...names];
@@ -161,6 +164,20 @@ function theme() {
 
 function panel(title, ...content) {
   return h("section", { class: "panel" }, h("h1", {}, title), content.map((one) => (one instanceof Node ? one : h("p", {}, one))));
+}
+
+/** What an address named can only be guessed once a part of it is lost: nothing of it is shown. */
+function damaged(at) {
+  head(at, null);
+  document.title = "Rationale";
+  fill(
+    main,
+    panel(
+      "This address is damaged",
+      "A part of it was lost or changed on its way, so what it showed is not known: nothing is shown, and nothing is decided. Ask for the address again, and copy it whole.",
+      h("p", {}, h("a", { href: `#${Object.hasOwn(VIEWS, at.view) ? at.view : FIRST}` }, "Begin anew, with a typical row")),
+    ),
+  );
 }
 
 /** Show what went wrong in place of the view: `error` is whatever a request threw. */

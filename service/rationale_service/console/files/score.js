@@ -22,6 +22,9 @@ export function element(model, prediction, target) {
 /** The explanations of a row's targets: mostly one. */
 export const targets = (explanation) => explanation.targets ?? [explanation];
 
+/** Whether an output's numbers are probabilities, to be written in percent. */
+export const isShare = (model, name) => (model.probabilities ?? []).includes(name);
+
 /** How targets are called: by the element of the output, where there are several. */
 export function targetName(model, target) {
   const size = model.output_shape.reduce((a, b) => a * Math.abs(b), 1);
@@ -29,7 +32,7 @@ export function targetName(model, target) {
 }
 
 /**
- * A rule by which a score turns: of the decision profile, or a threshold of the reader's own.
+ * A rule by which a score turns: of the decision profile, or a threshold of the reader's own (null: none).
  * {threshold, judge(score) → word, passes(score), gain(score): larger is nearer to passing, score(prediction, explanation)}; null without either.
  */
 export function ruleOf(model, own, target) {
@@ -51,8 +54,8 @@ export function ruleOf(model, own, target) {
       good: "approve",
     };
   }
-  const threshold = Number.parseFloat(own);
-  if (!Number.isFinite(threshold)) return null;
+  if (own === null) return null;
+  const threshold = own;
   const judge = (score) => (outcomeOf({ threshold, adverse: "below" }, score) === "approve" ? "above" : "below");
   return {
     threshold,

@@ -4,11 +4,10 @@ import math
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rationale.decisions.rows import profile_of, score_index
-from rationale.form import Field as FormField
-from rationale.form import Kind, knock_out_fields, model_fields
+from rationale.schema.form import Kind, knock_out_fields, model_fields
 from rationale.schema.manifest import Category, Manifest, Spread
 from rationale.schema.profile import DecisionProfile
 from rationale_service.engine.features import form_of
@@ -53,14 +52,17 @@ class OutputItem(BaseModel):
 
 
 class FeatureItem(BaseModel):
-    """What is not known is absent."""
+    """A feature as the form's description has it; what is not known is absent."""
+
+    model_config = ConfigDict(from_attributes=True)
 
     name: str
-    input: str
+    input: str | None = Field(None, description="of the model; absent where only a knock-out looks at it")
     kind: Kind
     title: str | None = Field(None, description="of the decision profile")
     unit: str | None = Field(None, description="of the decision profile")
     missing: bool = Field(description="whether null may be sent, for a missing value")
+    integer: bool = Field(False, description="whether the model takes whole numbers alone")
     whole: bool | None = Field(None, description="whether its numbers are whole, as far as one knows")
     least: float | None = Field(None, description="of the decision profile, else of the references")
     most: float | None = Field(None, description="of the decision profile, else of the references")
@@ -76,21 +78,21 @@ class FeatureItem(BaseModel):
         description="of trees that read it as it is: the numbers, ascending, from which on they may answer "
         "otherwise; from one to the next they answer the same",
     )
-    called: dict[str, str] | None = Field(
+    value_labels: dict[str, str] | None = Field(
         None, description="of the decision profile: its values, and what they are called"
     )
+
+    @field_validator("quantiles", "categories", "splits", "value_labels", mode="before")
+    @classmethod
+    def _absent(cls, value: object) -> object:
+        """Return None of an empty one: it is not known."""
+        return value or None
 
 
 class Group(BaseModel):
     name: str
     title: str | None = Field(None, description="of the decision profile")
     features: list[str]
-
-
-class Beside(BaseModel):
-    name: str
-    kind: Kind
-    missing: bool = Field(default=True, description="whether null may be sent, where it is not known")
 
 
 class Threshold(BaseModel):
@@ -105,7 +107,7 @@ class Threshold(BaseModel):
     margin: str | None = Field(
         None, description="the output over v2 by which a score near 0 or 1 is decided, in space `output`"
     )
-    beside: list[Beside] = Field(
+    decision_only_features: list[FeatureItem] = Field(
         description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
     )
     comparisons: list[str] = Field(
@@ -134,6 +136,7 @@ class ModelFeatures(BaseModel):
     players: list[str] = Field(description="groups, and the other features of the same inputs")
     layers: list[str] = Field(description="tensors on the way that answers over v2 attribute to, too")
     outputs: list[OutputItem] = Field(description="of a prediction, in their order")
+    probabilities: list[str] = Field(description="of the outputs, those that lie between 0 and 1")
     output: str = Field(description="the tensor that is explained")
     output_shape: list[int] = Field(description="of one row of it")
     targets: list[int | str] | Literal["predicted"] = Field(
@@ -183,7 +186,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         digest=manifest.digests.explanation,
         explainers=_explainers(registry, manifest.model),
         inputs=_inputs(manifest),
-        features=[_feature(field) for field in fields],
+        features=[FeatureItem.model_validate(field) for field in fields],
         groups=_groups(manifest, profile),
         group_attributions=manifest.group_attributions,
         players=[player.name for player in manifest.players],
@@ -192,6 +195,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
             OutputItem(name=spec.name, datatype=spec.datatype, shape=list(spec.shape))
             for spec in manifest.outputs
         ],
+        probabilities=list(manifest.probabilities),
         output=manifest.explained_output,
         output_shape=list(manifest.explained_shape),
         targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
@@ -241,27 +245,6 @@ def _inputs(manifest: Manifest) -> list[InputItem]:
     ]
 
 
-def _feature(field: FormField) -> FeatureItem:
-    assert field.spec is not None  # noqa: S101 (the model takes it)
-    spread, rule = field.spread, field.rule
-    return FeatureItem(
-        name=field.name,
-        input=field.spec.name,
-        kind=field.kind,
-        title=rule.title,
-        unit=rule.unit,
-        missing=field.missing,
-        whole=field.whole,
-        least=field.least,
-        most=field.most,
-        quantiles=list(field.quantiles) or None,
-        missing_share=None if spread is None else spread.missing,
-        categories=None if spread is None else list(spread.categories) or None,
-        splits=list(field.splits) or None,
-        called=dict(rule.categories) or None,
-    )
-
-
 def _decider(registry: ModelRegistry, manifest: Manifest) -> tuple[Entry, Manifest] | None:
     """Return the entry by which the model decides, whatever explains it here, and its manifest."""
     entry = registry.compiled(manifest.model)
@@ -304,9 +287,8 @@ def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Thresho
         adverse=profile.adverse,
         space=profile.space,
         margin=None if answering.decision is None else answering.decision.margin,
-        beside=[
-            Beside(name=field.name, kind=field.kind, missing=field.missing)
-            for field in knock_out_fields(profile, form.taken)
+        decision_only_features=[
+            FeatureItem.model_validate(field) for field in knock_out_fields(profile, form.taken)
         ],
         comparisons=[one.name for one in decided.comparisons],
     )

@@ -158,6 +158,7 @@ EXAMPLES: dict[str, Example] = {
                     "input": "x",
                     "kind": "number",
                     "missing": False,
+                    "integer": False,
                     "whole": True,
                     "least": 1.0,
                     "most": 1.0,
@@ -165,7 +166,7 @@ EXAMPLES: dict[str, Example] = {
                     "missing_share": 0.0,
                 },
                 *(
-                    {"name": name, "input": "x", "kind": "number", "missing": False}
+                    {"name": name, "input": "x", "kind": "number", "missing": False, "integer": False}
                     for name in list(_INSTANCE)[1:]
                 ),
             ],
@@ -173,6 +174,7 @@ EXAMPLES: dict[str, Example] = {
             "players": [],
             "layers": [],
             "outputs": [{"name": "y", "datatype": "FP32", "shape": [3]}],
+            "probabilities": [],
             "output": "y",
             "output_shape": [3],
             "targets": [0, 1, 2],
@@ -186,7 +188,7 @@ EXAMPLES: dict[str, Example] = {
                 "threshold": -5.0,
                 "adverse": "above",
                 "space": "output",
-                "beside": [],
+                "decision_only_features": [],
                 "comparisons": [],
             },
             "warnings": [],

@@ -2,27 +2,68 @@
 
 const DIGITS = 4;
 const MINUS = "−";
+const LARGEST = 1e15; // from which on exponents are shorter than digits
+const MOST_DECIMALS = 9;
+const NEGLIGIBLE = 1e-6; // of the largest effect: what is less has no say in how many decimals all have
 
 /** 0.19694 → "0.1969", 24500 → "24,500", 1.2e-7 → "1.2e−7"; null → "–". */
 export function number(value, digits = DIGITS) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "–";
-  if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
+  if (!isThere(value)) return "–";
   const size = Math.abs(value);
-  if (size && (size < 1e-4 || size >= 1e9)) return value.toExponential(1).replaceAll("-", MINUS);
-  const places = size >= 1000 ? 2 : Math.max(0, digits - (size < 1 ? 0 : Math.floor(Math.log10(size))));
-  return value.toLocaleString("en", { maximumFractionDigits: places }).replace("-", MINUS);
+  if (size && (size < 1e-4 || size >= LARGEST)) return exponent(value, Math.max(1, digits - 3));
+  const places = size >= 1000 ? 2 : Math.max(0, digits - (size < 1 ? 0 : order(size)));
+  return grouped(value, { maximumFractionDigits: places });
 }
 
 /** With its sign, which says that it is a difference. */
-export const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
+export const signed = (value, write = number) => (value > 0 ? `+${write(value)}` : write(value));
 
 /** A rest that should be nothing, by its size alone. */
-export const rest = (value) => (value ? value.toExponential(1).replaceAll("-", MINUS) : "0");
+export const rest = (value) => (value ? exponent(value) : "0");
 
 export const percent = (share) => `${number(share * 100, 3)}%`;
 
 /** A value of a feature, of whatever kind. */
 export function formatted(value) {
-  if (value === null || value === undefined || value === "") return "missing";
+  if (value === undefined) return "not given";
+  if (value === null || value === "") return "missing";
   return typeof value === "number" ? number(value, 6) : String(value);
+}
+
+/**
+ * Writers of numbers that stand together, all with as many decimals as let the smallest effect have a digit and the
+ * largest three: {value(n) → text, effect(n) → text with its sign, unit: what is behind an effect}.
+ * `isShare`: they are probabilities, in percent; differences of them are percentage points.
+ */
+export function writers(effects, values = [], isShare = false) {
+  const factor = isShare ? 100 : 1;
+  const decimals = decimalsOf(sizes(effects, factor)) ?? decimalsOf(sizes(values, factor)) ?? 0;
+  const write = (value) => {
+    if (!isThere(value)) return "–";
+    if (decimals > MOST_DECIMALS || Math.abs(value) >= LARGEST) return value ? exponent(value * factor) : "0";
+    return grouped(value * factor, { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  };
+  const isNothing = (value) => !/[1-9∞]/.test(write(value));
+  return {
+    value: (value) => `${write(value)}${isShare && isThere(value) ? "%" : ""}`,
+    effect: (value) => (isThere(value) && value > 0 && !isNothing(value) ? `+${write(value)}` : write(value)),
+    unit: isShare ? "percentage points" : "",
+  };
+}
+
+function decimalsOf(found) {
+  const largest = found.reduce((a, b) => Math.max(a, b), 0);
+  if (!largest) return null;
+  const smallest = found.filter((size) => size >= largest * NEGLIGIBLE).reduce((a, b) => Math.min(a, b), largest);
+  return Math.max(0, -order(smallest), 2 - order(largest));
+}
+
+const sizes = (numbers, factor) => numbers.map((one) => Math.abs(one * factor)).filter((one) => one > 0 && Number.isFinite(one));
+const order = (size) => Math.floor(Math.log10(size));
+const isThere = (value) => value !== null && value !== undefined && !Number.isNaN(value);
+const exponent = (value, places = 1) => (Number.isFinite(value) ? value.toExponential(places).replaceAll("-", MINUS) : grouped(value, {}));
+
+/** With separators of thousands; what is rounded to nothing has no sign. */
+function grouped(value, places) {
+  return value.toLocaleString("en", { ...places, signDisplay: "negative" }).replace("-", MINUS);
 }

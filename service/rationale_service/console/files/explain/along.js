@@ -48,7 +48,7 @@ export class Scores {
  */
 export function grid(field, span, present) {
   if (field.kind === "flag") return [false, true];
-  if (field.kind === "text" || field.called) return words(field, present);
+  if (field.kind === "text" || field.value_labels) return words(field, present);
   if (present === null && !span) return [];
   const [least, most] = span;
   const within = (value) => least <= value && value <= most;
@@ -106,8 +106,8 @@ export function outline({ splits }, points) {
 }
 
 export function words(field, present) {
-  const known = field.called
-    ? Object.keys(field.called).map((key) => (field.kind === "number" ? Number(key) : key))
+  const known = field.value_labels
+    ? Object.keys(field.value_labels).map((key) => (field.kind === "number" ? Number(key) : key))
     : (field.categories ?? []).map((one) => one.value);
   return [...new Set(present === null ? known : [...known, present])];
 }
@@ -145,7 +145,7 @@ async function flip({ row, result, scores, rule, present, signal }) {
   const turned = ({ score }) => rule.passes(score) !== holds;
   let open = [];
   for (const [name, { field, points, flips }] of result) {
-    if (field.kind !== "number" || field.called) {
+    if (field.kind !== "number" || field.value_labels || row[name] === null) {
       flips.push(...points.filter(turned));
       continue;
     }
@@ -226,7 +226,7 @@ function isUsual(field, value) {
 
 /** A part of the way from one value to another; words and codes are there at once. */
 function partly(field, from, to, share) {
-  if (typeof from !== "number" || typeof to !== "number" || field.called) return to;
+  if (typeof from !== "number" || typeof to !== "number" || field.value_labels) return to;
   return tidy(from + share * (to - from), field, field.whole ? 1 : Math.abs(to - from));
 }
 

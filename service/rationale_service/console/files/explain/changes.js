@@ -1,14 +1,14 @@
 // What would have to change for the decision to turn: one feature at a time, and several at once.
 
 import { h } from "../dom.js";
-import { number, signed } from "../format.js";
+import { signed } from "../format.js";
 import { changed } from "../rows.js";
 
 /**
  * `found` from `along`, `several` from `together`; `form` says what values are called and how far sliders go;
- * `take(row)` puts a row into the form.
+ * `take(row)` puts a row into the form; `figure(score)` writes a score.
  */
-export function changes({ found: { present, result }, several, rule, row, form, take }) {
+export function changes({ found: { present, result }, several, rule, row, form, take, figure }) {
   if (!rule) {
     const how = "Set a threshold above, and this says which one feature would carry the score across it.";
     return [h("h2", {}, "What would have to change"), h("p", { class: "quiet" }, how)];
@@ -17,17 +17,17 @@ export function changes({ found: { present, result }, several, rule, row, form, 
   const flips = [...result.values()].flatMap(({ field, flips }) => flips.map((flip) => ({ field, ...flip })));
   flips.sort((a, b) => size(form, row, a) - size(form, row, b));
   const caption =
-    `The nearest values that the model was asked about and answers otherwise (threshold ${number(rule.threshold)}), ` +
+    `The nearest values that the model was asked about and answers otherwise (threshold ${figure(rule.threshold)}), ` +
     "the smallest steps first. It says what the model does, not what an applicant can do.";
   return [
     h("h2", {}, `What would have to change for ${aim}: one feature at a time`),
     h("p", { class: "quiet" }, caption),
     flips.length
-      ? table(flips.map((flip) => line({ flip, rule, row, form, take })))
+      ? table(flips.map((flip) => line({ flip, rule, row, form, take, figure })))
       : h("p", {}, `No single feature, moved within its range, makes it ${aim}.`),
     h("h3", {}, "Several at once"),
     several
-      ? together({ several, rule, row, form, take })
+      ? together({ several, rule, row, form, take, figure })
       : h("p", {}, `No two to four features, moved together within the middle nine tenths of the references, make it ${aim}.`),
   ];
 }
@@ -48,11 +48,11 @@ function table(lines) {
   );
 }
 
-function line({ flip: { field, value, score }, rule, row, form, take }) {
+function line({ flip: { field, value, score }, rule, row, form, take, figure }) {
   const title = field.title ?? field.name;
   const present = row[field.name];
   const shown = (one) => `${form.called(field, one)}${field.unit ? ` ${field.unit}` : ""}`;
-  const isStep = typeof value === "number" && typeof present === "number" && !field.called;
+  const isStep = typeof value === "number" && typeof present === "number" && !field.value_labels;
   const put = () => take(changed(row, field.name, value));
   return h(
     "tr",
@@ -60,12 +60,12 @@ function line({ flip: { field, value, score }, rule, row, form, take }) {
     h("th", { scope: "row" }, title),
     h("td", {}, shown(present)),
     h("td", {}, h("strong", {}, shown(value)), isStep && h("small", {}, ` (${signed(value - present)})`)),
-    h("td", { class: "number" }, number(score), " ", h("span", { class: "quiet" }, rule.judge(score))),
+    h("td", { class: "number" }, figure(score), " ", h("span", { class: "quiet" }, rule.judge(score))),
     h("td", {}, h("button", { type: "button", onclick: put, "aria-label": `Try ${title} ${shown(value)}` }, "Try")),
   );
 }
 
-function together({ several, rule, row, form, take }) {
+function together({ several, rule, row, form, take, figure }) {
   const step = ({ field, value }) => [
     `${field.title ?? field.name} ${form.called(field, row[field.name])} → `,
     h("strong", {}, form.called(field, value)),
@@ -77,7 +77,7 @@ function together({ several, rule, row, form, take }) {
     h(
       "p",
       {},
-      `Then the score is ${number(several.score)}: ${rule.judge(several.score)}. `,
+      `Then the score is ${figure(several.score)}: ${rule.judge(several.score)}. `,
       several.changed.length > 1 ? "None of them can be left out. One way of many. " : "This one alone suffices. ",
       h("button", { type: "button", onclick: put, "aria-label": "Try them together" }, "Try"),
     ),

@@ -7,26 +7,43 @@ import { changed, parsed } from "../rows.js";
 import { outline, tidy, words } from "./along.js";
 
 const STEPS = 200; // of a slider
+const MANY = 40; // fields, from which on they are searched and scroll by themselves
+const UNKNOWN = "\u0000?"; // options that stand for no value
+const MISSING = "\u0000";
+const UNGIVEN = "no value is given";
 
 export class Form {
   spans = new Map(); // of sliders, by feature
+  faults = new Map(); // feature → what is wrong with its value: it is not in `row` then
   #fields = new Map();
 
-  /** `moved(row)` is called with each new row, also while a slider moves. */
+  /** `moved(row)` is called with each new row, also while a slider moves; values that are not known are not in it. */
   constructor(fields, row, moved) {
     Object.assign(this, { fields, row, moved });
-    this.element = h("div", { class: "fields" }, fields.map((field, i) => this.#made(field, `field-${i}`)));
+    const made = fields.map((field, i) => this.#made(field, `field-${i}`));
+    const list = h("div", { class: fields.length > MANY ? "fields many" : "fields" }, made);
+    this.element = h("div", {}, fields.length > MANY && this.#search(made), list);
     this.set(row);
   }
 
   /** Take another row whole. */
   set(row) {
     this.row = row;
-    for (const field of this.fields) this.#shown(field, row[field.name]);
+    this.faults.clear();
+    for (const field of this.fields) this.#shown(field, Object.hasOwn(row, field.name) ? row[field.name] : undefined);
   }
 
-  /** Draw the score along each slider, and where it turns. */
-  paint({ result }, rule) {
+  /** What is wrong, in a sentence; empty where the row is whole. */
+  get trouble() {
+    const absent = this.fields.filter(({ name }) => this.faults.get(name) === UNGIVEN).map((field) => field.title ?? field.name);
+    const wrong = [...this.faults.values()].filter((one) => one !== UNGIVEN);
+    const all = [absent.length && `no value is given for ${some(absent, ", ")}`, wrong.length && some(wrong, "; ")].filter(Boolean);
+    return all.length ? `The row is not whole, so it has no score: ${all.join("; ")}.` : "";
+  }
+
+  /** Draw the score along each slider, and where it turns; without a result, take both away. */
+  paint(found, rule) {
+    const result = found?.result ?? new Map();
     const curves = [...result.values()];
     const all = curves.flatMap(({ points }) => points.map(({ score }) => score));
     if (rule) all.push(rule.threshold);
@@ -35,15 +52,38 @@ export class Form {
       const { drawing, turns } = this.#fields.get(field.name);
       const { points = [], flips = [] } = result.get(field.name) ?? {};
       const span = this.spans.get(field.name);
-      if (drawing && span) draw(drawing, { points: outline(field, points), span, scores, threshold: rule?.threshold ?? null, flips: flips.map((one) => one.value) });
+      const edge = span ? (span[1] - span[0]) / 100 : 0; // by which ends of the curve may be rounded
+      const isInside = (value) => span[0] - edge <= value && value <= span[1] + edge;
+      if (drawing && span) {
+        const threshold = found ? (rule?.threshold ?? null) : null;
+        const drawn = outline(field, points).filter(({ value }) => isInside(value));
+        draw(drawing, { points: drawn, span, scores, threshold, flips: flips.map((one) => one.value).filter(isInside) });
+      }
       const word = (flip) => `${rule.judge(flip.score)} at ${this.called(field, flip.value)}`;
-      turns.textContent = rule && flips.length ? `turns to ${flips.map(word).join(", ")}` : "";
+      turns.textContent = this.faults.get(field.name) ?? (rule && flips.length ? `turns to ${flips.map(word).join(", ")}` : "");
     }
   }
 
   /** A value as people call it. */
   called(field, value) {
-    return field.called?.[String(value)] ?? formatted(value);
+    if (field.kind === "flag" && typeof value === "boolean") return field.value_labels?.[Number(value)] ?? (value ? "yes" : "no");
+    return field.value_labels?.[String(value)] ?? formatted(value);
+  }
+
+  #search(made) {
+    const told = h("span", { class: "quiet", role: "status" }, `${made.length} features`);
+    const input = h("input", {
+      type: "search",
+      "aria-label": "Search features",
+      placeholder: "Search features",
+      oninput: () => {
+        const wanted = input.value.trim().toLowerCase();
+        const isFound = ({ name, title = "" }) => `${name} ${title}`.toLowerCase().includes(wanted);
+        this.fields.forEach((field, i) => (made[i].hidden = !isFound(field)));
+        told.textContent = `${this.fields.filter(isFound).length} of ${made.length} features`;
+      },
+    });
+    return h("p", { class: "row" }, input, told);
   }
 
   #made(field, id) {
@@ -54,14 +94,11 @@ export class Form {
     const label = h("label", { for: id }, title, h("small", {}, [field.title && field.name, field.unit].filter(Boolean).join(" · ")));
     const take = (value) => this.#take(field, value);
     let controls;
-    if (field.kind === "flag") {
-      part.entry = h("input", { type: "checkbox", id, onchange: () => take(part.entry.checked) });
-      controls = [part.entry];
-    } else if (field.categories || field.called) {
-      part.entry = h("select", { id, "aria-describedby": turns.id, onchange: () => take(this.#chosen(field, part.entry.value)) });
+    if (field.categories || field.value_labels || field.kind === "flag") {
+      part.entry = h("select", { id, "aria-describedby": turns.id, onchange: () => take(part.choices.get(part.entry.value)) });
       controls = [part.entry];
     } else if (field.kind === "text") {
-      part.entry = h("input", { id, spellcheck: "false", oninput: () => take(part.entry.value) });
+      part.entry = h("input", { id, spellcheck: "false", "aria-describedby": turns.id, oninput: () => take(part.entry.value) });
       controls = [part.entry];
     } else {
       controls = this.#numbered(field, id, title, part);
@@ -80,6 +117,7 @@ export class Form {
       type: "text",
       inputmode: "decimal",
       autocomplete: "off",
+      "aria-describedby": part.turns.id,
       onchange: () => this.#typed(field, part),
       onkeydown: (event) => event.key === "Enter" && this.#typed(field, part),
     });
@@ -90,9 +128,9 @@ export class Form {
       "aria-describedby": part.turns.id,
       oninput: () => this.#slid(field, part),
     });
-    const given = [field.least, field.most].every((end) => end !== undefined);
     part.ends = h("div", { class: "ends" });
-    if (given) this.#stretch(field, part, field.least, field.most);
+    part.isGiven = [field.least, field.most].every((end) => end !== undefined);
+    if (part.isGiven) this.#stretch(field, part, field.least, field.most);
     return [part.entry, h("div", { class: "slide" }, part.drawing, part.slider, part.ends)];
   }
 
@@ -102,36 +140,31 @@ export class Form {
     this.spans.set(field.name, span);
     const steps = field.whole && span[1] - span[0] <= STEPS;
     Object.assign(part.slider, { min: span[0], max: span[1], step: steps ? "1" : "any" });
-    fill(part.ends, h("span", {}, number(span[0])), h("span", {}, number(span[1])));
   }
 
   #slid(field, part) {
     const [least, most] = this.spans.get(field.name);
-    const value = tidy(Number(part.slider.value), field, most - least);
-    part.entry.value = value;
-    part.slider.setAttribute("aria-valuetext", formatted(value));
-    part.last = value;
-    if (part.missing) part.missing.checked = false;
-    this.#moves(field, value);
+    this.#take(field, tidy(Number(part.slider.value), field, most - least), true);
   }
 
   #typed(field, part) {
     try {
       this.#take(field, parsed(field, part.entry.value));
-      part.entry.removeAttribute("aria-invalid");
     } catch (error) {
-      part.entry.setAttribute("aria-invalid", "true");
-      part.turns.textContent = error.message;
+      this.#wrong(field, part, error.message);
+      this.#moves(field, undefined);
     }
   }
 
-  #chosen(field, text) {
-    return field.kind === "number" ? Number(text) : text;
+  #wrong(field, part, message) {
+    this.faults.set(field.name, message);
+    part.entry.setAttribute("aria-invalid", "true");
+    part.turns.textContent = message;
   }
 
-  #take(field, value) {
+  #take(field, value, isSlid = false) {
     if (value === undefined) value = this.spans.get(field.name)?.[0] ?? 0;
-    this.#shown(field, value);
+    this.#shown(field, value, isSlid);
     this.#moves(field, value);
   }
 
@@ -140,21 +173,41 @@ export class Form {
     this.moved(this.row);
   }
 
-  #shown(field, value) {
+  /** Show a value; undefined is one that is not known. */
+  #shown(field, value, isSlid = false) {
     const part = this.#fields.get(field.name);
-    if (value !== null) part.last = value;
+    if (value !== null && value !== undefined) part.last = value;
     if (part.missing) part.missing.checked = value === null;
     part.entry.removeAttribute("aria-invalid");
-    if (field.kind === "flag") part.entry.checked = value;
-    else if (part.entry.tagName === "SELECT") {
-      const option = (each) => h("option", { value: String(each) }, this.called(field, each));
-      fill(part.entry, words(field, value).map(option));
-      part.entry.value = String(value);
-    } else part.entry.value = value ?? "";
-    if (!part.slider || value === null) return;
-    const [least, most] = this.spans.get(field.name) ?? [value - Math.max(Math.abs(value), 1), value + Math.max(Math.abs(value), 1)];
-    if (!this.spans.has(field.name) || value < least || value > most) this.#stretch(field, part, Math.min(least, value), Math.max(most, value));
-    part.slider.value = value;
+    if (this.faults.delete(field.name)) part.turns.textContent = "";
+    if (value === undefined) this.#wrong(field, part, UNGIVEN);
+    if (part.entry.tagName === "SELECT") this.#choices(field, part, value);
+    else {
+      part.entry.value = value ?? "";
+      if (field.kind === "number") part.entry.size = Math.min(24, Math.max(8, part.entry.value.length + 1));
+    }
+    if (!part.slider) return;
+    part.slider.classList.toggle("unset", typeof value !== "number");
+    if (typeof value !== "number") return;
+    const own = this.spans.get(field.name);
+    const isBeyond = !own || value < own[0] || value > own[1];
+    if (isBeyond && !part.isGiven) this.#stretch(field, part, value - Math.max(Math.abs(value), 1), value + Math.max(Math.abs(value), 1));
+    if (!isSlid) part.slider.value = value; // at its end where that lies beyond
     part.slider.setAttribute("aria-valuetext", formatted(value));
+    const [least, most] = this.spans.get(field.name);
+    const beyond = value < least || value > most ? h("span", { class: "beyond" }, "beyond this range") : null;
+    fill(part.ends, h("span", {}, number(least)), beyond, h("span", {}, number(most)));
+  }
+
+  #choices(field, part, value) {
+    const known = field.kind === "flag" ? [false, true] : words(field, value ?? null);
+    const special = [...(value === undefined ? [[UNKNOWN, undefined, "choose …"]] : []), ...(field.missing && field.kind !== "number" ? [[MISSING, null, "missing"]] : [])];
+    const all = [...special, ...known.map((each) => [String(each), each, this.called(field, each)])];
+    part.choices = new Map(all.map(([key, each]) => [key, each]));
+    fill(part.entry, all.map(([key, , name]) => h("option", { value: key, hidden: key === UNKNOWN }, name)));
+    part.entry.value = value === undefined ? UNKNOWN : value === null && part.choices.has(MISSING) ? MISSING : String(value);
   }
 }
+
+/** The first of many texts, and how many more there are. */
+const some = (texts, mark) => `${texts.slice(0, 5).join(mark)}${texts.length > 5 ? ` and ${texts.length - 5} more` : ""}`;

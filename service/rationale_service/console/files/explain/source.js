@@ -2,7 +2,7 @@
 
 import { readRows } from "../csv.js";
 import { fill, h } from "../dom.js";
-import { ofTable, read, typical } from "../rows.js";
+import { fields, ofTable, read, typical } from "../rows.js";
 
 const KEPT = "rationale.rows"; // of this tab alone, as its key: rows may be people's
 
@@ -21,7 +21,7 @@ export function source(model, { take, present }) {
       "div",
       { class: "row start" },
       h("h2", {}, "The row"),
-      h("button", { type: "button", onclick: () => take(typical(model)) }, "Typical"),
+      h("button", { type: "button", onclick: () => take(typical(fields(model))) }, "Typical"),
       h("button", { type: "button", onclick: () => file.click() }, "From a CSV …"),
       file,
       picker,
@@ -50,7 +50,7 @@ async function opened(file, { model, take, trouble, picker }) {
     pick.value = place;
     try {
       if (!rows[place - 1]) throw new Error(`there are rows 1 to ${rows.length}`);
-      take(ofTable(model, columns, rows[place - 1]));
+      take(ofTable(fields(model), columns, rows[place - 1]));
       trouble.textContent = "";
     } catch (error) {
       trouble.textContent = `${file.name}, row ${place}: ${error.message}`;
@@ -93,7 +93,7 @@ function saved(model, { take, present }) {
     };
     const load = (event) => {
       const found = own()[Number(event.target.value)];
-      if (found) take(read(model, JSON.stringify(found.row)));
+      if (found) take(read(fields(model), JSON.stringify(found.row)));
     };
     const list = own().map((one, i) => h("option", { value: i }, one.name));
     fill(

@@ -1,13 +1,12 @@
 // A score on its scale, held against the threshold.
 
-import { number } from "../format.js";
 import { svg } from "../dom.js";
 
 const [WIDTH, HEIGHT, EDGE] = [420, 74, 14];
 const [TOP, THICK] = [30, 14];
 
-/** `rule` has threshold, adverse and refer, as a model's `decision`. */
-export function gauge(score, rule, outcome) {
+/** `rule` has threshold, adverse and refer, as a model's `decision`; `figure(score)` writes a score. */
+export function gauge(score, rule, outcome, figure) {
   const ends = scale(score, rule);
   const x = (value) => EDGE + ((value - ends[0]) / (ends[1] - ends[0])) * (WIDTH - 2 * EDGE);
   const at = Math.min(Math.max(x(rule.threshold), EDGE), WIDTH - EDGE);
@@ -16,7 +15,7 @@ export function gauge(score, rule, outcome) {
   const band = ([from, to], name) => svg("rect", { class: name, x: from, y: TOP, width: Math.max(0, to - from), height: THICK });
   const label = (value, y, text, name) =>
     svg("text", { class: name, x: x(value), y, "text-anchor": anchor(x(value)) }, text);
-  const description = `Score ${number(score)}, threshold ${number(rule.threshold)}: ${outcome}. The model declines ${rule.adverse} the threshold.`;
+  const description = `Score ${figure(score)}, threshold ${figure(rule.threshold)}: ${outcome}. The model declines ${rule.adverse} the threshold.`;
   return svg(
     "svg",
     { class: "gauge", viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": description },
@@ -24,9 +23,9 @@ export function gauge(score, rule, outcome) {
     band(bad, "bad"),
     rule.refer && band([Math.max(EDGE, x(rule.refer[0])), Math.min(WIDTH - EDGE, x(rule.refer[1]))], "refer"),
     svg("line", { class: "threshold", x1: at, x2: at, y1: TOP - 6, y2: TOP + THICK + 6 }),
-    label(rule.threshold, HEIGHT - 8, `threshold ${number(rule.threshold)}`, "quiet"),
+    label(rule.threshold, HEIGHT - 8, `threshold ${figure(rule.threshold)}`, "quiet"),
     svg("circle", { class: "score", cx: x(score), cy: TOP + THICK / 2, r: 8 }),
-    label(score, TOP - 12, `score ${number(score)}`, "score-text"),
+    label(score, TOP - 12, `score ${figure(score)}`, "score-text"),
   );
 }
 

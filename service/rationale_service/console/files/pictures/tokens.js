@@ -14,7 +14,7 @@ export function tokens(texts, values, { quiet = [] } = {}) {
     { class: "tokens", "aria-label": "Tokens, with what each adds" },
     texts.map((text, i) => {
       const share = Math.round((MOST * Math.abs(values[i])) / most);
-      const kind = values[i] < 0 ? "lowers" : "raises";
+      const kind = values[i] < 0 ? "lowers" : values[i] > 0 ? "raises" : "neither";
       return h(
         "li",
         { class: quiet[i] ? `${kind} padding` : kind, style: { "--share": `${share}%` } },

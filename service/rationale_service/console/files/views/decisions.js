@@ -4,10 +4,11 @@ import * as address from "../address.js";
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
 import { Form } from "../explain/form.js";
-import { number, percent, signed, formatted } from "../format.js";
+import { number, percent, rest, formatted, writers } from "../format.js";
 import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
 import * as rows from "../rows.js";
+import { isShare } from "../score.js";
 
 export const title = "Decisions";
 
@@ -28,12 +29,12 @@ export async function show(root, at, context) {
 class View {
   constructor(root, at, { model, signal, go, say, failed }) {
     Object.assign(this, { root, at, model, signal, go, say, failed });
-    this.fields = [...rows.fields(model), ...model.decision.beside];
-    this.form = new Form(this.fields, begun(model, at.row), () => this.moved());
+    this.fields = rows.decisionFields(model);
+    this.form = new Form(this.fields, rows.read(this.fields, at.row), () => this.moved());
     this.latest = new api.Latest(
       (question) => this.try(question),
       ({ answer, question }) => question.turn === this.turn && this.decided(answer, null, question.row),
-      (error) => this.refused(error, this.formTold),
+      (error, question) => question.turn === this.turn && this.undecided(error),
     );
     this.turn = 0; // of whatever was asked for last
     this.open = new Set(); // details that stay open from one answer to the next
@@ -75,6 +76,7 @@ class View {
 
   applicant() {
     const { comparisons } = this.model.decision;
+    this.decide = h("button", { type: "button", onclick: () => this.askFirst() }, "Decide and record …");
     this.stability = comparisons.length ? h("input", { type: "checkbox", checked: true, onchange: () => this.moved() }) : null;
     return h(
       "section",
@@ -84,7 +86,7 @@ class View {
       this.form.element,
       this.stability && h("p", { class: "check" }, h("label", { class: "row" }, this.stability, `Tell which reasons stay by other references: ${others(comparisons)}`)),
       this.formTold,
-      h("p", { class: "row" }, h("button", { type: "button", onclick: () => this.askFirst() }, "Decide and record …")),
+      h("p", { class: "row" }, this.decide),
       this.confirm,
     );
   }
@@ -95,8 +97,10 @@ class View {
   moved() {
     fill(this.confirm);
     this.turn += 1;
-    this.latest.ask({ row: this.row(), turn: this.turn });
     clearTimeout(this.idle);
+    this.decide.disabled = Boolean(this.form.trouble);
+    if (this.form.trouble) return this.undecided(new api.Problem(0, "Nothing is decided", this.form.trouble));
+    this.latest.ask({ row: this.row(), turn: this.turn });
     this.idle = setTimeout(() => this.rested(), IDLE);
   }
 
@@ -106,13 +110,20 @@ class View {
     return { answer: decisions[0], question };
   }
 
+  /** Nothing would be decided: of a decision that was shown before nothing stays. */
+  undecided(error) {
+    fill(this.result);
+    this.shownId = this.outcome = undefined;
+    this.refused(error, this.formTold);
+  }
+
   more() {
     return this.stability?.checked ? { stability: true } : {};
   }
 
   /** The row as `:decide` takes it; an empty text that only a knock-out looks at is not known. */
   row() {
-    const unknown = this.model.decision.beside.filter(({ name, kind }) => kind === "text" && this.form.row[name] === "");
+    const unknown = this.fields.filter((field) => rows.isDecisionOnly(field) && field.kind === "text" && this.form.row[field.name] === "");
     return unknown.reduce((row, { name }) => rows.changed(row, name, null), this.form.row);
   }
 
@@ -196,7 +207,7 @@ class View {
         { class: "panel", "aria-label": "The decision" },
         h("h2", {}, record ? "The decision, as it was answered" : answer.id ? "Decided, and recorded" : "What would be decided"),
         h("p", {}, outcome),
-        gauge(answer.score, rule, OUTCOMES[answer.decision] ?? answer.decision),
+        gauge(answer.score, rule, OUTCOMES[answer.decision] ?? answer.decision, (score) => this.figure(score)),
         this.where(answer, record, isOther),
         answer.warnings.map((warning) => h("p", { class: "panel warning" }, warning)),
         h("h2", {}, "Principal reasons"),
@@ -208,7 +219,19 @@ class View {
       answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
       !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
     );
-    this.outcome = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${number(answer.score)}, ${answer.reasons.length} reasons`;
+    this.outcome = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${this.figure(answer.score)}, ${answer.reasons.length} reasons`;
+  }
+
+  /** A score as text. */
+  figure(score) {
+    return isShare(this.model, this.model.decision.output) ? percent(score) : number(score);
+  }
+
+  /** Writers of what is explained: attributions, and what they add up to. */
+  writers(answer) {
+    const { output, space } = this.model.decision;
+    const effects = Object.values(answer.attributions);
+    return writers(effects, [answer.base_value, answer.explained_value], space === "output" && isShare(this.model, output));
   }
 
   details(called, ...content) {
@@ -256,7 +279,7 @@ class View {
         h("span", { class: "number" }, share ?? "a rule of its own"),
       ),
       !isKnockOut && h("div", { class: "bar", "aria-hidden": "true" }, h("div", { style: { "--share": `${Math.min(100, 100 * reason.share)}%` } })),
-      h("div", { class: "quiet" }, this.because(reason), isKnockOut ? "" : ` · ${signed(reason.attribution)} of the ${this.model.decision.space === "margin" ? "margin" : "score"}`),
+      h("div", { class: "quiet" }, this.because(reason), isKnockOut ? "" : ` · ${this.writers(answer).effect(reason.attribution)}${this.writers(answer).unit && ` ${this.writers(answer).unit}`} of the ${this.model.decision.space === "margin" ? "margin" : "score"}`),
       this.sureness(reason, answer),
     );
   }
@@ -271,7 +294,7 @@ class View {
   }
 
   called(name) {
-    const found = this.model.features.find((one) => one.name === name) ?? this.model.groups.find((one) => one.name === name);
+    const found = this.fields.find((one) => one.name === name) ?? this.model.groups.find((one) => one.name === name);
     return found?.title ?? name;
   }
 
@@ -295,20 +318,21 @@ class View {
   attributions(answer) {
     const rows = Object.entries(answer.attributions).sort(([, a], [, b]) => Math.abs(b) - Math.abs(a));
     const sum = rows.reduce((total, [, value]) => total + value, 0);
+    const write = this.writers(answer);
     const line = (name, value, more = null) => h("tr", {}, h("th", { scope: "row" }, name), h("td", { class: "number" }, value), answer.standard_errors && h("td", { class: "number" }, more ?? ""));
     return h(
       "table",
       {},
       h("caption", { class: "quiet" }, "The base value, what each feature adds to it, and what is explained: the score, or its margin."),
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { scope: "col", class: "number" }, "Adds"), answer.standard_errors && h("th", { scope: "col", class: "number" }, "Standard error"))),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { scope: "col", class: "number" }, "Adds", write.unit && h("small", {}, write.unit)), answer.standard_errors && h("th", { scope: "col", class: "number" }, "Standard error"))),
       h(
         "tbody",
         {},
-        line("Base value", number(answer.base_value)),
-        rows.map(([name, value]) => line(this.called(name), signed(value), answer.standard_errors && number(answer.standard_errors[name]))),
-        line("Sum of attributions", signed(sum)),
-        line("Gap", number(answer.completeness_gap)),
-        line("Explained value", number(answer.explained_value)),
+        line("Base value", write.value(answer.base_value)),
+        rows.map(([name, value]) => line(this.called(name), write.effect(value), answer.standard_errors && number(answer.standard_errors[name]))),
+        line("Sum of attributions", write.effect(sum)),
+        line("Gap", rest(answer.completeness_gap)),
+        line("Explained value", write.value(answer.explained_value)),
       ),
     );
   }
@@ -329,7 +353,7 @@ class View {
             {
               type: "button",
               onclick: () => {
-                this.form.set(begun(this.model, rows.written(row)));
+                this.form.set(rows.read(this.fields, rows.written(row)));
                 this.moved();
               },
             },
@@ -464,21 +488,6 @@ function others(comparisons) {
   const draws = comparisons.filter((name) => name.startsWith("draw "));
   const named = comparisons.filter((name) => !name.startsWith("draw ")).map((name) => name.replaceAll("_", " "));
   return [...named, ...(draws.length ? [`${draws.length} draws`] : [])].join(", ");
-}
-
-/** The row of an address, with what knock-outs look at besides the model's features. */
-function begun(model, text) {
-  let given = {};
-  try {
-    given = JSON.parse(text || "{}") ?? {};
-  } catch {
-    // an address that was cut
-  }
-  const known = ({ name }) => (Object.hasOwn(given, name) ? given[name] : null);
-  return model.decision.beside.reduce(
-    (row, field) => rows.changed(row, field.name, rows.fits(field, known(field)) ? known(field) : null),
-    rows.read(model, text),
-  );
 }
 
 function replayed(made) {

@@ -6,11 +6,12 @@ import { Scores, along, together } from "../explain/along.js";
 import { changes } from "../explain/changes.js";
 import { Form } from "../explain/form.js";
 import { source } from "../explain/source.js";
-import { number, rest, formatted } from "../format.js";
-import { bars, scaleOf } from "../pictures/bars.js";
+import { number, percent, rest, formatted, writers } from "../format.js";
+import { parseNumber } from "../parse.js";
+import { bars, scaleOf, shortened } from "../pictures/bars.js";
 import { summaryOf } from "../pictures/summary.js";
 import * as rows from "../rows.js";
-import { element, ruleOf, targetName, targets } from "../score.js";
+import { element, isShare, ruleOf, targetName, targets } from "../score.js";
 
 export const title = "Explain";
 
@@ -37,10 +38,10 @@ class Explain {
     this.target = Math.max(0, Number.parseInt(at.target, 10) || 0);
     this.threshold = at.threshold ?? "";
     this.beside = at.beside ?? "";
-    this.other = at.other ? rows.read(this.model, at.other) : null;
+    this.other = at.other ? rows.read(this.fields, at.other) : null;
     this.asReference = at.reference === "1";
     this.set = at.set ?? "";
-    this.form = new Form(this.fields, rows.read(this.model, at.row), (row) => this.moved(row));
+    this.form = new Form(this.fields, rows.read(this.fields, at.row), (row) => this.moved(row));
     this.latest = new api.Latest(
       (row) => this.ask(row),
       (answer) => this.shown(answer),
@@ -48,10 +49,22 @@ class Explain {
     );
   }
 
+  /** Why there is no score; empty where there is one. */
+  get trouble() {
+    const absent = this.beside === "row" && this.other ? rows.lacking(this.fields, this.other) : [];
+    const names = absent.slice(0, 5).map((field) => field.title ?? field.name);
+    return this.form.trouble || (absent.length ? `The second row is not whole: no value is given for ${names.join(", ")}. Choose another one.` : "");
+  }
+
+  /** The reader's threshold; null without one. Throws an Error where it is no number. */
+  get own() {
+    return this.threshold.trim() ? parseNumber(this.threshold, { share: isShare(this.model, this.model.output) }) : null;
+  }
+
   async begin() {
     this.summary = h("div", { class: "summary panel" });
     this.panels = h("div", { class: "answers" });
-    this.trouble = h("p", { class: "problem panel", role: "alert", hidden: true });
+    this.told = h("p", { class: "problem panel", role: "alert", hidden: true });
     this.busy = h("span", { class: "quiet", role: "status", hidden: true }, "The gateway is working on it …");
     this.changes = h("section", { class: "panel", hidden: true });
     this.tools = h("div", { class: "tools-row" });
@@ -59,7 +72,7 @@ class Explain {
       h("h1", {}, `Explain ${this.model.model}`),
       this.tools,
       this.busy,
-      h("div", { class: "explain-columns" }, h("section", { class: "panel", "aria-label": "The row" }, source(this.model, { take: (row) => this.take(row), present: () => this.form.row }), this.form.element), h("div", {}, this.summary, this.trouble, this.panels)),
+      h("div", { class: "explain-columns" }, h("section", { class: "panel", "aria-label": "The row" }, source(this.model, { take: (row) => this.take(row), present: () => this.form.row }), this.form.element), h("div", {}, this.summary, this.told, this.panels)),
       this.changes,
     );
     await this.second();
@@ -71,11 +84,26 @@ class Explain {
 
   /** The row is another one: ask for it, and for the curves once it stays. */
   moved(row) {
-    this.latest.ask(row);
-    this.root.dataset.asking = rows.written(row);
-    this.root.dataset.asked = this.latest.counts.asked;
     clearTimeout(this.idle);
     this.curves?.abort();
+    this.root.dataset.asking = rows.written(row);
+    if (this.trouble) return this.unanswered(this.trouble);
+    this.latest.ask(row);
+    this.root.dataset.asked = this.latest.counts.asked;
+  }
+
+  /** There is no score: nothing of a former one stays. */
+  unanswered(text) {
+    this.tell(text);
+    this.summary.hidden = this.changes.hidden = true;
+    fill(this.summary);
+    fill(this.panels);
+    this.form.paint(null);
+  }
+
+  tell(text) {
+    this.told.hidden = !text;
+    if (this.told.textContent !== text) fill(this.told, text);
   }
 
   async ask(row) {
@@ -102,18 +130,29 @@ class Explain {
   }
 
   shown({ row, answer, second, compared }) {
-    this.trouble.hidden = true;
+    if (this.trouble) return; // the row was one until it was asked for
+    this.tell("");
+    this.summary.hidden = false;
     const views = [this.view(this.model, answer, 0, row, compared ? "Why this row and not the second one" : "This row")];
     if (answer.explanations.length > 1) views.push(this.view(this.model, answer, 1, this.other, "The second row"));
     if (second) views.push(this.view(this.secondModel, second, 0, row, `By the model ${this.secondModel.model}`));
     if (compared) views[0].startName = "score of the second row";
-    this.rule = ruleOf(this.model, this.threshold, views[0].target);
+    this.rule = this.ruleFor(this.model, views[0].target);
     this.present = views[0];
     this.draw(views);
     clearTimeout(this.idle);
     this.idle = setTimeout(() => this.rested(), IDLE);
     // What is seen, for whoever reads the page by a program.
     Object.assign(this.root.dataset, { ...this.latest.counts, row: rows.written(row) });
+  }
+
+  /** The rule of a model; none where the reader's threshold is no number, which stands beside it then. */
+  ruleFor(model, target) {
+    try {
+      return ruleOf(model, this.own, target);
+    } catch {
+      return null;
+    }
   }
 
   /** What is shown of one row of an answer. */
@@ -133,6 +172,7 @@ class Explain {
       explanation: one,
       target: one.target,
       count: all.length,
+      values: all.map((each) => each.explained_value),
       base: one.base_value ?? null,
       value: one.explained_value,
       gap: one.completeness_gap ?? null,
@@ -143,16 +183,22 @@ class Explain {
 
   shownValue(field, row) {
     if (!field) return undefined;
-    if (field.features) return `${field.features.length} features`;
+    if (field.features) return this.membersOf(field, row);
     const value = row[field.name];
     const unit = field.unit && value !== null ? ` ${field.unit}` : "";
-    return `${field.called?.[String(value)] ?? formatted(value)}${unit}`;
+    return `${this.form.called(field, value)}${unit}`;
+  }
+
+  /** The values of a group's features, to be opened. */
+  membersOf(group, row) {
+    const own = new Map(this.fields.map((field) => [field.name, field]));
+    const line = (name) => h("li", {}, `${own.get(name)?.title ?? name}: `, this.shownValue(own.get(name), row));
+    return h("details", {}, h("summary", {}, `${group.features.length} features`), h("ul", {}, group.features.map(line)));
   }
 
   troubled(error) {
     if (error instanceof api.Problem && [401, 403].includes(error.status)) return this.context.failed(error);
-    this.trouble.hidden = false;
-    fill(this.trouble, error.title ? `${error.title}: ${error.detail}` : error.message);
+    this.unanswered(worded(error));
     Object.assign(this.root.dataset, this.latest.counts);
   }
 
@@ -162,7 +208,7 @@ class Explain {
     this.address();
     const { rule, target } = { rule: this.rule, target: this.present.target };
     const score = this.score(this.present);
-    this.context.say(`score ${number(score)}${rule ? `, ${rule.judge(score)}` : ""}`);
+    this.context.say(`score ${this.figure(this.present, score)}${rule ? `, ${rule.judge(score)}` : ""}`);
     this.curves = new AbortController();
     const signal = AbortSignal.any([this.signal, this.curves.signal]);
     const scoreOf = (prediction, explanation) => {
@@ -175,20 +221,26 @@ class Explain {
     try {
       const found = await along({ row, fields: this.fields, spans: this.form.spans, scores, rule, relevance, signal });
       this.form.paint(found, rule);
+      const figure = (one) => this.figure(this.present, one);
       const several = rule && (await together({ ...found, row, scores, rule, signal }));
       const take = (next) => this.take(next);
-      fill(this.changes, changes({ found, several, rule, row, form: this.form, take }));
+      fill(this.changes, changes({ found, several, rule, row, form: this.form, take, figure }));
       this.changes.hidden = false;
       this.root.dataset.drawn = rows.written(row);
     } catch (error) {
-      if (error.name !== "AbortError") this.troubled(error);
+      if (error.name !== "AbortError") this.tell(worded(error));
     }
   }
 
   /** What is held against the threshold; without one, what is explained. */
   score(view) {
-    const rule = view.model === this.model ? this.rule : ruleOf(view.model, this.threshold, view.target);
+    const rule = view.model === this.model ? this.rule : this.ruleFor(view.model, view.target);
     return rule ? rule.score(view.prediction, view.explanation) : view.value;
+  }
+
+  /** A score, or what a score is held against, as text. */
+  figure({ model }, score) {
+    return isShare(model, model.decision?.output ?? model.output) ? percent(score) : number(score);
   }
 
   chosen(explanation) {
@@ -216,13 +268,15 @@ class Explain {
     const threshold = this.rule?.explained ? this.rule.threshold : null;
     const together = views.filter(({ model }) => model === this.model);
     this.scale = scaleOf(together, this.kind, this.scale, threshold);
-    fill(this.summary, this.figures(views[0]), views[0].count > 1 && this.targetChoice(views[0].count));
+    fill(this.summary, this.figures(views[0]), views[0].count > 1 && this.targetChoice(views[0]));
     fill(
       this.panels,
       views.map((view) => {
         const own = view.model === this.model;
+        const write = writers(shortened(view.items).map(({ amount }) => amount), [view.base ?? view.value, view.value], isShare(view.model, view.model.output));
         const picture = bars({
           items: view.items,
+          write,
           base: view.base,
           value: view.value,
           kind: this.kind,
@@ -232,7 +286,7 @@ class Explain {
           startName: view.startName,
           valueName: this.model.decision?.space === "margin" ? "margin" : "score",
         });
-        const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, number(this.score(view))))];
+        const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, this.figure(view, this.score(view))))];
         return h("section", { class: "panel", "aria-label": view.name }, head, this.sentence(view), picture, this.foot(view));
       }),
     );
@@ -250,14 +304,15 @@ class Explain {
     const score = this.score(view);
     const judged = this.rule?.judge(score);
     const badge = judged && h("span", { class: `badge ${this.rule.passes(score) ? "good" : judged === "refer" ? "between" : "bad"}` }, judged);
+    const explained = (value) => (isShare(view.model, view.model.output) ? percent(value) : number(value));
     const figure = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
     return h(
       "dl",
       { class: "figures" },
-      h("div", { class: "main" }, h("dt", {}, this.rule && !this.rule.explained ? "score" : targetName(view.model, view.target)), h("dd", {}, h("span", { id: "score" }, number(score)), badge)),
-      this.rule && figure("threshold", number(this.rule.threshold)),
-      this.rule && !this.rule.explained && figure("explained value", number(view.value)),
-      view.base !== null && figure(view.startName, number(view.base)),
+      h("div", { class: "main" }, h("dt", {}, this.rule && !this.rule.explained ? "score" : targetName(view.model, view.target)), h("dd", {}, h("span", { id: "score" }, this.figure(view, score)), badge)),
+      this.rule && figure("threshold", this.figure(view, this.rule.threshold)),
+      this.rule && !this.rule.explained && figure("explained value", explained(view.value)),
+      view.base !== null && figure(view.startName, explained(view.base)),
       view.gap !== null && figure("completeness gap", rest(view.gap)),
     );
   }
@@ -267,22 +322,27 @@ class Explain {
     return h("p", { class: "quiet foot" }, `${method}${name ? `, explainer ${name}` : ""}, digest ${digest.slice(0, 12)}`);
   }
 
-  targetChoice(count) {
-    const option = (i) => h("option", { value: i, selected: i === this.target }, this.targetOption(i));
+  /** All targets, each with its value, of which one is explained. */
+  targetChoice({ model, values }) {
+    const write = (value) => (isShare(model, model.output) ? percent(value) : number(value));
+    const option = (value, i) => h("option", { value: i, selected: i === this.target }, `${this.targetOption(i)}: ${write(value)}`);
     const change = (event) => {
       this.target = Number(event.target.value);
       this.scale = null;
       this.moved(this.form.row);
     };
-    return h("label", { class: "choice" }, h("span", {}, "Explained"), h("select", { onchange: change }, Array.from({ length: count }, (_, i) => option(i))));
+    return h("label", { class: "choice" }, h("span", {}, "Explained"), h("select", { onchange: change }, values.map(option)));
   }
 
   targetOption(i) {
     return Array.isArray(this.model.targets) ? targetName(this.model, this.model.targets[i]) : this.model.output;
   }
 
+  /** Put another row into the form; the browser's Back leads to the one before. */
   take(row) {
+    if (!this.trouble) this.address();
     this.form.set(row);
+    if (!this.trouble) this.context.go({ row: rows.written(row) }, { step: true });
     this.moved(row);
   }
 
@@ -304,14 +364,27 @@ class Explain {
       { onchange: () => this.redrawn(() => (this.kind = kind.value)) },
       Object.entries(KINDS).map(([value, name]) => option(value, name, this.kind)),
     );
-    const own = h("input", { type: "text", inputmode: "decimal", size: 8, value: this.threshold, onchange: () => this.redrawn(() => (this.threshold = own.value)) });
+    const wrong = h("span", { class: "problem", role: "alert" });
+    const judged = () => {
+      wrong.textContent = "";
+      own.removeAttribute("aria-invalid");
+      try {
+        this.own;
+      } catch (error) {
+        wrong.textContent = `No threshold: ${error.message}`;
+        own.setAttribute("aria-invalid", "true");
+      }
+    };
+    const own = h("input", { type: "text", inputmode: "decimal", size: 10, value: this.threshold, onchange: () => this.redrawn(() => ((this.threshold = own.value), judged())) });
+    judged();
     fill(
       this.tools,
       h("label", { class: "choice" }, h("span", {}, "Picture"), kind),
-      !this.model.decision && h("label", { class: "choice" }, h("span", {}, "Threshold"), own),
+      !this.model.decision && h("label", { class: "choice" }, h("span", {}, "Threshold"), own), !this.model.decision && wrong,
       h("label", { class: "choice" }, h("span", {}, "Beside it"), beside),
       this.beside === "row" && this.secondRowTools(),
       this.model.references && this.setTools(),
+      this.besideTrouble && h("p", { class: "problem beside", role: "alert" }, this.besideTrouble),
     );
   }
 
@@ -328,7 +401,7 @@ class Explain {
       "span",
       { class: "row" },
       button("Take this row", () => other(this.form.row)),
-      button("Typical row", () => other(rows.typical(this.model))),
+      button("Typical row", () => other(rows.typical(this.fields))),
       button("Swap", () => {
         const row = this.form.row;
         this.take(this.other);
@@ -352,7 +425,7 @@ class Explain {
 
   async setBeside(beside) {
     this.beside = beside;
-    this.other ??= rows.typical(this.model);
+    this.other ??= rows.typical(this.fields);
     await this.second();
     this.toolbar();
     this.redrawn(() => {});
@@ -361,20 +434,23 @@ class Explain {
   /** Look at the second model, where one is asked for. */
   async second() {
     this.secondModel = null;
-    this.trouble.hidden = true;
-    if (this.beside === "row") this.other ??= rows.typical(this.model);
+    this.besideTrouble = "";
+    if (this.beside === "row") this.other ??= rows.typical(this.fields);
     if (!this.beside.startsWith("model:")) return;
     const name = this.beside.slice("model:".length);
     try {
       const found = await api.features(name, "", { signal: this.signal });
       const lacking = rows.fields(found).filter((field) => !this.fields.some((own) => own.name === field.name && own.kind === field.kind));
       if (rows.arrays(found).length || lacking.length) {
-        throw new Error(`The model ${name} takes other features: ${[...rows.arrays(found), ...lacking].slice(0, 5).map((one) => one.name).join(", ")}`);
+        const others = [...rows.arrays(found), ...lacking].slice(0, 5).map((one) => one.name).join(", ");
+        throw new Error(`The model ${name} takes other features, which this row does not have: ${others}`);
       }
       this.secondModel = found;
     } catch (error) {
       this.beside = "";
-      this.troubled(error);
+      this.besideTrouble = worded(error);
     }
   }
 }
+
+const worded = (error) => (error.title ? `${error.title}: ${error.detail}` : error.message);

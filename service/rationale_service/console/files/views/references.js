@@ -3,9 +3,10 @@
 import * as address from "../address.js";
 import { Problem, explain, get, patiently } from "../api.js";
 import { fill, h } from "../dom.js";
-import { number, signed } from "../format.js";
+import { writers } from "../format.js";
 import { drawSpread } from "../pictures/spread.js";
 import * as rows from "../rows.js";
+import { isShare } from "../score.js";
 
 export const title = "References";
 
@@ -42,7 +43,9 @@ class Page {
   constructor(root, at, { model, signal, failed }) {
     Object.assign(this, { model, signal, failed });
     this.hasRow = Boolean(at.row);
-    this.row = rows.read(model, at.row);
+    const fields = rows.fields(model);
+    this.row = rows.read(fields, at.row);
+    this.lacking = rows.lacking(fields, this.row).map((field) => field.title ?? field.name);
     this.first = h("select", { id: "first-set", onchange: () => this.chosen() });
     this.second = h("select", { id: "second-set", onchange: () => this.chosen() });
     this.table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Reference sets" });
@@ -142,6 +145,10 @@ class Page {
   }
 
   async drawMoves(names, turn) {
+    if (this.lacking.length) {
+      const text = `The row is not whole: no value is given for ${this.lacking.slice(0, 5).join(", ")}. Nothing is computed of it.`;
+      return void fill(this.moves, h("p", { class: "problem", role: "alert" }, text));
+    }
     const more = this.model.explainer ? { explainer: this.model.explainer } : {};
     this.waiting.textContent = "Asking by each set; the first time one is asked for, its explanation is compiled …";
     const answers = await Promise.all(
@@ -160,7 +167,10 @@ class Page {
     const titles = new Map([...this.model.features, ...this.model.groups].map((each) => [each.name, each.title ?? each.name]));
     const called = (name) => (name === OWN ? "the explanation's own" : name);
     const heads = ["", ...names.map(called), ...(b ? ["moves by"] : [])];
-    const cells = (values) => values.map((value, i) => h("td", { class: "number" }, i < targets.length ? number(value) : signed(value)));
+    const amounts = targets.flatMap((each) => features.map((name) => each.attributions[name]));
+    const write = writers(amounts, targets.map((each) => each.explained_value), isShare(this.model, this.model.output));
+    const cell = (text) => h("td", { class: "number" }, text);
+    const cells = (values, isTotal = false) => values.map((value, i) => cell(isTotal && i < targets.length ? write.value(value) : write.effect(value)));
     fill(
       this.moves,
       h(
@@ -171,7 +181,7 @@ class Page {
           "tbody",
           {},
           ["base_value", "explained_value"].filter((key) => key in a).map((key) =>
-            h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...targets.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])]), h("td", {})),
+            h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...targets.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])], true), h("td", {})),
           ),
           features.map((name) => {
             const values = targets.map((each) => each.attributions[name]);
@@ -179,6 +189,7 @@ class Page {
           }),
         ),
       ), // prettier-ignore
+      write.unit && h("p", { class: "quiet" }, `Effects are in ${write.unit}.`),
       !b && h("p", { class: "quiet" }, "Choose a second set to see what it would change."),
     );
   }

@@ -2,17 +2,16 @@
 // The table is the picture's own text: whoever cannot see the bars reads the same rows.
 
 import { h, svg } from "../dom.js";
-import { number, signed } from "../format.js";
 
 const WIDTH = 1000;
 const HEIGHT = 20;
 const MOST = 20;
 
 /**
- * `items`: [{name, shown, amount}]; `base` and `value` null where the method has none; `kind` "waterfall" or "bars";
+ * `items`: [{name, shown, amount}]; `write`: `writers` of the numbers; `base` and `value` null where the method has none; `kind` "waterfall" or "bars";
  * `threshold` null or where a line stands; `scale` from `scaleOf`, kept by the caller so that bars do not jump.
  */
-export function bars({ items, base = null, value = null, kind = "waterfall", threshold = null, scale, caption, startName = "base value", valueName = "score" }) {
+export function bars({ items, write, base = null, value = null, kind = "waterfall", threshold = null, scale, caption, startName = "base value", valueName = "score" }) {
   const rows = shortened(items);
   const falls = kind === "waterfall" && base !== null;
   const x = (at) => ((at - scale.least) / (scale.most - scale.least)) * WIDTH;
@@ -28,42 +27,42 @@ export function bars({ items, base = null, value = null, kind = "waterfall", thr
       {},
       h("th", { scope: "row" }, item.name, item.shown !== undefined && h("small", {}, item.shown)),
       h("td", { class: "picture" }, drawing(line(falls ? base : 0, "start"), falls && line(threshold, "threshold"), bar(x(from), x(to), item.amount))),
-      h("td", { class: "number" }, signed(item.amount)),
+      h("td", { class: "number" }, write.effect(item.amount)),
     );
   });
   return h(
     "table",
     { class: "bars" },
     h("caption", { class: "unseen" }, caption),
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { scope: "col", class: "picture" }, h("span", { class: "unseen" }, "Drawing"), axis(marks, scale)), h("th", { scope: "col", class: "number" }, "Effect"))),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Feature"), h("th", { scope: "col", class: "picture" }, h("span", { class: "unseen" }, "Drawing"), axis(marks, scale, write)), h("th", { scope: "col", class: "number" }, "Effect", write.unit && h("small", {}, write.unit)))),
     h(
       "tbody",
       {},
-      falls && total(startName, base, x, line(threshold, "threshold")),
+      falls && total(startName, write.value(base), base, x, line(threshold, "threshold")),
       body,
-      value !== null && falls && total(valueName, value, x, line(threshold, "threshold"), line(base, "start")),
+      value !== null && falls && total(valueName, write.value(value), value, x, line(threshold, "threshold"), line(base, "start")),
     ),
   );
 }
 
 /** The axis: what stands where, each on a line of its own, so that none hides another. */
-function axis(marks, { least, most }) {
+function axis(marks, { least, most }, write) {
   const label = ([name, at, kind]) => {
     const place = `${Math.min(Math.max((at - least) / (most - least), 0), 1) * 100}%`;
-    return h("span", { class: kind, style: { left: place, transform: `translateX(-${place})` } }, `${name} ${number(at)}`.trim());
+    return h("span", { class: kind, style: { left: place, transform: `translateX(-${place})` } }, `${name} ${write.value(at)}`.trim());
   };
   const there = marks.filter(([, at]) => at !== null);
   const lines = there.sort(([, a], [, b]) => a - b).map((mark) => h("span", { class: "line" }, label(mark)));
   return h("span", { class: "axis", "aria-hidden": "true" }, lines);
 }
 
-function total(name, at, x, ...lines) {
+function total(name, text, at, x, ...lines) {
   return h(
     "tr",
     { class: "total" },
     h("th", { scope: "row" }, name),
     h("td", { class: "picture" }, drawing(lines, svg("line", { class: "reached", x1: x(at), x2: x(at), y1: 0, y2: HEIGHT }))),
-    h("td", { class: "number" }, number(at)),
+    h("td", { class: "number" }, text),
   );
 }
 
@@ -76,7 +75,8 @@ function bar(from, to, amount) {
   return svg("rect", { class: amount > 0 ? "raises" : "lowers", x: Math.min(from, to), width, y: 3, height: HEIGHT - 6 });
 }
 
-function shortened(items) {
+/** The items that are shown: of many the largest, and the others as one. */
+export function shortened(items) {
   const sorted = items.toSorted((a, b) => Math.abs(b.amount) - Math.abs(a.amount));
   if (sorted.length <= MOST) return sorted;
   const others = sorted.slice(MOST - 1);

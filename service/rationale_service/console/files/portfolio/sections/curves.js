@@ -14,7 +14,7 @@ const MOST_VALUES = 25;
 
 export function makeCurves(portfolio, { signal }) {
   const model = portfolio.features;
-  const able = fields(model).filter((field) => field.kind === "number" && !field.called && portfolio.columns.get(field.name)?.kind === "number");
+  const able = fields(model).filter((field) => field.kind === "number" && !field.value_labels && portfolio.columns.get(field.name)?.kind === "number");
   const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, field.title ?? field.name)));
   const go = h("button", { type: "button", onclick: () => draw() }, "Draw the curves");
   const frame = h("div", { class: "frame", id: "curves-drawn" });
@@ -37,11 +37,11 @@ export function makeCurves(portfolio, { signal }) {
     const column = portfolio.columns.get(field.name);
     const ends = quantiles(column.values, portfolio.rows.subarray(0, portfolio.n), 51);
     const values = thinned(grid(field, [ends[1], ends[49]], null), MOST_VALUES);
-    const rule = ruleOf(model, "", null);
+    const rule = ruleOf(model, null, null);
     const target = Array.isArray(model.targets) ? model.targets[portfolio.target] : "predicted";
     const score = (prediction, explanation) => {
-      const explained = explanation && targets(explanation)[portfolio.target].explained_value;
-      return rule ? rule.score(prediction, explained) : (explainedOf(model, prediction, target) ?? explained);
+      const explained = explanation && targets(explanation)[portfolio.target];
+      return rule ? rule.score(prediction, explained) : (explainedOf(model, prediction, target) ?? explained?.explained_value);
     };
     const rows = places.flatMap((place) => values.map((value) => changed(instance(portfolio, place), field.name, value)));
     const scores = await new Scores(model, model.explainer, score).of(rows, signal);

@@ -1,12 +1,11 @@
-"""What a form asks for: the features of an instance, each with its range, its words and its rule."""
+"""The description of a form: each feature with its title, unit, range, words and rule."""
 
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from rationale.decisions.rows import names_of
-from rationale.schema.manifest import FLOATS, Manifest, Spread, TensorSpec
+from rationale.schema.manifest import FLOATS, Category, Manifest, Spread, TensorSpec, names_of
 from rationale.schema.profile import DecisionProfile, FeatureRule
 
 Kind = Literal["number", "text", "flag"]
@@ -17,6 +16,8 @@ _KINDS: dict[str, Kind] = {"BYTES": "text", "BOOL": "flag"}
 @dataclass(frozen=True)
 class Field:
     """One feature: what the model takes, what the profile says of it, how the references are spread.
+
+    The API's answer, the console, exported pages and the checks of rows read this description alone.
 
     Attributes:
         spec: the model's input that holds it; None where only a knock-out looks at it.
@@ -35,6 +36,41 @@ class Field:
     splits: tuple[float, ...] = ()
 
     @property
+    def input(self) -> str | None:
+        """The model's input that holds it."""
+        return None if self.spec is None else self.spec.name
+
+    @property
+    def title(self) -> str | None:
+        """The profile's."""
+        return self.rule.title
+
+    @property
+    def unit(self) -> str | None:
+        """The profile's."""
+        return self.rule.unit
+
+    @property
+    def value_labels(self) -> dict[str, str]:
+        """Words of the profile for its values."""
+        return dict(self.rule.categories)
+
+    @property
+    def categories(self) -> tuple[Category, ...]:
+        """Values of a text, and the share of the references that has each."""
+        return self.spread.categories if self.spread else ()
+
+    @property
+    def missing_share(self) -> float | None:
+        """The share of the references without a value."""
+        return self.spread.missing if self.spread else None
+
+    @property
+    def integer(self) -> bool:
+        """Whether the model takes whole numbers alone."""
+        return self.kind == "number" and self.spec is not None and self.spec.datatype not in FLOATS
+
+    @property
     def quantiles(self) -> tuple[float, ...]:
         """Of the references that have a number, at 0, 5 … 100%."""
         return self.spread.quantiles if self.spread else ()
@@ -42,7 +78,7 @@ class Field:
     @property
     def whole(self) -> bool | None:
         """Whether its numbers are whole, where that is known."""
-        if self.kind == "number" and self.spec is not None and self.spec.datatype not in FLOATS:
+        if self.integer:
             return True
         return self.spread.whole if self.spread and self.quantiles else None
 

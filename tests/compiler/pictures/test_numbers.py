@@ -1,0 +1,44 @@
+"""Numbers of reports; tests/service/console/test_functions.py holds the same rule of the pages."""
+
+import math
+
+import pytest
+
+from rationale.pictures.numbers import number, signed, writer
+
+
+@pytest.mark.parametrize(
+    ("effects", "values", "due"),
+    [
+        ([2_172_000, -29.7], [2_415_167.84], ["+2,172,000", "-30", "2,415,168"]),
+        ([39610.11, 0.3023], [2346165.2], ["+39,610.1", "+0.3", "2,346,165.2"]),
+        ([-0.0694, 0.0008], [0.1969], ["-0.0694", "+0.0008", "0.1969"]),
+        ([1.0, 1e-9], [2.0], ["+1.00", "0.00", "2.00"]),
+        ([-1e-9, 1.0], [2.0], ["0.00", "+1.00", "2.00"]),
+        ([], [3.14159], ["3.14"]),
+        ([0.0], [0.0], ["0", "0"]),
+        ([math.nan, 0.5], [math.inf], ["nan", "+0.500", "inf"]),
+        ([3e-12], [1.0], ["+3.0e-12", "1.0e+00"]),
+    ],
+)
+def test_numbers_that_stand_together(effects: list[float], values: list[float], due: list[str]) -> None:
+    write = writer(effects, values)
+    assert [*(signed(write, one) for one in effects), *map(write, values)] == due
+
+
+@pytest.mark.parametrize(
+    ("value", "due"),
+    [
+        (0.19694, "0.1969"),
+        (24500, "24,500"),
+        (2_415_167.84, "2,415,167.84"),
+        (2.172e6, "2,172,000"),
+        (1.2e-7, "1.2e-07"),
+        (1e16, "1.0e+16"),
+        (-29.7, "-29.7"),
+        (0, "0"),
+        (math.nan, "nan"),
+    ],
+)
+def test_a_number_alone(value: float, due: str) -> None:
+    assert number(value) == due

@@ -1,0 +1,297 @@
+"""Pure functions of the pages, as tables of expressions and their values; node runs a table at once."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from rationale.pictures.browser import FILES as SHARED
+from rationale_service.console.page import FILES
+from tests.needs import need
+
+MODULES = ("address", "format", "parse", "rows", "score")
+SCRIPT = """
+import { readFileSync } from "node:fs";
+const [folder, ...names] = process.argv.slice(1);
+const loaded = await Promise.all(names.map((name) => import(`${folder}/${name}.js`)));
+const evaluated = (expression) => {
+  try {
+    return { value: new Function(...names, `return ${expression}`)(...loaded) ?? null };
+  } catch (error) {
+    return { error: error.message };
+  }
+};
+console.log(JSON.stringify(JSON.parse(readFileSync(0, "utf8")).map(evaluated)));
+"""
+Table = Sequence[tuple[str, Any]]
+Demand = Callable[[Table], None]
+
+
+@pytest.fixture(scope="module")
+def demand(tmp_path_factory: pytest.TempPathFactory) -> Demand:
+    """Assert that each expression has the value that stands beside it, or fails with that error."""
+    node, folder = need("Node.js"), tmp_path_factory.mktemp("modules")
+    for files in (SHARED, FILES):  # as the gateway serves them: in one folder
+        shutil.copytree(files, folder, dirs_exist_ok=True)
+    (folder / "package.json").write_text('{"type": "module"}')
+
+    def demanded(table: Table) -> None:
+        command = [node, "--input-type=module", "-e", SCRIPT, str(folder), *MODULES]
+        given = json.dumps([expression for expression, _ in table])
+        done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        for (expression, due), found in zip(table, json.loads(done.stdout), strict=True):
+            if isinstance(due, Error):
+                assert due.part in found.get("error", ""), (expression, found)
+            else:
+                assert found == {"value": due}, (expression, due)
+
+    return demanded
+
+
+class Error:
+    """An error, whose message holds this."""
+
+    def __init__(self, part: str) -> None:
+        self.part = part
+
+
+# --- numbers that are read --------------------------------------------------------------------------------
+
+READ: dict[str, Any] = {
+    "0": 0,
+    " 12 ": 12,
+    "-3": -3,
+    "−3": -3,
+    "+.5": 0.5,
+    "5.": 5,
+    "1.2e−7": 1.2e-7,
+    "1E3": 1000,
+    "2,700,000": 2_700_000,
+    "2,700": 2700,
+    "2,700.5": 2700.5,
+    "2 700 000": 2_700_000,
+    "2\u202f700\u00a0000,5": 2_700_000.5,
+    "2'700’000.25": 2_700_000.25,
+    "2.700.000": 2_700_000,
+    "2.700.000,5": 2_700_000.5,
+    "2.700": 2.7,  # as files and programs write it
+    "0,52": 0.52,
+    "-0,525": -0.525,
+    "12,5": 12.5,
+    "1234,567": 1234.567,
+    "1e999": Error("'1e999' is too large a number"),
+    "a lot": Error("'a lot' is no number: write digits, and a point before decimals, such as 1234.5"),
+    **{
+        junk: Error("is no number")
+        for junk in ("", " ", "-", ".", ",", "1,23,456", "1,,000", "1.2.3", "0x10")
+    },
+    **{
+        junk: Error("is no number")
+        for junk in ("12 EUR", "1 2", "NaN", "Infinity", "1e", "12%", "1,000,00", "２")
+    },
+}
+
+
+def test_a_number_is_read_however_people_group_it(demand: Demand) -> None:
+    demand([(f"parse.parseNumber({json.dumps(text)})", due) for text, due in READ.items()])
+
+
+def test_of_a_file_a_number_that_has_two_readings_is_refused(demand: Demand) -> None:
+    told = "'1,234' may be 1234 or 1.234: write a point before decimals, and nothing between thousands"
+    unseen = "{unseen: true}"
+    demand(
+        [
+            (f"parse.parseNumber('1,234', {unseen})", Error(told)),
+            (f"parse.parseNumber('-12,345', {unseen})", Error("'-12,345' may be -12345 or -12.345")),
+            (f"parse.parseNumber('0,234', {unseen})", 0.234),
+            (f"parse.parseNumber('1,234.5', {unseen})", 1234.5),
+            (f"parse.parseNumber('1,234,567', {unseen})", 1_234_567),
+            (f"parse.parseNumber('1234,5', {unseen})", 1234.5),
+        ]
+    )
+
+
+def test_percent_is_read_of_a_share_alone(demand: Demand) -> None:
+    demand(
+        [
+            ("parse.parseNumber('20%', {share: true})", 0.2),
+            ("parse.parseNumber('12,5 %', {share: true})", 0.125),
+            ("parse.parseNumber('0.2', {share: true})", 0.2),
+            ("parse.parseNumber('%', {share: true})", Error("is no number")),
+        ]
+    )
+
+
+# --- numbers that are written -----------------------------------------------------------------------------
+
+
+def test_numbers_that_stand_together_have_the_same_decimals(demand: Demand) -> None:
+    euros = "format.writers([39610.11, 2700, -1077.02, 0.3023], [2346165.2])"
+    chances = "format.writers([-0.0694, 0.0008], [0.1969], true)"
+    demand(
+        [
+            (f"{euros}.value(2346165.2)", "2,346,165.2"),
+            (
+                f"[39610.11, 2700, -1077.02, 0.3023].map({euros}.effect)",
+                ["+39,610.1", "+2,700.0", "−1,077.0", "+0.3"],
+            ),
+            ("format.writers([2172000, -29.7]).effect(-29.7)", "−30"),
+            (f"{chances}.value(0.97331)", "97.33%"),
+            (
+                f"[-0.0694, 0.0008, 1e-7, -1e-7, 0].map({chances}.effect)",
+                ["−6.94", "+0.08", "0.00", "0.00", "0.00"],
+            ),
+            (f"[{chances}.unit, {euros}.unit]", ["percentage points", ""]),
+            ("format.writers([], [3.14159]).value(3.14159)", "3.14"),
+            ("format.writers([0, 0], [0]).value(0)", "0"),
+            ("format.writers([3e-12], [1]).effect(3e-12)", "+3.0e−12"),
+            ("format.writers([1, 1e-9]).effect(1)", "+1.00"),  # what is negligible has no say
+            ("format.writers([1, NaN, Infinity]).effect(NaN)", "–"),
+            ("format.writers([1], [null]).value(null)", "–"),
+        ]
+    )
+
+
+def test_a_number_alone(demand: Demand) -> None:
+    written = {
+        "0.19694": "0.1969",
+        "24500": "24,500",
+        "303000000": "303,000,000",
+        "2415167.84": "2,415,167.84",
+        "1.23456e-7": "1.2e−7",
+        "-29.7": "−29.7",
+        "-0.00001": "−1.0e−5",
+        "1e16": "1.0e+16",
+        "0": "0",
+        "null": "–",
+        "-Infinity": "−∞",
+    }
+    demand([(f"format.number({value})", due) for value, due in written.items()])
+    demand(
+        [
+            ("format.formatted(-4.980097e-5)", "−4.980e−5"),
+            ("format.formatted(null)", "missing"),
+            ("format.formatted(undefined)", "not given"),
+            ("format.percent(0.97331)", "97.33%"),
+            ("format.rest(-1.5e-8)", "−1.5e−8"),
+        ]
+    )
+
+
+# --- addresses and rows -----------------------------------------------------------------------------------
+
+
+def test_an_address_that_was_cut_or_changed_is_known(demand: Demand) -> None:
+    at = {"view": "decisions", "model": "a b", "row": '{"x":0.5,"y":"ä"}', "threshold": "0.25"}
+    whole = f"address.written({json.dumps({**at, 'empty': ''})})"
+    demand(
+        [
+            (f"address.parsed({whole})", {"at": at, "isWhole": True}),
+            (f"address.parsed({whole}.replaceAll('+', '%20'))", {"at": at, "isWhole": True}),
+            (
+                f"Array.from({{length: {whole}.length - 11}}, (_, i) => i + 11)"
+                f".filter((n) => address.parsed({whole}.slice(0, n)).isWhole)",
+                [],
+            ),
+            (f"address.parsed({whole}.replace('0.25', '0.2')).isWhole", False),
+            (f"address.parsed({whole}.replace('decisions', 'explain')).isWhole", False),
+            (
+                "address.parsed('#explain?model=credit&row=%7B').isWhole",
+                True,
+            ),  # by hand: its row is looked at
+            ("address.parsed('#explain').isWhole", True),
+            ("address.parsed('').isWhole", True),
+            ("address.written({view: 'explain'})", "#explain"),
+        ]
+    )
+
+
+FIELDS = """[
+  {name: "x", input: "t", kind: "number", missing: false, quantiles: [1, 2, 3]},
+  {name: "kind", input: "t", kind: "text", missing: false, categories: [{value: "a"}]},
+  {name: "own", input: "t", kind: "flag", missing: true},
+  {name: "__proto__", input: "t", kind: "number", missing: true, quantiles: [4]},
+]"""
+
+
+def test_a_value_that_a_row_lacks_is_never_made_up(demand: Demand) -> None:
+    def lacking(row: str) -> str:
+        fields = f"rows.lacking({FIELDS}, rows.read({FIELDS}, {json.dumps(row)}))"
+        return f"{fields}.map((field) => field.name)"
+
+    every = ["x", "kind", "own", "__proto__"]
+    demand(
+        [
+            (
+                f"Object.entries(rows.read({FIELDS}, ''))",
+                [["x", 2], ["kind", "a"], ["own", False], ["__proto__", 4]],
+            ),
+            *((lacking(row), every) for row in ("{", '{"x": 1, "ki', "null", "[1]", "7", "{}")),
+            (lacking('{"x": 1, "kind": "b", "own": null, "__proto__": null}'), []),
+            (lacking('{"x": null, "kind": "b", "own": true, "__proto__": 0}'), ["x"]),
+            (lacking('{"x": "1", "kind": 2, "own": 1, "__proto__": 1e999}'), every),
+        ]
+    )
+
+
+def test_what_only_a_knock_out_looks_at_begins_unknown(demand: Demand) -> None:
+    model = '{"features": [], "inputs": [], "decision": {"decision_only_features": [%s]}}'
+    flag = '{"name": "fraud", "kind": "flag", "missing": true}'
+    demand([(f"rows.read(rows.decisionFields({model % flag}), '')", {"fraud": None})])
+
+
+def test_a_text_of_a_file_or_an_entry_as_a_value(demand: Demand) -> None:
+    field = {
+        "number": {"name": "x", "title": "Income", "kind": "number"},
+        "flag": {"name": "own", "kind": "flag"},
+    }
+
+    def parsed(kind: str, text: str, more: str = "") -> str:
+        return f"rows.parsed({json.dumps({'missing': False, **field[kind]})}, {json.dumps(text)}{more})"
+
+    demand(
+        [
+            (parsed("number", "24,500"), 24500),
+            (parsed("number", "24,500", ", true"), Error("Income: '24,500' may be 24500 or 24.500")),
+            (parsed("number", "0,52", ", true"), 0.52),
+            (parsed("number", "x"), Error("Income: 'x' is no number")),
+            (parsed("number", "n/a"), Error("Income: a value is missing, which the model does not take")),
+            (parsed("number", "NaN").replace("false", "true"), None),
+            (
+                parsed("number", "1.5").replace('"kind"', '"integer": true, "kind"'),
+                Error("Income: a whole number is needed"),
+            ),
+            (parsed("flag", "YES"), True),
+            (parsed("flag", "0"), False),
+            (parsed("flag", "2"), Error("own: '2' is neither true nor false")),
+        ]
+    )
+
+
+# --- thresholds -------------------------------------------------------------------------------------------
+
+
+def test_a_score_at_a_threshold_and_at_the_ends_of_the_band(demand: Demand) -> None:
+    def judged(profile: dict[str, Any] | None, own: float | None, *scores: float) -> str:
+        model = json.dumps({"decision": profile, "output": "p", "outputs": [], "output_shape": [1]})
+        return f"{list(scores)}.map(score.ruleOf({model}, {json.dumps(own)}, 0).judge)"
+
+    above = {"threshold": 0.5, "adverse": "above", "output": "p", "index": 0, "space": "output"}
+    demand(
+        [
+            (judged(above, None, 0.49, 0.5, 0.51), ["approve", "approve", "decline"]),
+            (judged({**above, "adverse": "below"}, None, 0.49, 0.5, 0.51), ["decline", "approve", "approve"]),
+            (
+                judged({**above, "refer": [0.4, 0.6]}, None, 0.39, 0.4, 0.5, 0.6, 0.61),
+                ["approve", "refer", "refer", "refer", "decline"],
+            ),
+            (judged(None, 2_700_000, 2_699_999, 2_700_000), ["below", "above"]),
+            ("score.ruleOf({output: 'p'}, null, 0)", None),
+            ("score.isShare({probabilities: ['p']}, 'p')", True),
+            ("score.isShare({}, 'p')", False),
+        ]
+    )
