@@ -213,7 +213,7 @@ async def test_a_number_that_is_no_category_is_as_such_a_text(settings: Settings
     with pytest.raises(InvalidOptionError, match=said):
         load(settings.repository, "codes").explain(frame)
     with pytest.raises(InvalidOptionError, match=said):
-        list(explain_batches(settings.repository / "codes", pa.Table.from_pandas(frame)))
+        list(explain_batches(Path(settings.repository) / "codes", pa.Table.from_pandas(frame)))
 
 
 def test_in_a_file_it_is_that_rows_fault(settings: Settings, tmp_path: Path) -> None:
