@@ -137,7 +137,8 @@ HEAD = (
 
 def _process(stack: contextlib.ExitStack, *command: str, port: int | None = None) -> psutil.Process:
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: S603
-    stack.callback(lambda: (child.kill(), child.communicate()))
+    stack.callback(child.communicate)
+    stack.callback(child.kill)
     end_s = time.monotonic() + _PATIENCE_S
     while port is not None and not _listens(port):
         if time.monotonic() > end_s:
