@@ -88,7 +88,8 @@ def test_commands_read_the_copy_of_the_gateway(
     monkeypatch.chdir(tmp_path)
     compiled(tmp_path / "far" / "models")
     url: Any = f"file://{tmp_path}/far/models"
-    settings = Settings(repository=url, **({} if state is None else {"state": state}))
+    more: dict[str, Any] = {} if state is None else {"state": state}
+    settings = Settings(repository=url, **more)
     folder = local_repository(settings)
     assert folder.parent == settings.repository_copy
     assert (folder / "m_explain" / "config.pbtxt").is_file()
