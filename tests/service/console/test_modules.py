@@ -179,7 +179,7 @@ def test_names_are_quoted_in_a_saved_file(call: Call, name: str, due: str) -> No
 
 # --- rows -----------------------------------------------------------------------------------------------
 
-NUMBER: dict[str, Any] = {"name": "a", "kind": "number", "missing": False}
+NUMBER: dict[str, Any] = {"name": "a", "input": "x", "kind": "number", "missing": False}
 
 
 @pytest.mark.parametrize(
