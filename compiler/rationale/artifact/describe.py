@@ -12,7 +12,6 @@ import onnx
 import onnxruntime
 
 from rationale.artifact.checks.check import Checked, FinishedGraph, adds_up
-from rationale.decisions.rows import names_of
 from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
@@ -45,6 +44,7 @@ from rationale.schema.manifest import (
     References,
     Stopped,
     TensorSpec,
+    names_of,
 )
 from rationale.schema.manifest import Method as MethodEntry
 from rationale.schema.request import CompileRequest, plain
