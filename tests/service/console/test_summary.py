@@ -14,21 +14,36 @@ AGE = {"name": "Age", "amount": 0.2}
 @pytest.mark.parametrize(
     ("given", "due"),
     [
-        ({"score": 0.2, "threshold": 0.2, "base": 0.2, "items": []}, "20%, exactly at the threshold"),
         (
-            {"score": 0.108, "threshold": 0.2, "base": 0.177, "items": [LATE]},
+            {"isShare": True, "score": 0.2, "threshold": 0.2, "base": 0.2, "items": []},
+            "20%, exactly at the threshold",
+        ),
+        (
+            {"isShare": True, "score": 0.108, "threshold": 0.2, "base": 0.177, "items": [LATE]},
             "10.8%, 9.2 points below the threshold; mainly: Late payments = 0, −6.9 points",
         ),
         (
-            {"score": 0.3, "threshold": 0.2, "base": 0.1, "items": [LATE, AGE]},
+            {"isShare": True, "score": 0.3, "threshold": 0.2, "base": 0.1, "items": [LATE, AGE]},
             "30%, 10 points above the threshold; mainly: Age, +20 points",
         ),
         (  # a second one that is about as large is named, smaller ones are not
-            {"score": 0.1, "threshold": 0.2, "base": 0.2, "items": [{**LATE, "amount": -0.01}, DEBT, LATE]},
+            {
+                "isShare": True,
+                "score": 0.1,
+                "threshold": 0.2,
+                "base": 0.2,
+                "items": [{**LATE, "amount": -0.01}, DEBT, LATE],
+            },
             "10%, 10 points below the threshold; mainly: Late payments = 0, −6.9 points",
         ),
         (
-            {"score": 0.1, "threshold": 0.2, "base": 0.2, "items": [{**DEBT, "amount": -0.04}, LATE]},
+            {
+                "isShare": True,
+                "score": 0.1,
+                "threshold": 0.2,
+                "base": 0.2,
+                "items": [{**DEBT, "amount": -0.04}, LATE],
+            },
             "10%, 10 points below the threshold; "
             "mainly: Late payments = 0, −6.9 points; Debt = 0.31 of income, −4 points",
         ),
@@ -41,8 +56,24 @@ AGE = {"name": "Age", "amount": 0.2}
             "24,500, 4,500 above the threshold; mainly: Age, +4,500",
         ),
         (
-            {"score": 0.3, "threshold": 0.2, "value": -0.8, "base": -1, "items": [AGE], "unit": "margin"},
+            {
+                "isShare": True,
+                "score": 0.3,
+                "threshold": 0.2,
+                "value": -0.8,
+                "base": -1,
+                "items": [AGE],
+                "unit": "margin",
+            },
             "30%, 10 points above the threshold; mainly: Age, +0.2 of the margin",
+        ),
+        (
+            {"isShare": True, "score": 0.108, "base": 0.177, "items": [LATE]},
+            "10.8%, 6.9 points below the base value; mainly: Late payments = 0, −6.9 points",
+        ),
+        (  # a score in 0 to 1 that is no probability
+            {"score": 0.3, "threshold": 0.2, "base": 0.1, "items": [AGE]},
+            "0.3, 0.1 above the threshold; mainly: Age, +0.2",
         ),
         ({"score": 1.5, "items": [AGE, LATE]}, "1.5; mainly: Age, +0.2"),  # of a method without a base value
     ],

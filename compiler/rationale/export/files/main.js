@@ -24,7 +24,8 @@ async function start() {
   const profile = facts.decided?.profile;
   const { score: scored, explained } = facts.outputs;
   const isShare = (output) => facts.probabilities.includes(output);
-  const figure = (score) => (isShare(scored === explained ? facts.output : scored) ? percent(score) : number(score));
+  const isScoreShare = isShare(scored === explained ? facts.output : scored);
+  const figure = (score) => (isScoreShare ? percent(score) : number(score));
   let [target, isRunning, isDue, timer, scale] = [0, false, false, 0, null];
 
   const changed = async () => {
@@ -99,7 +100,7 @@ async function start() {
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
     const line = summaryOf({ items, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
-      unit: profile && !isScore ? "margin" : "" });
+      unit: profile && !isScore ? "margin" : "", isShare: isScoreShare });
     return [h("h3", {}, "What contributes"), h("p", { class: "sentence" }, line), drawn, gap, digits(row, items, values)];
   }
 

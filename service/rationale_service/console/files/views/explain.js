@@ -239,8 +239,12 @@ class Explain {
   }
 
   /** A score, or what a score is held against, as text. */
-  figure({ model }, score) {
-    return isShare(model, model.decision?.output ?? model.output) ? percent(score) : number(score);
+  figure(view, score) {
+    return this.isShare(view) ? percent(score) : number(score);
+  }
+
+  isShare({ model }) {
+    return isShare(model, model.decision?.output ?? model.output);
   }
 
   chosen(explanation) {
@@ -296,7 +300,7 @@ class Explain {
   sentence(view) {
     const rule = view.model === this.model ? this.rule : null;
     const unit = rule && !rule.explained ? (this.model.decision.space === "margin" ? "margin" : "explained value") : "";
-    const line = summaryOf({ ...view, score: this.score(view), threshold: rule?.threshold ?? null, unit });
+    const line = summaryOf({ ...view, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
     return h("p", { class: "sentence" }, line);
   }
 

@@ -9,15 +9,15 @@ const LEAST_OF_LARGEST = 0.5; // below this part of the largest effect, a second
  * Return the line, such as "10.8%, 9.2 points below the threshold; mainly: Late payments = 0, −6.9 points".
  *
  * `score` is held against `threshold` (null without one); `value` is explained from `base` (null without one) by
- * `items`: [{name, shown, amount}]. If these are not of the score, `unit` says of what they are.
+ * `items`: [{name, shown, amount}]. If these are not of the score, `unit` says of what they are. `isShare`: the score
+ * is a probability.
  */
-export function summaryOf({ score, threshold = null, value = score, base = null, items, unit = "" }) {
-  const isShare = threshold !== null && [score, threshold].every((one) => one >= 0 && one <= 1);
+export function summaryOf({ score, threshold = null, value = score, base = null, items, unit = "", isShare = false }) {
   const points = (amount) => `${signed(Number((amount * 100).toPrecision(2)))} points`;
   const effect = (amount) => (unit ? `${signed(amount)} of the ${unit}` : isShare ? points(amount) : signed(amount));
   const parts = [isShare ? percent(score) : number(score)];
   if (threshold !== null) parts.push(apart(score - threshold, "threshold", isShare ? points : signed));
-  else if (base !== null) parts.push(apart(value - base, "base value", signed));
+  else if (base !== null) parts.push(apart(value - base, "base value", isShare && !unit ? points : signed));
   const main = mainly(items, base === null ? 0 : value - base).map(
     ({ name, shown, amount }) => `${name}${shown ? ` = ${shown}` : ""}, ${effect(amount)}`,
   );
