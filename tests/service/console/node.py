@@ -25,7 +25,7 @@ console.log(JSON.stringify(answer, (key, value) => (Number.isNaN(value) ? "NaN" 
 
 
 @cache
-def _folder() -> Path:
+def modules() -> Path:
     """Lay both folders of modules over each other, as the gateway serves them."""
     to = Path(mkdtemp(prefix="console-modules-"))
     for folder in (SHARED, FILES):
@@ -34,13 +34,13 @@ def _folder() -> Path:
     return to
 
 
-def in_node(modules: list[str], body: str, given: Any = None) -> Any:
+def in_node(names: list[str], body: str, given: Any = None) -> Any:
     """Run the body of a function in Node.js: `own` holds what the modules export, `given` is given.
 
     NaN is written as the text "NaN", both ways.
     """
-    asked = json.dumps({"given": given, "modules": modules, "body": body})
-    command = [need("Node.js"), "--input-type=module", "-e", _SCRIPT, str(_folder())]
+    asked = json.dumps({"given": given, "modules": names, "body": body})
+    command = [need("Node.js"), "--input-type=module", "-e", _SCRIPT, str(modules())]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

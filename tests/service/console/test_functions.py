@@ -1,16 +1,14 @@
 """Pure functions of the pages, as tables of expressions and their values; node runs a table at once."""
 
 import json
-import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from rationale.pictures.browser import FILES as SHARED
-from rationale_service.console.page import FILES
 from tests.needs import need
+from tests.service.console.node import modules
 
 MODULES = ("address", "format", "parse", "rows", "score")
 SCRIPT = """
@@ -30,13 +28,10 @@ Table = Sequence[tuple[str, Any]]
 Demand = Callable[[Table], None]
 
 
-@pytest.fixture(scope="module")
-def demand(tmp_path_factory: pytest.TempPathFactory) -> Demand:
+@pytest.fixture
+def demand() -> Demand:
     """Assert that each expression has the value that stands beside it, or fails with that error."""
-    node, folder = need("Node.js"), tmp_path_factory.mktemp("modules")
-    for files in (SHARED, FILES):  # as the gateway serves them: in one folder
-        shutil.copytree(files, folder, dirs_exist_ok=True)
-    (folder / "package.json").write_text('{"type": "module"}')
+    node, folder = need("Node.js"), modules()
 
     def demanded(table: Table) -> None:
         command = [node, "--input-type=module", "-e", SCRIPT, str(folder), *MODULES]
