@@ -196,11 +196,12 @@ def _explained(opened: OpenedEntry, keep: tuple[str, ...], numbered: bool, part:
     first, batch = part
     with naming_rows(first, batch):
         answer = opened.explain(batch)
+        table = _answer(answer, first if numbered else None, batch, keep)
     odd = [(i, own) for i, own in enumerate(answer.manifest.unknown_texts(answer.inputs)) if own]
     if odd:
         (row, own), more = odd[0], f"; and {len(odd) - 1} more of its rows" * (len(odd) > 1)
         warn(f"batch from row {first}: row {first + row}: {'; '.join(own)}{more}", stacklevel=2)
-    return _answer(answer, first if numbered else None, batch, keep)
+    return table
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def test_the_next_one_where_a_graph_cannot_be_made() -> None:
     assert "exactshap was tried before: " in compiled.manifest.warnings[0]
 
 
-@pytest.mark.parametrize(("features", "method"), [(5, "exactshap"), (13, "permutationshap")])
+@pytest.mark.parametrize(("features", "method"), [(5, "exactshap"), (13, "deepshap")])
 def test_the_one_that_takes_a_missing_reference(features: int, method: str) -> None:
     imputed = network("y = Relu(h)", features)
     made = [onnx.helper.make_node("IsNaN", ["x"], ["gone"])]
