@@ -131,8 +131,8 @@ def test_another_model_by_the_keyboard(page: Page, gateway: str) -> None:
     page.goto(f"{gateway}/console/")
     expect(page.get_by_role("heading", level=1)).to_contain_text("credit")
     press_until(page, ".choice select")
-    page.keyboard.press("h")  # hostile.model
-    expect(page.get_by_role("heading", level=1)).to_contain_text("hostile.model")
+    page.keyboard.press("h")  # high.margin
+    expect(page.get_by_role("heading", level=1)).to_contain_text("high.margin")
     page.go_back()
     expect(page.get_by_role("heading", level=1)).to_contain_text("credit")
 

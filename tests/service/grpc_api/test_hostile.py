@@ -242,9 +242,9 @@ def test_compressed_without_end(target: Target) -> None:
 @pytest.mark.full
 def test_callers_that_take_no_answer(repository: Path) -> None:
     """Their answers count as waiting bytes: when those are used up, others are told to come back."""
-    with serve(
-        "--port", "0", "--repository", str(repository), RATIONALE_MAX_QUEUE_BYTES=str(50 * MEBIBYTE)
-    ) as child:
+    limits = {"RATIONALE_MAX_QUEUE_BYTES": 50 * MEBIBYTE, "RATIONALE_MAX_GRPC_MESSAGE_BYTES": 32 * MEBIBYTE}
+    options = {name: str(limit) for name, limit in limits.items()}
+    with serve("--port", "0", "--repository", str(repository), **options) as child:
         address = grpc_address(ready_line(child)[1])
         with grpc.insecure_channel(address, (("grpc.max_receive_message_length", -1),)) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -78,11 +78,12 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     check_inputs(proto, name)
     check_nodes(proto, name)
     proto, replaced = without_zip_maps(proto)
-    kinds = {n.op_type for nodes in all_node_lists(proto) for n in nodes}
+    nodes = [n for each in all_node_lists(proto) for n in each]
+    kinds = {n.op_type for n in nodes}
     proto, turned = (proto, ()) if kinds.isdisjoint(RECURRENT) else without_layout(proto)
     proto = without_default_locale(proto) if "StringNormalizer" in kinds else proto
     try:
-        proto = without_sparse(proto)
+        proto = without_sparse(proto) if _is_sparse(proto, nodes) else proto
         _check(proto, path)
         loaded = ir.from_proto(proto)
     except (onnx.checker.ValidationError, ValueError, TypeError, KeyError, RuntimeError) as error:
@@ -132,6 +133,13 @@ def _from_file(path: Path) -> tuple[onnx.ModelProto, str]:
     for tensor in external:
         digest.update(tensor.raw_data)
     return proto, digest.hexdigest()
+
+
+def _is_sparse(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> bool:
+    """Tell whether initializers or constants are sparse, those of subgraphs among `nodes` included."""
+    attributes = [a for node in nodes for a in node.attribute]
+    graphs = [proto.graph, *(graph for a in attributes for graph in (a.g, *a.graphs))]
+    return any(g.sparse_initializer for g in graphs) or any(a.name == "sparse_value" for a in attributes)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

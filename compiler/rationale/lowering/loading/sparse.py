@@ -14,7 +14,7 @@ from rationale.schema.machine import in_words
 
 
 def without_sparse(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with dense tensors alone; itself if it has no others.
+    """Return a copy of a model in which sparse tensors are dense.
 
     Raises:
         UnsupportedModelError: tensors that are too large once they are dense, or that lie in a file of their
@@ -25,8 +25,6 @@ def without_sparse(proto: onnx.ModelProto) -> onnx.ModelProto:
     _demand_room(
         [*(t for g in graphs for t in g.sparse_initializer), *(a.sparse_tensor for _, a in constants)]
     )
-    if not graphs and not constants:
-        return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     graphs, constants = _sparse_in(copy)

@@ -214,7 +214,8 @@ def _choose_leaves(method: Method, lowered: Lowered, inputs: Sequence[str] | Non
     given = method.reference_set
     chosen = choose_leaves(lowered, inputs, given if isinstance(given, Mapping) else ())
     has_rows = given is not None and not isinstance(given, Baseline | OpenReferences)
-    return behind_imputers(lowered, chosen) if has_rows else chosen
+    may_fill = has_rows and any(node.op_type == "IsNaN" for node in lowered.model.graph)
+    return behind_imputers(lowered, chosen) if may_fill else chosen
 
 
 def _foremost(lowered: Lowered, layers: Sequence[str]) -> list[str]:

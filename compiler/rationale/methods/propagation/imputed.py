@@ -22,8 +22,6 @@ from rationale.rules.rule import Trait, find_rule
 
 def behind_imputers(lowered: Lowered, chosen: Chosen) -> Chosen:
     """Move the leaves of inputs whose missing values the model fills behind the filling."""
-    if not any(node.op_type == "IsNaN" for node in lowered.model.graph):
-        return chosen
     inputs = {str(v.name) for v in lowered.model.graph.inputs}
     floats = [s.name for s in chosen.leaves if s.tensor in inputs and s.name in lowered.specs]
     filled = _filled(lowered, floats)
