@@ -161,7 +161,7 @@ def compile_request(
     Args:
         method: the request's, with its references.
         stands_for: what the references were drawn from, where their file says it.
-        parity: of an ONNX model that was converted before, with that fitted model.
+        parity: how far an ONNX model is from the fitted model, if it was converted earlier.
     """
     progress = progress or silent
     libraries = () if request.custom_ops == () else found(request.custom_ops)

@@ -44,7 +44,7 @@ def compile_files(
     """Compile a model, ONNX or a fitted model's file, with the references in a file.
 
     Args:
-        parity: of an ONNX model that was converted before, with that fitted model.
+        parity: how far an ONNX model is from the fitted model, if it was converted earlier.
 
     Raises:
         RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.

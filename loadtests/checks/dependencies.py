@@ -136,7 +136,7 @@ HEAD = (
 
 
 def _process(stack: contextlib.ExitStack, *command: str, port: int | None = None) -> psutil.Process:
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: S603
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)  # noqa: S603 (ours)
     stack.callback(child.communicate)
     stack.callback(child.kill)
     end_s = time.monotonic() + _PATIENCE_S
@@ -145,7 +145,7 @@ def _process(stack: contextlib.ExitStack, *command: str, port: int | None = None
             raise RuntimeError(f"{command[0]} does not listen on {port}")
         time.sleep(0.05)
     if port is None:
-        child.stdout.readline()  # type: ignore[union-attr]
+        child.stdout.readline()  # type: ignore[union-attr]  # it is a pipe
     return psutil.Process(child.pid)
 
 
@@ -216,7 +216,7 @@ def _artifacts_in_a_bucket(_: Path, stack: contextlib.ExitStack) -> Running:
         table = "\n".join([",".join(made.FEATURES), *(",".join(map(str, row)) for row in rows.tolist())])
         headers = {"Content-Type": "text/csv"}
         address = f"{url}/v2/reference-sets/set{next(numbers)}?model=score"
-        httpx.put(address, content=table, headers=headers, timeout=_PATIENCE_S)  # noqa: TID251
+        httpx.put(address, content=table, headers=headers, timeout=_PATIENCE_S)  # noqa: TID251 (it has a timeout)
 
     settings = {"RATIONALE_ARTIFACTS": f"s3://{BUCKET}/artifacts", **storage.environment}
     return Running(settings, port, lambda: [server], use=put)
@@ -315,7 +315,7 @@ def _dropped(port: int | None) -> Callable[[], object]:
     def each(action: str) -> None:
         for end in ("--dport", "--sport"):
             rule = (action, "INPUT", "-i", "lo", "-p", "tcp", end, str(port), "-j", "DROP")
-            subprocess.run(["iptables", "-w", *rule], check=True)  # noqa: S603, S607
+            subprocess.run(["iptables", "-w", *rule], check=True)  # noqa: S603, S607 (iptables, ours)
 
     each("-I")
     return lambda: each("-D")
@@ -408,7 +408,7 @@ def _ask(url: str, verb: str, headers: Mapping[str, str]) -> tuple[str, str]:
     began_s = time.monotonic()
     try:
         address = f"{url}/v1/models/score:{verb}"
-        answer = httpx.post(address, json=ROWS, headers=headers, timeout=_PATIENCE_S)  # noqa: TID251
+        answer = httpx.post(address, json=ROWS, headers=headers, timeout=_PATIENCE_S)  # noqa: TID251 (it has a timeout)
         status = str(answer.status_code)
     except httpx.HTTPError as error:
         status = type(error).__name__
@@ -416,12 +416,12 @@ def _ask(url: str, verb: str, headers: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _status(url: str) -> str:
-    return str(httpx.get(url, timeout=_PATIENCE_S).status_code)  # noqa: TID251
+    return str(httpx.get(url, timeout=_PATIENCE_S).status_code)  # noqa: TID251 (it has a timeout)
 
 
 def _scrape(url: str) -> dict[str, float]:
     """Return the gateway's own samples, as Prometheus writes their names and labels."""
-    page = httpx.get(f"{url}/metrics", timeout=_PATIENCE_S).text  # noqa: TID251
+    page = httpx.get(f"{url}/metrics", timeout=_PATIENCE_S).text  # noqa: TID251 (it has a timeout)
     samples = (each for family in text_string_to_metric_families(page) for each in family.samples)
     return {
         one.name + _labelled(one.labels): one.value
@@ -457,7 +457,7 @@ def fired(scrapes: Sequence[Mapping[str, float]]) -> set[str]:
         content = {"rule_files": [ALERTS.name], "evaluation_interval": "1m", "tests": [test]}
         file.write_text(yaml.safe_dump(content))
         command = [need("Prometheus"), "test", "rules", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603 (ours)
     said = done.stdout + done.stderr
     found = set(re.findall(r'alertname="(\w+)"', said))
     if done.returncode and not found:

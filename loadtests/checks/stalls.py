@@ -155,7 +155,7 @@ def watched(repository: Path, state: Path) -> Iterator[Gateway]:
     command = [sys.executable, "-m", "loadtests.checks.stalls", "--serve", str(repository)]
     settings = {"RATIONALE_STATE": str(state), "RATIONALE_REQUEST_TIMEOUT_S": str(_TIMEOUT_S)}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    child = subprocess.Popen(command, text=True, env={**os.environ, **settings}, **pipes)  # noqa: S603
+    child = subprocess.Popen(command, text=True, env={**os.environ, **settings}, **pipes)  # noqa: S603 (ours)
     try:
         yield Gateway(announced(child), child)
     finally:
@@ -326,7 +326,7 @@ def credit_gateway() -> Iterator[tuple[Gateway, list[Case]]]:
         given = {"--references": "near_threshold.csv", "--decision": "decision.yaml"}
         options = [str(each) for name, file in given.items() for each in (name, CREDIT / file)]
         command = [sys.executable, "-m", "rationale_service.cli", "compile", str(CREDIT / "credit.onnx")]
-        subprocess.run(  # noqa: S603
+        subprocess.run(  # noqa: S603 (ours)
             [*command, "--name", "credit", *options, "--repository", str(repository)],
             check=True,
             capture_output=True,

@@ -129,7 +129,8 @@ def convert(
             and so does a pipeline of named columns.
         allow_parity: share of a column's range by which the ONNX model may differ from the fitted one, where
             a hundredth is not enough.
-        categories: by column, names that CatBoost's model does not keep, if the example lacks some.
+        categories: the names of each column's categories, if the example lacks some that a CatBoost model
+            knows: the model keeps no names.
 
     Raises:
         CheckFailedError: the ONNX model answers otherwise than the fitted one.

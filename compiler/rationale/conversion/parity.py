@@ -309,7 +309,7 @@ class _Gaps:
 
 @dataclass(frozen=True)
 class _Words:
-    """How the fitted model and the ONNX model answer known, unknown and missing texts.
+    """The answers of the fitted model and the ONNX model to known, unknown and missing texts.
 
     Attributes:
         taken: rows with each text that both sides know.
@@ -514,7 +514,7 @@ class _Masking:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 answers = self.both.answer(rows)
-        except Exception:  # the model refuses such rows, and each library raises errors of its own
+        except Exception:  # each library refuses rows by errors of its own kind
             return None
         return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
 

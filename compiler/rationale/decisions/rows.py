@@ -21,7 +21,7 @@ class ExplainedRow:
     """One row of an answer.
 
     Attributes:
-        score: what is held against the threshold; see `scores_in`.
+        score: the number that is compared with the threshold; see `scores_in`.
         explained_value: what attributions add up to from the base value: the score, or its margin.
         attributions: by feature or group.
         gap: explained_value − base_value − Σ attributions.

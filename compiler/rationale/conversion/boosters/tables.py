@@ -127,7 +127,7 @@ def as_onnx(
         output: its name, of anything but a classifier.
         answers: what the fitted model says of rows for each output: of numbers [K, F] as they are, else of a
             DataFrame.
-        numbers: by column, categories that are numbers in a table of numbers alone.
+        numbers: the categories of each column whose categories are numbers, if all columns are numbers.
     """
     rows = None if example is None else rows_of(example, table.features)
     table = table if rows is None else replace(table, names=rows.names)

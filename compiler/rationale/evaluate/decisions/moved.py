@@ -118,10 +118,10 @@ def _moved(
 
 
 def scorer(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Scorer:
-    """Return what scores rows by the plain model, as the entry decides.
+    """Return a scorer of rows by the plain model, whose scores are those of decisions.
 
     Args:
-        rows: of the model.
+        rows: [N, …] of each of the model's inputs; they show whether a margin is known.
     """
     manifest = compiled.manifest
     profile = profile_of(manifest).profile
