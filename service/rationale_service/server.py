@@ -178,6 +178,7 @@ async def _serve(
     signals = Signals(reload)
     if is_worker:
         signals.stop_with(sys.stdin)
+        signals.show_life(sys.stdout)
     ends = await _start(app, settings, listeners, tls)
     tasks.update(asyncio.create_task(watch(each)) for each in watched)
     try:
