@@ -169,8 +169,13 @@ class ModelRegistry:
         return frozenset() if manifest is None else manifest.takes_missing
 
     def manifest_of(self, entry: Entry) -> Manifest | None:
-        """Return the manifest of what explains `entry`, or of what it is."""
-        explainer = entry if entry.manifest is not None else self.default_explainer(entry)
+        """Return the manifest that describes the rows of `entry`.
+
+        An explainer has its own. A model's rows are described by the compiled one, whichever is the default.
+        """
+        if entry.manifest is not None:
+            return entry.manifest
+        explainer = self.compiled(entry.name) or self.defaults.get(entry.name)
         return None if explainer is None else explainer.manifest
 
     def explainer_name(self, entry: Entry) -> str | None:
