@@ -33,7 +33,7 @@ CLASSES = {name for name in rationale.__all__ if hasattr(getattr(rationale, name
 KINDS = {
     *CLASSES,
     "Method",
-    *"Averaged CoalitionMethod Engine ExplainsScores Extended OnPaths Planned TreeMethod Walk Walked".split(),
+    *"CoalitionMethod Engine PropagationMethod TreeMethod Walk".split(),
 }
 PROFILE = {"output": "y[1]", "threshold": 0.4, "adverse": "above"}
 

@@ -39,18 +39,16 @@ from rationale.methods.propagation.lrp.rules import (
     label,
 )
 from rationale.methods.propagation.lrp.texts import parse_choice
+from rationale.methods.propagation.method import PropagationMethod
 from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
 
 
-class Propagated:
+class Propagated(PropagationMethod):
     """What methods have in common that hand back relevance, layer by layer."""
 
     engine: ClassVar[Engine] = WALK
-    has_base_value: ClassVar[bool] = False
     explains_scores: ClassVar[bool] = True
-    reference_set: ClassVar[None] = None
-    reference_weights: ClassVar[None] = None
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
         raise NotImplementedError("relevance is propagated by layers: see `plan`")
