@@ -107,7 +107,7 @@ class Walk(Engine):
             base = _mean_over_references(op, at, weights)
         seed = seed_of(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
         requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
-        own = [path.concepts.layer] if concepts else []
+        own = [path.concepts.layer] if path.concepts else []
         watched = {*requested, *own}
         steps, pull = method.plan(op, calls, watched)
         canvas.rules[:] = _rules(steps, pull)
