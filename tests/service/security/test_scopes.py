@@ -36,7 +36,6 @@ SESSION = pytest.mark.asyncio(loop_scope="session")
 INFER, EXPLAIN, DECIDE, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
 RUNS = INFER | EXPLAIN | DECIDE
 ONE_OF_EACH = {str(scope): str(scope) for scope in Scope}
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 def app_of(repository: Path, **settings: Any) -> FastAPI:
@@ -147,16 +146,17 @@ def grpc_server(app: FastAPI) -> GrpcServer:
 
 
 def requests_of(routes: list[BaseRoute]) -> Iterator[tuple[str, str, frozenset[Scope]]]:
-    """Every method at a path of each route, and the scopes of which it needs one."""
+    """The methods of each route and another one, at a path of it; and the scopes of which each needs one."""
     table = RouteScopes(routes)
     for route in routes:
         assert isinstance(route, Route | Mount)
         path = re.sub(r"{\w+(:path)?}", "score", route.path) + ("/absent" if isinstance(route, Mount) else "")
-        for method in METHODS:
+        methods = ({"GET"} if isinstance(route, Mount) else route.methods) | {"OPTIONS"}
+        for method in sorted(methods):
             yield method, path, table.needed("GET" if method == "HEAD" else method, path, "")
 
 
-@pytest.mark.parametrize("settings", [{}, {"admin_port": 9000}, {"metrics_scope": "admin"}])
+@pytest.mark.parametrize("settings", [{}, {"admin_port": 9000, "metrics_scope": "admin"}])
 @pytest.mark.parametrize("ending", ["", "%0A"])
 @SESSION
 async def test_no_other_key_opens_a_route(
@@ -186,7 +186,7 @@ async def test_no_other_key_opens_a_route(
                 expected = {None: 401} | dict.fromkeys(set(Scope) - needed, 403)
                 assert statuses == expected, (method, path)
                 refused += len(statuses)
-    assert refused > 500
+    assert refused > 300
 
 
 @SESSION
@@ -205,7 +205,7 @@ async def test_no_other_key_opens_a_method(repository: Path, tmp_path: Path) -> 
         assert set(end.server.scopes) < set(paths)
         for path in paths:
             needed = end.server.scopes.get(path)
-            found = {None: await code_of(end.channel, path, None)}
+            found: dict[Scope | None, str] = {None: await code_of(end.channel, path, None)}
             for name, token in tokens.items():
                 if needed is None or Scope(name) not in needed:
                     found[Scope(name)] = await code_of(end.channel, path, token)
