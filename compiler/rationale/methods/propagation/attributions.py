@@ -1,8 +1,8 @@
-"""The attributions of a walk, as the graph answers them: of the inputs, of layers, of concepts.
+"""The attributions of a walk as outputs of the graph: for inputs, layers and concepts.
 
 A concept is a channel of one layer. Achtibat et al., "From attribution maps to human-understandable
-explanations through concept relevance propagation", 2023: what arrives at the layer is masked to one channel
-and walks on from there. The axis C of the graph is that of the channels; they differ from row to row.
+explanations through concept relevance propagation", 2023: the multiplier at the layer is masked to one
+channel, and the walk goes on from there. The graph's axis C holds the channels; they differ between rows.
 """
 
 import math
@@ -38,7 +38,7 @@ from rationale.schema.request import Concepts
 
 @dataclass(frozen=True)
 class Explained:
-    """A tensor at the walk's end: its multiplier, and where its path to x started."""
+    """A tensor at the walk's end: its multiplier, and the start of its path to x."""
 
     at: Leaf
     x: Tensor
@@ -48,14 +48,14 @@ class Explained:
 
 @dataclass(frozen=True)
 class Draws:
-    """What attributions are a mean over: the axis, its weights, and how many equal ones they are worth."""
+    """The draws that attributions average: their axis, weights, and effective number."""
 
     axis: str
     weights: np.ndarray | None
     effective: float
 
     def standard_error(self, op: Ops, x: Tensor) -> Tensor:
-        if self.axis not in x.batch_axes:  # a linear model's gradient is the same at every draw
+        if self.axis not in x.batch_axes:  # a linear model has the same gradient at every draw
             return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
         return standard_error(op, x, self.axis, self.weights, self.effective)
 
@@ -72,10 +72,10 @@ def emit_outputs(
     """Add the attributions, base value, explained value, gap and standard errors to the graph's outputs.
 
     Args:
-        layers: what is requested in addition to the inputs: attributions that are part of no sum.
+        layers: tensors to explain besides the inputs; their attributions are part of no sum.
 
     Raises:
-        InvalidReferencesError: a standard error is requested, and there is one reference alone.
+        InvalidReferencesError: if a standard error is requested, but there is only one reference.
     """
     op.scope = "attributions"
     weights = references.weights if references else None
@@ -93,7 +93,7 @@ def emit_outputs(
     op.graph.outputs.extend(outputs)
     for e in layers:
         attributions = method.attribute(op, e.multiplier, e.x, e.start, weights)
-        if e.x.shape[0] != 1:  # tokens of all rows one behind the other, as exporters hand them to a Gemm
+        if e.x.shape[0] != 1:  # tokens of all rows one after the other, as exporters feed a Gemm
             attributions = op.reshape(attributions, (1, *attributions.shape))
         op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
 
@@ -101,7 +101,7 @@ def emit_outputs(
 def _by_output(
     op: Ops, players: Players | None, explained: Sequence[Explained], value: Callable[[Explained], Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield each explained tensor's value without a group, by its name, then that of all players together."""
+    """Yield each ungrouped tensor's name and value, then the value of all players together."""
     grouped = {}
     for name, parts in by_name(explained).items():
         found = together(op, parts, [value(e) for e in parts])
@@ -114,7 +114,7 @@ def _by_output(
 
 
 def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
-    """Return what is explained by its name, with the tensors at which it is."""
+    """Return the explained tensors by the name of the input, or tensor, that they explain."""
     groups: dict[str, list[Explained]] = {}
     for e in explained:
         groups.setdefault(e.at.name, []).append(e)
@@ -122,7 +122,7 @@ def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
 
 
 def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
-    """Return the attributions of what is explained, summed over its tensors."""
+    """Return the attributions of one input, summed over the tensors that explain it."""
     total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
     for other in others:
         total = op.Add(total, other)
@@ -130,7 +130,7 @@ def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Ten
 
 
 def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
-    """Sum over what one id is looked up as, each sum at the id's index in the input's row."""
+    """Sum over the table row of each id; each sum goes to the id's index in the input's row."""
     if at.indices is None:
         return a
     axes = list(range(at.indices.ndim, a.rank))
@@ -170,9 +170,9 @@ def _standard_errors(
 def _gap_error(
     op: Ops, method: PropagationMethod, explained: Sequence[Explained], references: ReferenceSet | None
 ) -> list[ir.Value]:
-    """Return the gap's standard error, if the gap is one of sampling.
+    """Return the gap's standard error, if the gap is a sampling error.
 
-    Explained and base value are exact: the gap varies as the sum of the attributions does.
+    Explained and base value are exact, so the gap varies as the sum of the attributions does.
     """
     if not method.has_gap_error:
         return []
@@ -197,7 +197,7 @@ def _draws(op: Ops, method: PropagationMethod, references: ReferenceSet | None) 
 
 
 def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedConcepts | None:
-    """Return what the graph will answer of the channels that are asked about."""
+    """Return the outputs for the requested channels, or None."""
     if concepts is None:
         return None
     lowered, layer = selection.lowered, concepts.layer
@@ -218,10 +218,10 @@ def emit_channels(
     layer: Explained,
     weights: np.ndarray | None,
 ) -> tuple[list[ir.Value], Carried]:
-    """Emit the attribution of each channel [N, T, channels], and the largest by size [N, T, C].
+    """Emit the attribution of each channel [N, T, channels], and the C largest by size [N, T, C].
 
     Returns:
-        These two outputs, and what arrived at the layer, masked to each of them: it varies over C.
+        These two outputs, and the layer's multiplier masked to each of the C channels: it varies over C.
     """
     op.scope = "concepts"
     attributions = method.attribute(op, layer.multiplier, layer.x, layer.start, weights)
@@ -253,10 +253,10 @@ def emit_heatmaps(
     explained: Sequence[Explained],
     weights: np.ndarray | None,
 ) -> list[ir.Value]:
-    """Emit the attributions of each input by way of each channel: [N, T, C, …].
+    """Emit the attributions of each input through each channel: [N, T, C, …].
 
     Args:
-        explained: with the multipliers that arrive there from the masked layer.
+        explained: the inputs, with the multipliers that come from the masked layer.
     """
     op.scope = "concepts"
     outputs = []
@@ -268,9 +268,9 @@ def emit_heatmaps(
 
 
 def requested_layers(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
-    """Return the names of the values whose attributions are requested in addition to the inputs'.
+    """Return the names of the values to explain besides the inputs.
 
-    "all" are the outputs of operators with weights and of products of two values (attention), and the
+    "all" means the outputs of operators with weights and of products of two values (attention), and the
     explained output.
     """
     if path.layers != "all":
@@ -287,16 +287,17 @@ def _is_layer(call: Call) -> bool:
 def layers_walked(
     kept: Sequence[str], calls: Sequence[Call], steps: Sequence[Call], *, named: bool
 ) -> tuple[str, ...]:
-    """Return the layers as the method's walk has them.
+    """Return the layers' names on the method's walk.
 
-    A value inside of what the method joins has no attribution.
+    A value between operators that the method joins has no attribution.
 
     Args:
-        calls, steps: the operators before and after the method joined some of them.
-        named: by the user; else the value behind what is joined stands for one inside.
+        calls, steps: the operators before and after the method joins some of them.
+        named: true if the user named the layers; if false, the joined operators' output replaces a value
+            between them.
 
     Raises:
-        InvalidOptionError: a layer was named that the method joins with another.
+        InvalidOptionError: if the user named a layer that the method joins with another.
     """
     walked = {name for step in steps for name in step.outputs}
     readers = readers_of(calls)
