@@ -36,7 +36,7 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     seed = seed_of(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
     op.scope = "trees"
     read = references and replace(references, arrays={trees.reads: references.arrays[trees.reads]})
-    used, player_of = np.unique(trees.player_of, return_inverse=True)  # no column for players without features
+    used, player_of = np.unique(trees.player_of, return_inverse=True)  # players without features: no column
     columns = trees.ensemble.columns
     matrix = np.eye(columns) if target.elements == "predicted" else target.matrix(columns)
     about = trees.ensemble, matrix, at_x.at(trees.reads), read
