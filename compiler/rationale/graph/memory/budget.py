@@ -168,10 +168,12 @@ class Need:
     """The bytes that a graph takes at a batch of one row.
 
     Attributes:
-        weights: constants of the model and of the walk. baked: constants that run along the references or
-            points. work: the most bytes alive at once while the graph runs. folding: the most bytes alive at
-            once while it is compiled. chunked: whether references are walked in chunks; large constants of
-            such a graph are in a mapped file.
+        weights: constants of the model and of the walk.
+        baked: constants that run along the references or points.
+        work: the most bytes alive at once while the graph runs.
+        folding: the most bytes alive at once while it is compiled.
+        chunked: whether references are walked in chunks; large constants of such a graph are in a mapped
+            file.
     """
 
     weights: int

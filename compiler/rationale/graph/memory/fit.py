@@ -206,8 +206,8 @@ def _stand_early(graph: ir.Graph) -> None:
 
     ONNX Runtime takes its order from the file's: it goes back from the outputs, and among a node's inputs
     first computes the one that stands last. That is now the longest chain, the walk back, and it computes the
-    other values that a step needs (the 1 + α·Γ of a ReLU, [N, K, …]) right before that step. In the order in which
-    nodes are emitted, it computes all of those first and keeps them.
+    other values that a step needs (the 1 + α·Γ of a ReLU, [N, K, …]) right before that step. In the order in
+    which nodes are emitted, it computes all of those first and keeps them.
     """
     level: dict[ir.Value, int] = {}
     depth: dict[ir.Node, int] = {}

@@ -30,8 +30,8 @@ class TreeTables(Engine):
 
         Raises:
             InvalidOptionError: also if the request names layers or concepts, which need a walk, or logits of
-                plain scores, or logits beside probabilities. UnsupportedModelError: also for interactions of
-                groups or of several inputs.
+                plain scores, or logits beside probabilities.
+            UnsupportedModelError: also for interactions of groups or of several inputs.
         """
         demand_no_layers(method, request)
         lowered, target, trees = choose_ensemble(lowered, method, request)

@@ -51,10 +51,12 @@ class Trees(Part):
     """A tree ensemble whose scores are explained.
 
     Attributes:
-        reads: the name of the tensor that holds its features. margin: the name of the scores, if the
-            probabilities made of them are explained instead. game: the players and their elements. player_of:
-            [features] the player of each feature. link: the operator that makes the requested output from the
-            scores, such as Exp; empty if there is none.
+        reads: the name of the tensor that holds its features.
+        margin: the name of the scores, if the probabilities made of them are explained instead.
+        game: the players and their elements.
+        player_of: [features] the player of each feature.
+        link: the operator that makes the requested output from the scores, such as Exp; empty if there is
+            none.
     """
 
     ensemble: Ensemble

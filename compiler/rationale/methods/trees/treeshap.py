@@ -39,13 +39,13 @@ class TreeShap(TreeMethod):
     shares of training rows that went each way (path-dependent).
 
     Args:
-        references: one array [K, F]; NaN for a missing value. None for path-dependent values. covers: for
-            path-dependent values, rows [R, F] that determine the nodes' covers; by default the model's own
-            covers (nodes_hitrates), which few converters write. space: "output", the ensemble's scores, or
-            "probability", their LOGISTIC: each reference's attributions are rescaled, as shap does with
-            model_output="probability". interactions: also return `<input>_interactions` [N, T, F, F]: off the
-            diagonal half the Shapley interaction of two features, on the diagonal the rest of a feature's
-            attribution.
+        references: one array [K, F]; NaN for a missing value. None for path-dependent values.
+        covers: for path-dependent values, rows [R, F] that determine the nodes' covers; by default the
+            model's own covers (nodes_hitrates), which few converters write.
+        space: "output", the ensemble's scores, or "probability", their LOGISTIC: each reference's
+            attributions are rescaled, as shap does with model_output="probability".
+        interactions: also return `<input>_interactions` [N, T, F, F]: off the diagonal half the Shapley
+            interaction of two features, on the diagonal the rest of a feature's attribution.
         weights: K weights of the references or covers (they are normalised); None for equal weights.
 
     Raises:
