@@ -85,7 +85,7 @@ def bias_add(op: Rewriting, x: ir.Value, bias: ir.Value, skip: ir.Value) -> ir.V
 def bias_softmax(
     op: Rewriting, x: ir.Value, bias: ir.Value, *, is_inner_broadcast: int, axis: int = 1
 ) -> ir.Value:
-    """Compute the Softmax of x + b over all axes from `axis` on."""
+    """Compute Softmax of x + b over all axes from `axis` on."""
     del is_inner_broadcast  # the axes of b that are 1: its shape shows them
     rows, rank = op.Add(x, bias), rank_of(x)
     if axis % rank == rank - 1:
@@ -131,7 +131,7 @@ def skip_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[ir.Value | None, ...]:
-    """Compute the LayerNormalization of x + skip + b, and that sum."""
+    """Compute LayerNormalization of x + skip + b, and that sum."""
     total = _sum(op, x, skip, bias)
     return op.LayerNormalization(total, scale, beta, axis=-1, epsilon=epsilon), None, None, total
 
@@ -146,7 +146,7 @@ def skip_simplified_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[ir.Value | None, ...]:
-    """Compute the SimplifiedLayerNormalization of x + skip + b, and that sum."""
+    """Compute SimplifiedLayerNormalization of x + skip + b, and that sum."""
     total = _sum(op, x, skip, bias)
     return _by_root_mean_square(op, total, scale, [-1], number(epsilon, x)), None, None, total
 
@@ -171,7 +171,7 @@ def embed_layer_normalization(
     epsilon: float = 1e-12,
     mask_index_type: int = 1,
 ) -> tuple[ir.Value | None, ...]:
-    """Compute the LayerNormalization of summed embeddings (words, positions, segments), mask lengths, sum."""
+    """Compute LayerNormalization of summed embeddings (words, positions, segments), mask lengths, sum."""
     del mask_index_type  # an output that nothing reads if it is 0
     if position_ids is None:
         position = op.Slice(positions, [0], op.Shape(ids, start=1, end=2), [0])
@@ -207,7 +207,7 @@ def fused_matmul(
 
 @fused("TransposeMatMul")
 def transpose_matmul(op: Rewriting, a: ir.Value, b: ir.Value, **attributes: Any) -> Any:
-    """Compute a FusedMatMul, under its old name."""
+    """Compute FusedMatMul, under its old name."""
     return fused_matmul(op, a, b, **attributes)
 
 

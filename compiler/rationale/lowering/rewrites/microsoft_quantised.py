@@ -66,7 +66,7 @@ def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
 
 @fused("QLinearConcat")
 def qlinear_concat(op: Rewriting, *operands: ir.Value | None, axis: int) -> Any:
-    """Compute the Concat of dequantised numbers, quantised; the scale of the result stands in front."""
+    """Compute Concat of dequantised numbers, quantised; the scale of the result stands in front."""
     return op.QuantizeLinear(op.Concat(*_dequantised(op, operands[2:]), axis=axis), *operands[:2])
 
 
@@ -79,7 +79,7 @@ def qlinear_sigmoid(op: Rewriting, *operands: ir.Value | None) -> Any:
 
 @fused("QLinearLeakyRelu")
 def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float = 0.01) -> Any:
-    """Compute the LeakyRelu of dequantised numbers, quantised."""
+    """Compute LeakyRelu of dequantised numbers, quantised."""
     (x,), y = _dequantised(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.LeakyRelu(x, alpha=alpha), *y)
 
@@ -88,7 +88,7 @@ def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float =
 def qlinear_softmax(
     op: Rewriting, x: ir.Value, *operands: ir.Value | None, opset: int, axis: int = -1
 ) -> Any:
-    """Compute the quantised Softmax of dequantised numbers: one axis; before opset 13 all from `axis` on."""
+    """Compute quantised Softmax of dequantised numbers: one axis; before opset 13 all from `axis` on."""
     rank = rank_of(x)
     if opset < 13 and axis % rank != rank - 1:
         raise refused(
@@ -101,7 +101,7 @@ def qlinear_softmax(
 def qlinear_average_pool(
     op: Rewriting, *operands: ir.Value | None, channels_last: int = 0, **attributes: Any
 ) -> Any:
-    """Compute the AveragePool of dequantised numbers, quantised."""
+    """Compute AveragePool of dequantised numbers, quantised."""
     _check_channels(op, channels_last)
     (x,), y = _dequantised(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.AveragePool(x, **attributes), *y)
@@ -159,7 +159,7 @@ def dynamic_quantize_matmul(
     b_zero: ir.Value | None = None,
     bias: ir.Value | None = None,
 ) -> Any:
-    """Compute the MatMulIntegerToFloat of DynamicQuantizeLinear(a)."""
+    """Compute MatMulIntegerToFloat of DynamicQuantizeLinear(a)."""
     whole, scale, zero = dynamic_quantize_linear(op, a)
     return matmul_integer_to_float(op, whole, b, scale, b_scale, zero, b_zero, bias)
 
@@ -181,7 +181,7 @@ def matmul_nbits(
     weight_prepacked: int = 0,
     **_: Any,
 ) -> Any:
-    """Compute the MatMul with (packed weights − zero point)·scale, block by block along K, + bias."""
+    """Compute MatMul with (packed weights − zero point)·scale, block by block along K, + bias."""
     if not all(map(is_constant, (b, scales, zero_points))) or group_index is not None or weight_prepacked:
         raise refused(op, "weights that are computed, ordered by g_idx or prepacked", "Export it without.")
     blocks, kind = -(-K // block_size), _array(scales).dtype
