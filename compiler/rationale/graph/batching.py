@@ -19,7 +19,7 @@ from rationale.graph.tensor import Tensor
 
 @dataclass(frozen=True)
 class Lifted:
-    """The node that does for many rows what `Node` does for one.
+    """The node for many rows that is equivalent to a `Node` for one.
 
     Attributes:
         stacked: whether its data is [M, *row]; else flat.

@@ -214,7 +214,7 @@ class Ops(Layouts):
             values.pop()
         return values
 
-    # -- what rules and the walk share ----------------------------------------------------------------
+    # -- shared by rules and the walk ------------------------------------------------------------------
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
         """Return `x` with the row shape `shape`."""

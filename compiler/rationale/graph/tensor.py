@@ -71,7 +71,7 @@ class Axis:
 
     @property
     def is_even(self) -> bool:
-        """Whether the last chunk is full."""
+        """True if the last chunk is full."""
         return self.count % self.size == 0
 
     def cut(self, array: np.ndarray, *, zeros: bool = False) -> np.ndarray:

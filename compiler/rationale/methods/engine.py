@@ -248,7 +248,7 @@ class Canvas:
 
 
 class Missing(StrEnum):
-    """The rows of an explained input that may hold missing values; a text may always be empty."""
+    """The permission for rows of an explained input to have missing values; a text may always be empty."""
 
     NEVER = "never"
     AS_REFERENCES = "as references"  # allowed if references have missing values too

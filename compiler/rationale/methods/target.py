@@ -60,7 +60,7 @@ class Stop:
 
     @property
     def is_among_carriers(self) -> bool:
-        """Whether the value selects among others that carry attributions, which may be all there are."""
+        """True if the value selects among others that carry attributions, which may be all there are."""
         return self.reason == AMONG_CARRIERS
 
 

@@ -79,7 +79,7 @@ class Weights:
         inputs, outputs: the shapes in which a vector with one number per channel of x, or of y, is a
             factor of the weight; None if there is no such shape.
         attributes: replacements of the node's own attributes in the linear call.
-        placewise: whether each place (beyond the channel axis) is treated alone, all alike.
+        placewise: whether each place (beyond the channel axis) is treated independently, in the same way.
     """
 
     weight: Tensor

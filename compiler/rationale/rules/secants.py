@@ -19,7 +19,7 @@ def tiny(x: Tensor) -> float:
 
 
 def difference(op: Ops, z: Tensor, z_r: Tensor) -> Tensor:
-    """Compute z − z_r, 0 where both are equal: −inf masks included."""
+    """Compute z − z_r, 0 if both are equal, also for masks of −inf."""
     return op.Where(op.Equal(z, z_r), 0.0, op.Sub(z, z_r))
 
 

@@ -156,7 +156,7 @@ def _viewed_values(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
 
 
 COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those it did not map
-WORK_FACTOR = 3  # on the work: it runs nodes in another order, and plans memory anew for the second run
+WORK_FACTOR = 3  # on the work: ONNX Runtime reorders nodes, and plans memory anew for the second run
 SHARE = 4  # a chunk's work may take 1/SHARE of the room; the rest is for precomputed values
 START = 4e6  # bytes of work that take as long as the start of a chunk
 SLOWER = 1.03  # factor on the shortest time that a chunk may take, for less work at once

@@ -240,7 +240,7 @@ class _Inliner:
         output_axes = _ints(node, "scan_output_axes", len(collected))
         return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, output_axes, strict=True))]
 
-    # -- what they share ------------------------------------------------------------------------------
+    # -- shared by the operators -----------------------------------------------------------------------
 
     def _splice(self, op: Rewriting, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
         """Insert a copy of the body before the node, with `given` as its inputs; return its outputs."""

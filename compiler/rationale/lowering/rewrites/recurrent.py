@@ -4,7 +4,7 @@ The length of a sequence is an axis of X, so it is known at compile time. One pr
 for all steps; each step adds the product of its state. Rows come first here: X is [N, S, I], a state is
 [N, 1, H].
 
-The formulas are those of the operators' documentation; where it is silent, those of ONNX Runtime: `clip`
+The formulas are those of the operators' documentation, or else those of ONNX Runtime: `clip`
 bounds the input of a gate's activation, not the cell, and a row of length 0 ends in states of 0.
 """
 

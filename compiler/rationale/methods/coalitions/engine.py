@@ -18,7 +18,7 @@ from rationale.schema.request import CompileRequest
 
 
 class CoalitionEngine(Engine):
-    """An engine that calls the model as it is and needs no rules."""
+    """An engine that calls the unchanged model and needs no rules."""
 
     def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)

@@ -35,7 +35,7 @@ class Game(Part):
 class CoalitionMethod(Weighted):
     """A method that needs no walk and no rules.
 
-    It calls the model as it is, with the features of a coalition from the row and all others from a
+    It calls the unchanged model, with the features of a coalition from the row and all others from a
     reference.
     """
 

@@ -28,7 +28,7 @@ class ExactShap(CoalitionMethod):
     the model.
 
     Args:
-        references: one array [K, …], or one for each explained input; NaN where a model takes missing values.
+        references: one array [K, …], or one for each explained input; NaN for a missing value.
         weights: K weights of the references (they are normalised); None for equal weights.
     """
 
@@ -69,11 +69,11 @@ class PermutationShap(CoalitionMethod):
     Castro et al., "Polynomial calculation of the Shapley value based on sampling", 2009; each order is
     followed by its reverse (antithetic): Mitchell et al., "Sampling permutations for Shapley value
     estimation", 2022, as in shap's PermutationExplainer. The gains along an order add up to the difference of
-    the ends, so that attributions are complete however few orders there are. Exact where no more than two
+    the ends, so that attributions are complete for any number of orders. They are exact if no more than two
     players interact at a time.
 
     Args:
-        references: one array [K, …], or one for each explained input; NaN where a model takes missing values.
+        references: one array [K, …], or one for each explained input; NaN for a missing value.
         permutations: pairs of orders. A row costs up to 2 · players · permutations · K rows of the model.
         seed: seed of the random orders. The graph contains them, so its answers do not vary.
         weights: K weights of the references (they are normalised); None for equal weights.

@@ -181,22 +181,22 @@ class PropagationMethod(Method):
     """
 
     explains_scores: ClassVar[bool] = False
-    """Whether the walk starts from scores rather than from the probabilities made of them."""
+    """True if the walk starts from scores rather than from the probabilities made of them."""
 
     averages: ClassVar[str] = ""
     """The axis of draws over which attributions are averaged, K or S; empty without draws."""
 
     each_reference: ClassVar[bool] = True
-    """Whether every reference has S points of its own."""
+    """True if every reference has S points of its own."""
 
     @property
     def standard_error(self) -> bool:
-        """Whether the graph returns the standard error of each attribution."""
+        """True if the graph returns the standard error of each attribution."""
         return False
 
     @property
     def has_gap_error(self) -> bool:
-        """Whether the gap has a standard error: true if the gap is a sampling error.
+        """True if the gap has a standard error, that is, if it is a sampling error.
 
         Without it, users could not tell such a gap from a fault.
         """

@@ -260,7 +260,7 @@ def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
 
 
 def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
-    """Walk a mean over positions before, not behind, a layer that treats each position alone.
+    """Move a mean over positions from behind a layer that treats each position alone to before it.
 
     In the walk back the layer then has fewer positions: a quarter of them for a pool of 2×2.
     """

@@ -29,12 +29,12 @@ class TreeMethod(Method):
     @property
     @abstractmethod
     def probability(self) -> bool:
-        """Whether to explain the probabilities that the ensemble makes of its scores."""
+        """True to explain the probabilities that the ensemble makes of its scores."""
 
     @property
     @abstractmethod
     def interactions(self) -> bool:
-        """Whether the graph returns the interactions between players."""
+        """True if the graph returns the interactions between players."""
 
     @abstractmethod
     def attributions(

@@ -66,7 +66,7 @@ def free_names(calls: Sequence[Call]) -> set[str]:
 def refusal(
     method: str, missing: Sequence[Call], calls: Sequence[Call], advice: str
 ) -> UnsupportedModelError:
-    """Return an error that names the operators without a rule in a method, and what the user can do.
+    """Return an error that names the operators without a rule in a method, with advice.
 
     Args:
         calls: the calls on the path to the explained output.

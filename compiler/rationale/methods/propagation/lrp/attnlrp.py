@@ -91,7 +91,8 @@ class CpLrp(AttnLrp):
 def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
     """Return ε by output, for layers with weights, normalisations that add an offset, and sums.
 
-    The sums are matrix products. With y + ε/2 and half of the relevance, both factors have 2y + ε.
+    The sums are products that sum, such as MatMul. With y + ε/2 and half of the relevance, both factors have
+    2y + ε.
     """
     found = {name: epsilon for name, layer in layers.items() if layer.weights is not None}
     for call in calls:

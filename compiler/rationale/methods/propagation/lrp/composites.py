@@ -56,7 +56,7 @@ class Composite:
 
 
 _NORMS: Choice = ("BatchNormalization", Pass())
-"""Pass relevance on through a normalisation outside of any layer, like zennit."""
+"""The rule of a normalisation outside of any layer, as in zennit: relevance passes unchanged."""
 
 
 def _convolutions(rule: RelevanceRule) -> tuple[Choice, ...]:
