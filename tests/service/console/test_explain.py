@@ -240,6 +240,24 @@ def test_each_of_several_targets(page: Page, gateway: str) -> None:
 
 
 @pytest.mark.full
+def test_classes_are_named_with_the_probability_of_each(page: Page, gateway: str) -> None:
+    """Trees of five classes, of which the margins are explained."""
+    opened(page, gateway, "five")
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    answer = patient.post(f"{gateway}/v1/models/five:explain", json={"instances": [row]}).json()
+    due = dict(zip(sorted(models.CLASSES), answer["predictions"][0]["probabilities"], strict=True))
+    lines = page.locator(".classes tbody tr")
+    names, shares = (lines.locator(part).all_inner_texts() for part in ("th", ".number"))
+    assert names == sorted(due, key=lambda name: -due[name])
+    assert shares == [f"{100 * due[name]:.2f}%" for name in names]
+    page.get_by_label("Explained").select_option("2")
+    expect(page.locator(".classes .explained th")).to_have_text(sorted(models.CLASSES)[2])
+    expect(page.locator(".figures .main dt")).to_have_text(
+        f"probabilities_margin of class {sorted(models.CLASSES)[2]}"
+    )
+
+
+@pytest.mark.full
 def test_a_method_without_references_or_base_value(page: Page, gateway: str) -> None:
     opened(page, gateway, "gradient")
     due = explanation(gateway, "gradient", json.loads(page.locator("section.view").get_attribute("data-row")))

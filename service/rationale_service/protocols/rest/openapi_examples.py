@@ -177,6 +177,7 @@ EXAMPLES: dict[str, Example] = {
             "probabilities": [],
             "output": "y",
             "output_shape": [3],
+            "class_names": [],
             "targets": [0, 1, 2],
             "has_base_value": True,
             "has_gap": True,

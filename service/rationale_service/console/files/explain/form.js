@@ -56,7 +56,7 @@ export class Form {
       const isInside = (value) => span[0] - edge <= value && value <= span[1] + edge;
       if (drawing && span) {
         const threshold = found ? (rule?.threshold ?? null) : null;
-        const drawn = outline(field, points).filter(({ value }) => isInside(value));
+        const drawn = outline(field, points, span).filter(({ value }) => isInside(value));
         draw(drawing, { points: drawn, span, scores, threshold, flips: flips.map((one) => one.value).filter(isInside) });
       }
       const word = (flip) => `${rule.judge(flip.score)} at ${this.called(field, flip.value)}`;

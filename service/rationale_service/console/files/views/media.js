@@ -472,10 +472,11 @@ class View {
     const count = this.values("explained_value")?.length ?? 1;
     const { targets } = this.model;
     const predicted = this.values(this.model.output);
-    if (!Array.isArray(targets)) return [predicted ? `class ${predicted.indexOf(predicted.reduce((a, b) => Math.max(a, b)))}, which is predicted` : "the predicted class"];
-    const { outputs, output } = this.model;
+    const { outputs, output, class_names: names = [] } = this.model;
+    const called = (target) => `class ${String(target).split("-").map((end) => names[end] ?? end).join(" against ")}`;
+    if (!Array.isArray(targets)) return [predicted ? `${called(predicted.indexOf(predicted.reduce((a, b) => Math.max(a, b))))}, which is predicted` : "the predicted class"];
     const isOne = count === 1 && size(outputs.find((one) => one.name === output)?.shape ?? [1]) === 1;
-    return targets.map((one) => (isOne ? `the output ${output}` : typeof one === "string" ? `class ${one.replace("-", " against ")}` : `class ${one}`));
+    return targets.map((one) => (isOne ? `the output ${output}` : called(one)));
   }
 
   /** The target that is looked at: the one chosen, else that with the largest value. */

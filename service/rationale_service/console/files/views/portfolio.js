@@ -13,6 +13,7 @@ import { makeMap } from "../portfolio/sections/map.js";
 import { makeOutcomes } from "../portfolio/sections/outcomes.js";
 import { makePicked } from "../portfolio/sections/picked.js";
 import { makeWeights } from "../portfolio/sections/weights.js";
+import { targetName } from "../score.js";
 
 export const title = "Portfolio";
 export const unavailable = noTable;
@@ -121,7 +122,7 @@ function droppable(root, take, signal) {
 
 function targets(model) {
   if (!Array.isArray(model.targets) || model.targets.length < 2) return null;
-  return h("select", { id: "target" }, model.targets.map((each, i) => h("option", { value: i }, each)));
+  return h("select", { id: "target" }, model.targets.map((each, i) => h("option", { value: i }, targetName(model, each))));
 }
 
 /** Make the pictures of a portfolio; `quick` draws what can be drawn of some rows, `all` everything. */
