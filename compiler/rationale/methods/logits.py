@@ -1,4 +1,4 @@
-"""What closes an output: the logits behind its last Sigmoid or Softmax, and what a label calls its elements."""
+"""What closes an output: its last Sigmoid or Softmax, the logits behind it, and the names of its classes."""
 
 from collections.abc import Iterator, Mapping
 
@@ -126,7 +126,7 @@ def _is_classifier(node: onnx.NodeProto) -> bool:
 
 
 def class_names(model: onnx.ModelProto, output: str, count: int) -> tuple[str, ...]:
-    """Return what a label of the model calls the `count` elements of `output`; nothing if no label is of them.
+    """Return what the model's label calls the `count` elements of `output`; nothing if it is not of them.
 
     Labels come from a classifier of ai.onnx.ml, or from a table that ArgMax points into. The names 0, 1 … say
     nothing, and are left out.

@@ -169,7 +169,8 @@ def test_a_request_holds_no_more_values_than_a_gateway_takes(
       globalThis.fetch = async (url, { body }) => {
         const { instances } = JSON.parse(body);
         asked.push(instances.length);
-        return new Response(JSON.stringify({ predictions: instances.map(() => [0.5]) }), { headers: { "Content-Type": "application/json" } });
+        const headers = { "Content-Type": "application/json" };
+        return new Response(JSON.stringify({ predictions: instances.map(() => [0.5]) }), { headers });
       };
       globalThis.sessionStorage = { getItem: () => null };
       const row = Object.fromEntries(Array.from({ length: given.features }, (_, i) => [`x${i}`, i]));

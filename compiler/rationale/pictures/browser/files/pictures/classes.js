@@ -3,8 +3,8 @@
 import { h } from "../dom.js";
 import { writers } from "../format.js";
 
-const MOST = 10;
-const PERCENT = 0.01; // has a digit, and two decimals with it
+const MOST_CLASSES = 10;
+const ONE_PERCENT = 0.01; // has a digit, and two decimals with it
 
 /** How a target is called: by its class, else by the element of the output, whose row has `size` of them. */
 export function elementName({ output, size, classNames = [] }, target) {
@@ -15,9 +15,9 @@ export function elementName({ output, size, classNames = [] }, target) {
 
 /** The scores of all classes, the largest first; of many those, and how many more there are. `isShare`: in percent, with bars. */
 export function classTable({ names, values, explained, isShare }) {
-  const write = writers(isShare ? [PERCENT] : values, [], isShare).value;
+  const write = writers(isShare ? [ONE_PERCENT] : values, [], isShare).value;
   const sorted = values.map((value, i) => ({ value, i })).sort((a, b) => b.value - a.value || a.i - b.i);
-  const shown = sorted.length > MOST + 1 ? sorted.slice(0, MOST) : sorted;
+  const shown = sorted.length > MOST_CLASSES + 1 ? sorted.slice(0, MOST_CLASSES) : sorted;
   const rest = sorted.length - shown.length;
   const line = ({ value, i }) =>
     h(
@@ -31,6 +31,6 @@ export function classTable({ names, values, explained, isShare }) {
     "table",
     { class: "classes" },
     h("caption", {}, `Scores of the ${values.length} classes`),
-    h("tbody", {}, shown.map(line), rest > 0 && h("tr", {}, h("th", { scope: "row" }, `${rest} others, each at most`), isShare && h("td", {}), h("td", { class: "number" }, write(sorted[MOST].value)))),
+    h("tbody", {}, shown.map(line), rest > 0 && h("tr", {}, h("th", { scope: "row" }, `${rest} others, each at most`), isShare && h("td", {}), h("td", { class: "number" }, write(sorted[MOST_CLASSES].value)))),
   );
 }
