@@ -161,7 +161,23 @@ def test_words_stay_words(page: Page, gateway: str, repository: Path, tmp_path: 
     page.get_by_role("button", name="Pick", exact=True).click()
     count = (rows["housing"] == "with parents").sum()
     expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where housing is with parents.")
+    demand_curves_along(page, gateway, rows.iloc[np.flatnonzero(rows["housing"] == "with parents")])
     demand_accessible(page)
+
+
+def demand_curves_along(page: Page, gateway: str, picked: pd.DataFrame) -> None:
+    """Assert that curves along a word are means of what the API answers on picked rows with each word."""
+    page.select_option("#curves-along", label="purpose")
+    page.get_by_role("button", name="Draw the curves").click()
+    expect(page.locator("#curves-drawn circle.mean")).to_have_count(3)
+    page.get_by_text("The mean in numbers").click()
+    shown = dict(cells(page, "#curves-drawn"))
+    assert set(shown) == {"car", "holiday", "education & training"}
+    for word, mean in shown.items():
+        asked = picked.assign(purpose=word).to_dict("records")
+        found = patient.post(f"{gateway}/v1/models/words:explain", json={"instances": asked}).json()
+        due = np.mean([one["explained_value"] for one in found["explanations"]])
+        assert float(mean.replace("−", "-")) == pytest.approx(due, abs=1e-3)
 
 
 @pytest.mark.full
