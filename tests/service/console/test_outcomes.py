@@ -262,3 +262,9 @@ def test_curves_go_along_words_codes_and_flags_too(
     body = "return own.valuesAlong(given.field, given.column, given.rows);"
     given = {"field": field, "column": column, "rows": list(range(size))}
     assert in_node(["portfolio/sections/curves.js"], body, given) == due
+
+
+def test_a_way_of_a_row_adds_up_from_the_base_value() -> None:
+    features = [{"name": "largest", "values": [0.5, -1]}, {"name": "least", "values": [0.25, 2]}]
+    body = "return [0, 1].map((i) => own.wayOf(given, i, 10));"
+    assert in_node(["portfolio/sections/rows.js"], body, features) == [[10, 10.25, 10.75], [10, 12, 11]]

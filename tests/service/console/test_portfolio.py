@@ -248,6 +248,31 @@ def test_curves_of_rows_are_what_the_api_answers(
 
 
 @pytest.mark.full
+def test_rows_beside_each_other_are_in_order_and_a_click_picks_one(
+    page: Page, gateway: str, file: Path, tmp_path: Path
+) -> None:
+    drop(page, gateway, "credit", file)
+    paths = page.locator("#rows-paths polyline")
+    expect(paths).to_have_count(200)
+    ends = page.locator("#rows-map polyline.ends").get_attribute("points") or ""
+    heights = [float(point.partition(",")[2]) for point in ends.split()]
+    assert heights == sorted(heights, reverse=True)  # the least value first, and lowest
+    box = page.locator("#rows-map svg").bounding_box()
+    assert box is not None
+    page.locator("#rows-map svg").click(position={"x": box["width"] - 2, "y": box["height"] - 5})
+    expect(page.locator("#picked-count")).to_have_text("1 row picked in a picture.")
+    row = int(page.locator("[aria-label='Picked rows'] tbody th").inner_text())
+    assert saved(page, tmp_path)["explained_value"].max() == pytest.approx(
+        saved(page, tmp_path)["explained_value"][row - 1], rel=1e-2
+    )
+    page.select_option("#rows-by", "alike")
+    expect(paths).to_have_count(200)
+    page.set_viewport_size({"width": 360, "height": 800})
+    demand_no_sideways(page)
+    demand_accessible(page)
+
+
+@pytest.mark.full
 def test_three_bands_are_the_profiles(page: Page, gateway: str, tmp_path: Path) -> None:
     """Scores at the threshold, and at both ends of the band in which a person decides."""
     scores = np.concatenate(
