@@ -98,7 +98,7 @@ async function start() {
     const effects = shortened(items).map(({ amount }) => amount);
     const write = writers(effects, [row.base ?? row.explained, row.explained], isShare(facts.output));
     const drawn = bars({ items, write, base: row.base, value: row.explained, kind, threshold, scale,
-      caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, row.target) });
+      caption: "Attributions, largest first", valueName: isScore ? "score" : "explained value" });
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
     const line = summaryOf({ items, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,

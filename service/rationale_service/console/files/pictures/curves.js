@@ -4,7 +4,7 @@ import { svg, visible } from "../dom.js";
 import { number } from "../format.js";
 import { ticks } from "./canvas.js";
 
-const [LEAST, MOST] = [240, 760];
+const [LEAST, MOST] = [240, 960];
 const [LEFT, RIGHT, TOP, BOTTOM] = [64, 12, 10, 224];
 const [AXIS, SLANTED] = [36, 96]; // below the curves; of words that have no room beside each other
 const LETTER = 7; // pixels

@@ -6,7 +6,7 @@ import { number } from "../format.js";
 const LINE = 20;
 const STRIP = 44; // of the line above
 const PALEST = 0.04; // what is paler is not drawn
-const NAMES = 0.3; // of the width, at most
+const NAMES = 0.36; // of the width, at most
 const LETTER = 7.2; // pixels
 
 /**

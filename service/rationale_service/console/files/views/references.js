@@ -6,6 +6,7 @@ import { fill, h } from "../dom.js";
 import { writers } from "../format.js";
 import { drawSpread } from "../pictures/spread.js";
 import * as rows from "../rows.js";
+import { MANY, searchAmong } from "../search.js";
 import { isShare } from "../score.js";
 
 export const title = "References";
@@ -49,6 +50,7 @@ class Page {
     this.first = h("select", { id: "first-set", onchange: () => this.chosen() });
     this.second = h("select", { id: "second-set", onchange: () => this.chosen() });
     this.table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Reference sets" });
+    this.search = h("div", {});
     this.spreads = h("div", { class: "spreads" });
     this.moves = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
     this.waiting = h("p", { class: "quiet", role: "status" });
@@ -69,6 +71,7 @@ class Page {
         ), // prettier-ignore
         h("p", { class: "quiet" }, this.rowWords()),
         this.waiting,
+        this.search,
         this.spreads,
       ),
       h("section", { class: "panel", "aria-labelledby": "moves" }, h("h2", { id: "moves" }, "How the row's attributions move"), this.moves),
@@ -131,17 +134,18 @@ class Page {
   drawSpreads(sets) {
     const maps = sets.map((features) => new Map(features.map((each) => [each.name, each])));
     const fields = rows.fields(this.model).filter((field) => maps.some((each) => each.has(field.name)));
-    fill(
-      this.spreads,
-      fields.map((field) =>
-        h(
-          "figure",
-          {},
-          h("figcaption", {}, field.title ?? field.name, field.unit && h("small", {}, ` ${field.unit}`)),
-          drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
-        ),
+    const figures = fields.map((field) =>
+      h(
+        "figure",
+        {},
+        h("figcaption", {}, field.title ?? field.name, field.unit && h("small", {}, ` ${field.unit}`)),
+        drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
       ),
     );
+    const areMany = fields.length > MANY;
+    this.spreads.className = areMany ? "spreads many" : "spreads";
+    fill(this.search, areMany && searchAmong(fields, figures));
+    fill(this.spreads, figures);
   }
 
   async drawMoves(names, turn) {
@@ -183,13 +187,14 @@ class Page {
           ["base_value", "explained_value"].filter((key) => key in a).map((key) =>
             h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...targets.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])], true), h("td", {})),
           ),
-          features.map((name) => {
+          features.slice(0, MANY).map((name) => {
             const values = targets.map((each) => each.attributions[name]);
             return h("tr", {}, h("th", { scope: "row" }, titles.get(name) ?? name), cells([...values, ...(b ? [move(name)] : [])]), h("td", {}, pair(values, most)));
           }),
         ),
       ), // prettier-ignore
       write.unit && h("p", { class: "quiet" }, `Effects are in ${write.unit}.`),
+      features.length > MANY && h("p", { class: "quiet" }, `${features.length - MANY} more features ${b ? "move by less" : "are smaller"}.`),
       !b && h("p", { class: "quiet" }, "Choose a second set to see what it would change."),
     );
   }
