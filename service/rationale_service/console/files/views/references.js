@@ -52,7 +52,7 @@ class Page {
     this.table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Reference sets" });
     this.search = h("div", {});
     this.spreads = h("div", { class: "spreads" });
-    this.moves = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
+    this.moves = h("div", { class: "scroll moves", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
     this.waiting = h("p", { class: "quiet", role: "status" });
     this.kept = new Map([[OWN, model.features]]);
     fill(

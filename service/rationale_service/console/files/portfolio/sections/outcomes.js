@@ -149,7 +149,7 @@ export function makeOutcomes(portfolio) {
       fill(worst, h("p", { class: "quiet" }, "The scores are no probabilities, so that outcomes cannot be compared with them."));
       return;
     }
-    const columns = portfolio.table.columns.filter((each) => each !== column);
+    const columns = portfolio.table.columns.filter((each) => each !== column && (portfolio.isRead(each) || !isId(each, rows)));
     const own = (turn = {});
     const found = (await errors(columns, rows, scores, outcomes, frame)).slice(0, SHOWN);
     if (turn !== own) return; // another outcome was chosen meanwhile
@@ -170,8 +170,8 @@ export function makeOutcomes(portfolio) {
             h(
               "tr",
               {},
-              h("th", { scope: "row" }, each.column),
-              h("td", {}, each.label),
+              h("th", { scope: "row" }, portfolio.titleOf(each.column)),
+              h("td", {}, portfolio.valueOf(each.column, each.label)),
               h("td", { class: "number" }, each.n.toLocaleString("en")),
               h("td", { class: "number" }, percent(each.score)),
               h("td", { class: "number" }, percent(each.outcome)),
