@@ -171,7 +171,8 @@ class Page {
     const titles = new Map([...this.model.features, ...this.model.groups].map((each) => [each.name, each.title ?? each.name]));
     const called = (name) => (name === OWN ? "the explanation's own" : name);
     const heads = ["", ...names.map(called), ...(b ? ["moves by"] : [])];
-    const amounts = targets.flatMap((each) => features.map((name) => each.attributions[name]));
+    const shown = features.slice(0, MANY);
+    const amounts = targets.flatMap((each) => shown.map((name) => each.attributions[name]));
     const write = writers(amounts, targets.map((each) => each.explained_value), isShare(this.model, this.model.output));
     const cell = (text) => h("td", { class: "number" }, text);
     const cells = (values, isTotal = false) => values.map((value, i) => cell(isTotal && i < targets.length ? write.value(value) : write.effect(value)));
@@ -187,14 +188,14 @@ class Page {
           ["base_value", "explained_value"].filter((key) => key in a).map((key) =>
             h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...targets.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])], true), h("td", {})),
           ),
-          features.slice(0, MANY).map((name) => {
+          shown.map((name) => {
             const values = targets.map((each) => each.attributions[name]);
             return h("tr", {}, h("th", { scope: "row" }, titles.get(name) ?? name), cells([...values, ...(b ? [move(name)] : [])]), h("td", {}, pair(values, most)));
           }),
         ),
       ), // prettier-ignore
       write.unit && h("p", { class: "quiet" }, `Effects are in ${write.unit}.`),
-      features.length > MANY && h("p", { class: "quiet" }, `${features.length - MANY} more features ${b ? "move by less" : "are smaller"}.`),
+      features.length > shown.length && h("p", { class: "quiet" }, `${features.length - shown.length} more features ${b ? "move by less" : "are smaller"}.`),
       !b && h("p", { class: "quiet" }, "Choose a second set to see what it would change."),
     );
   }
