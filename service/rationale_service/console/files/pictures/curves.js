@@ -5,9 +5,10 @@ import { number } from "../format.js";
 import { ticks } from "./canvas.js";
 
 const [LEAST, MOST] = [240, 960];
-const [LEFT, RIGHT, TOP, BOTTOM] = [64, 12, 10, 224];
+const [RIGHT, TOP, BOTTOM] = [12, 10, 224];
+const [LEAST_AXIS, UP] = [64, 4]; // of the axis at the left: its width, and its numbers
 const [AXIS, SLANTED] = [36, 96]; // below the curves; of words that have no room beside each other
-const LETTER = 7; // pixels
+const LETTER = 8; // pixels of a wide one
 const LONGEST = 16; // letters
 
 /**
@@ -18,8 +19,10 @@ export function drawCurves({ width, values, words = null, curves, mean, threshol
   const right = Math.min(Math.max(width, LEAST), MOST);
   const all = [...curves.flat(), ...(threshold === null ? [] : [threshold])];
   const [low, high] = [Math.min(...all), Math.max(...all)];
-  const inset = words ? (right - LEFT - RIGHT) / (2 * words.length) : 0; // each word has as much room
-  const x = (value) => LEFT + inset + ((value - values[0]) / (values.at(-1) - values[0] || 1)) * (right - LEFT - RIGHT - 2 * inset);
+  const marks = ticks(low, high, UP);
+  const left = Math.max(LEAST_AXIS, ...marks.map((mark) => number(mark, 3).length * LETTER + 12));
+  const inset = words ? (right - left - RIGHT) / (2 * words.length) : 0; // each word has as much room
+  const x = (value) => left + inset + ((value - values[0]) / (values.at(-1) - values[0] || 1)) * (right - left - RIGHT - 2 * inset);
   const y = (score) => BOTTOM - ((score - low) / (high - low || 1)) * (BOTTOM - TOP);
   const line = (scores, name) =>
     svg("polyline", { class: name, points: scores.map((score, i) => `${x(values[i]).toFixed(1)},${y(score).toFixed(1)}`).join(" ") });
@@ -29,15 +32,15 @@ export function drawCurves({ width, values, words = null, curves, mean, threshol
   return svg(
     "svg",
     { viewBox: `0 0 ${right} ${height}`, width: right, height, class: "rates curves", role: "img", "aria-label": label },
-    ticks(low, high, 4).map((tick) => [
-      svg("line", { class: "grid", x1: LEFT, x2: right - RIGHT, y1: y(tick), y2: y(tick) }),
-      svg("text", { x: LEFT - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick, 3)),
+    marks.map((tick) => [
+      svg("line", { class: "grid", x1: left, x2: right - RIGHT, y1: y(tick), y2: y(tick) }),
+      svg("text", { x: left - 6, y: y(tick) + 4, "text-anchor": "end" }, number(tick, 3)),
     ]),
     texts
       ? texts.map((text, i) => named(x(values[i]), text, isSlanted))
       : ticks(values[0], values.at(-1), right / 110).map((tick) => named(x(tick), number(tick, 3), false)),
     curves.map((scores) => line(scores, "one")),
-    threshold !== null && svg("line", { class: "diagonal", x1: LEFT, x2: right - RIGHT, y1: y(threshold), y2: y(threshold) }),
+    threshold !== null && svg("line", { class: "diagonal", x1: left, x2: right - RIGHT, y1: y(threshold), y2: y(threshold) }),
     line(mean, "mean"),
     words && mean.map((score, i) => svg("circle", { class: "mean", cx: x(values[i]), cy: y(score), r: 5 })),
   );

@@ -7,7 +7,7 @@ import { ticks } from "./canvas.js";
 const LINE = 24;
 const [TOP, AXIS, RIGHT] = [10, 30, 14];
 const NAMES = 0.36;
-const LETTER = 7.2;
+const LETTER = 8; // pixels of a wide one
 
 /**
  * `width`: of its place; `names`: of features, the first one above; `paths` [[value before any, …, value after the first]]
@@ -21,6 +21,7 @@ export function drawPaths({ width, names, paths, threshold, label }) {
   const [low, high] = [Math.min(...all), Math.max(...all)];
   const x = (value) => left + 8 + ((value - low) / (high - low || 1)) * (width - left - 8 - RIGHT);
   const y = (step) => bottom - step * LINE;
+  const room = Math.max(...[low, high].map((end) => number(end, 3).length)) * LETTER + 16; // of a number below
   const letters = Math.max(3, Math.floor((left - 12) / LETTER));
   const path = (values) =>
     svg("polyline", {
@@ -34,7 +35,7 @@ export function drawPaths({ width, names, paths, threshold, label }) {
       svg("line", { class: "grid", x1: left, x2: width - RIGHT, y1: TOP + (j + 1) * LINE, y2: TOP + (j + 1) * LINE }),
       svg("text", { x: left - 6, y: TOP + (j + 0.5) * LINE + 4, "text-anchor": "end" }, svg("title", {}, name), cut(visible(name), letters)),
     ]),
-    ticks(low, high, (width - left) / 64).map((tick) => svg("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, number(tick, 3))),
+    ticks(low, high, (width - left) / room).map((tick) => svg("text", { x: x(tick), y: height - 8, "text-anchor": "middle" }, number(tick, 3))),
     paths.map(path),
     threshold !== null && svg("line", { class: "diagonal", x1: x(threshold), x2: x(threshold), y1: TOP, y2: bottom }),
   );

@@ -7,18 +7,19 @@ const LINE = 20;
 const STRIP = 44; // of the line above
 const PALEST = 0.04; // what is paler is not drawn
 const NAMES = 0.36; // of the width, at most
-const LETTER = 7.2; // pixels
+const LETTER = 8; // pixels of a wide one
 
 /**
  * `width`: of its place; `features` [{name, values: [one for each row]}]; `ends` [explained value, …]; `most`: what has the
  * full colour. Returns {element, at(x) → the row at a place across}.
  */
 export function drawRowMap({ width, features, ends, most, label }) {
-  const longest = Math.max(...features.map(({ name }) => name.length)) * LETTER + 12;
-  const left = Math.round(Math.min(longest, width * NAMES));
+  const [low, high] = [Math.min(...ends), Math.max(...ends)];
+  const needed = (texts) => Math.max(...texts.map((text) => text.length)) * LETTER + 12;
+  const numbers = needed([low, high].map((end) => number(end, 3)));
+  const left = Math.round(Math.max(numbers, Math.min(needed(features.map(({ name }) => name)), width * NAMES)));
   const side = (width - left) / ends.length;
   const height = STRIP + features.length * LINE;
-  const [low, high] = [Math.min(...ends), Math.max(...ends)];
   const y = (end) => STRIP - 8 - ((end - low) / (high - low || 1)) * (STRIP - 16);
   const cells = features.flatMap(({ values }, j) =>
     values.map((value, i) => {
