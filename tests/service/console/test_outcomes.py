@@ -252,7 +252,7 @@ def test_codes_are_groups_by_their_words() -> None:
         ),
         ({"kind": "number", "value_labels": {"1": "a", "3": "b"}}, numbers(1, 1, 7), [1, 3]),
         ({"kind": "flag"}, numbers(0, 1), [False, True]),
-        ({"kind": "number", "splits": [50.5]}, numbers(*range(1, 100)), [3, 50.5]),
+        ({"kind": "number", "whole": True, "splits": [50.5]}, numbers(*range(1, 100)), [3, 51]),
     ],
 )
 def test_curves_go_along_words_codes_and_flags_too(
