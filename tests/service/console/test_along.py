@@ -151,7 +151,32 @@ def test_a_value_of_few_digits_stands_for_each_piece(
     assert found == pytest.approx(due, rel=1e-12)
 
 
-def test_a_curve_of_trees_is_level_between_splits() -> None:
-    body = "return own.outline(given, [{ value: 1, score: 0.1 }, { value: 3, score: 0.4 }]);"
+def test_a_curve_of_trees_is_level_between_splits_and_to_the_ends() -> None:
+    body = "return own.outline(given, [{ value: 1, score: 0.1 }, { value: 3, score: 0.4 }], [0, 8]);"
     found = in_node(["explain/along.js"], body, {"splits": [2.5, 9]})
-    assert found == [{"value": v, "score": s} for v, s in ((1, 0.1), (2.5, 0.1), (2.5, 0.4), (3, 0.4))]
+    corners = ((0, 0.1), (1, 0.1), (2.5, 0.1), (2.5, 0.4), (3, 0.4), (8, 0.4))
+    assert found == [{"value": value, "score": score} for value, score in corners]
+
+
+@pytest.mark.parametrize(
+    ("features", "rows", "due"), [(10, 4500, [2000, 2000, 500]), (300, 700, [334, 334, 32])]
+)
+def test_a_request_holds_no_more_values_than_a_gateway_takes(
+    features: int, rows: int, due: list[int]
+) -> None:
+    body = """
+      const asked = [];
+      globalThis.fetch = async (url, { body }) => {
+        const { instances } = JSON.parse(body);
+        asked.push(instances.length);
+        const headers = { "Content-Type": "application/json" };
+        return new Response(JSON.stringify({ predictions: instances.map(() => [0.5]) }), { headers });
+      };
+      globalThis.sessionStorage = { getItem: () => null };
+      const row = Object.fromEntries(Array.from({ length: given.features }, (_, i) => [`x${i}`, i]));
+      const model = { model: "m", outputs: [{ name: "p" }], output: "p" };
+      const scores = await new own.Scores(model, "", ([p]) => p).of(Array(given.rows).fill(row));
+      return [asked, scores.length];
+    """
+    found = in_node(["explain/along.js"], body, {"features": features, "rows": rows})
+    assert found == [due, rows]

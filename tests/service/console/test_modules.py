@@ -531,3 +531,48 @@ def test_a_row_of_a_file_as_the_api_takes_it(
     }"""
     found = call("console/portfolio/words.js", script, kind, value, datatype)
     assert found == [["__proto__", due]]
+
+
+# --- pictures -------------------------------------------------------------------------------------------
+
+CUT = """(module, name, given) => {
+  document.body.style.font = "12px sans-serif";
+  const drawn = module[name](given);
+  const picture = drawn.element ?? drawn;
+  document.body.replaceChildren(picture);
+  const edges = picture.getBoundingClientRect();
+  const isCut = (box) => box.left < edges.left || box.right > edges.right;
+  const texts = [...picture.querySelectorAll("text")];
+  return texts.filter((text) => isCut(text.getBoundingClientRect())).map((text) => text.textContent);
+}"""
+MILLIONS = [-3_319_425.5, 24_648_102.25]
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+@pytest.mark.parametrize(
+    ("module", "name", "given"),
+    [
+        (
+            "curves",
+            "drawCurves",
+            {"values": MILLIONS, "curves": [MILLIONS], "mean": MILLIONS, "threshold": None},
+        ),
+        (
+            "curves",
+            "drawCurves",
+            {"values": [0, 1], "words": ["own", "with the parents of a friend"], "curves": [MILLIONS]}
+            | {"mean": MILLIONS, "threshold": 0},
+        ),
+        (
+            "rowmap",
+            "drawRowMap",
+            {"features": [{"name": "a", "values": MILLIONS}], "ends": MILLIONS, "most": 1},
+        ),
+        ("paths", "drawPaths", {"names": ["a", "b" * 60], "paths": [[0, *MILLIONS]], "threshold": None}),
+    ],
+)
+def test_no_number_of_a_picture_is_cut(
+    call: Call, module: str, name: str, given: dict[str, Any], width: int
+) -> None:
+    given = {**given, "width": width, "label": "drawn"}
+    assert call(f"console/pictures/{module}.js", CUT, name, given) == []

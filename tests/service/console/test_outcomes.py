@@ -191,3 +191,80 @@ def test_curves_are_of_rows_at_even_steps() -> None:
         "return [own.thinned([0, 1, 2, 3, 4, 5, 6], 4), own.thinned([7], 4), own.meanOf([[1, 2], [3, 6]])];"
     )
     assert in_node(["portfolio/sections/curves.js"], body) == [[0, 2, 4, 6], [7], [2, 4]]
+
+
+def text(*words: str) -> dict[str, Any]:
+    known = sorted({word for word in words if word})
+    return {
+        "name": "c",
+        "kind": "text",
+        "codes": [known.index(w) if w else -1 for w in words],
+        "words": known,
+    }
+
+
+def numbers(*values: float) -> dict[str, Any]:
+    return {"name": "c", "kind": "number", "values": list(values)}
+
+
+@pytest.mark.parametrize(
+    ("column", "kinds", "is_id"),
+    [
+        (text(*"abcdefghijklmnopqrst"), 20, True),
+        (text(*"abcdefghijklmnopqraa"), 18, False),  # nine tenths of 20 rows
+        (text(*["a", "b", ""] * 7), 2, False),
+        (numbers(*range(1001, 1021)), 20, True),
+        (numbers(*(n / 4 for n in range(20))), 20, False),  # measured, of which there are quarters
+        (numbers(*[0, 1, 2, 3, 4, 5, 6] * 3), 7, False),  # codes
+        (numbers(*range(12)), 12, False),
+        (numbers(*range(13)), 13, True),
+        (numbers(*[float("nan")] * 13), 0, False),
+    ],
+)
+def test_a_column_that_tells_rows_apart_is_no_group(column: dict[str, Any], kinds: int, is_id: bool) -> None:
+    size = len(column.get("values", column.get("codes")))
+    body = "return [own.kindsOf(given, given.rows, given.rows.length), own.isId(given, given.rows)];"
+    column = {**column, "rows": list(range(size)), "values": [_sent(v) for v in column.get("values", [])]}
+    assert in_node(["portfolio/outcomes.js"], body, column) == [kinds, is_id]
+
+
+def _sent(value: float) -> Any:
+    return "NaN" if np.isnan(value) else value
+
+
+def test_codes_are_groups_by_their_words() -> None:
+    body = """
+      const called = (name, text) => given.labels[text] ?? text;
+      return own.slices(given.column, given.rows, { called });
+    """
+    given = {"column": numbers(*[1, 2, 2, 6, 2, 1]), "rows": [0, 1, 2, 3, 4, 5], "labels": {"1": "school"}}
+    found = in_node(["portfolio/outcomes.js"], body, given)
+    assert found == [["2", [1, 2, 4]], ["school", [0, 5]], ["6", [3]]]
+
+
+@pytest.mark.parametrize(
+    ("field", "column", "due"),
+    [
+        (
+            {"kind": "text", "categories": [{"value": "own"}, {"value": "rent"}]},
+            text("rent", "rent", "none", ""),
+            ["rent", "none", "own"],  # the most frequent of the file first
+        ),
+        ({"kind": "number", "value_labels": {"1": "a", "3": "b"}}, numbers(1, 1, 7), [1, 3]),
+        ({"kind": "flag"}, numbers(0, 1), [False, True]),
+        ({"kind": "number", "whole": True, "splits": [50.5]}, numbers(*range(1, 100)), [3, 51]),
+    ],
+)
+def test_curves_go_along_words_codes_and_flags_too(
+    field: dict[str, Any], column: dict[str, Any], due: list[Any]
+) -> None:
+    size = len(column.get("values", column.get("codes")))
+    body = "return own.valuesAlong(given.field, given.column, given.rows);"
+    given = {"field": field, "column": column, "rows": list(range(size))}
+    assert in_node(["portfolio/sections/curves.js"], body, given) == due
+
+
+def test_a_way_of_a_row_adds_up_from_the_base_value() -> None:
+    features = [{"name": "largest", "values": [0.5, -1]}, {"name": "least", "values": [0.25, 2]}]
+    body = "return [0, 1].map((i) => own.wayOf(given, i, 10));"
+    assert in_node(["portfolio/sections/rows.js"], body, features) == [[10, 10.25, 10.75], [10, 12, 11]]

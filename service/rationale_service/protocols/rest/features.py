@@ -140,6 +140,9 @@ class ModelFeatures(BaseModel):
     probabilities: list[str] = Field(description="of the outputs, those that lie between 0 and 1")
     output: str = Field(description="the tensor that is explained")
     output_shape: list[int] = Field(description="of one row of it")
+    class_names: list[str] = Field(
+        description="of a classifier, what its label calls each element of that row; empty if it says nothing"
+    )
     targets: list[int | str] | Literal["predicted"] = Field(
         description="flat indices into the output's row, contrasts such as '1-0', or each row's largest"
     )
@@ -201,6 +204,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         probabilities=list(manifest.probabilities),
         output=manifest.explained_output,
         output_shape=list(manifest.explained_shape),
+        class_names=list(manifest.class_names),
         targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
         has_base_value=manifest.base_value is not None,
         has_gap=manifest.completeness_gap is not None,
