@@ -100,6 +100,20 @@ def test_a_batch_is_run_in_parts(compiled: Compiled, monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(found.column(name), due.column(name), rtol=1e-5, atol=1e-6)
 
 
+def test_a_run_of_a_thread_takes_one_core(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the sessions of as many threads as there are cores would want all of them each."""
+    loaded, threads = Compiled.loaded, list[int | None]()
+
+    def counted(self: Compiled, count: int | None = None, **given: int) -> Any:
+        threads.append(given.get("threads", count))
+        return loaded(self, threads=threads[-1])
+
+    monkeypatch.setattr(Compiled, "loaded", counted)
+    arrow._session.cache_clear()
+    list(rationale.explain_batches(compiled, table(4)))
+    assert threads == [1]
+
+
 def test_every_target_has_a_row(compiled: Compiled) -> None:
     several = compile_model(mlp(), DeepShap(rows(K, FEATURES)), targets="all", feature_names=NAMES)
     given = table(5)

@@ -132,6 +132,16 @@ def test_deciles_and_values_keep_their_shares(k: int) -> None:
     assert abs(men - k * strata.count("m") / len(strata)) < 1 + 1e-9
 
 
+def test_strata_of_any_kind_stand_together_as_their_texts() -> None:
+    """Cells of a table may be numbers, texts, dates or missing."""
+    kinds = [10, 9, 2.5, None, float("nan"), "a", True, np.datetime64("2026-01-01")]
+    strata = [kinds[i * 5 % len(kinds)] for i in range(40)]
+    given = np.argsort(-np.arange(40))
+    drawn = systematic(given, 16, seed=2, strata=strata)
+    np.testing.assert_array_equal(drawn, systematic(given, 16, seed=2, strata=[str(one) for one in strata]))
+    assert sorted(str(strata[i]) for i in drawn) == sorted(str(kind) for kind in kinds * 2)
+
+
 def test_each_row_is_as_likely_and_a_seed_is_a_draw() -> None:
     given = np.arange(23)
     counts = np.zeros(23)

@@ -350,8 +350,11 @@ def test_a_score_is_the_margins_sigmoid_if_both_agree(call: Call, margin: float)
 
 # --- requests -------------------------------------------------------------------------------------------
 
-ASK = """async ({ask}, total, answers, stopAt) => {
+# `answers`: [status, Retry-After] or null of each request, or how many rows are not too much.
+ASK = """async ({ask}, total, answers, stopAt, answerS = 0) => {
   const {setTimeout} = window;
+  let clock = 0;
+  if (answerS) performance.now = () => (clock += answerS * 1000);
   const stop = new AbortController();
   const [asked, waits, taken] = [[], [], []];
   window.setTimeout = (then, after) => {
@@ -360,7 +363,8 @@ ASK = """async ({ask}, total, answers, stopAt) => {
   };
   const send = async (from, to) => {
     const k = asked.push([from, to]) - 1;
-    const fault = answers[Math.min(k, answers.length - 1)];
+    const tooMuch = to - from > answers ? [413, null] : null;
+    const fault = typeof answers === "number" ? tooMuch : answers[Math.min(k, answers.length - 1)];
     if (fault) throw Object.assign(new Error(`status ${fault[0]}`), {status: fault[0], retryAfter: fault[1]});
     return to;
   };
@@ -372,6 +376,7 @@ ASK = """async ({ask}, total, answers, stopAt) => {
     fault = error.message;
   } finally {
     window.setTimeout = setTimeout;
+    delete performance.now;
   }
   return {asked, waits, taken, fault};
 }"""
@@ -419,6 +424,17 @@ def test_how_often_a_request_is_made(
         starts = np.cumsum([0, *(count for _, count in found["taken"])]).tolist()
         assert [start for start, _ in found["taken"]] == starts[:-1]
         assert starts[-1] == total
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(1000, [256]), (256, [256]), (255, [256, 128]), (64, [256, 128, 64])]
+)
+def test_what_was_too_much_is_not_asked_again(call: Call, most: int, sizes: list[int]) -> None:
+    """The gateway answers slowly: requests have the fewest rows, half of those that were too much."""
+    asked = call("console/portfolio/asking.js", ASK, 10_240, most, None, 9)["asked"]
+    counts = [end - start for start, end in asked]
+    assert sorted({*counts}, reverse=True) == sizes
+    assert sum(count > most for count in counts) <= 3 * (1 + 2 + 4)  # what all lanes had asked by then
 
 
 def test_a_stop_ends_a_rest(call: Call) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
@@ -142,6 +143,11 @@ def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: Ledger, 
     command = ["bash", "-c", "sha256sum model.onnx probes.json | sha256sum"]
     shown = subprocess.run(command, cwd=tmp_path / "receipt", capture_output=True, text=True)
     assert decision.runtime["graph"] == shown.stdout.split()[0]
+    assert f"onnxruntime=={decision.runtime['version']} numpy" in told
+    for runtime, version in (({"version": "1.2.3"}, "1.2.3"), ({}, onnxruntime.__version__)):
+        recorded = replace(decision, runtime={"graph": decision.runtime["graph"], **runtime})
+        write_receipt(recorded, Replayer(decided.settings).entry(recorded), tmp_path / version)
+        assert f"pip install onnxruntime=={version} numpy" in (tmp_path / version / "README.txt").read_text()
     assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx probes.json | sha256sum`" in told
 
 

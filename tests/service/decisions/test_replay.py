@@ -204,6 +204,11 @@ def test_what_only_one_side_has_is_passed_over(declined: RecordedDecision, decid
     fewer = {**answer, "attributions": {}}
     assert compare(fewer, dict(declined.answer), exact=True)
     assert compare({**answer, "reasons": answer["reasons"][1:]}, dict(declined.answer), exact=False)
+    then, now = (
+        {**answer, "standard_errors": errors} for errors in ({"income": 0.1, "debt": 0.2}, {"income": 0.1})
+    )
+    for exact in (True, False):
+        assert compare(then, now, exact=exact) == ["standard_errors: income, debt then, income now"]
     (told,) = compare({**answer, "score": None}, dict(declined.answer), exact=False)
     assert told == f"score: None was answered, {answer['score']} is computed"
 
