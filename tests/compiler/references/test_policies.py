@@ -112,8 +112,27 @@ def test_no_band(text: str) -> None:
         parse_band(text)
 
 
-def test_bands() -> None:
-    assert (parse_band("10%"), parse_band(" .05 ")) == (Band(part=0.1), Band(width=0.05))
+@pytest.mark.parametrize(
+    ("text", "band"),
+    [
+        ("10%", Band(part=0.1)),
+        (" .05 ", Band(width=0.05)),
+        ("100%", Band(part=1.0)),
+        ("0.5%", Band(part=0.005)),
+        ("101", Band(width=101)),
+    ],
+)
+def test_bands(text: str, band: Band) -> None:
+    assert parse_band(text) == band
+
+
+@pytest.mark.parametrize(
+    ("part", "count"), [(0.01, 1), (0.14, 1), (0.15, 2), (0.24, 2), (0.36, 4), (0.94, 9), (1.0, 10)]
+)
+def test_a_part_of_those_who_pass_is_rounded(part: float, count: int) -> None:
+    """To the nearest number of rows, and one at least."""
+    passed = scored(np.arange(1, 11) / 64)
+    assert len(population(profile(), "near_threshold", passed, Band(part=part))) == count
 
 
 @pytest.mark.parametrize("k", [1, 7, 50, 399, 400])

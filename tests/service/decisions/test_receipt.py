@@ -223,8 +223,13 @@ EDGES: dict[str, Any] = {
     "output_range": [-10, 100],
     "threshold": 1.0,
     "features": {name: {"reason": name[0]} for name in ("income", "debt", "age", "years")},
-    "reasons": {"d": "Debt", "i": "Income", "a": "Age", "y": "Years", "young": "Too young"},
-    "knock_outs": [{"feature": "age", "below": 18, "reason": "young"}],
+    "reasons": {"d": "Debt", "i": "Income", "a": "Age", "y": "Years", "young": "Too young", "cards": "Cards"},
+    "knock_outs": [
+        {"feature": "age", "below": 18, "reason": "young"},
+        {"feature": "cards", "above": 2, "below": 9, "reason": "cards"},
+    ],
+    "least_share": 0.25,
+    "max_reasons": 4,
 }
 
 
@@ -246,11 +251,20 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
         {"years": 0, "income": -0.5, "age": 40, "debt": -0.49999997},  # and below
         {"years": 5, "income": 1, "age": 17, "debt": 0},
         {"age": [5], "b": [1, 17, 0]},
+        {"years": 0, "income": 1.5, "age": 18, "debt": 0.5},  # exactly the least share, and no longer young
+        {"years": 0.25, "income": 1.5, "age": 18, "debt": 0.5},  # less
+        {"years": 0, "income": 2, "age": 40, "debt": 0, "cards": 2},
+        {"years": 0, "income": 2, "age": 40, "debt": 0, "cards": 9},
+        {"years": 0, "income": 2, "age": 40, "debt": 0, "cards": 3},
     ]
+    rows = [{"cards": None, **row} for row in rows]
     decided = decide_all(tmp_path / "models", dict.fromkeys(kinds, rows))
     outcomes = {name: [decided.answers[one]["decision"] for one in ids] for name, ids in decided.ids.items()}
-    assert outcomes["above"] == ["approve", "decline", "approve", "decline", "decline"]
-    assert outcomes["below"] == ["approve", "approve", "decline", "decline", "decline"]
+    declined = ["decline"]
+    assert outcomes["above"] == ["approve", "decline", "approve", *declined * 7]
+    assert outcomes["below"] == ["approve", "approve", *declined * 3, *["approve"] * 4, "decline"]
+    codes = [[reason["code"] for reason in decided.answers[one]["reasons"]] for one in decided.ids["above"]]
+    assert codes[5:] == [["i", "d"], ["i"], ["i"], ["i"], ["cards"]]
     tied = [decided.answers[decided.ids[name][i]]["reasons"] for name, i in (("above", 1), ("below", 2))]
     assert [[reason["code"] for reason in reasons if reason["tied"]] for reasons in tied] == [["d"], ["d"]]
     replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []

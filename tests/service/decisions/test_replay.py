@@ -145,6 +145,25 @@ def test_each_number_is_compared_by_its_own_scale(change: dict[str, Any], differ
     assert [each.partition(":")[0] for each in told] == differs
 
 
+@pytest.mark.parametrize(
+    ("score", "threshold", "then", "is_same"),
+    [
+        (1e-3, 0.5, 1e-3 + 0.9 * 0.5e-4, True),  # by the larger of both
+        (1e-3, 0.5, 1e-3 + 1.1 * 0.5e-4, False),
+        (0.5, 1e-3, 0.5 + 0.9 * 0.5e-4, True),
+        (0.5, 1e-3, 0.5 + 1.1 * 0.5e-4, False),
+        (-600, -700, -600 - 0.069, True),
+        (-600, -700, -600 - 0.071, False),
+    ],
+)
+def test_a_score_is_compared_by_the_larger_of_itself_and_the_threshold(
+    score: float, threshold: float, then: float, is_same: bool
+) -> None:
+    now = {"score": score, "threshold": threshold, "explained_value": 0, "base_value": 0, "attributions": {}}
+    now |= {"reasons": []}
+    assert (compare({**now, "score": then}, now, exact=False) == []) is is_same
+
+
 def test_an_altered_graph_under_the_old_manifest_is_told(
     decided: Decided, declined: RecordedDecision, copied: Path
 ) -> None:
