@@ -217,6 +217,23 @@ def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> Non
     )
 
 
+def test_the_rows_of_a_batch_that_is_refused_are_named(compiled: Compiled) -> None:
+    """By their numbers in the stream: the first and the last."""
+    batches = [*table(4).to_batches(), *table(3).drop(["age"]).to_batches()]
+    answers = rationale.explain_batches(compiled, batches, threads=1)
+    with pytest.raises(RationaleError, match=r"^rows 4 to 6: no column \['age'\]"):
+        list(answers)
+
+
+def test_other_columns_to_keep_are_another_answer(repository: Path, loans: Path) -> None:
+    to = loans.parent / "reasons"
+    for keep, written in (((), 3), (("--keep", "id"), 3), (("--keep", "id"), 0), ((), 3)):
+        done = explain(repository, "--input", loans, "--save", to, *keep)
+        assert f"wrote {written} files" in done.output
+        names = parquet.read_schema(next(to.rglob("*.parquet"))).names
+        assert ("id" in names) is bool(keep)
+
+
 def test_progress_is_told_over_all_files(repository: Path, loans: Path) -> None:
     seen: list[tuple[int, int]] = []
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rationale_service.engine.scheduling.batch import Batch, Line, PendingRequest
-from tests.service.scheduling.test_batch_queue import ENTRY, rows
+from tests.service.scheduling.test_batch_queue import ENTRY, Doubler, queue_of, rows
 
 NOW_S = 100.0
 
@@ -64,6 +64,27 @@ def test_whom_a_batch_takes(
     given: list[tuple[int, float]], others: int, members: list[int], late: list[int]
 ) -> None:
     assert taken(requests(*given), others) == (members, late)
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "wait_s"),
+    [
+        ((), {}, 0.0),
+        ((1,), {}, 1.0),
+        ((1, 1, 2, 4), {}, 8.0),  # a row takes a second, in batches of 4
+        ((1, 1, 2, 4), {"instances": 2}, 4.0),
+        ((1, 1, 1, 1), {"instances": 4, "batching": False}, 1.0),
+        ((3, 3), {"batching": False}, 6.0),
+    ],
+)
+async def test_how_long_a_request_would_wait(
+    given: tuple[int, ...], changes: dict[str, Any], wait_s: float
+) -> None:
+    queue = queue_of(Doubler(), **changes)
+    queue.times.learn([(1, 1.0), (4, 4.0)] * 20)
+    for item in requests(*((count, LONG) for count in given)):
+        queue._waiting.add(item)
+    assert queue.wait_s() == pytest.approx(wait_s)
 
 
 def test_without_batching_each_is_alone() -> None:
