@@ -245,7 +245,7 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
         compile_model(model, method, feature_names=names, decision={**EDGES, "adverse": adverse}).write(
             tmp_path / "models", adverse
         )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"years": 0.25, "income": 0.5, "age": 40, "debt": 0.25},  # at the threshold
         {"years": 0, "income": 2.5, "age": 40, "debt": 2.4999998},  # a tie, where the score is above
         {"years": 0, "income": -0.5, "age": 40, "debt": -0.49999997},  # and below

@@ -21,7 +21,9 @@ def requests(*given: tuple[int, float]) -> list[PendingRequest]:
     ]
 
 
-def taken(items: list[PendingRequest], others: int = 0, size: int = 8, **changes: Any) -> tuple[Any, Any]:
+def taken(
+    items: list[PendingRequest], others: int = 0, size: int = 8, **changes: Any
+) -> tuple[list[int], ...]:
     """Return the places of those that a batch takes and of those that are late; a row takes a second."""
     line, batch = Line(), Batch()
     for item in items:
