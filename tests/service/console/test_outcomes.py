@@ -213,8 +213,8 @@ def test_floats_of_each_width_are_read_as_numpy_reads_them(datatype: str, kind: 
             [7.0] * 19 + [9.0] * 2,
             [0] * 19 + [254] * 2,
         ),  # a tenth is above: the 95th percentile tells them apart
-        ([7.0] * 99 + [9.0] * 2, [0] * 99 + [254] * 2),  # only the 99th does
-        ([7.0] * 199 + [9.0], [0] * 199 + [254]),  # the largest alone
+        ([7.0] * 99 + [7.5] * 2, [0] * 99 + [254] * 2),  # only the 99th does
+        ([7.0] * 199 + [7.5], [0] * 199 + [254]),  # the largest alone
         ([7.0] * 5, [0] * 5),
         ([float("nan")] * 2, [255] * 2),
         ([0.0, float("nan"), 1.0], [0, 255, 254]),
