@@ -151,7 +151,7 @@ async function flip({ row, result, scores, rule, present, signal }) {
   const turned = ({ score }) => rule.passes(score) !== holds;
   let open = [];
   for (const [name, { field, points, flips }] of result) {
-    if (field.kind !== "number" || field.value_labels || row[name] === null) {
+    if (field.kind !== "number" || field.value_labels) {
       flips.push(...points.filter(turned));
       continue;
     }
