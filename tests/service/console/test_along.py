@@ -96,8 +96,7 @@ def test_rows_of_the_scan_turn(trees: Any) -> None:
 )
 def test_of_several_at_once_none_can_be_left_out(weights: dict[str, float], due: list[str] | None) -> None:
     """Words, which are there at once: each adds its weight, and 0.5 is to be reached."""
-    categories = [{"value": "no"}, {"value": "yes"}]
-    fields = [{"name": name, "kind": "text", "categories": categories} for name in weights]
+    fields = [{"name": name, "kind": "text", "choices": ["no", "yes"]} for name in weights]
     body = f"""{_RULE}
         const {{ weights, fields }} = given;
         const names = Object.keys(weights);

@@ -12,6 +12,7 @@ import { bars, scaleOf, shortened } from "../pictures/bars.js";
 import { summaryOf } from "../pictures/summary.js";
 import * as rows from "../rows.js";
 import { element, isShare, ruleOf, targetName, targets } from "../score.js";
+import { shownOf, titleOf } from "../values.js";
 
 export const title = "Explain";
 
@@ -52,7 +53,7 @@ class Explain {
   /** Why there is no score; empty where there is one. */
   get trouble() {
     const absent = this.beside === "row" && this.other ? rows.lacking(this.fields, this.other) : [];
-    const names = absent.slice(0, 5).map((field) => field.title ?? field.name);
+    const names = absent.slice(0, 5).map(titleOf);
     return this.form.trouble || (absent.length ? `The second row is not whole: no value is given for ${names.join(", ")}. Choose another one.` : "");
   }
 
@@ -184,9 +185,7 @@ class Explain {
   shownValue(field, row) {
     if (!field) return undefined;
     if (field.features) return this.membersOf(field, row);
-    const value = row[field.name];
-    const unit = field.unit && value !== null ? ` ${field.unit}` : "";
-    return `${this.form.called(field, value)}${unit}`;
+    return shownOf(field, row[field.name]);
   }
 
   /** The values of a group's features, to be opened. */

@@ -6,6 +6,7 @@ import { formatted, number } from "../../format.js";
 import { drawCurves } from "../../pictures/curves.js";
 import { changed, fields } from "../../rows.js";
 import { element as explainedOf, ruleOf, targets } from "../../score.js";
+import { titleOf } from "../../values.js";
 import { quantiles } from "../statistics.js";
 import { instance } from "../words.js";
 
@@ -14,8 +15,8 @@ const MOST_VALUES = 25;
 
 export function makeCurves(portfolio, { signal }) {
   const model = portfolio.features;
-  const able = fields(model).filter((field) => field.kind === "number" && !field.value_labels && portfolio.columns.get(field.name)?.kind === "number");
-  const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, field.title ?? field.name)));
+  const able = fields(model).filter((field) => field.kind === "number" && !field.choices && portfolio.columns.get(field.name)?.kind === "number");
+  const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, titleOf(field))));
   const go = h("button", { type: "button", onclick: () => draw() }, "Draw the curves");
   const frame = h("div", { class: "frame", id: "curves-drawn" });
   const note = h("p", { class: "quiet", role: "status" }, "Asks the model about 40 rows, the picked ones if there are any, at 25 values each.");
@@ -47,7 +48,7 @@ export function makeCurves(portfolio, { signal }) {
     const scores = await new Scores(model, model.explainer, score).of(rows, signal);
     const curves = places.map((_, i) => scores.slice(i * values.length, (i + 1) * values.length));
     const mean = meanOf(curves);
-    const name = field.title ?? field.name;
+    const name = titleOf(field);
     const line = (value, i) => h("tr", {}, h("th", { scope: "row" }, formatted(value)), h("td", { class: "number" }, number(mean[i])));
     fill(
       frame,
