@@ -164,9 +164,17 @@ EXAMPLES: dict[str, Example] = {
                     "most": 1.0,
                     "quantiles": [1.0] * 21,
                     "missing_share": 0.0,
+                    "begin": 1.0,
                 },
                 *(
-                    {"name": name, "input": "x", "kind": "number", "missing": False, "integer": False}
+                    {
+                        "name": name,
+                        "input": "x",
+                        "kind": "number",
+                        "missing": False,
+                        "integer": False,
+                        "begin": 0.0,
+                    }
                     for name in list(_INSTANCE)[1:]
                 ),
             ],
