@@ -100,7 +100,7 @@ async function start() {
       caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, target) });
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
-    const line = summaryOf({ items, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
+    const line = summaryOf({ items, write, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
       unit: profile && !isScore ? "margin" : "", isShare: isScoreShare });
     return [h("h3", {}, "What contributes"), h("p", { class: "sentence" }, line), drawn, gap, digits(row, items, values)];
   }

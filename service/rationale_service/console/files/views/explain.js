@@ -290,16 +290,16 @@ class Explain {
           valueName: this.model.decision?.space === "margin" ? "margin" : "score",
         });
         const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, this.figure(view, this.score(view))))];
-        return h("section", { class: "panel", "aria-label": view.name }, head, this.sentence(view), picture, this.foot(view));
+        return h("section", { class: "panel", "aria-label": view.name }, head, this.sentence(view, write), picture, this.foot(view));
       }),
     );
   }
 
   /** The picture in one line. */
-  sentence(view) {
+  sentence(view, write) {
     const rule = view.model === this.model ? this.rule : null;
     const unit = rule && !rule.explained ? (this.model.decision.space === "margin" ? "margin" : "explained value") : "";
-    const line = summaryOf({ ...view, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
+    const line = summaryOf({ ...view, write, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
     return h("p", { class: "sentence" }, line);
   }
 
