@@ -300,6 +300,11 @@ def test_decisions(page: Page, gateway: str, kind: str) -> None:
         assert (due["score"], due["threshold"]) == (figure(score), figure(threshold))
         shares = panel.locator(".reasons .head .number").all_inner_texts()
         assert [one["share"] for one in due["reasons"]] == [figure(text) for text in shares]
+        on = panel.locator("details", has=page.get_by_text("What it was on")).locator("tr").all_inner_texts()
+        words = [text.partition("\t")[2] for text in on]
+        assert len(words) == len(row)
+        assert kind != "banded" or words[1] == ("rents" if row["housing"] else "owns")
+        assert words[0].endswith(f" {answers.told['features'][0]['unit']}")
         total = sum(due["attributions"].values())
         known = [*numbers_in([due, row, answers.told["decision"]]), total]
         left = ".mono, .code, .text"
