@@ -24,12 +24,13 @@ def described(
         output="y", threshold=0.5, adverse="above", features={} if rule is None else {"f": rule}
     )
     texts = (Texts(known=known, others="refused", missing=False),) if known else ()
-    manifest = Manifest.model_construct(
-        inputs=(TensorSpec(name="f", datatype=datatype, shape=(1,)),),
-        explained=(),
-        splits={"f": splits} if splits else {},
-        parity=Parity.model_construct(texts={"f": texts} if known else {}),
-    )
+    parts: dict[str, Any] = {
+        "inputs": (TensorSpec(name="f", datatype=datatype, shape=(1,)),),
+        "explained": (),
+        "splits": {"f": splits} if splits else {},
+    }
+    known_texts: dict[str, Any] = {"texts": {"f": texts} if known else {}}
+    manifest = Manifest.model_construct(parity=Parity.model_construct(**known_texts), **parts)
     spreads = [Spread(feature="f", **spread)] if spread else []
     (field,) = model_fields(manifest, [("f", "f")], profile, spreads)
     return field

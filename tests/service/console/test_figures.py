@@ -7,7 +7,7 @@ in the console and exported: a perceptron with a profile, trees with a band, eur
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,7 @@ class Answers:
         ]
         return [{one["name"]: one["begin"] for one in fields}, *drawn]
 
-    def asked(self, verb: str, rows: list[Row], **more: Any) -> dict[str, Any]:
+    def asked(self, verb: str, rows: Sequence[Row], **more: Any) -> dict[str, Any]:
         answer = patient.post(f"{self.url}:{verb}", json={"instances": rows, **more})
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -181,7 +181,7 @@ class Answers:
         (found,) = self.asked("decide", [row], dry_run=True)["decisions"]
         return found
 
-    def scores(self, rows: list[Row], target: int = 0) -> list[float]:
+    def scores(self, rows: Sequence[Row], target: int = 0) -> list[float]:
         """What is held against the threshold; without one, what is explained."""
         if self.decides:
             return [one["score"] for one in self.asked("decide", rows, dry_run=True)["decisions"]]
