@@ -1,7 +1,7 @@
 """KServe v1: `{"instances": […]}` in; predictions, explanations with named features, and decisions, out."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,10 +9,10 @@ import numpy as np
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from rationale.schema.manifest import Manifest, unshared
-from rationale_service.decisions.decider import DECIDE, Decider
+from rationale.schema.outputs import OUTPUT_KINDS
+from rationale_service.decisions.decider import DECIDE
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import Instances
 from rationale_service.engine.large_requests import parse_json
@@ -31,13 +31,14 @@ from rationale_service.protocols.rest.endpoint import (
     REFUSALS,
     TIMEOUT_HEADER,
     call_of,
+    gateway_of,
     most_json,
-    plane_of,
     reader,
     respond,
 )
 from rationale_service.protocols.rest.openapi import MODEL_PARAMETER, body_of, header
 from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.protocols.rest.routes import DirectRoute
 from rationale_service.protocols.rest.schemas import (
     Alive,
     Applicants,
@@ -48,6 +49,8 @@ from rationale_service.protocols.rest.schemas import (
     Predictions,
 )
 from rationale_service.protocols.rest.schemas import Instances as InstancesSchema
+from rationale_service.security import keys
+from rationale_service.security.keys import needs
 from rationale_service.tensors import Array, Tensors
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -58,10 +61,10 @@ _MOST_ROWS = 100_000
 _WRITTEN_AT_ONCE = 500
 
 # An explained tensor in an answer: the output that attributes it, its own name, its features' names.
-_Part = tuple[str, str | None, str, tuple[str, ...] | None]
+_Part = tuple[Mapping[str, str], str, tuple[str, ...] | None]
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
-
+inference = APIRouter(prefix="/v1/models", tags=["v1"], route_class=DirectRoute)
 root = APIRouter(tags=["server"])
 _PARAMETERS = [MODEL_PARAMETER, header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits")]
 _BODY = {**body_of(InstancesSchema), "parameters": _PARAMETERS}
@@ -84,14 +87,16 @@ _DECIDE_BODY = {
     description="As KServe's own servers answer v1 clients.",
     operation_id="alive",
 )
+@needs(keys.NOBODY_NEEDS)
 async def alive() -> Alive:
     return Alive(status="alive")
 
 
 @router.get("", summary="The models served here", operation_id="v1_models")
+@needs(keys.ANY_KEY)
 async def models(request: Request) -> ModelList:
     """Explain entries are left out: they are part of the model that they explain."""
-    repository = plane_of(request).repository
+    repository = gateway_of(request).plane.repository
     listed = [
         (name, entry) for name, entry in repository.entries.items() if not repository.explains_another(entry)
     ]
@@ -107,8 +112,9 @@ async def models(request: Request) -> ModelList:
     operation_id="v1_model",
     responses=problem_responses(404, 503),
 )
+@needs(keys.ANY_KEY)
 async def status(request: Request, model: str) -> ModelStatus:
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     entry = plane.repository.entry(model)
     explainer = plane.repository.default_explainer(entry)
     manifest = None if explainer is None else explainer.manifest
@@ -126,71 +132,60 @@ async def status(request: Request, model: str) -> ModelStatus:
     )
 
 
+@inference.post(
+    "/{model}:predict",
+    summary="Predict",
+    operation_id="v1_predict",
+    response_model=Predictions,
+    responses=problem_responses(*REFUSALS),
+    openapi_extra=_BODY,
+)
+@needs(keys.needed_by_model)
 async def predict(request: Request) -> Response:
     return await respond(request, decode_predict, _predictions, JSON, verb=INFER)
 
 
+@inference.post(
+    "/{model}:explain",
+    summary="Predict and explain",
+    operation_id="v1_explain",
+    description="One explanation per instance. `explained_value` = `base_value` + the sum of "
+    "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
+    'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
+    "compared with. `explainer` says what explained.",
+    response_model=Explanations,
+    responses=problem_responses(*REFUSALS),
+    openapi_extra=_BODY,
+)
+@needs(keys.EXPLAIN)
 async def explain(request: Request) -> Response:
     return await respond(request, decode_explain, _explanations, JSON, verb=EXPLAIN)
 
 
+@inference.post(
+    "/{model}:decide",
+    summary="Decide, with principal reasons",
+    operation_id="v1_decide",
+    description="One decision per instance, by the decision profile that the model was compiled with. It "
+    "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
+    "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
+    "decided (422). Features that only a knock-out looks at stand in the instances too. With `dry_run` "
+    "the answer is what would be decided: it has no id, and nothing is written.",
+    response_model=Decisions,
+    responses=problem_responses(*REFUSALS, 409),
+    openapi_extra=_DECIDE_BODY,
+)
+@needs(keys.DECIDE)
 async def decide(request: Request) -> Response:
     """Answered when the decisions are on the disk."""
-    decider: Decider = request.app.state.decider
+    gateway = gateway_of(request)
     read = reader(request, decode_decide, JSON)
     call = call_of(request, DECIDE)
     given = request.headers.getlist(IDEMPOTENCY_KEY)
     key = ", ".join(given) if given else None
-    found = await decider.decide(call, read, key)
-    plane = plane_of(request)
-    write = partial(_decisions, found)
+    found = await gateway.decider.decide(call, read, key)
+    write, plane = partial(_decisions, found), gateway.plane
     return await plane.off_loop.run(len(found) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
-
-
-inference = [
-    Route("/v1/models/{model}:predict", predict, methods=["POST"]),
-    Route("/v1/models/{model}:explain", explain, methods=["POST"]),
-    Route("/v1/models/{model}:decide", decide, methods=["POST"]),
-]
-
-
-def documented() -> APIRouter:
-    """Return these routes for the OpenAPI document, as v2's."""
-    router = APIRouter(tags=["v1"])
-    router.post(
-        "/v1/models/{model}:predict",
-        summary="Predict",
-        operation_id="v1_predict",
-        response_model=Predictions,
-        responses=problem_responses(*REFUSALS),
-        openapi_extra=_BODY,
-    )(predict)
-    router.post(
-        "/v1/models/{model}:explain",
-        summary="Predict and explain",
-        operation_id="v1_explain",
-        description="One explanation per instance. `explained_value` = `base_value` + the sum of "
-        "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
-        'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
-        "compared with. `explainer` says what explained.",
-        response_model=Explanations,
-        responses=problem_responses(*REFUSALS),
-        openapi_extra=_BODY,
-    )(explain)
-    router.post(
-        "/v1/models/{model}:decide",
-        summary="Decide, with principal reasons",
-        operation_id="v1_decide",
-        description="One decision per instance, by the decision profile that the model was compiled with. It "
-        "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
-        "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
-        "decided (422). Features that only a knock-out looks at stand in the instances too. With `dry_run` "
-        "the answer is what would be decided: it has no id, and nothing is written.",
-        response_model=Decisions,
-        responses=problem_responses(*REFUSALS, 409),
-        openapi_extra=_DECIDE_BODY,
-    )(decide)
-    return router
 
 
 def _decisions(found: Sequence[Any]) -> Response:
@@ -272,13 +267,11 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
     rows = len(tensors[manifest.explained_value])
     targets = _targets(manifest, tensors, rows)
     named = unshared({item.tensor.name: item.feature_names for item in manifest.attributed})
-    layout = [
-        (item.attributions, item.standard_error, item.tensor.name, named.get(item.tensor.name))
-        for item in manifest.attributed
-    ]
+    layout = [(item.outputs, item.tensor.name, named.get(item.tensor.name)) for item in manifest.attributed]
+    values = manifest.values
     for i in range(rows):
         row = {name: array[i] for name, array in tensors.items()}
-        found = [_explanation(manifest, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
+        found = [_explanation(values, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
         yield found[0] if len(found) == 1 else {"targets": found}
 
 
@@ -335,25 +328,15 @@ def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[i
 
 
 def _explanation(
-    manifest: Manifest, layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
+    values: Mapping[str, str], layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
 ) -> dict[str, Any]:
     """Return one target of one row; `row` has [T, …] arrays."""
-    scalars = {
-        "explained_value": manifest.explained_value,
-        "base_value": manifest.base_value,
-        "completeness_gap": manifest.completeness_gap,
-        "completeness_gap_standard_error": manifest.completeness_gap_standard_error,
-        "score_margin": manifest.decision.margin if manifest.decision else None,
-    }
-    found = {"target": target} | {
-        member: row[name][t] for member, name in scalars.items() if name is not None
-    }
-    attributions: dict[str, Any] = {}
-    errors: dict[str, Any] = {}
-    for attributed, error, tensor, names in layout:
-        attributions |= _by_feature(row[attributed][t], tensor, names)
-        errors |= _by_feature(row[error][t], tensor, names) if error else {}
-    return found | {"attributions": attributions} | ({"standard_errors": errors} if errors else {})
+    found = {"target": target} | {kind: row[name][t] for kind, name in values.items()}
+    for outputs, tensor, names in layout:
+        for kind, name in outputs.items():
+            by_feature = found.setdefault(OUTPUT_KINDS[kind].member, {})
+            by_feature |= _by_feature(row[name][t], tensor, names)
+    return found
 
 
 def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
