@@ -37,7 +37,7 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"([\w./]+)\";\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(async )?function |const |let )", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(async )?function |class |const |let )", re.MULTILINE)
 
 
 def export_page(

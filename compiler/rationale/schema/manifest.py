@@ -4,6 +4,7 @@ The compiler writes it and the service reads it; the two packages meet nowhere e
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +67,14 @@ def in_digits(number: Any) -> str:
 def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
     """Return the names of a tensor's features, as explanations and decisions have them."""
     return given or ((tensor,) if count == 1 else elements(tensor, count))
+
+
+def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
+    """Return tensors with names of their features, if no other tensor's features share one."""
+    uses = Counter(feature for names in named.values() for feature in names or ())
+    return {
+        name: names for name, names in named.items() if names and all(uses[feature] == 1 for feature in names)
+    }
 
 
 class Frozen(BaseModel):
@@ -655,6 +664,18 @@ class Manifest(Frozen):
         return frozenset(
             spec.name for spec in self.inputs if explained.get(spec.name, spec.datatype == "BYTES")
         )
+
+    @cached_property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """The input and the flat index of each feature that an instance can name."""
+        named = unshared({item.tensor.name: item.feature_names for item in self.explained})
+        inputs = {spec.name for spec in self.inputs}
+        return {
+            feature: (tensor, index)
+            for tensor, names in named.items()
+            if tensor in inputs
+            for index, feature in enumerate(names)
+        }
 
     @property
     def texts_by_feature(self) -> dict[str, Texts]:

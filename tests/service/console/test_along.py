@@ -96,8 +96,7 @@ def test_rows_of_the_scan_turn(trees: Any) -> None:
 )
 def test_of_several_at_once_none_can_be_left_out(weights: dict[str, float], due: list[str] | None) -> None:
     """Words, which are there at once: each adds its weight, and 0.5 is to be reached."""
-    categories = [{"value": "no"}, {"value": "yes"}]
-    fields = [{"name": name, "kind": "text", "categories": categories} for name in weights]
+    fields = [{"name": name, "kind": "text", "choices": ["no", "yes"]} for name in weights]
     body = f"""{_RULE}
         const {{ weights, fields }} = given;
         const names = Object.keys(weights);
@@ -156,8 +155,8 @@ def test_a_value_of_few_digits_stands_for_each_piece(
     [
         ({"kind": "number", "quantiles": [*range(21)]}, [13]),  # the nearest to the median, 10
         ({"kind": "number", "splits": [3.5, 12.5], "whole": True, "quantiles": [*range(21)]}, [13]),
-        ({"kind": "number", "value_labels": {str(k): f"code {k}" for k in range(12, 15)}}, [13, 14]),
-        ({"kind": "text", "categories": [{"value": "13"}, {"value": "1"}, {"value": "20"}]}, ["13", "20"]),
+        ({"kind": "number", "choices": [12, 13, 14]}, [13, 14]),
+        ({"kind": "text", "choices": ["13", "1", "20"]}, ["13", "20"]),
     ],
     ids=["number", "split", "codes", "words"],
 )

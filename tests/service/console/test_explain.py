@@ -70,8 +70,9 @@ def figure(text: str, points: bool = False) -> Any:
     Args:
         points: it is of percentage points.
     """
-    digits = text.rstrip("%").partition("e")[0].partition(".")[2]
-    unit = 10.0 ** -len(digits) / (100 if points or text.endswith("%") else 1)
+    digits, _, power = text.rstrip("%").replace("−", "-").partition("e")
+    decimals = len(digits.partition(".")[2]) - int(power or 0)
+    unit = 10.0**-decimals / (100 if points or text.endswith("%") else 1)
     return pytest.approx(number(text) / (100 if points else 1), abs=0.501 * unit)
 
 

@@ -120,8 +120,20 @@ def test_what_is_no_table_is_named_wherever_its_stream_is_cut(call: Call, text: 
         (["1"] * 1024 + ["2"], False, [1] * 1024 + [2]),
         (["a"] * 1024 + ["b"], True, ["a"] * 1024 + ["b"]),
         (["1"] * 1024 + ["b"], False, ["1"] * 1024 + ["b"]),
+        (["0,52", "−3", "2.700.000,5", "1,234"], False, [0.52, -3, 2_700_000.5, 1.234]),
+        (["1,234", "", "-12,345", "0,5"], False, [1.234, None, -12.345, 0.5]),
+        (["1,234", "1 000.25", "2'000", "7"], False, [1234, 1000.25, 2000, 7]),
+        (["1,234", "2.700.000"], False, [1.234, 2_700_000]),
+        (["1,234", "2,700,000"], False, [1234, 2_700_000]),
+        (["1,234", "", "7"], False, ["1,234", None, "7"]),
+        (["1.5", "0,5"], False, ["1.5", "0,5"]),
+        (["0,5", "1.5", ""], False, ["0,5", "1.5", None]),
+        (["0,5", "1,234", "x"], False, ["0,5", "1,234", "x"]),
     ],
-    ids="numbers missing mixed words codes none long long_words words_at_last".split(),
+    ids=(
+        "numbers missing mixed words codes none long long_words words_at_last commas commas_at_last points "
+        "grouped_by_points grouped_by_commas either both both_again comma_words"
+    ).split(),
 )
 def test_columns_are_numbers_or_words_or_missing(
     call: Call, tokens: list[str], is_text: bool, due: list[Any]
@@ -134,6 +146,31 @@ def test_columns_are_numbers_or_words_or_missing(
                     : [...codes].map((code) => (code < 0 ? null : words[code]));
     }"""
     assert call("console/portfolio/columns.js", script, tokens, is_text) == due
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        (["1", "a lot"], "\"a lot\" in row 2: 'a lot' is no number: write digits, and a point before"),
+        (["7", "1,234"], "\"1,234\" in row 2: '1,234' may be 1234 or 1.234: write a point before"),
+        (["7", "", "0,5", "1.5"], '"1.5" in row 4: other rows have another mark before decimals'),
+    ],
+)
+def test_a_column_without_numbers_is_refused_by_what_is_wrong(
+    call: Call, tokens: list[str], told: str
+) -> None:
+    script = """async ({Column}, url, tokens) => {
+      const {bind} = await import(url);
+      const column = new Column("debt");
+      tokens.forEach((each) => column.add(each));
+      try {
+        bind({inputs: [{name: "x", datatype: "FP32", shape: [1], features: ["debt"]}]}, [column.finished()]);
+      } catch (error) {
+        return error.message;
+      }
+    }"""
+    said = call("console/portfolio/columns.js", script, f"{ORIGIN}/console/portfolio/tensors.js", tokens)
+    assert f'Column "debt" has to hold numbers, and holds {told}' in said
 
 
 @pytest.mark.parametrize(
@@ -186,27 +223,6 @@ NUMBER: dict[str, Any] = {"name": "a", "input": "x", "kind": "number", "missing"
 
 
 @pytest.mark.parametrize(
-    ("field", "due"),
-    [
-        ({**NUMBER, "least": 0, "most": 5}, 2.5),
-        ({**NUMBER, "least": 0, "most": 5, "whole": True}, 3),
-        ({**NUMBER, "least": 4}, 4),
-        (NUMBER, 0),
-        ({**NUMBER, "quantiles": [1, 2, 7]}, 2),
-        ({**NUMBER, "quantiles": [1]}, 1),
-        ({**NUMBER, "missing": True, "missing_share": 0.5, "quantiles": [1]}, 1),
-        ({**NUMBER, "missing": True, "missing_share": 0.6, "quantiles": [1]}, None),
-        ({**NUMBER, "kind": "flag"}, False),
-        ({**NUMBER, "kind": "text", "categories": [{"value": "own"}, {"value": "rent"}]}, "own"),
-        ({**NUMBER, "kind": "text"}, ""),
-    ],
-)
-def test_a_typical_value(call: Call, field: dict[str, Any], due: Any) -> None:
-    script = "({typical}, field) => typical([field]).a"
-    assert call("console/rows.js", script, field) == due
-
-
-@pytest.mark.parametrize(
     ("change", "value", "due"),
     [
         ({}, 1, True),
@@ -233,7 +249,7 @@ def test_a_row_holds_a_name_of_any_kind(call: Call, name: str) -> None:
       const own = written(changed({b: 1}, field.name, 2));
       return [own, written(read([field], own)), written(read([field], "")), Object.prototype.a === undefined];
     }"""
-    own, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "quantiles": [7]})
+    own, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "begin": 7})
     assert own == f'{{"b":1,"{name}":2}}'
     assert read == f'{{"{name}":2}}'
     assert other == f'{{"{name}":7}}'

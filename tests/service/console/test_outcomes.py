@@ -374,11 +374,11 @@ def test_codes_are_groups_by_their_words() -> None:
     ("field", "column", "due"),
     [
         (
-            {"kind": "text", "categories": [{"value": "own"}, {"value": "rent"}]},
+            {"kind": "text", "choices": ["own", "rent"]},
             text("rent", "rent", "none", ""),
             ["rent", "none", "own"],  # the most frequent of the file first
         ),
-        ({"kind": "number", "value_labels": {"1": "a", "3": "b"}}, numbers(1, 1, 7), [1, 3]),
+        ({"kind": "number", "choices": [1, 3]}, numbers(1, 1, 7), [1, 3]),
         ({"kind": "flag"}, numbers(0, 1), [False, True]),
         ({"kind": "number", "whole": True, "splits": [50.5]}, numbers(*range(1, 100)), [3, 51]),
     ],

@@ -586,6 +586,42 @@ def test_semicolons_and_quotes_are_read(
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("delimiter", [";", ","])
+def test_decimal_commas_are_read(
+    page: Page,
+    gateway: str,
+    tmp_path: Path,
+    table: pd.DataFrame,
+    explained: pd.DataFrame,
+    delimiter: str,
+) -> None:
+    """Behind quotes where commas are between fields too; so are the bounds of a filter and the costs."""
+    file = tmp_path / "rows.csv"
+    table.head(50).to_csv(file, index=False, sep=delimiter, decimal=",", quoting=csv.QUOTE_MINIMAL)
+    assert "0," in file.read_text()
+    drop(page, gateway, "credit", file)
+    assert "50 rows explained" in status(page), alert(page)
+    due = explained.head(50)
+    found = saved(page, tmp_path)
+    np.testing.assert_allclose(found["explained_value"], due["explained_value"], rtol=1e-5)
+    page.locator("#filter-to").fill("0,05")
+    page.get_by_role("button", name="Pick", exact=True).click()
+    count = int((due["explained_value"] <= 0.05).sum())
+    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 0.05.")
+    page.locator("#filter-to").fill("a lot")
+    page.get_by_role("button", name="Pick", exact=True).click()
+    expect(page.get_by_text("'a lot' is no number")).to_be_visible()
+    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 0.05.")
+    costs = [row[-1] for row in cells(page, "[aria-label='Rates by group']")]
+    page.locator("#cost-bad").fill("2,5")
+    page.locator("#cost-good").fill("0,5")
+    halved = [row[-1] for row in cells(page, "[aria-label='Rates by group']")]
+    assert [float(cost) / 2 for cost in costs] == pytest.approx([float(cost) for cost in halved], rel=1e-2)
+    page.locator("#cost-good").fill("")
+    assert [row[-1] for row in cells(page, "[aria-label='Rates by group']")] == ["–"]
+
+
+@pytest.mark.full
 def test_the_gateway_may_ask_to_wait_or_for_less(
     watch: Callable[[str], Watched], gateway: str, file: Path, explained: pd.DataFrame, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 // The page: fields on one side, the answer on the other; each change is answered by one run of the graph.
 
 import { fill, h } from "./dom.js";
-import { number, percent, rest, formatted, writers } from "./format.js";
+import { number, percent, rest, writers } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf, shortened } from "./pictures/bars.js";
 import { classTable, elementName } from "./pictures/classes.js";
@@ -9,6 +9,7 @@ import { summaryOf } from "./pictures/summary.js";
 import { decide, own, ruleOf, unknownOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
 import { prove } from "./proof.js";
+import { shownOf, titleOf } from "./values.js";
 
 const OUTCOMES = { approve: "Approved", refer: "A person decides", decline: "Declined" };
 const QUIET_MS = 600; // after which a screen reader is told
@@ -89,7 +90,7 @@ async function start() {
 
   function picture(row, values) {
     const items = Object.entries(row.attributions).map(([key, amount]) => ({
-      key, name: ruleOf(profile, key).title ?? titleOf(facts, key), shown: shownOf(facts, key, values), amount,
+      key, name: ruleOf(profile, key).title ?? key, shown: membersOf(facts, key, values), amount,
     }));
     const isScore = Math.abs(row.explained - row.score) <= 1e-6 * Math.max(1, Math.abs(row.score));
     const threshold = profile && isScore ? profile.threshold : null;
@@ -101,7 +102,7 @@ async function start() {
       caption: "Attributions, largest first", valueName: isScore ? "score" : "explained value" });
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
-    const line = summaryOf({ items, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
+    const line = summaryOf({ items, write, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
       unit: profile && !isScore ? "margin" : "", isShare: isScoreShare });
     return [h("h3", {}, "What contributes"), h("p", { class: "sentence" }, line), drawn, gap, digits(row, items, values)];
   }
@@ -158,16 +159,13 @@ function about(facts, proof) {
 
 const nameOf = (facts, target) => elementName({ output: facts.output, size: facts.elements, classNames: facts.class_names }, target);
 
-const titleOf = (facts, key) => facts.fields.find(({ name }) => name === key)?.title ?? key;
-
-function shownOf(facts, key, values) {
+function membersOf(facts, key, values) {
   const members = own(facts.groups, key) ?? [key];
   return members.map((name) => {
     const field = facts.fields.find((each) => each.name === name);
     if (!field) return null;
-    const chosen = field.choices?.find(([value]) => value === values[name])?.[1] ?? formatted(values[name]);
-    const text = field.unit && values[name] !== null ? `${chosen} ${field.unit}` : chosen;
-    return members.length > 1 ? `${field.title}: ${text}` : text;
+    const text = shownOf(field, values[name]);
+    return members.length > 1 ? `${titleOf(field)}: ${text}` : text;
   }).filter(Boolean).join("; ");
 }
 

@@ -3,6 +3,7 @@
 import * as api from "../api.js";
 import { isNearEnds } from "../outcome.js";
 import { changed } from "../rows.js";
+import { choicesOf, tidy } from "../values.js";
 
 const POINTS = 21;
 const FINER = 8; // parts that an interval in which the score turns is cut into, in each round
@@ -50,8 +51,7 @@ export class Scores {
  * which is all there is to see; else the references' quantiles, and even steps of the range.
  */
 export function grid(field, span, present) {
-  if (field.kind === "flag") return [false, true];
-  if (field.kind === "text" || field.value_labels) return words(field, present);
+  if (field.choices || field.kind === "text") return choicesOf(field, present) ?? [present];
   if (present === null && !span) return [];
   const [least, most] = span;
   const within = (value) => least <= value && value <= most;
@@ -111,21 +111,6 @@ export function outline({ splits }, points, [least, most]) {
   return [...before, ...inner, ...after];
 }
 
-export function words(field, present) {
-  const known = field.value_labels
-    ? Object.keys(field.value_labels).map((key) => (field.kind === "number" ? Number(key) : key))
-    : (field.categories ?? []).map((one) => one.value);
-  return [...new Set(present === null ? known : [...known, present])];
-}
-
-/** A number without digits that a hand on a slider of that range could not choose. */
-export function tidy(value, field, range) {
-  const step = field.whole ? Math.max(1, 10 ** Math.floor(Math.log10(range / 200 || 1))) : 0;
-  if (step) return Math.round(value / step) * step;
-  const digits = Math.max(0, 2 - Math.floor(Math.log10(range || 1)));
-  return Number(value.toFixed(Math.min(digits, 12)));
-}
-
 /**
  * Along each of the most relevant features: Map name → {points: [{value, score}], flips: [{value, score, before}]}.
  * A flip is the nearest value on either side at which the rule decides otherwise than about the row itself: one that
@@ -151,7 +136,7 @@ async function flip({ row, result, scores, rule, present, signal }) {
   const turned = ({ score }) => rule.passes(score) !== holds;
   let open = [];
   for (const [name, { field, points, flips }] of result) {
-    if (field.kind !== "number" || field.value_labels) {
+    if (field.kind !== "number" || field.choices) {
       flips.push(...points.filter(turned));
       continue;
     }
@@ -232,7 +217,7 @@ function isUsual(field, value) {
 
 /** A part of the way from one value to another; words and codes are there at once. */
 function partly(field, from, to, share) {
-  if (typeof from !== "number" || typeof to !== "number" || field.value_labels) return to;
+  if (typeof from !== "number" || typeof to !== "number" || field.choices) return to;
   return tidy(from + share * (to - from), field, field.whole ? 1 : Math.abs(to - from));
 }
 

@@ -9,6 +9,7 @@ import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
 import * as rows from "../rows.js";
 import { isShare } from "../score.js";
+import { shownOf } from "../values.js";
 
 export const title = "Decisions";
 
@@ -343,11 +344,15 @@ class View {
   }
 
   instance(row, record, isOther) {
+    const shown = (name, value) => {
+      const field = isOther ? undefined : this.fields.find((one) => one.name === name);
+      return field ? shownOf(field, value) : shownValue(value);
+    };
     return [
       h(
         "table",
         {},
-        h("tbody", {}, Object.entries(row).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, this.called(name)), h("td", { class: "number" }, shownValue(value))))),
+        h("tbody", {}, Object.entries(row).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, this.called(name)), h("td", { class: "number" }, shown(name, value))))),
       ),
       record && !isOther &&
         h(

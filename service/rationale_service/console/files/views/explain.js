@@ -13,6 +13,7 @@ import { classTable } from "../pictures/classes.js";
 import { summaryOf } from "../pictures/summary.js";
 import * as rows from "../rows.js";
 import { classScores, element, isShare, predictedClass, ruleOf, targetName, targets } from "../score.js";
+import { shownOf, titleOf } from "../values.js";
 
 export const title = "Explain";
 
@@ -53,7 +54,7 @@ class Explain {
   /** Why there is no score; empty where there is one. */
   get trouble() {
     const absent = this.beside === "row" && this.other ? rows.lacking(this.fields, this.other) : [];
-    const names = absent.slice(0, 5).map((field) => field.title ?? field.name);
+    const names = absent.slice(0, 5).map(titleOf);
     return this.form.trouble || (absent.length ? `The second row is not whole: no value is given for ${names.join(", ")}. Choose another one.` : "");
   }
 
@@ -186,9 +187,7 @@ class Explain {
   shownValue(field, row) {
     if (!field) return undefined;
     if (field.features) return this.membersOf(field, row);
-    const value = row[field.name];
-    const unit = field.unit && value !== null ? ` ${field.unit}` : "";
-    return `${this.form.called(field, value)}${unit}`;
+    return shownOf(field, row[field.name]);
   }
 
   /** The values of a group's features, to be opened. */
@@ -293,7 +292,7 @@ class Explain {
           valueName: this.model.decision?.space === "margin" ? "margin" : "score",
         });
         const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, this.figure(view, this.score(view))))];
-        return h("section", { class: "panel", "aria-label": view.name }, head, this.classes(view), this.sentence(view), picture, this.foot(view));
+        return h("section", { class: "panel", "aria-label": view.name }, head, this.classes(view), this.sentence(view, write), picture, this.foot(view));
       }),
     );
   }
@@ -305,10 +304,10 @@ class Explain {
   }
 
   /** The picture in one line. */
-  sentence(view) {
+  sentence(view, write) {
     const rule = view.model === this.model ? this.rule : null;
     const unit = rule && !rule.explained ? (this.model.decision.space === "margin" ? "margin" : "explained value") : "";
-    const line = summaryOf({ ...view, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
+    const line = summaryOf({ ...view, write, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
     return h("p", { class: "sentence" }, line);
   }
 

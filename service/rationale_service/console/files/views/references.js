@@ -7,6 +7,7 @@ import { writers } from "../format.js";
 import { drawSpread } from "../pictures/spread.js";
 import * as rows from "../rows.js";
 import { MANY, searchAmong } from "../search.js";
+import { titleOf } from "../values.js";
 import { isShare } from "../score.js";
 
 export const title = "References";
@@ -46,7 +47,7 @@ class Page {
     this.hasRow = Boolean(at.row);
     const fields = rows.fields(model);
     this.row = rows.read(fields, at.row);
-    this.lacking = rows.lacking(fields, this.row).map((field) => field.title ?? field.name);
+    this.lacking = rows.lacking(fields, this.row).map(titleOf);
     this.first = h("select", { id: "first-set", onchange: () => this.chosen() });
     this.second = h("select", { id: "second-set", onchange: () => this.chosen() });
     this.table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Reference sets" });
@@ -138,7 +139,7 @@ class Page {
       h(
         "figure",
         {},
-        h("figcaption", {}, field.title ?? field.name, field.unit && h("small", {}, ` ${field.unit}`)),
+        h("figcaption", {}, titleOf(field), field.unit && h("small", {}, ` ${field.unit}`)),
         drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
       ),
     );

@@ -6,6 +6,7 @@ import { formatted, number } from "../../format.js";
 import { drawCurves } from "../../pictures/curves.js";
 import { changed, fields } from "../../rows.js";
 import { element as explainedOf, ruleOf, targets } from "../../score.js";
+import { labelOf, titleOf } from "../../values.js";
 import { slices } from "../outcomes.js";
 import { quantiles } from "../statistics.js";
 import { instance } from "../words.js";
@@ -16,7 +17,7 @@ const MOST_VALUES = 25;
 export function makeCurves(portfolio, { signal }) {
   const model = portfolio.features;
   const able = fields(model).filter((field) => isAble(field, portfolio));
-  const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, field.title ?? field.name)));
+  const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, titleOf(field))));
   const go = h("button", { type: "button", onclick: () => draw() }, "Draw the curves");
   const frame = h("div", { class: "frame", id: "curves-drawn" });
   const note = h("p", { class: "quiet", role: "status" }, "Asks the model about 40 rows, the picked ones if there are any, at 25 values each.");
@@ -36,7 +37,7 @@ export function makeCurves(portfolio, { signal }) {
     const of = portfolio.picked.length > 1 ? portfolio.picked : Array.from({ length: portfolio.n }, (_, i) => i);
     const places = thinned(of, MOST_ROWS);
     const values = valuesAlong(field, portfolio.columns.get(field.name), portfolio.rows.subarray(0, portfolio.n));
-    const words = isNumber(field) ? null : values.map((value) => wordOf(field, value));
+    const words = isNumber(field) ? null : values.map((value) => labelOf(field, value));
     const rule = ruleOf(model, null, null);
     const target = Array.isArray(model.targets) ? model.targets[portfolio.target] : "predicted";
     const score = (prediction, explanation) => {
@@ -47,7 +48,7 @@ export function makeCurves(portfolio, { signal }) {
     const scores = await new Scores(model, model.explainer, score).of(rows, signal);
     const curves = places.map((_, i) => scores.slice(i * values.length, (i + 1) * values.length));
     const mean = meanOf(curves);
-    const name = field.title ?? field.name;
+    const name = titleOf(field);
     const line = (value, i) => h("tr", {}, h("th", { scope: "row" }, words?.[i] ?? formatted(value)), h("td", { class: "number" }, number(mean[i])));
     fill(
       frame,
@@ -69,7 +70,7 @@ export function makeCurves(portfolio, { signal }) {
   return { element, draw: () => undefined };
 }
 
-const isNumber = (field) => field.kind === "number" && !field.value_labels;
+const isNumber = (field) => field.kind === "number" && !field.choices;
 
 /** Whether the file has values of a kind that the feature takes. */
 function isAble(field, portfolio) {
@@ -83,15 +84,10 @@ export function valuesAlong(field, column, rows) {
     const ends = quantiles(column.values, rows, 51);
     return thinned(grid(field, [ends[1], ends[49]], null), MOST_VALUES);
   }
-  const known = grid(field, null, null);
+  const known = grid(field, null, null).filter((value) => value !== null);
   if (field.kind !== "text") return known.slice(0, MOST_VALUES);
   const own = slices(column, rows, { most: MOST_VALUES }).map(([word]) => word).filter((word) => column.words?.includes(word));
   return [...new Set([...own, ...known])].slice(0, MOST_VALUES);
-}
-
-function wordOf(field, value) {
-  if (typeof value === "boolean") return field.value_labels?.[Number(value)] ?? (value ? "yes" : "no");
-  return field.value_labels?.[String(value)] ?? formatted(value);
 }
 
 /** At most so many of a list, at even steps, both ends among them. */

@@ -1,6 +1,7 @@
 // With outcomes: what a threshold would approve and cost, group by group, and where the model errs.
 
 import { fill, h } from "../../dom.js";
+import { numberEntry } from "../../entry.js";
 import { number, percent } from "../../format.js";
 import { outcomeOf } from "../../outcome.js";
 import { drawRates } from "../../pictures/rates.js";
@@ -22,7 +23,7 @@ export function makeOutcomes(portfolio) {
   const adverse = h("select", { id: "adverse", "aria-label": "Declined, seen from the threshold", onchange: () => rates() });
   const slider = h("input", { type: "range", id: "threshold", min: 0, max: STEPS, step: 1, oninput: () => moved() });
   const shown = h("output", { for: "threshold", id: "threshold-value" });
-  const cost = (id, value) => h("input", { id, type: "number", min: 0, step: "any", value, class: "short", oninput: () => rates() });
+  const cost = (id, value) => numberEntry({ id, value, changed: () => rates() });
   const costBad = cost("cost-bad", "5");
   const costGood = cost("cost-good", "1");
   const cheapest = h("p", { class: "quiet" });
@@ -108,7 +109,7 @@ export function makeOutcomes(portfolio) {
       (profile ? "Rows are decided by their scores alone, without the profile’s knock-outs." : "");
     shown.textContent = number(threshold);
     slider.setAttribute("aria-valuetext", number(threshold));
-    const costs = { bad: Number(costBad.value) || 0, good: Number(costGood.value) || 0 };
+    const costs = { bad: costBad.read() ?? NaN, good: costGood.read() ?? NaN };
     const interval = (each) => [percent(each.share), h("small", {}, ` ${percent(each.low)} to ${percent(each.high)}`)];
     fill(
       table,
@@ -140,7 +141,8 @@ export function makeOutcomes(portfolio) {
     fill(picture, drawRates(picture.clientWidth, steps, lines, threshold));
     quality.draw(groups[0].rates, rule, bad.value);
     const least = lines.reduce((best, each, i) => (each.cost < lines[best].cost ? i : best), 0);
-    cheapest.textContent = `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.`;
+    const isPriced = Number.isFinite(lines[least].cost);
+    cheapest.textContent = isPriced ? `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.` : "";
   }
 
   async function showErrors(column, outcomes) {
@@ -193,7 +195,7 @@ export function makeOutcomes(portfolio) {
           h("div", { class: "row" }, labelled("outcome", "Outcome", outcome), labelled("bad", "Bad is", bad), labelled("group", "By group", group)),
           h("div", { class: "row wide" }, h("label", { for: "threshold" }, "Declined"), adverse, slider, shown, profile && asProfile),
           band,
-          h("div", { class: "row" }, labelled("cost-bad", "Cost of a bad one approved", costBad), labelled("cost-good", "of a good one declined", costGood)),
+          h("div", { class: "row" }, labelled("cost-bad", "Cost of a bad one approved", costBad.element), labelled("cost-good", "of a good one declined", costGood.element)),
           table,
           picture,
           cheapest,
