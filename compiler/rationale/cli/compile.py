@@ -107,7 +107,6 @@ def _request(given: Mapping[str, Any]) -> "CompileRequest":
     from rationale.schema.request import (
         CompileRequest,
         parse_compare,
-        parse_composite,
         parse_concepts,
         parse_features,
         parse_groups,
@@ -119,7 +118,6 @@ def _request(given: Mapping[str, Any]) -> "CompileRequest":
     of_methods = {option for row in METHODS.values() for option in (*row.needs, *row.takes)} - {REFERENCES}
     options = {name: given[name] for name in of_methods & given.keys()}
     options = {name: value for name, value in options.items() if value is not False and value != []}
-    options["composite"] = parse_composite(given["composite"])
     options["seed"] = given["seed"] if not given["draws"] or takes_seed(given["method"]) else None
     same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
     return CompileRequest(

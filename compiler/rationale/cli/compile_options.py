@@ -231,8 +231,8 @@ Composite = Annotated[
     _of_methods(
         help="lrp: the preset of rules; EpsilonPlus (default), EpsilonAlpha2Beta1, EpsilonPlusFlat, "
         "EpsilonAlpha2Beta1Flat, EpsilonGammaBox (needs --low and --high), ExcitationBackprop, "
-        "GuidedBackprop or Deconvnet; or your own, in a file that ends in .toml (docs/methods.md).",
-        metavar="NAME|FILE.toml",
+        "GuidedBackprop or Deconvnet. --rule refines it.",
+        metavar="NAME",
     ),
 ]
 Rule = Annotated[

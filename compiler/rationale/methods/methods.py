@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
@@ -60,15 +59,9 @@ class Choice:
         return option in self.needs or option in self.takes
 
 
-def make_lrp(rule: Sequence[str] = (), composite: str | Path = "EpsilonPlus", **bounds: Any) -> Method:
-    """Make Lrp from its options: rules as `Conv=gamma:0.25`, the composite a preset's name or a TOML file.
-
-    Only a `Path` is read, so that an API, which has texts alone, opens no file.
-    """
-    rules = tuple(parse_choice(text) for text in rule)
-    if isinstance(composite, Path):
-        return Lrp.from_toml(composite, rules, **bounds)
-    return Lrp(composite, rules, **bounds)
+def make_lrp(rule: Sequence[str] = (), composite: str = "EpsilonPlus", **bounds: Any) -> Method:
+    """Make Lrp from its options: rules as `Conv=gamma:0.25`, the composite a preset's name."""
+    return Lrp(composite, tuple(parse_choice(text) for text in rule), **bounds)
 
 
 METHODS: dict[str, Choice] = {
