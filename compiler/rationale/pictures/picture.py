@@ -49,7 +49,7 @@ class Picture:
         if kind == ".html":
             content = page(self.title, self.content())
         elif kind == ".svg":
-            content = svg(figures(self.drawn))
+            content = svg(self.content())
         else:
             raise InvalidOptionError(f"{path}: its name must end in .html or .svg.")
         try:

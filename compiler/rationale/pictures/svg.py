@@ -15,11 +15,11 @@ _STYLE = {"font_family": "system-ui, sans-serif", "font_size": _EM, "fill": "cur
 
 
 def svg(figures: Iterable[Element]) -> bytes:
-    """Return a file that needs no style sheet, script or font: any program that shows SVG shows it alike."""
+    """Return a file of figures and notes, one below the other, which needs no style sheet and no script."""
     drawn: list[Element] = []
     bottom = float(_PAD)
     for figure in figures:
-        for block in figure:
+        for block in figure if figure.tag == "figure" else [figure]:
             for part, height in _laid_out(block, bottom):
                 drawn += part
                 bottom += height
@@ -44,9 +44,11 @@ def _laid_out(block: Element, top: float) -> Iterator[tuple[list[Element], float
                 yield _row(row, top, height), height
                 top += height
         case "div", "images":
-            yield _images(block, top), max(int(image.get("height", 0)) for image in block)
+            yield _images(block, top)
         case "p", "tokens":
             yield _words(block, top)
+        case "p", "note":
+            yield [_text(block.text or "", _PAD, top + _BASELINE, font_size=_SMALL)], _LINE
 
 
 def _row(row: Element, top: float, height: float) -> list[Element]:
@@ -63,18 +65,18 @@ def _row(row: Element, top: float, height: float) -> list[Element]:
     ]
 
 
-def _images(block: Element, top: float) -> list[Element]:
-    """Draw images beside each other, as large as they are, or as small as they must be to fit."""
+def _images(block: Element, top: float) -> tuple[list[Element], float]:
+    """Draw images side by side, made smaller if they would be too wide; return them and their height."""
     widths = [int(image.get("width", 1)) for image in block]
     scale = min(1.0, (_WIDTH - _PAD * (1 + len(widths))) / sum(widths))
-    images, left = [], float(_PAD)
+    images, left, tallest = [], float(_PAD), 0.0
     for image, width in zip(block, widths, strict=True):
         height = int(image.get("height", 1)) * scale
         place = {"x": round(left), "y": round(top), "width": round(width * scale), "height": round(height)}
         title = element("title", image.get("alt", ""))
         images.append(element("image", title, href=image.get("src"), image_rendering="pixelated", **place))
-        left += width * scale + _PAD
-    return images
+        left, tallest = left + width * scale + _PAD, max(tallest, height)
+    return images, tallest
 
 
 def _words(block: Element, top: float) -> tuple[list[Element], float]:

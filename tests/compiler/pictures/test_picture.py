@@ -134,6 +134,8 @@ def test_it_is_saved(answer: Explanation, tmp_path: Path) -> None:
     for name, start in (("p.html", b"<!doctype html>"), ("p.svg", b"<svg ")):
         drawn.save(tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
+    answer.plot().save(tmp_path / "all.svg")
+    assert "rows 0 to 2 of 40 are shown one by one" in (tmp_path / "all.svg").read_text("utf-8")
     page = Page((tmp_path / "p.html").read_text(encoding="utf-8"))
     assert len(page.of("figure")) == 2
     assert page.of("h1")[0].text == "y explained by deepshap"
