@@ -299,7 +299,10 @@ def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> Non
 
 @pytest.mark.parametrize("wide", [9, 1500])
 def test_images_and_layers_are_drawn_in_a_file(tmp_path: Path, wide: int) -> None:
-    drawn = [Heat("h", rows(8, wide), np.abs(rows(8, wide)) % 1), Flow("f", ("x",), *np.eye(2)[:, :1], 1.0)]
+    drawn = [
+        Heat("h", rows(8, wide), np.abs(rows(8, wide)) % 1),
+        Flow("f", ("x",), np.ones(1), np.zeros(1), 1.0),
+    ]
     (tmp_path / "p.svg").write_bytes(svg(figures(drawn)))
     root, texts = drawn_in(tmp_path / "p.svg")
     images = root.findall(f"{SVG}image")
