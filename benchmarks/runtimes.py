@@ -19,7 +19,7 @@ from rationale.bench.timing import System, alternate
 from rationale.compile import compile_model
 from rationale.graph.runtime.openvino import OpenVinoRunner
 from rationale.graph.runtime.session import Runner
-from rationale.methods.methods import DeepShap
+from rationale.methods.propagation.deepshap import DeepShap
 from rationale.schema.machine import Deployment, Runtime
 
 TABLE, IMAGE, TOKENS = (30,), (3, 64, 64), (16, 64)

@@ -16,12 +16,12 @@ from rationale.bench.cases import (
     choose_peers,
     parse_references,
 )
-from rationale.terminal import console, reporting_errors
+from rationale.terminal import Panel, console, reporting_errors
 
 app = typer.Typer()
 
 
-@app.command("bench")
+@app.command("bench", rich_help_panel=Panel.LOOK_UP)
 def bench_command(
     models: Annotated[
         list[str] | None, typer.Argument(help=f"{', '.join(MODELS)}. Default: all.", metavar="MODEL")

@@ -22,7 +22,7 @@ from rationale.bench.networks import Encoder, keep_signal, perceptron, vision
 from rationale.bench.peers import EXPLAINERS, quietly
 from rationale.bench.timing import System, alternate
 from rationale.compile import compile_model
-from rationale.methods.methods import DeepShap
+from rationale.methods.propagation.deepshap import DeepShap
 from rationale.schema.machine import DEFAULT_BUDGET, Deployment
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {

@@ -13,7 +13,7 @@ from rationale.artifact.entry import check_entry
 from rationale.bench.networks import perceptron
 from rationale.bench.subjects import export
 from rationale.errors import CheckFailedError, InvalidOptionError
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from rationale.schema.machine import Runtime
 from rationale_service.cli.main import app
 from tests.compiler.models import cnn, rows

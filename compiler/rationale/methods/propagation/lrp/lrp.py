@@ -36,18 +36,17 @@ from rationale.methods.propagation.lrp.rules import (
     check_bounds,
     label,
 )
+from rationale.methods.propagation.lrp.texts import parse_choice
+from rationale.methods.propagation.method import PropagationMethod
 from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
 
 
-class Propagated:
+class Propagated(PropagationMethod):
     """What methods have in common that hand back relevance, layer by layer."""
 
     engine: ClassVar[Engine] = WALK
-    has_base_value: ClassVar[bool] = False
     explains_scores: ClassVar[bool] = True
-    reference_set: ClassVar[None] = None
-    reference_weights: ClassVar[None] = None
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
         raise NotImplementedError("relevance is propagated by layers: see `plan`")
@@ -128,6 +127,22 @@ class Lrp(Propagated):
         if COMPOSITES[self.composite].is_gradient:
             return op.expand(multiplier(op, m, x, Taylor()), x.shape)
         return super().attribute(op, m, x, r, weights)
+
+
+def lrp_from_texts(
+    rule: Sequence[str] = (),
+    composite: str = "EpsilonPlus",
+    low: Bound = None,
+    high: Bound = None,
+) -> Lrp:
+    """Make Lrp from its options as texts.
+
+    Args:
+        rule: rules such as "Conv=gamma:0.25".
+        composite: the name of a preset.
+        low, high: as of `Lrp`.
+    """
+    return Lrp(composite, tuple(parse_choice(text) for text in rule), low, high)
 
 
 def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
