@@ -131,7 +131,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, trail: MemoryTrail) -> Iterato
     compile_model(trees, TreeShap(of.rows(1, 4)), feature_names=NAMES, decision=missing).write(folder, "gaps")
     settings = Settings(repository=folder, max_queue_size=QUEUE, request_timeout_s=60)
     app = create_app(settings, create_backend(settings))
-    app.state.decider = Decider(app.state.plane, trail, Drift(app.state.metrics))
+    app.state.gateway.decider = Decider(app.state.gateway.plane, trail, Drift(app.state.gateway.metrics))
     with serving(app) as address:
         yield f"http://{address}/v1/models"
 

@@ -29,11 +29,11 @@ from rationale.methods.propagation.attributions import (
 from rationale.methods.propagation.backward import (
     ByRules,
     Carried,
+    PropagationMethod,
     Pull,
     walk,
 )
 from rationale.methods.propagation.imputed import behind_imputers
-from rationale.methods.propagation.method import PropagationMethod
 from rationale.methods.propagation.path import Path, choose_path
 from rationale.methods.target import check_names, reach_forward
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet

@@ -672,7 +672,7 @@ async def test_a_model_that_is_loaded_later_opens_the_trail(tmp_path: Path) -> N
         made.write_score(tmp_path / "models")
         refused = await client.post("/v2/repository/models/score/load")  # it could not be put on record
         assert refused.status_code == 503
-        await client._transport.app.state.live.scan()  # type: ignore[attr-defined]  # as at SIGHUP
+        await client._transport.app.state.gateway.live.scan()  # type: ignore[attr-defined]  # as at SIGHUP
         answer = await client.get("/v2/models/score/ready")
         assert (answer.status_code, answer.json()["type"]) == (503, UNAVAILABLE)
         (tmp_path / "state").unlink()

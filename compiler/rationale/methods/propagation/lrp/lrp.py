@@ -16,7 +16,7 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Engine, Gap
 from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import Carried, Pull, Relevance, pull_back
+from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.lrp.attention import activations, constants, refusal
 from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
@@ -37,7 +37,6 @@ from rationale.methods.propagation.lrp.rules import (
     label,
 )
 from rationale.methods.propagation.lrp.texts import parse_choice
-from rationale.methods.propagation.method import PropagationMethod
 from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
 
