@@ -42,14 +42,12 @@ def test_the_profile_comes_before_the_references() -> None:
 
 
 def test_a_bound_of_zero_is_a_bound() -> None:
-    spread = Spread(feature="a", quantiles=(-5.0, 2.0), whole=True)
-    spec = TensorSpec(name="x", datatype="FP32", shape=(1,))
     for rule, ends in (
         (FeatureRule(least=0), (0, 2.0)),
         (FeatureRule(most=0), (-5.0, 0)),
         (FeatureRule(least=0, most=0), (0, 0)),
     ):
-        field = Field("a", spec, "number", False, rule, spread)
+        field = described(rule=rule, quantiles=(-5.0, 2.0), whole=True)
         assert (field.least, field.most) == ends
 
 

@@ -33,7 +33,6 @@ COMMANDS = {
     r"^python -m tests\b|^pytest ": "test",
     r"^python scripts/mutation\.py ": "mutation",
     r"^rationale triton ": "docker",
-    r"--plot ": "plots",
     r"--by medoids ": "medoids",
     r"--runtime openvino |^python -m benchmarks\.runtimes ": "openvino",
     r"\bs3://": "s3",

@@ -52,6 +52,9 @@ METRICS = {
         features_in_step=12, perturb_baseline="black", disable_warnings=True
     ),
     "sensitivity": lambda: quantus().MaxSensitivity(nr_samples=3, lower_bound=0.1, disable_warnings=True),
+    "infidelity": lambda: quantus().Infidelity(
+        perturb_patch_sizes=[2], n_perturb_samples=3, disable_warnings=True
+    ),
 }
 
 

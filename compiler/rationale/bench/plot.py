@@ -1,10 +1,13 @@
-"""The plots of a benchmark: they need matplotlib, the extra `plots`."""
+"""The plots of a benchmark: they need matplotlib, of the extra `bench`."""
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from rationale.bench.cases import CAPTUM, FORWARD, OURS, SHAP
-from rationale.pictures.drawings import matplotlib_or_advice, png
+from rationale.distribution import install
+from rationale.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -49,7 +52,7 @@ def bars(times: Mapping[str, Mapping[str, Quartiles]]) -> bytes:
     axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x", alpha=0.3)
     _legend(figure, [name for systems in times.values() for name in systems])
-    return png(figure)
+    return _png(figure)
 
 
 def curves(networks: Mapping[str, Curves]) -> bytes:
@@ -74,14 +77,24 @@ def curves(networks: Mapping[str, Curves]) -> bytes:
         axes.minorticks_off()
         axes.grid(alpha=0.3)
     _legend(figure, [name for lines in networks.values() for name in lines])
-    return png(figure)
+    return _png(figure)
 
 
 def _figure(height_in: float) -> "Figure":
-    matplotlib_or_advice()
+    try:
+        import_module("matplotlib.figure")
+    except ModuleNotFoundError as error:
+        raise InvalidOptionError(f"no plots: matplotlib is not installed: {install('bench')}") from error
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+
+
+def _png(figure: "Figure") -> bytes:
+    stream = io.BytesIO()
+    save: Callable[..., None] = figure.savefig
+    save(stream, format="png")
+    return stream.getvalue()
 
 
 def _colour(name: str) -> str:

@@ -95,7 +95,6 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
     from rationale.schema.request import (
         CompileRequest,
         parse_compare,
-        parse_composite,
         parse_concepts,
         parse_features,
         parse_groups,
@@ -105,7 +104,6 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
     )
 
     options = {name: value for name, value in method_options.items() if value is not False and value != []}
-    options["composite"] = parse_composite(given["composite"])
     if given["draws"] and not takes_seed(given["method"]):
         options["seed"] = None  # of the draws alone
     same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}

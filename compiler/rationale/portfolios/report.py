@@ -1,4 +1,4 @@
-"""`rationale explain --html`: the rows of a file with their pictures, as one page that loads nothing."""
+"""`rationale explain`: the rows of a file as pictures, on a page that loads nothing or in one SVG file."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry, read_inputs
-from rationale.artifact.folder import write
+from rationale.artifact.folder import whole, write
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decided_rows, refusals
 from rationale.decisions.rows import values_of
@@ -18,6 +18,7 @@ from rationale.pictures.markup import element, page, table
 from rationale.pictures.numbers import number
 from rationale.pictures.overview import overviews, tables_of
 from rationale.pictures.panels import panels_of
+from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary
 from rationale.portfolios.explain import TARGETS, batches
 from rationale.references.tables import read_columns
@@ -53,8 +54,10 @@ def report_file(
     Raises:
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise InvalidOptionError(f"--html {out}: give a name that ends in .html; --plot draws other files.")
+    if out.suffix.lower() != ".html":
+        raise InvalidOptionError(
+            f"--html {out}: give a name that ends in .html; --save FILE.svg writes a picture."
+        )
     vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
     compiled = open_entry(repository, name)
     manifest, inputs = compiled.manifest, read_inputs(compiled, file)
@@ -86,6 +89,26 @@ def report_file(
     made = page(f"Explanations by {name}", [*content, *over, *sections.made])
     write(out.parent, {out.name: made}, "--html")
     return "; ".join([f"wrote {out}: {count:,} row{'s' * (count > 1)}", *left])
+
+
+def draw_file(
+    repository: Path, name: str, file: Path, out: Path, rows: int | None, top: int, tokenizer: Path | None
+) -> str:
+    """Draw the first rows of a file as an SVG, and say how many; see `report_file`."""
+    vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
+    compiled = open_entry(repository, name)
+    inputs = read_inputs(compiled, file)
+    count = len(next(iter(inputs.values())))
+    shown, drawn = min(count if rows is None else rows, MOST_ROWS, count), list[Element]()
+    first = 0
+    for answer in batches(compiled, inputs, shown):
+        here = len(answer[compiled.manifest.explained_value])
+        for i in range(here):
+            drawn += figures(panels_of(answer, i, first + i, min(top, MOST_BARS), vocabulary, TARGETS))
+        first += here
+    with whole(out) as part:
+        part.write_bytes(svg(drawn))
+    return f"wrote {out}: {shown:,} of {count:,} row{'s' * (count > 1)}"
 
 
 def _left_out(drawn: int, summed: int, count: int) -> Iterator[str]:

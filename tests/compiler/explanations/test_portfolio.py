@@ -409,8 +409,7 @@ def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSyst
 
 WRONG = {
     ("--input", "loans", "--save", "loans"): "holds the rows to answer",
-    ("--input", "loans", "--plot", "a.png", "--save", "to"): "neither --plot nor --html",
-    ("--input", "loans", "--html", "a.html", "--save", "to"): "neither --plot nor --html",
+    ("--input", "loans", "--html", "a.html", "--save", "to"): "and no --html",
     ("--input", "loans"): "many files want --save FOLDER",
     ("--input", "nowhere/*.parquet", "--save", "to"): "no such file or folder",
     ("--input", "loans/*.txt", "--save", "to"): "is a .parquet file that fits the pattern",
