@@ -3,14 +3,12 @@
     python -m loadtests.checks.restart [--restarts 10]
 
 Callers ask one call after the other: by grpcio with `wait_for_ready`, by HTTP with another try where a
-connection is refused. It is stopped by SIGTERM and started again at the
-same addresses, again and again. Every answer is compared with ONNX Runtime's. Ends with 1 where one was lost
-or wrong.
+connection is refused. SIGTERM stops the gateway, which starts again at the same addresses, again and again.
+Every answer is compared with ONNX Runtime's. Ends with 1 if one was lost or wrong.
 """
 
 import argparse
 import contextlib
-import json
 import socket
 import sys
 import tempfile
@@ -23,11 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+import httpx
 import numpy as np
-import urllib3
 from tritonclient.grpc import InferResult, service_pb2_grpc
 
-from loadtests.load import raw
 from loadtests.load.questions import EXPLAIN
 from loadtests.systems import models
 from loadtests.systems.process import gateway
@@ -52,21 +49,19 @@ class Tally:
 
 
 def by_http(address: str) -> Ask:
-    pool = urllib3.connection_from_url(f"http://{address}", maxsize=1, retries=False, timeout=TIMEOUT_S)
+    client = httpx.Client(base_url=f"http://{address}", timeout=TIMEOUT_S)
     body, headers = QUESTION.as_json
 
     def ask() -> np.ndarray:
-        while (reply := try_once()) is None:
+        while True:
+            with contextlib.suppress(httpx.ConnectError):
+                reply = client.post(QUESTION.path, content=body, headers=headers)
+                break
             time.sleep(PAUSE_S)
-        if reply.status != raw.OK:
-            raise RuntimeError(f"{reply.status}: {reply.data[:300]!r}")
-        (given,) = (each for each in json.loads(reply.data)["outputs"] if each["name"] == ATTRIBUTIONS)
+        if reply.is_error:
+            raise RuntimeError(f"{reply.status_code}: {reply.text[:300]}")
+        (given,) = (each for each in reply.json()["outputs"] if each["name"] == ATTRIBUTIONS)
         return np.reshape(given["data"], given["shape"])
-
-    def try_once() -> urllib3.BaseHTTPResponse | None:
-        with contextlib.suppress(urllib3.exceptions.NewConnectionError):
-            return pool.request("POST", QUESTION.path, body=body, headers=headers)
-        return None
 
     return ask
 
@@ -93,7 +88,7 @@ def go_on(kind: str, ask: Ask, due: np.ndarray, tally: Tally, over: threading.Ev
             tally.answered[kind] += 1
         except grpc.RpcError as error:
             tally.lost[f"{kind}: {error.code().name}, {error.details()}"] += 1
-        except (RuntimeError, urllib3.exceptions.HTTPError) as error:
+        except (RuntimeError, httpx.HTTPError) as error:
             tally.lost[f"{kind}: {error}"] += 1
         took_s = time.perf_counter() - began_s
         tally.longest_s[kind] = max(tally.longest_s.get(kind, 0.0), took_s)
