@@ -131,11 +131,16 @@ def _cells(name: str, one: "Measured", outcome: "Outcome") -> tuple[str, ...]:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{1e3 * seconds:.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+    return _short(1e3 * seconds)
 
 
 def _ratio(found: Ratio) -> str:
-    return f"{found.median:.3g} ({found.low:.3g}–{found.high:.3g})"
+    return f"{_short(found.median)} ({_short(found.low)}–{_short(found.high)})"
+
+
+def _short(value: float) -> str:
+    """Return three digits, or all of a whole number's."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 # -- files ---------------------------------------------------------------------------------------------

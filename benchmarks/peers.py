@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -141,8 +142,9 @@ def by_shapiq(booster: Any, references: np.ndarray) -> Explain:
 
 
 def by_kernel(booster: Any, references: np.ndarray) -> Explain:
-    """Return `shap.KernelExplainer` of the probability."""
-    explainer = import_module("shap").KernelExplainer(lambda x: booster.predict_proba(x)[:, 1], references)
+    """Return `shap.KernelExplainer` of the margin, with its own number of coalitions."""
+    margin = {"output_margin" if "xgboost" in type(booster).__module__ else "raw_score": True}
+    explainer = import_module("shap").KernelExplainer(partial(booster.predict, **margin), references)
     return lambda x: explainer.shap_values(x, silent=True)
 
 

@@ -18,7 +18,6 @@ import os
 import resource
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -30,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from benchmarks.timing import memory_watched
+from benchmarks.timing import System, alternate, memory_watched, round_quartiles
 from loadtests.load.drive import OK, Drive, Tally, drive
 from loadtests.load.questions import EXPLAIN, Arrays, Question
 from loadtests.systems import models
@@ -52,7 +51,7 @@ SUSTAINED = (8, 32)  # connections of each process
 LEAST_COMPUTE_MS = 5.0  # of a row: what the limits are about
 LEAST_KEPT, MOST_REFUSAL_MS, MOST_GROWTH = 0.85, 50.0, 200 << 20
 TOLERANCE = 1e-3  # of the largest value: batches change the order of sums
-_RUNS = 30
+_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,8 @@ class Alone:
 
     def row_ms(self) -> float:
         """One row on one core, the median of a few."""
-        took_s = []
-        for _ in range(_RUNS):
-            began_s = time.perf_counter()
-            self.session.run(None, self.inputs)
-            took_s.append(time.perf_counter() - began_s)
-        return float(np.median(took_s)) * 1e3
+        run = System("row", lambda: self.session.run(None, self.inputs))
+        return 1e3 * round_quartiles(alternate([run], _ROUNDS)["row"])[1]
 
     def is_right(self, body: bytes) -> bool:
         """An answer in OIP JSON, to the same row."""
