@@ -14,6 +14,7 @@ KERNEL, PORTABLE, OPENVINO = "kernel", "portable", "openvino"
 OF_NETWORKS = (FORWARD, WALK, SHAP, CAPTUM)  # if none are named
 OF_TREES = (PREDICTION, FORWARD, CONTRIBUTIONS, SHAP, SHAPIQ, WOODELF)
 PEERS = tuple(dict.fromkeys((*OF_NETWORKS, *OF_TREES, KERNEL, PORTABLE, OPENVINO)))
+MODULES = {SHAP: "shap", CAPTUM: "captum.attr"}  # to import
 BOOSTERS = {"xgboost": "XGBClassifier", "lightgbm": "LGBMClassifier"}
 # Labels by the axes of a row: a network's features, a transformer's tokens, an image.
 SIZES = {1: "{0}-256-256-2", 2: "{0} tokens", 3: "{1}²"}

@@ -15,14 +15,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.cases import (
-    CAPTUM,
+    MODULES,
     OURS,
-    SHAP,
     Case,
     choose_cases,
     names,
@@ -36,7 +36,6 @@ from rationale.schema.machine import in_words, parse_bytes
 
 RUNS, ROUNDS = 3, 5  # a system may keep something from one run for the next
 SAMPLE_S = 0.001
-PEERS = (SHAP, CAPTUM)
 AMPLE = "1TB"
 ROWS, REFERENCES, NETWORK = "rows.npy", "references.npy", "network.pt"
 Run = Callable[[], object]
@@ -81,7 +80,7 @@ def peer(name: str, folder: Path, threads: int) -> Callable[[], Run]:
 
     import_torchvision()
     with quietly():
-        __import__({SHAP: "shap", CAPTUM: "captum.attr"}[name])
+        import_module(MODULES[name])
 
     def load() -> Run:
         torch.set_num_threads(threads)
@@ -110,7 +109,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--references", type=numbers, default=[], help="K, by commas (10, credit 100)")
     parser.add_argument("--size", type=positive, help="pixels of an image's edge")
     parser.add_argument("--budget", default=AMPLE, help=f"of memory, for the compile ({AMPLE})")
-    parser.add_argument("--peers", type=names(PEERS), default=list(PEERS), help="by commas (all)")
+    parser.add_argument("--peers", type=names(tuple(MODULES)), default=list(MODULES), help="by commas (all)")
     asked = parser.parse_args(given)
     with reporting_errors():
         budget = parse_bytes(asked.budget)

@@ -67,7 +67,7 @@ def bare(compiled: Compiled, folder: Path, names: list[str], at_once: int) -> No
     """Run the graph on every row, by a session of one core in a thread on each, so many rows at once."""
     from pyarrow import parquet
 
-    session = session_of(compiled.model.SerializeToString(), 1)
+    session = session_of(compiled.model.SerializeToString(), 1, on_cpu=True)
     (given,) = session.get_inputs()
 
     def run(batch: Any) -> None:

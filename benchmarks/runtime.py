@@ -19,8 +19,8 @@ def provider() -> Provider:
     return "cuda" if gpu_count() else "cpu"
 
 
-def session_of(model: str | bytes | Path, threads: int) -> ort.InferenceSession:
-    """Return a file or a serialised model in ONNX Runtime, with the gateway's providers.
+def session_of(model: str | bytes | Path, threads: int, *, on_cpu: bool = False) -> ort.InferenceSession:
+    """Return a file or a serialised model in ONNX Runtime, with the gateway's providers, or on the CPU.
 
     Raises:
         RationaleError: if CUDA cannot be started; ONNX Runtime would go on with the CPU.
@@ -29,7 +29,7 @@ def session_of(model: str | bytes | Path, threads: int) -> ort.InferenceSession:
     options.intra_op_num_threads = threads
     options.log_severity_level = 4
     options.add_session_config_entry(*LARGE_BLOCKS)
-    if provider() == "cpu":
+    if on_cpu or provider() == "cpu":
         return ort.InferenceSession(model, options, providers=[CPU])
     from rationale_service.engine.backends.devices import providers
 

@@ -12,7 +12,6 @@ from loadtests.load.expected import ATTRIBUTIONS, BASE, NETWORK, OUTPUT, REFEREN
 from loadtests.load.questions import Arrays
 
 Verb = Callable[[np.ndarray], Arrays]
-LIBRARIES = {"shap": "shap", "captum": "captum.attr"}
 
 
 def verbs(name: str, folder: Path) -> tuple[Verb, Verb]:
