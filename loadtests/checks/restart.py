@@ -48,8 +48,8 @@ class Tally:
     longest_s: dict[str, float] = field(default_factory=dict)
 
 
-def by_http(address: str) -> Ask:
-    client = httpx.Client(base_url=f"http://{address}", timeout=TIMEOUT_S)
+def by_http(address: str, clients: contextlib.ExitStack) -> Ask:
+    client = clients.enter_context(httpx.Client(base_url=f"http://{address}", timeout=TIMEOUT_S))
     body, headers = QUESTION.as_json
 
     def ask() -> np.ndarray:
@@ -66,10 +66,9 @@ def by_http(address: str) -> Ask:
     return ask
 
 
-def by_grpc(address: str) -> Ask:
-    channel = grpc.insecure_channel(
-        address, [("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
-    )
+def by_grpc(address: str, clients: contextlib.ExitStack) -> Ask:
+    options = [("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
+    channel = clients.enter_context(grpc.insecure_channel(address, options))
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
     def ask() -> np.ndarray:
@@ -100,11 +99,11 @@ def measure(repository: Path, restarts: int) -> Tally:
     tally, over, ports = Tally(), threading.Event(), free_ports()
     http, grpc_ = (f"127.0.0.1:{port}" for port in ports)
     callers = [("HTTP", by_http, http), ("gRPC", by_grpc, grpc_)] * CALLERS
-    with ThreadPoolExecutor(len(callers)) as threads:
+    with contextlib.ExitStack() as clients, ThreadPoolExecutor(len(callers)) as threads:
         for number in range(restarts + 1):
             with gateway(repository, "--port", str(ports[0]), "--grpc-port", str(ports[1])):
                 for kind, way, address in callers if number == 0 else ():
-                    threads.submit(go_on, kind, way(address), answers[0], tally, over)
+                    threads.submit(go_on, kind, way(address, clients), answers[0], tally, over)
                 time.sleep(BETWEEN_S)
                 if number == restarts:
                     over.set()
