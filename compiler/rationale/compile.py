@@ -25,7 +25,7 @@ from rationale.errors import (
     InvalidReferencesError,
     UnsupportedModelError,
 )
-from rationale.graph.memory.fit import Combined, fit
+from rationale.graph.memory.fit import fit
 from rationale.graph.runtime.kernels import found
 from rationale.graph.runtime.session import kernels_of
 from rationale.graph.variants import Variants
@@ -40,7 +40,7 @@ from rationale.profiles.fitting import FittedProfile, apply_profile
 from rationale.references.reference_set import OpenReferences
 from rationale.references.represented import StandsFor
 from rationale.schema.machine import HERE, Deployment
-from rationale.schema.manifest import LayerRule, Parity
+from rationale.schema.manifest import Parity
 from rationale.schema.profile import DecisionProfile, as_profile
 from rationale.schema.request import (
     CompileRequest,
@@ -173,29 +173,29 @@ def compile_request(
         method, names = converted.columns_of(method)
         names = names if request.features is None else request.features
         request = request.model_copy(update={"features": names})
-    given: Any = converted.model if converted else model
-    subject = Subject(given, method, request, libraries)
+    context = CompileContext(converted.model if converted else model, method, request, libraries)
     with kernels_of(libraries):
-        subject.check(method)
+        context.check(method)
         progress("loading and lowering", 0, 1)
-        request = with_element(request, subject.lowered)
+        request = with_element(request, context.lowered)
         profile = None
         if rules is not None:
             where = str(decision) if isinstance(decision, str | Path) else "decision"
-            profile = apply_profile(rules, subject.lowered, method, request, where)
+            profile = apply_profile(rules, context.lowered, method, request, where)
             method, request = profile.method, profile.request
-        around = Circumstances(profile, converted, stands_for, converted.parity if converted else parity)
-        compiled = explain(subject, method, request, progress, around)
+        provenance = Provenance(profile, converted, stands_for, converted.parity if converted else parity)
+        compiled = _first_that_compiles(context, method, request, progress, provenance)
         if comparisons is None:
             return compiled
-        return replace(compiled, comparisons=_compared(subject, around, compiled, comparisons, progress))
+        compared = _compared(context, provenance, compiled, comparisons, progress)
+        return replace(compiled, comparisons=compared)
 
 
 @dataclass(frozen=True)
-class Subject:
-    """A model as all explanations of one compile share it."""
+class CompileContext:
+    """A model, as all explanations of one compile share it."""
 
-    model: ModelLike
+    model: Any
     method: Method
     request: CompileRequest
     libraries: Sequence[Path]
@@ -206,17 +206,17 @@ class Subject:
         return self.at({})
 
     def at(self, sizes: Mapping[str, int]) -> Lowered:
-        """Return it with more lengths fixed than the request fixes."""
+        """Return the lowered model with more lengths fixed than the request fixes."""
         fixed, _ = span_of(self.request.sizes)
         return with_batch(lower(self.model, {**fixed, **sizes}, shapes_of(self.method.reference_set)))
 
     @property
     def span(self) -> Span | None:
-        """Lengths that stay open."""
+        """The length that stays open."""
         return span_of(self.request.sizes)[1]
 
     def check(self, method: Method) -> None:
-        """Raise InvalidOptionError for what a method does not go together with."""
+        """Check that a method goes with the request; raise InvalidOptionError if not."""
         deployment = self.request.deployment
         if isinstance(method.reference_set, OpenReferences):
             check_open(method, deployment)
@@ -225,14 +225,14 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Circumstances:
-    """What is known of an explanation besides its request; each may be nothing.
+class Provenance:
+    """Where an explanation comes from, besides its request; each part is optional.
 
     Attributes:
-        profile: what it decides by.
-        converted: the fitted model that the ONNX model was made of.
-        stands_for: what its references were drawn from.
-        parity: with the fitted model, if it was converted here or before.
+        profile: the decision profile, fitted to the model.
+        converted: the fitted model that was converted to ONNX.
+        stands_for: the rows from which the references were drawn.
+        parity: the difference between the fitted model and the ONNX model.
     """
 
     profile: FittedProfile | None = None
@@ -240,34 +240,33 @@ class Circumstances:
     stands_for: StandsFor | None = None
     parity: Parity | None = None
 
-    def completed(self, compiled: Compiled) -> Compiled:
-        """Return an explanation that holds them."""
+    def scored(self, lowered: Lowered) -> Lowered:
+        """Return the model with the margin by which the profile decides, if it needs one."""
+        return self.profile.scored(lowered) if self.profile else lowered
+
+    def recorded_in(self, compiled: Compiled) -> Compiled:
+        """Return an explanation that holds its provenance."""
         if self.converted is not None:
             compiled = replace(compiled, conversion=self.converted.report)
         if self.profile is not None:
             compiled = self.profile.embedded(compiled)
-        return (
-            compiled
-            if self.stands_for is None
-            else compiled.warned(self.stands_for.warnings(compiled.manifest))
-        )
+        if self.stands_for is not None:
+            compiled = compiled.warned(self.stands_for.warnings(compiled.manifest))
+        return compiled
 
 
-_NONE = Circumstances()
-
-
-def explain(
-    subject: Subject,
+def _first_that_compiles(
+    context: CompileContext,
     method: Method,
     request: CompileRequest,
     progress: Progress,
-    around: Circumstances = _NONE,
+    provenance: Provenance,
 ) -> Compiled:
-    """Compile with the first method of those to be tried of which a graph can be made."""
-    choices, declined = method.engine.choices(subject.lowered, method, request), ""
+    """Compile with the first of a method's choices of which a graph can be made."""
+    choices, declined = method.choices(context.lowered, request), ""
     for choice in choices:
         try:
-            return _explained(subject, choice, declined, request, progress, around)
+            return _compile(context, choice, declined, request, progress, provenance)
         except (UnsupportedModelError, InvalidOptionError, InvalidReferencesError, CheckFailedError) as error:
             if choice is choices[-1]:
                 raise
@@ -275,36 +274,37 @@ def explain(
     raise AssertionError("no method, and no error that says so")
 
 
-def _explained(
-    subject: Subject,
+def _compile(
+    context: CompileContext,
     choice: MethodChoice,
     declined: str,
     request: CompileRequest,
     progress: Progress,
-    around: Circumstances,
+    provenance: Provenance,
 ) -> Compiled:
-    """Run all stages for one method."""
-    subject.check(choice.method)
-    deployment, variants = request.deployment, Variants(request.deployment)
+    """Run the eight stages for one method."""
+    method, deployment, variants = choice.method, request.deployment, Variants(request.deployment)
+    context.check(method)
     if choice.why:
-        own = request_of(choice.method)
+        own = request_of(method)
         request = request.model_copy(update={"method": own.method, "options": own.options})
 
-    def combined(lowered: Lowered, progress: Progress) -> tuple[Any, Any, Combined, Sequence[LayerRule]]:
-        lowered = around.profile.scored(lowered) if around.profile else lowered
-        selection = choice.method.engine.select(lowered, choice.method, request)
-        referenced = prepare_references(selection)
-        plan = combine(selection, referenced.set, variants, progress)
-        return selection, referenced, fit(plan, deployment, progress), plan.rules
+    def at_length(sizes: Mapping[str, int]) -> ir.Model:
+        """Return the graph for one length of those that stay open."""
+        selection = method.engine.select(provenance.scored(context.at(sizes)), method, request)
+        plan = combine(selection, prepare_references(selection).set, variants, silent)
+        return fit(plan, deployment, silent).model
 
-    def at(sizes: Mapping[str, int]) -> ir.Model:
-        return combined(subject.at(sizes), silent)[2].model
-
-    selection, referenced, made, rules = combined(subject.lowered, progress)
-    graph = finish(selection.lowered, made, deployment, subject.span, at)
-    del made  # its constants are in `graph` now
+    lowered = provenance.scored(context.lowered)
+    selection = method.engine.select(lowered, method, request)
+    referenced = prepare_references(selection)
+    plan = combine(selection, referenced.set, variants, progress)
+    combined = fit(plan, deployment, progress)
+    graph = finish(selection.lowered, combined, deployment, context.span, at_length)
+    del combined  # its constants are in `graph` now
     progress("checking against the original", 0, 1)
-    checked = check(selection, referenced, graph, around.converted.ask if around.converted else None)
+    ask = provenance.converted.ask if provenance.converted else None
+    checked = check(selection, referenced, graph, ask)
     plain, notes = plain_for(deployment.provider, selection.lowered)
     why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
     manifest = describe(
@@ -314,39 +314,42 @@ def _explained(
         graph,
         checked,
         variants,
-        rules,
+        plan.rules,
         notes=notes,
-        first=(*(warnings_of(around.parity) if around.parity else ()), *(() if choice.is_exact else why)),
-        libraries=subject.libraries,
-        parity=around.parity,
+        first=(
+            *(warnings_of(provenance.parity) if provenance.parity else ()),
+            *(() if choice.is_exact else why),
+        ),
+        libraries=context.libraries,
+        parity=provenance.parity,
     )
     if choice.is_exact:
         manifest = manifest.model_copy(update={"notes": (*why, *manifest.notes)})
     compiled = Compiled(
-        graph.served, manifest, plain, checked.sample, tuple(subject.libraries), probes=checked.probes
+        graph.served, manifest, plain, checked.sample, tuple(context.libraries), probes=checked.probes
     )
-    return around.completed(compiled)
+    return provenance.recorded_in(compiled)
 
 
 def _compared(
-    subject: Subject,
-    around: Circumstances,
+    context: CompileContext,
+    provenance: Provenance,
     own: Compiled,
     comparisons: Comparisons,
     progress: Progress,
 ) -> tuple[Compared, ...]:
-    """Compile the same model by other references."""
-    profile = around.profile
+    """Compile the same model with other references."""
+    profile = provenance.profile
     assert profile is not None
     request = profile.request.model_copy(update={"features": own.manifest.given_names})
     others, compared = list(comparisons.methods(profile.method)), list[Compared]()
     for i, (name, kind, other) in enumerate(others, start=1):
         where = f"{name} ({i} of {len(others)})"
 
-        def of_this(stage: str, done: int, total: int, where: str = where) -> None:
+        def report(stage: str, done: int, total: int, where: str = where) -> None:
             progress(f"{where}: {stage}", done, total)
 
-        compiled = explain(subject, profile.alike(other), request, of_this)
+        compiled = _first_that_compiles(context, profile.alike(other), request, report, Provenance())
         demand_alike(name, own.manifest, compiled.manifest)
         compared.append(
             Compared(name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rationale.errors import InvalidOptionError
+from rationale.schema.methods import COVERS, METHODS, REFERENCES, WEIGHTS, check_options
 from rationale.schema.request import Columns, CompileRequest
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _method(
     request: CompileRequest, references: Path | None, read: "ReadModel"
 ) -> "tuple[Method, Table | None]":
     """Return the method, and what the file of references, or covers, holds."""
-    from rationale.methods.methods import COVERS, REFERENCES, check_options, make_method
+    from rationale.methods.methods import make_method
     from rationale.references.reference_set import OpenReferences
     from rationale.references.tables import read_rows
 
@@ -128,8 +129,6 @@ def _method(
 
 def _weights(request: CompileRequest, file: Path, table: "Table") -> dict[str, Any]:
     """Return the weights of the rows, where they have any and the method takes some."""
-    from rationale.methods.methods import METHODS, WEIGHTS
-
     weights = table.unequal_weights
     if weights is None or request.open_references is not None:
         return {}

@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,6 +22,15 @@ if TYPE_CHECKING:
 _SHOWN = 3  # base values of a line
 _LONGEST = 40  # characters of a rule
 _ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
+
+
+class Panel(StrEnum):
+    """Panels of `rationale --help`, by what a user wants to do."""
+
+    EXPLAIN = "Explain a model"
+    DECIDE = "Decide, and account for decisions"
+    SERVE = "Serve models"
+    LOOK_UP = "Look up"
 
 
 def _folder(given: str | Path) -> Path:

@@ -14,7 +14,6 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from rationale.artifact.remote import RemoteRepository
-from rationale.distribution import version
 from rationale_service.app import create_admin_app, create_app, create_backend, read_keys
 from rationale_service.configuration import unknown_variables
 from rationale_service.decisions.decider import Decider
@@ -27,7 +26,6 @@ from rationale_service.process.listening import CannotListenError, listen
 from rationale_service.process.signals import Signals
 from rationale_service.protocols.grpc.server import GrpcServer
 from rationale_service.protocols.rest.server import HttpServer
-from rationale_service.repository.registry import ModelRegistry
 from rationale_service.security.keys import is_loopback
 from rationale_service.security.tls import ServerTls, server_tls
 from rationale_service.security.watch import Watched, watch, watched_files
@@ -144,21 +142,6 @@ def _open_doors(settings: Settings) -> list[str]:
     return doors
 
 
-def _made_by_others(registry: ModelRegistry) -> list[str]:
-    """Return which entries another version of Rationale compiled, by `rationale compile` or over the API."""
-    found: dict[str, list[str]] = {}
-    made_here = (entry for of_model in registry.explainers.values() for entry in of_model.values())
-    for entry in {entry.name: entry for entry in (*registry.entries.values(), *made_here)}.values():
-        made_by = version() if entry.manifest is None else entry.manifest.tools.get("rationale", version())
-        if made_by != version():
-            found.setdefault(made_by, []).append(entry.name)
-    return [
-        f"entries that version {made_by} compiled are served by {version()}: {', '.join(names)}. Compile "
-        "them again to have what this version does"
-        for made_by, names in sorted(found.items())
-    ]
-
-
 async def _serve(
     app: FastAPI,
     settings: Settings,
@@ -178,6 +161,7 @@ async def _serve(
     signals = Signals(reload)
     if is_worker:
         signals.stop_with(sys.stdin)
+        signals.show_life(sys.stdout)
     ends = await _start(app, settings, listeners, tls)
     tasks.update(asyncio.create_task(watch(each)) for each in watched)
     try:
@@ -302,8 +286,8 @@ def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
             announce(f"model {entry.name}")
         else:
             announce(f"model {entry.name}: explains {entry.manifest.model} by {entry.manifest.method.name}")
-    for sentence in _made_by_others(registry):
-        announce(sentence)
+    if registry.made_by_others:
+        announce(registry.made_by_others)
     decider: Decider = app.state.decider
     if decider.fault is not None:
         announce(

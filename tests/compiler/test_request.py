@@ -1,6 +1,8 @@
 """A compile as plain values: what the command line and the gateway share."""
 
 from collections.abc import Iterable
+from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,14 @@ from rationale.compile import compile_request
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.from_files import check_method, compile_files
 from rationale.methods.engine import request_of
-from rationale.methods.methods import METHODS, REFERENCES, make_method, method_of
+from rationale.methods.methods import make_method, method_of
 from rationale.references.frames import Labelled
 from rationale.references.tables import read_rows
 from rationale.schema.manifest import Manifest
+from rationale.schema.methods import METHODS, OPTIONS, REFERENCES, WEIGHTS, takers
 from rationale.schema.request import CompileRequest, parse_features
 from rationale_service.cli.main import app
-from rationale_service.models.explainers.spec import ExplainerSpec, MethodOptions
+from rationale_service.models.explainers.spec import ExplainerSpec
 
 CREDIT = Path(__file__).parents[2] / "examples" / "credit"
 
@@ -73,6 +76,21 @@ def test_a_method_is_made_again_from_its_request(method: Any) -> None:
     assert request_of(again) == request
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_the_options_of_a_method_are_the_parameters_that_make_it(name: str) -> None:
+    entry = METHODS[name]
+    module, _, make = entry.path.partition(":")
+    parameters = signature(getattr(import_module(module), make)).parameters
+    required = {key for key, parameter in parameters.items() if parameter.default is Parameter.empty}
+    assert {*entry.needs, *entry.takes, *entry.preset} == set(parameters)
+    assert {*entry.needs} == required - entry.preset.keys()
+    assert {*entry.needs, *entry.takes} - {REFERENCES, WEIGHTS} <= OPTIONS.keys()
+
+
+def test_every_option_is_of_a_method() -> None:
+    assert [option for option in OPTIONS if not takers(option)] == []
+
+
 def test_what_was_asked_for_is_in_the_manifest() -> None:
     """A recompile of it is the same explanation."""
     references = read_rows(CREDIT / "references.csv")
@@ -90,7 +108,7 @@ def test_what_was_asked_for_is_in_the_manifest() -> None:
 def test_garbage_is_refused_by_its_field() -> None:
     with pytest.raises(InvalidOptionError, match="logits 'perhaps'"):
         compile_model(CREDIT / "credit.onnx", Gradient(), logits="perhaps")
-    with pytest.raises(InvalidOptionError, match="names no engine"):
+    with pytest.raises(InvalidOptionError, match="is no Method"):
         compile_model(CREDIT / "credit.onnx", "deepshap")
 
 
@@ -159,9 +177,8 @@ ONLY_BY_COMMAND = {
 
 def fields_of(names: Iterable[str]) -> set[str]:
     """The fields that options stand for; those of methods are `options`."""
-    of_methods = {option for row in METHODS.values() for option in (*row.needs, *row.takes)} - {REFERENCES}
     plain = {CALLED.get(name, name.removeprefix("--").replace("-", "_")) for name in names}
-    return {"options" if name in of_methods else name for name in plain} - BESIDE
+    return {"options" if name in OPTIONS else name for name in plain} - BESIDE
 
 
 def test_the_command_line_and_the_api_ask_for_the_fields_of_a_request() -> None:
@@ -170,8 +187,5 @@ def test_the_command_line_and_the_api_ask_for_the_fields_of_a_request() -> None:
     fields = set(CompileRequest.model_fields)
     assert fields_of(options) == fields
     assert fields_of(ExplainerSpec.model_fields) == fields - ONLY_BY_COMMAND
-    assert set(MethodOptions.model_fields) <= {
-        o for row in METHODS.values() for o in (*row.needs, *row.takes)
-    }
     described = [name for name, field in CompileRequest.model_fields.items() if not field.description]
     assert described == []

@@ -17,8 +17,7 @@ from rationale.errors import InvalidModelError, RationaleError
 from rationale.graph.tensor import Chunks
 from rationale.graph.variants import Variants
 from rationale.lowering import Lowered, lower
-from rationale.methods.engine import Selection, combine
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method, Selection, combine
 from rationale.methods.propagation.path import choose_path
 from rationale.references.reference_set import prepare
 from rationale.schema.machine import HERE

@@ -18,8 +18,7 @@ from rationale.graph.runtime.session import Runner
 from rationale.graph.variants import Variants
 from rationale.lowering import Lowered, lower
 from rationale.lowering.loading.load import load
-from rationale.methods.engine import combine
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method, combine
 from rationale.references.reference_set import prepare
 from rationale.schema.machine import HERE
 from rationale.schema.request import CompileRequest

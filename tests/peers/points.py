@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rationale import ExpectedGradients, IntegratedGradients, compile_model
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from tests.peers.networks import case, exported
 
 NETWORKS = {"tanh_3": "tanh perceptron", "relu_3": "ReLU perceptron", "resnet_like": "small ResNet"}

@@ -18,7 +18,7 @@ from rationale.graph.runtime.kernels import digest
 from rationale.graph.variants import Variants
 from rationale.lowering import Lowered
 from rationale.lowering.inference import Span, length_warnings
-from rationale.methods.engine import Selection
+from rationale.methods.engine import Missing, Selection
 from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
 from rationale.methods.logits import is_probability
@@ -30,6 +30,7 @@ from rationale.references.request_time import describe_open
 from rationale.rules.rule import find_rule, package_of
 from rationale.schema.manifest import (
     DATATYPES,
+    FLOATS,
     GROUPS,
     CustomOps,
     Digests,
@@ -44,6 +45,7 @@ from rationale.schema.manifest import (
     References,
     Stopped,
     TensorSpec,
+    is_float,
     names_of,
 )
 from rationale.schema.manifest import Method as MethodEntry
@@ -125,7 +127,7 @@ def describe(
         open_references=opened,
         open_length=_open_length(span, combined) if span else None,
         stopped=tuple(Stopped(**asdict(stop)) for stop in target.stops),
-        points=engine.points(method, references.count if references else 1),
+        points=method.rows_per_target(references.count if references else 1),
         opset=next(e.version for e in combined.opset_import if e.domain in ("", "ai.onnx")),
         ir_version=combined.ir_version,
         least_onnxruntime=_least_onnxruntime(combined),
@@ -177,7 +179,7 @@ def _explained(
             is_text = specs[name].datatype == DATATYPES["STRING"]
             is_explained = is_text or engine.takes_missing or name in target.filled
             return is_explained and name in parity.takes_missing
-        return name in target.filled or engine.answers_missing(selection, specs[name], references)
+        return name in target.filled or _may_miss(specs[name], engine.missing, references)
 
     return tuple(
         ExplainedInput(
@@ -193,6 +195,14 @@ def _explained(
     )
 
 
+def _may_miss(spec: TensorSpec, missing: Missing, references: ReferenceSet | None) -> bool:
+    """Tell whether rows of an explained input may hold missing values; a text may always be empty."""
+    if spec.datatype == DATATYPES["STRING"] or (missing is Missing.ALWAYS and spec.datatype in FLOATS):
+        return True
+    array = references.arrays.get(spec.name) if references and missing is not Missing.NEVER else None
+    return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
+
+
 def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ...]:
     if target.players is None:
         return ()
@@ -205,7 +215,7 @@ def _splits(
 ) -> dict[str, tuple[float, ...]]:
     found = {
         feature: tuple(own)
-        for name, splits in selection.method.engine.splits(selection).items()
+        for name, splits in selection.part.splits(selection.lowered, selection.target).items()
         if name in names
         for feature, own in zip(names_of(name, names[name], len(splits)), splits, strict=True)
     }
@@ -263,7 +273,7 @@ def _digests(
         "targets": target.elements,
         "inputs": target.inputs,
         "rationale": version(),
-        **method.engine.options(selection),
+        **selection.part.options,
     }
     if target.players:
         options["groups"] = dict(zip(target.players.names, target.players.members, strict=True))
@@ -287,7 +297,7 @@ def _extensions(selection: Selection) -> tuple[Extension, ...]:
     rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
     found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
     brought = dict.fromkeys(one for one in found if one is not None)
-    return (*brought, *selection.method.engine.extensions(selection.method))
+    return (*brought, *selection.method.extensions)
 
 
 def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:

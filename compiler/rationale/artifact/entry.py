@@ -109,12 +109,7 @@ def _folders(repository: Path, name: str) -> tuple[Path, Path]:
 
 
 def _promised(manifest: Manifest) -> set[str]:
-    named = [manifest.base_value, manifest.explained_value, manifest.completeness_gap]
-    named += [manifest.completeness_gap_standard_error, *(e.standard_error for e in manifest.attributed)]
-    named += [e.interactions for e in manifest.explained]
-    named += [EXPLAINED] if manifest.one_shot else []
-    named += [manifest.decision.margin] if manifest.decision else []
-    return {name for name in named if name} | {e.attributions for e in manifest.attributed}
+    return {*manifest.explanation_outputs, *([EXPLAINED] if manifest.one_shot else [])}
 
 
 def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:

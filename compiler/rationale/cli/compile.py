@@ -9,7 +9,8 @@ import typer
 
 from rationale.cli import compile_options as given
 from rationale.cli import decisions, entries, references
-from rationale.terminal import Repository, progress_bar, report, reporting_errors
+from rationale.schema.methods import takes_seed
+from rationale.terminal import Panel, Repository, progress_bar, report, reporting_errors
 
 if TYPE_CHECKING:
     from rationale.schema.request import CompileRequest
@@ -24,14 +25,18 @@ app = typer.Typer(
 )
 
 
-@app.command("compile")
+@app.command("compile", rich_help_panel=Panel.EXPLAIN)
+@given.with_method_options
 def compile_command(
     model: given.Model,
     name: given.Name,
     method: given.Method = "deepshap",
+    repository: Repository = Path("model_repository"),
     references: given.References = None,
     open_references: given.OpenReferences = None,
-    repository: Repository = Path("model_repository"),
+    decision: given.Decision = None,
+    compare: given.Compare = None,
+    draws: given.Draws = 0,
     targets: given.Targets = None,
     output: given.Output = None,
     logits: given.Logits = False,
@@ -39,37 +44,21 @@ def compile_command(
     layers: given.Layers = None,
     concepts: given.Concepts = None,
     concept_axis: given.ConceptAxis = None,
-    custom_ops: given.CustomOps = None,
+    features: given.Features = None,
+    group: given.Group = None,
+    size: given.Size = None,
     allow_pickle: given.AllowPickle = False,
     allow_parity: given.AllowParity = None,
     missing: given.Missing = None,
     categories: given.Categories = None,
-    size: given.Size = None,
-    features: given.Features = None,
-    group: given.Group = None,
-    decision: given.Decision = None,
-    compare: given.Compare = None,
-    draws: given.Draws = 0,
-    steps: given.Steps = None,
-    samples: given.Samples = None,
-    permutations: given.Permutations = None,
-    sigma: given.Sigma = None,
-    seed: given.Seed = None,
-    standard_error: given.StandardError = False,
-    composite: given.Composite = None,
-    rule: given.Rule = None,
-    low: given.Low = None,
-    high: given.High = None,
-    epsilon: given.Epsilon = None,
-    covers: given.Covers = None,
-    space: given.Space = None,
-    interactions: given.Interactions = False,
+    custom_ops: given.CustomOps = None,
     provider: given.Provider = "cpu",
     runtime: given.Runtime = "onnxruntime",
     threads: given.Threads = None,
     memory_budget: given.MemoryBudget = "4GB",
     storage: given.Storage = "float32",
     one_shot: given.OneShot = False,
+    **method_options: Any,
 ) -> None:
     """Compile MODEL and its explanation into a model repository.
 
@@ -80,13 +69,13 @@ def compile_command(
 
     Example: rationale compile credit.onnx --references approved.csv --name credit
     """
-    options = locals()
+    given_options = {**locals(), **method_options}
     with reporting_errors():
         from rationale.artifact.repository import check_name
         from rationale.from_files import compile_files
 
         check_name(name)
-        request = _request(options)
+        request = _request(given_options, method_options)
         with progress_bar() as progress:
             compiled = compile_files(request, model, references, progress)
             entry = compiled.write(repository, name)
@@ -100,9 +89,8 @@ def compile_command(
             print(f"wrote {len(compiled.comparisons)} comparisons beside: {', '.join(kinds)}")
 
 
-def _request(given: Mapping[str, Any]) -> "CompileRequest":
-    """Return what the options ask for; raise InvalidOptionError for what makes no sense."""
-    from rationale.methods.methods import METHODS, REFERENCES, takes_seed
+def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "CompileRequest":
+    """Return the request that the options make; raise InvalidOptionError if they make no sense."""
     from rationale.schema.machine import Deployment, parse_bytes
     from rationale.schema.request import (
         CompileRequest,
@@ -116,11 +104,10 @@ def _request(given: Mapping[str, Any]) -> "CompileRequest":
         parse_targets,
     )
 
-    of_methods = {option for row in METHODS.values() for option in (*row.needs, *row.takes)} - {REFERENCES}
-    options = {name: given[name] for name in of_methods & given.keys()}
-    options = {name: value for name, value in options.items() if value is not False and value != []}
+    options = {name: value for name, value in method_options.items() if value is not False and value != []}
     options["composite"] = parse_composite(given["composite"])
-    options["seed"] = given["seed"] if not given["draws"] or takes_seed(given["method"]) else None
+    if given["draws"] and not takes_seed(given["method"]):
+        options["seed"] = None  # of the draws alone
     same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
     return CompileRequest(
         **{name: given[name] for name in same - {"features", "custom_ops"}},
@@ -147,10 +134,14 @@ def _request(given: Mapping[str, Any]) -> "CompileRequest":
 
 app.add_typer(entries.app)
 app.add_typer(references.app)
-app.add_typer(decisions.app, name="decisions")
+app.add_typer(decisions.app, name="decisions", rich_help_panel=Panel.DECIDE)
 
 
-@app.command("bench", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    "bench",
+    rich_help_panel=Panel.LOOK_UP,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def bench_command(context: typer.Context) -> None:
     """Say how to time explanations beside the plain model, SHAP and captum: from a checkout.
 

@@ -8,12 +8,12 @@ import typer
 
 from rationale.cli.repositories import Repository
 from rationale.errors import InvalidOptionError
-from rationale.terminal import console, progress_bar, report, reporting_errors
+from rationale.terminal import Panel, console, progress_bar, report, reporting_errors
 
 app = typer.Typer()
 
 
-@app.command("explain")
+@app.command("explain", rich_help_panel=Panel.EXPLAIN)
 def explain_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
     rows_in: Annotated[
@@ -123,7 +123,7 @@ def explain_command(
             print(line)
 
 
-@app.command("export")
+@app.command("export", rich_help_panel=Panel.EXPLAIN)
 def export_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
     html: Annotated[Path, typer.Option(help="Write this .html.", metavar="FILE")],
@@ -158,7 +158,7 @@ def export_command(
         print("\n".join(export_page(repository, name, html, onnxruntime_web, ranges)))
 
 
-@app.command("diff")
+@app.command("diff", rich_help_panel=Panel.DECIDE)
 def diff_command(
     old: Annotated[str, typer.Argument(help="The entry that decides now.", metavar="OLD")],
     new: Annotated[str, typer.Argument(help="The entry that is to decide.", metavar="NEW")],
@@ -226,7 +226,7 @@ def parse_share(option: str, text: str | None) -> float:
     return share
 
 
-@app.command("check")
+@app.command("check", rich_help_panel=Panel.EXPLAIN)
 def check_command(
     name: Annotated[str, typer.Argument(help="The entry's name.", metavar="NAME")],
     repository: Repository = Path("model_repository"),
@@ -251,7 +251,7 @@ def check_command(
         report(check_entry(repository, name, runtime))
 
 
-@app.command("evaluate")
+@app.command("evaluate", rich_help_panel=Panel.EXPLAIN)
 def evaluate_command(
     names: Annotated[list[str], typer.Argument(help="One entry, or several to compare.", metavar="NAME")],
     input_file: Annotated[
@@ -324,7 +324,7 @@ def evaluate_command(
             print(f"wrote {', '.join(written)} to {out}")
 
 
-@app.command("operators")
+@app.command("operators", rich_help_panel=Panel.LOOK_UP)
 def operators_command() -> None:
     """List the operators that can be explained: opsets, methods that serve them, how they are tested."""
     from rich.table import Table

@@ -42,7 +42,7 @@ class DrawRequest:
     def check(self) -> None:
         """Check what needs no file; raise InvalidOptionError."""
         from rationale.errors import InvalidOptionError
-        from rationale.methods.methods import METHODS, WEIGHTS
+        from rationale.schema.methods import WEIGHTS, takers
         from rationale.schema.profile import POLICIES
 
         if self.by not in BY:
@@ -53,10 +53,10 @@ class DrawRequest:
             raise InvalidOptionError("--by whole takes every row: --count and --measure are for draws.")
         if self.by != "stratified" and self.stratify is not None:
             raise InvalidOptionError(f"--stratify is for --by stratified, not for {self.by}.")
-        takers = [name for name, choice in METHODS.items() if choice.knows(WEIGHTS)]
-        if self.measure is not None and self.measure not in takers:
+        weighted = takers(WEIGHTS)
+        if self.measure is not None and self.measure not in weighted:
             raise InvalidOptionError(
-                f"--measure {self.measure!r}: name the method to compile with, {', '.join(takers)}."
+                f"--measure {self.measure!r}: name the method to compile with, {', '.join(weighted)}."
             )
 
 
@@ -275,8 +275,9 @@ def _measured(
 
     from rationale.compile import compile_model
     from rationale.evaluate.draws import Answer, answer_of, from_draw_to_draw, move
-    from rationale.methods.methods import WEIGHTS, make_method
+    from rationale.methods.methods import make_method
     from rationale.profiles.policies import systematic
+    from rationale.schema.methods import WEIGHTS
 
     declined = np.flatnonzero((outcomes == "decline") & ~applicants.knocked_out)
     if not len(declined):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from rationale.conversion.files import ALLOW_PICKLE
-from rationale.terminal import console, reporting_errors
+from rationale.terminal import Panel, console, reporting_errors
 
 if TYPE_CHECKING:
     from rationale.references.centroids import Centroids
@@ -115,7 +115,7 @@ _AllowPickle = Annotated[
 _Seed = Annotated[int, typer.Option(help="Seed of draws.", min=0)]
 
 
-@app.command("references")
+@app.command("references", rich_help_panel=Panel.EXPLAIN)
 def references_command(
     file: _File,
     out: _Out,

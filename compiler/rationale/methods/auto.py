@@ -1,71 +1,23 @@
 """The method that answers exactly where one does, chosen when the model is known."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy.typing as npt
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from rationale.lowering import Lowered
+from rationale.methods.coalitions.method import Game
 from rationale.methods.coalitions.shapley import ExactShap, PermutationShap
 from rationale.methods.engine import Engine, Method, MethodChoice, References, Selection, Weighted
+from rationale.methods.players import CoalitionGame
 from rationale.methods.propagation.deepshap import DeepShap
-from rationale.methods.propagation.engine import Walk
-from rationale.methods.propagation.path import is_linear
+from rationale.methods.propagation.engine import WALK
+from rationale.methods.propagation.path import Path, is_linear
+from rationale.methods.trees.ensembles import Trees
 from rationale.methods.trees.treeshap import TreeShap
 from rationale.schema.request import CompileRequest
-
-
-class _Undecided(Walk):
-    """Stands for the engine of the method that will be chosen, until it is."""
-
-    def in_space(self, method: Method, space: str, transform: str) -> Method:
-        return method
-
-    def choices(self, lowered: Lowered, method: Any, request: CompileRequest) -> list[MethodChoice]:
-        """Return the methods that answer, in the order in which they shall be tried.
-
-        Those come first that are exact for the explained output; a later one is for where no graph can be
-        made of those before it.
-
-        Raises:
-            InvalidOptionError, UnsupportedModelError, InvalidReferencesError: no method answers the request.
-        """
-        given, weights = method.references, method.weights
-        trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
-        enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
-        found = []
-        ensemble = _selected(lowered, trees, request)
-        are_scores = ensemble is not None and _are_scores(ensemble, request)
-        if are_scores:
-            found.append(
-                MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
-            )
-        walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
-        if walked and game and _leaves_words_out(walked, game):
-            walked = None  # its attributions would be complete, and of a part of the features
-        if walked and is_linear(walked.target, walked.part):
-            why = "deepshap, exact: every operator between the inputs and the output is linear"
-            found.append(MethodChoice(deep, why))
-        if selected := _selected(lowered, enumerated, request):
-            players = selected.part.players
-            why = f"exactshap, exact: the model is called for every coalition of {players} features"
-            found.append(MethodChoice(enumerated, why))
-        if walked:
-            why = "deepshap, which approximates Shapley values: no exact method fits this model"
-            found.append(MethodChoice(deep, why, is_exact=False))
-        if game:
-            why = (
-                "permutationshap, which estimates Shapley values: no exact method fits this model, "
-                "nor deepshap"
-            )
-            if ensemble and not are_scores:
-                why += "; treeshap explains the score behind it exactly: logits=True (--logits)"
-            found.append(MethodChoice(drawn, why, is_exact=False))
-        if not found:
-            deep.engine.select(lowered, deep, request)
-        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,11 +39,56 @@ class Auto(Weighted):
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "auto"
-    engine: ClassVar[Engine] = _Undecided()
+    engine: ClassVar[Engine] = WALK
+    """Until a method is chosen."""
 
-    @property
-    def options(self) -> dict[str, Any]:
-        return {}
+    def in_space(self, space: str, transform: str) -> Method:
+        del space, transform
+        return self
+
+    def choices(self, lowered: Lowered, request: CompileRequest) -> list[MethodChoice]:
+        """Return the methods that answer, in the order in which they shall be tried.
+
+        Those come first that are exact for the explained output; a later one is for where no graph can be
+        made of those before it.
+
+        Raises:
+            InvalidOptionError, UnsupportedModelError, InvalidReferencesError: no method answers the request.
+        """
+        given, weights = self.references, self.weights
+        trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
+        enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
+        found = []
+        ensemble = _selected(lowered, trees, request)
+        are_scores = ensemble is not None and _are_scores(ensemble, request)
+        if are_scores:
+            found.append(
+                MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
+            )
+        walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
+        if walked and game and _leaves_words_out(walked, game):
+            walked = None  # its attributions would be complete, and of a part of the features
+        if walked and is_linear(walked.target, _path(walked)):
+            why = "deepshap, exact: every operator between the inputs and the output is linear"
+            found.append(MethodChoice(deep, why))
+        if selected := _selected(lowered, enumerated, request):
+            players = _game(selected).players
+            why = f"exactshap, exact: the model is called for every coalition of {players} features"
+            found.append(MethodChoice(enumerated, why))
+        if walked:
+            why = "deepshap, which approximates Shapley values: no exact method fits this model"
+            found.append(MethodChoice(deep, why, is_exact=False))
+        if game:
+            why = (
+                "permutationshap, which estimates Shapley values: no exact method fits this model, "
+                "nor deepshap"
+            )
+            if ensemble and not are_scores:
+                why += "; treeshap explains the score behind it exactly: logits=True (--logits)"
+            found.append(MethodChoice(drawn, why, is_exact=False))
+        if not found:
+            deep.engine.select(lowered, deep, request)
+        return found
 
 
 def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:
@@ -100,6 +97,16 @@ def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Sele
         return method.engine.select(lowered, method, request)
     except (InvalidOptionError, InvalidReferencesError, UnsupportedModelError):
         return None
+
+
+def _path(selection: Selection) -> Path:
+    assert isinstance(selection.part, Path)
+    return selection.part
+
+
+def _game(selection: Selection) -> CoalitionGame:
+    assert isinstance(selection.part, Game)
+    return selection.part.game
 
 
 def _leaves_words_out(walked: Selection, game: Selection) -> bool:
@@ -112,4 +119,5 @@ def _leaves_words_out(walked: Selection, game: Selection) -> bool:
 def _are_scores(selection: Selection, request: CompileRequest) -> bool:
     """Tell whether they are the output itself, or asked for by name: not the margin of a probability."""
     part = selection.part
+    assert isinstance(part, Trees)
     return bool((part.ensemble.post_transform == "NONE" and not part.link) or request.logits)

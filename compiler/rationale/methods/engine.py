@@ -6,18 +6,16 @@ may bring another.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
-import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 from pydantic import ValidationError
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.memory.fit import Plan
 from rationale.graph.nodes import make_room
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks
@@ -30,7 +28,8 @@ from rationale.methods.outputs import Outputs
 from rationale.methods.target import Target, check_names
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import names_of_inputs
-from rationale.schema.manifest import DATATYPES, Extension, LayerRule, TensorSpec, is_float
+from rationale.rules.rule import Rule
+from rationale.schema.manifest import Extension, LayerRule
 from rationale.schema.request import CompileRequest, FeatureNames, Progress
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
@@ -45,41 +44,100 @@ class Gap(StrEnum):
     ABSORBED = "absorbed"  # what biases and stabilisers keep, by the method's definition
 
 
-class Method(Protocol):
-    """A way to attribute an output to its inputs; a frozen dataclass."""
+class Method(ABC):
+    """A way to attribute an output to its inputs: a frozen dataclass that names its engine.
+
+    The defaults are those of a method without references, whose attributions promise no sum.
+    """
 
     name: ClassVar[str]
     engine: "ClassVar[Engine]"
-    has_base_value: ClassVar[bool]
+    has_base_value: ClassVar[bool] = False
 
     @property
     def gap(self) -> Gap | None:
-        """None: the method promises no sum, and the graph has no completeness gap."""
+        """Why the completeness gap may differ from 0; None if the graph has none."""
+        return None
 
     @property
     def reference_set(self) -> References | None:
         """One array [K, *shape of the input], or one for each explained input; None without references.
 
-        A number stands for a single row of it.
+        A number stands for a single row that holds it everywhere.
         """
+        return None
 
     @property
     def reference_weights(self) -> npt.ArrayLike | None:
-        """One weight per reference, or None for equal ones."""
+        """One weight per reference, or None for equal weights."""
+        return None
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the manifest records, references aside."""
+        """The options that the manifest records, references aside."""
+        return {}
+
+    @property
+    def extensions(self) -> Sequence[Extension]:
+        """Parts of the method that installed packages bring, each once."""
+        return ()
+
+    @property
+    def open_faults(self) -> Sequence[str]:
+        """Features of the method that need its references when the graph is made."""
+        return ()
+
+    @property
+    def points(self) -> int:
+        """S: points at which the model is differentiated instead of at x; 0 if it is x itself."""
+        return 0
+
+    def axes(self, references: ReferenceSet | None) -> dict[str, int]:
+        """Return the axes that can be computed in chunks, with the number of their rows."""
+        del references
+        return {}
+
+    def rows_per_target(self, references: int) -> int:
+        """Return how many rows of the model are computed for one row and target, with K references."""
+        return references
+
+    def choices(self, lowered: Lowered, request: CompileRequest) -> "list[MethodChoice]":
+        """Return the methods to try, in order: this one alone.
+
+        Raises:
+            RationaleError: if no method answers the request.
+        """
+        del lowered, request
+        return [MethodChoice(self)]
+
+    def in_space(self, space: str, transform: str) -> "Method":
+        """Return the method that explains a score, or its margin.
+
+        Args:
+            space: "output" or "margin", as in a decision profile.
+            transform: how trees make the score of their margin, such as LOGISTIC; empty if no trees make it.
+
+        Raises:
+            InvalidOptionError: if another method explains that; the text names it.
+        """
+        if space == "margin" and transform:
+            raise InvalidOptionError(
+                f"space 'margin', of trees, is explained by treeshap, not by {self.name}"
+            )
+        return self
 
 
-class Weighted:
-    """A method whose references have weights: what Method asks of it. Its fields are the dataclass's own."""
+class Weighted(Method):
+    """A method with weighted references, whose attributions add up. Its fields are the dataclass's own."""
 
     references: References
     weights: npt.ArrayLike | None
 
     has_base_value: ClassVar[bool] = True
-    gap: ClassVar[Gap | None] = Gap.ROUNDING
+
+    @property
+    def gap(self) -> Gap | None:
+        return Gap.ROUNDING
 
     @property
     def reference_set(self) -> References:
@@ -90,14 +148,47 @@ class Weighted:
         return self.weights
 
 
+class Part:
+    """What an engine chose in a model besides the target: a path, an ensemble, a game.
+
+    The defaults are those of an engine that calls no rules.
+    """
+
+    nodes: Sequence[tuple[ir.Node, Rule]] = ()
+    """The operators whose rules are called, in topological order."""
+
+    @property
+    def lengths(self) -> Mapping[str, int]:
+        """Lengths of the graph's axes besides N, T, K and S."""
+        return {}
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options in the digest besides the method's own."""
+        return {}
+
+    def carries_all(self, target: Target, layer: str) -> bool:
+        """Tell whether the attributions of an inner tensor add up to the output's difference."""
+        del target, layer
+        return False
+
+    def splits(self, lowered: Lowered, target: Target) -> Mapping[str, Sequence[Sequence[float]]]:
+        """Return by input, for each element of its row, the numbers at which answers may change.
+
+        An input about which nothing is known is absent.
+        """
+        del lowered, target
+        return {}
+
+
 @dataclass(frozen=True)
 class Selection:
-    """What was chosen in a lowered model.
+    """The parts of a lowered model that an explanation concerns.
 
     Attributes:
         method: with arrays in place of tables whose columns have names.
         feature_names: as they were given, or as those columns are called.
-        part: what the method's engine chose besides: the path of a walk, an ensemble, a game.
+        part: the engine's own choice; its class is the engine's.
     """
 
     lowered: Lowered
@@ -154,24 +245,33 @@ class Canvas:
         return values
 
 
-class Engine(ABC):
-    """How methods of one kind get their attributions, from what is chosen in a model to the graph.
+class Missing(StrEnum):
+    """Whether rows of an explained input may hold missing values; a text may always be empty."""
 
-    A new engine says what would be explained, selects, names its outputs and emits; the rest has defaults.
-    """
+    NEVER = "never"
+    AS_REFERENCES = "as references"  # where references miss values too
+    ALWAYS = "always"
+
+
+class Engine(ABC):
+    """How methods of one kind get their attributions, from what is chosen in a model to the graph."""
 
     players: ClassVar[Literal["player", "sum"]] = "player"
     """What the attribution of a group is: that of one player, or the sum of its features'."""
 
-    takes_missing: ClassVar[bool] = True
-    """Whether references may hold missing values."""
+    missing: ClassVar[Missing] = Missing.AS_REFERENCES
+
+    @property
+    def takes_missing(self) -> bool:
+        """Tell whether references may hold missing values."""
+        return self.missing is not Missing.NEVER
 
     @abstractmethod
-    def leaves(self, lowered: Lowered, method: Method, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         """Return the tensors that would get attributions, before an output is chosen."""
 
     @abstractmethod
-    def select(self, lowered: Lowered, method: Method, request: CompileRequest) -> Selection:
+    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
         """Choose what is explained, and what the engine needs for it.
 
         Raises:
@@ -181,108 +281,17 @@ class Engine(ABC):
             InvalidReferencesError: references that are missing, or whose columns do not fit.
         """
 
-    def choices(self, lowered: Lowered, method: Method, request: CompileRequest) -> "list[MethodChoice]":
-        """Return the methods to try for one that is requested, in their order: itself alone."""
-        del lowered, request
-        return [MethodChoice(method)]
-
     @abstractmethod
     def outputs(self, selection: Selection) -> Outputs:
-        """Return the names of what the graph will answer beside the model's own outputs."""
+        """Return the names of the graph's outputs besides the model's own."""
 
     @abstractmethod
     def emit(self, canvas: Canvas) -> None:
         """Add the explanation to the graph.
 
         Raises:
-            UnsupportedModelError, InvalidReferencesError, InvalidOptionError: what shows only here.
+            UnsupportedModelError, InvalidReferencesError, InvalidOptionError: faults that show only here.
         """
-
-    def axes(self, method: Method, references: ReferenceSet | None) -> dict[str, int]:
-        """Return the axes that can be computed in chunks, with the number of their rows."""
-        del method, references
-        return {}
-
-    def sizes(self, selection: Selection) -> dict[str, int]:
-        """Return the lengths of the graph's axes beside N, T and K."""
-        del selection
-        return {}
-
-    def points(self, method: Method, references: int) -> int:
-        """Return how many points are computed for one row and target, of so many references."""
-        del method
-        return references
-
-    def on(self, selection: Selection, nodes: Mapping[ir.Node, ir.Node]) -> Selection:
-        """Return the selection in a copy of the model, whose nodes stand for those of the original."""
-        del nodes
-        return selection
-
-    def flat(self, selection: Selection) -> frozenset[str]:
-        """Return names of values that are taken as the model holds them, beside those that lowering knows."""
-        del selection
-        return frozenset()
-
-    def path(self, selection: Selection) -> Collection[ir.Node]:
-        """Return the nodes whose rules are called."""
-        del selection
-        return ()
-
-    def carries_all(self, selection: Selection, layer: str) -> bool:
-        """Tell whether the attributions of an inner tensor add up to the output's difference."""
-        del selection, layer
-        return False
-
-    def options(self, selection: Selection) -> dict[str, Any]:
-        """Return what the digest of the options holds beside the method's own."""
-        del selection
-        return {}
-
-    def splits(self, selection: Selection) -> Mapping[str, Sequence[Sequence[float]]]:
-        """Return by input, for each element of its row, the numbers from which on answers may be others.
-
-        An input about which nothing is known is absent.
-        """
-        del selection
-        return {}
-
-    def extensions(self, method: Method) -> Sequence[Extension]:
-        """Return what of a method is no part of Rationale."""
-        del method
-        return ()
-
-    def answers_missing(
-        self, selection: Selection, spec: TensorSpec, references: ReferenceSet | None
-    ) -> bool:
-        """Tell whether rows of an explained input may hold missing values: as the references do.
-
-        A text may always be empty.
-        """
-        if spec.datatype == DATATYPES["STRING"]:
-            return True
-        array = references.arrays.get(spec.name) if references and self.takes_missing else None
-        return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
-
-    def in_space(self, method: Method, space: str, transform: str) -> Method:
-        """Return the method for a score, or its margin, that trees make of theirs by a transform.
-
-        Args:
-            space: of a decision profile, "output" or "margin".
-            transform: LOGISTIC …; empty where no trees make the score.
-
-        Raises:
-            InvalidOptionError: another method explains that; the text says which.
-        """
-        if space == "margin" and transform:
-            raise InvalidOptionError(
-                f"space 'margin', of trees, is explained by treeshap, not by {method.name}"
-            )
-        return method
-
-    def open_faults(self, method: Method) -> list[str]:
-        """Return what of a method needs its references when the graph is made."""
-        del method
-        return []
 
 
 def demand_no_layers(method: Method, request: CompileRequest) -> None:
@@ -293,37 +302,54 @@ def demand_no_layers(method: Method, request: CompileRequest) -> None:
 
 def combine(
     selection: Selection, references: ReferenceSet | None, variants: Variants, progress: Progress
-) -> Plan:
-    """Plan the combined model next to the lowered one, to be built as memory allows.
+) -> "Plan":
+    """Plan the combined model next to the lowered one: the fourth stage of a compile.
 
     Args:
-        variants: for what machine operators choose them.
+        variants: chooses forms of operators for the machine.
         progress: called as `progress(stage, done, total)`.
 
     Raises:
-        InvalidOptionError: names that are taken.
+        InvalidOptionError: if names of the explanation are taken.
     """
-    engine, target = selection.method.engine, selection.target
+    target = selection.target
     own_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
-    check_names(selection.lowered, engine.outputs(selection).names | own_inputs)
+    check_names(selection.lowered, selection.method.engine.outputs(selection).names | own_inputs)
+    return Plan(selection, references, variants, progress)
 
-    rules: list[LayerRule] = []
 
-    def build(chunks: Chunks) -> ir.Model:
-        """Return the combined graph with nothing computed yet."""
-        copy, flat = _cloned(selection)
-        lowered, output = copy.lowered, copy.target.output
-        graph = lowered.model.graph
-        sizes = {"T": target.count, "K": references.count if references else 1, "S": 1, "C": 1}
-        sizes |= engine.sizes(copy)
-        dtype = lowered.specs[output][1]
-        op = Ops(graph, graph.opset_imports.get("", 21), sizes, dtype, variants, chunks)
-        variants.begin()
-        engine.emit(Canvas(op, copy, flat, references, progress, rules))
-        make_room(lowered.model, {v.name for v in (*graph.inputs, *graph.outputs)}.__contains__)
-        return lowered.model
+@dataclass(frozen=True)
+class Plan:
+    """A combined model that can be built whole, or with axes in chunks; nothing of it is computed yet.
 
-    return Plan(build, engine.axes(selection.method, references), rules)
+    Attributes:
+        rules: the rule of each operator, if the method has such rules; `build` fills them in.
+    """
+
+    selection: Selection
+    references: ReferenceSet | None
+    variants: Variants
+    progress: Progress
+    rules: list[LayerRule] = field(default_factory=list)
+
+    @property
+    def axes(self) -> Mapping[str, int]:
+        """Axes that can be computed in chunks, with the number of their rows."""
+        return self.selection.method.axes(self.references)
+
+    def build(self, chunks: Chunks) -> ir.Model:
+        """Emit the combined graph, with nothing computed yet."""
+        copy, flat = _cloned(self.selection)
+        method, target, references = copy.method, copy.target, self.references
+        graph = copy.lowered.model.graph
+        lengths = {"T": target.count, "K": references.count if references else 1, "S": method.points or 1}
+        lengths |= {"C": 1, **copy.part.lengths}
+        dtype = copy.lowered.specs[target.output][1]
+        op = Ops(graph, graph.opset_imports.get("", 21), lengths, dtype, self.variants, chunks)
+        self.variants.begin()
+        method.engine.emit(Canvas(op, copy, flat, references, self.progress, self.rules))
+        make_room(copy.lowered.model, {v.name for v in (*graph.inputs, *graph.outputs)}.__contains__)
+        return copy.lowered.model
 
 
 def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
@@ -332,18 +358,19 @@ def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
     Tensors are shared. The names are as lowering knows them: what is spelled out here has inner values of
     which it knows nothing, unless they have to be lifted.
     """
-    lowered, engine = selection.lowered, selection.method.engine
+    lowered, part = selection.lowered, selection.part
     model = lowered.model.clone()
     copies = dict(zip(lowered.model.graph, model.graph, strict=True))
-    on_path = {copies[node] for node in engine.path(selection)}
+    nodes = [(copies[node], rule) for node, rule in part.nodes]
+    on_path = {node for node, _ in nodes}
     before = len(model.graph)
     off_path = [n for n in copies.values() if n.op_type == "DequantizeLinear" and n not in on_path]
     if off_path:
         spell_out_dequantising(model.graph, off_path)
     to_be_lifted = lowered.single_row_only and len(model.graph) != before
     copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
-    flat = batch_leading(lowered) | engine.flat(selection)
-    return replace(engine.on(selection, copies), lowered=copy), flat
+    part = replace(part, nodes=tuple(nodes)) if nodes else part
+    return replace(selection, lowered=copy, part=part), batch_leading(lowered)
 
 
 def request_of(method: Method, **fields: Any) -> CompileRequest:
@@ -352,10 +379,10 @@ def request_of(method: Method, **fields: Any) -> CompileRequest:
     Raises:
         InvalidOptionError: what is no method, or a field that is not as it says.
     """
-    if not isinstance(getattr(method, "engine", None), Engine):
+    if not isinstance(method, Method):
         raise InvalidOptionError(
-            f"method {method!r} names no engine: give DeepShap(references), say, or see CONTRIBUTING.md for "
-            "one of your own."
+            f"method {method!r} is no Method: give DeepShap(references), say, or see CONTRIBUTING.md for one "
+            "of your own."
         )
     name, options = method.name, dict(method.options)
     if options.pop("times_input", False):

@@ -24,6 +24,7 @@ from rationale.graph.runtime.session import Run, outline
 from rationale.portfolios.files import check_kept, columns_of_answer
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME
+from rationale.schema.outputs import OUTPUT_KINDS
 
 DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of what explained the rows
 ROWS = 500  # that a thread reads and answers at once, where the entry's memory budget holds so many for all
@@ -139,9 +140,9 @@ class OpenedEntry:
     def wanted(self) -> list[str]:
         """The outputs that columns are made of."""
         manifest = self.compiled.manifest
-        named = [manifest.explained_value, manifest.base_value, manifest.completeness_gap]
-        named += [manifest.completeness_gap_standard_error, manifest.explained_output]
-        named += [name for one in manifest.attributed for name in (one.attributions, one.standard_error)]
+        named = [name for kind, name in manifest.values.items() if OUTPUT_KINDS[kind].in_tables]
+        named += [name for item in manifest.attributed for name in item.outputs.values()]
+        named += [manifest.explained_output]
         there = {value.name for value in outline(self.compiled.graph).graph.output}
         return [name for name in dict.fromkeys(named) if name in there]
 

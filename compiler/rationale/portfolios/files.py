@@ -20,6 +20,7 @@ from rationale.artifact.folder import whole
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale.pictures.panels import targets_of
+from rationale.schema.outputs import OUTPUT_KINDS
 
 MOST_COLUMNS = 16_384  # what spreadsheets read
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
@@ -110,19 +111,21 @@ def _write_npz(path: Path, batches: Iterable[Explanation], _: Kept) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Columns [N·T]: facts about a row and target, attributions and standard errors by feature, kept ones."""
+    """Columns [N·T]: facts about a row and target, numbers by kind of output and feature, kept ones."""
 
     facts: Columns
-    attributions: Columns
-    errors: Columns
+    by_feature: dict[str, Columns]
     kept: Columns = field(default_factory=dict)
 
     @property
     def columns(self) -> Columns:
         return {
             **self.facts,
-            **self.attributions,
-            **{f"{n}_standard_error": e for n, e in self.errors.items()},
+            **{
+                f"{feature}{OUTPUT_KINDS[kind].suffix}": column
+                for kind, columns in self.by_feature.items()
+                for feature, column in columns.items()
+            },
             **self.kept,
         }
 
@@ -155,10 +158,10 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
     manifest = answer.manifest
     n, t = answer[manifest.explained_value].shape
     facts = {"row": np.repeat(np.arange(first, first + n), t), "target": targets_of(answer).reshape(-1)}
-    values = [manifest.explained_value, manifest.base_value, manifest.completeness_gap]
-    values += [manifest.completeness_gap_standard_error]
-    facts |= {name: answer[name].reshape(-1) for name in values if name}
-    attributions, errors = Columns(), Columns()
+    for kind, name in manifest.values.items():
+        if OUTPUT_KINDS[kind].in_tables:
+            facts[kind] = answer[name].reshape(-1)
+    by_feature: dict[str, Columns] = {}
     for explained in manifest.attributed:
         width = math.prod(answer[explained.attributions].shape[2:])
         names = explained.names(width)
@@ -167,15 +170,15 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
                 f"{explained.tensor.name!r} has {len(names)} features, too many for columns of a table: save "
                 ".npz instead."
             )
-        attributions |= zip(names, answer[explained.attributions].reshape(n * t, width).T, strict=True)
-        if explained.standard_error:
-            errors |= zip(names, answer[explained.standard_error].reshape(n * t, width).T, strict=True)
-    clash = sorted(facts.keys() & attributions.keys())
+        for kind, name in explained.outputs.items():
+            values = answer[name].reshape(n * t, width).T
+            by_feature.setdefault(kind, {}).update(zip(names, values, strict=True))
+    clash = sorted(facts.keys() & by_feature["attributions"].keys())
     if clash:
         raise InvalidOptionError(
             f"features are named {clash}, as columns of the file's own: save .npz instead."
         )
-    return _Rows(facts, attributions, errors)
+    return _Rows(facts, by_feature)
 
 
 def _write_csv(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
@@ -200,9 +203,9 @@ def _write_json(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
         for table in _tables(batches, kept):
             for i in range(len(table.facts["row"])):
                 record = {name: column[i] for name, column in table.facts.items()}
-                record["attributions"] = {name: column[i] for name, column in table.attributions.items()}
-                if table.errors:
-                    record["standard_errors"] = {name: column[i] for name, column in table.errors.items()}
+                for kind, columns in table.by_feature.items():
+                    member = OUTPUT_KINDS[kind].member
+                    record[member] = {name: column[i] for name, column in columns.items()}
                 if table.kept:
                     record["kept"] = {name: column[i] for name, column in table.kept.items()}
                 file.write(b",\n" if rows else b"[\n")

@@ -80,7 +80,7 @@ class FittedProfile:
 
     def alike(self, other: Method) -> Method:
         """Return another method of the same kind, in the same space."""
-        return other.engine.in_space(other, self.profile.space, self.transform)
+        return other.in_space(self.profile.space, self.transform)
 
     def embedded(self, compiled: Compiled) -> Compiled:
         """Return the model with the profile in its manifest, and the classes in which drift is measured.
@@ -409,7 +409,7 @@ def _adapted(
     request = request.model_copy(update={"targets": [score.index]})
     try:
         transform = transform_of(lowered, score.tensor)
-        method = method.engine.in_space(method, profile.space, transform)
+        method = method.in_space(profile.space, transform)
     except InvalidOptionError as error:
         return (method, request), [str(error)]
     if profile.space == "margin":

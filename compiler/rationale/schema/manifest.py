@@ -3,6 +3,7 @@
 The compiler writes it and the service reads it; the two packages meet nowhere else.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rationale.errors import RepositoryError
+from rationale.schema.outputs import BY_FEATURE, VALUES
 from rationale.schema.profile import DecisionProfile, near
 from rationale.schema.request import CompileRequest
 
@@ -97,6 +99,12 @@ class Attributed(Frozen):
     feature_names: tuple[str, ...] | None = None
     at: tuple[str, ...] | None = None
     of_players: bool = False
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Names of the outputs [N, T, *tensor.shape] by their kind."""
+        named = {kind.name: getattr(self, kind.name) for kind in BY_FEATURE}
+        return {kind: name for kind, name in named.items() if name is not None}
 
     def names(self, count: int) -> tuple[str, ...]:
         """Name the `count` flattened features of a row: by given names, else x[0], x[1] and so on."""
@@ -720,6 +728,26 @@ class Manifest(Frozen):
             of_players=True,
         )
         return (*inputs, players)
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Names of the outputs [N, T], one number for each row and target, by their kind."""
+        named = {kind.name: getattr(self, kind.name, None) for kind in VALUES}
+        named["score_margin"] = self.decision.margin if self.decision else None
+        return {kind: name for kind, name in named.items() if name is not None}
+
+    @property
+    def explanation_outputs(self) -> dict[str, tuple[int, ...]]:
+        """Names of all outputs that explain the inputs, with the shape of one row."""
+        count, found = self.target_count, dict[str, tuple[int, ...]]()
+        for name in self.values.values():
+            found[name] = (count,)
+        for item in self.attributed:
+            found |= dict.fromkeys(item.outputs.values(), (count, *item.tensor.shape))
+        for explained in self.explained:
+            if explained.interactions is not None:
+                found[explained.interactions] = (count, *[math.prod(explained.tensor.shape)] * 2)
+        return found
 
     @property
     def given_names(self) -> dict[str, tuple[str, ...]] | None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rationale.errors import InvalidOptionError
 from rationale.schema.machine import HERE, Deployment
+from rationale.schema.methods import METHODS
 
 Size = int | tuple[int, int]  # one length, or all from the first to the second
 Element = int | str
@@ -61,37 +62,48 @@ class CompileRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    method: str = Field("deepshap", description="by its name on the command line")
+    method: str = Field("deepshap", description=f"how to explain: {', '.join(METHODS)}")
     options: dict[str, Any] = Field(
-        {}, description="of the method, by their Python names; those that are None were not given"
+        {}, description="options of the method, by their Python names; None means not given"
     )
-    output: str | None = Field(None, description="the tensor to explain; None: the first float output")
+    output: str | None = Field(None, description="the tensor to explain; default: the first float output")
     logits: bool = Field(
-        False, description="explain what the output's last Sigmoid, Softmax or LogSoftmax is taken of"
+        False, description="explain the scores before the output's last Sigmoid, Softmax or LogSoftmax"
     )
     targets: Any = Field(
         None,
-        description="flat indices into the output's row, contrasts such as '1-0', 'all' or 'predicted'; "
-        "None: the only element, 1 of two, else 'predicted'",
+        description="indices into the output's row, contrasts such as '1-0' (element 1 rather than 0), "
+        "'all', or 'predicted': each row's own largest; default: the only element, 1 of two (an output "
+        "[N, 2]), else predicted",
     )
-    inputs: Any = Field(None, description="tensors to attribute to; None: every float input, else ids")
-    features: Any = Field(None, description="names of the features, or of each input's")
-    groups: Any = Field({}, description="names of features by the name of their group")
+    inputs: Any = Field(
+        None, description="tensors to attribute to; default: every float input, else the token ids"
+    )
+    features: Any = Field(None, description="feature names, or those of each input")
+    groups: Any = Field(
+        {},
+        description="features by the name of their group; group_attributions are those of the manifest's "
+        "players",
+    )
     sizes: Any = Field({}, description="lengths that the model leaves open: one, or the least and the most")
-    layers: Any = Field([], description="inner tensors whose attributions are answered too, or 'all'")
-    concepts: Concepts | None = Field(None, description="channels of an inner tensor")
-    open_references: int | None = Field(
-        None, description="K, where up to so many references come with each request and none are kept"
+    layers: Any = Field([], description="inner tensors whose attributions the graph also returns, or 'all'")
+    concepts: Concepts | None = Field(
+        None, description="channels of an inner tensor: what the inputs contribute to each"
     )
-    deployment: Deployment = Field(HERE, description="for what machine")
+    open_references: int | None = Field(
+        None, description="K: take up to K references with each request, and keep none in the graph"
+    )
+    deployment: Deployment = Field(HERE, description="the machine that serves it")
     allow_parity: float | None = Field(
-        None, description="of a fitted model: share of a column's range that its ONNX model may be off by"
+        None,
+        description="for a fitted model: largest accepted difference from its ONNX model, as a share of a "
+        "column's range",
     )
     missing: float | None = Field(
-        None, description="of an XGBoost file: the number that means a missing value"
+        None, description="for an XGBoost file: the number that means a missing value"
     )
     categories: Path | None = Field(
-        None, exclude=True, description="of a fitted model: the file of rows that hold every category"
+        None, exclude=True, description="for a fitted model: the file of rows that hold every category"
     )
     custom_ops: Any = Field((), exclude=True, description="libraries of kernels")
     allow_pickle: bool = Field(False, exclude=True, description="whether a model's file may be a pickle")
@@ -99,8 +111,10 @@ class CompileRequest(BaseModel):
     compare: dict[str, Path] = Field(
         {}, exclude=True, description="files of other references to explain the model against, by name"
     )
-    draws: int = Field(0, description="sets drawn from the references, to explain the model against each")
-    draws_seed: int = Field(0, description="of these draws")
+    draws: int = Field(
+        0, description="number of sets drawn from the references, to explain the model against each"
+    )
+    draws_seed: int = Field(0, description="seed of these draws")
 
     @field_validator("targets", "inputs", "features", "groups", "layers", "options", mode="before")
     @classmethod

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from rationale import DeepShap, Gradient, Lrp, RationaleError, Zero, compile_model
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from rationale.rules.rule import Kind, Rule, Trait, find_rule
 from rationale.testing.engine import Rows, Run, by_onnx, computing_by
 from rationale.testing.sample import Sample, Var

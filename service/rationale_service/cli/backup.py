@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 
 from rationale.errors import InvalidOptionError
+from rationale.terminal import Panel
 from rationale_service.cli.audit import Config, Repository
 from rationale_service.cli.reporting import reporting_errors
 
@@ -26,7 +27,7 @@ _OF_PROCESSES = ("state_leases", "state_replicas")  # tables: who restores runs 
 _ATTEMPTS = 5  # at an entry that is replaced while it is copied
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.SERVE)
 def backup(
     into: Annotated[
         Path,

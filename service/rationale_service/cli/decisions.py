@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rationale.errors import InvalidOptionError
-from rationale.terminal import progress_bar
+from rationale.terminal import Panel, progress_bar
 from rationale_service.cli.audit import Config, Repository, opened
 from rationale_service.cli.reporting import reporting_errors
 
@@ -39,7 +39,7 @@ Instance = Annotated[
 Decision = Annotated[str, typer.Argument(help="The decision's id.", metavar="ID")]
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.DECIDE)
 def decide(
     name: Annotated[str, typer.Argument(help="The model, compiled with --decision.", metavar="NAME")],
     input_: Annotated[
@@ -108,7 +108,7 @@ def decide(
     raise typer.Exit(1 if outcomes.counts[portfolio.WITHOUT] else 0)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.DECIDE)
 def replay(
     decision: Annotated[
         str | None, typer.Argument(help="The decision's id.", metavar="ID", show_default=False)
@@ -155,7 +155,7 @@ def replay(
     raise typer.Exit(0 if is_same else 1)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.DECIDE)
 def receipt(
     decision: Decision,
     out: Annotated[
@@ -187,7 +187,7 @@ def receipt(
         print(f"{folder}: python {folder / 'check.py'} computes the decision again")
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.DECIDE)
 def notice(
     decision: Decision,
     template: Annotated[

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rationale.errors import InvalidOptionError
+from rationale.terminal import Panel
 from rationale_service.cli.reporting import reporting_errors
 from rationale_service.cli.running import run_gateway
 
@@ -18,7 +19,9 @@ _MOUNT = Path("/mnt/models")  # where KServe puts what STORAGE_URI names
 _STATE = "RATIONALE_STATE"
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, rich_help_panel=Panel.SERVE
+)
 def kserve(
     context: typer.Context,
     model_name: Annotated[

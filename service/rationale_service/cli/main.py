@@ -10,6 +10,7 @@ import typer
 
 from rationale.cli.compile import app as app
 from rationale.distribution import version
+from rationale.terminal import Panel
 from rationale_service.cli.audit import app as audit_app
 from rationale_service.cli.backup import app as backup_app
 from rationale_service.cli.decisions import app as decisions_app
@@ -19,9 +20,9 @@ from rationale_service.cli.reporting import reporting_errors
 from rationale_service.cli.running import run_gateway
 from rationale_service.cli.triton import app as triton_app
 
-app.add_typer(triton_app, name="triton")
-app.add_typer(keys_app, name="keys")
-app.add_typer(audit_app, name="audit")
+app.add_typer(triton_app, name="triton", rich_help_panel=Panel.SERVE)
+app.add_typer(keys_app, name="keys", rich_help_panel=Panel.SERVE)
+app.add_typer(audit_app, name="audit", rich_help_panel=Panel.DECIDE)
 app.add_typer(decisions_app)
 app.add_typer(backup_app)
 app.add_typer(kserve_app)
@@ -115,7 +116,7 @@ def options(
     """Take what every command shares, which its own options say."""
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.SERVE)
 @_with_flags
 def serve(config: Path | None, **flags: Any) -> None:
     """Serve predictions and explanations over HTTP and gRPC.
@@ -132,7 +133,7 @@ def serve(config: Path | None, **flags: Any) -> None:
     run_gateway(flags, config)
 
 
-@app.command()
+@app.command(rich_help_panel=Panel.EXPLAIN)
 def demo() -> None:
     """Show the whole path: compile a small credit model, serve it, ask over HTTP, explain its decisions."""
     from rationale_service.cli.demo import run_demo

@@ -340,27 +340,8 @@ def _check_profile(path: Path, manifest: Manifest) -> None:
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     """Raise RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
     outputs = {spec.name: entry.reshapes.get(spec.name, spec.shape) for spec in entry.outputs}
-    scalars = (
-        *(manifest.base_value, manifest.explained_value, manifest.completeness_gap),
-        manifest.completeness_gap_standard_error,
-        manifest.decision.margin if manifest.decision else None,
-    )
-    promised: dict[str, tuple[int, ...]] = {
-        name: (manifest.target_count,) for name in scalars if name is not None
-    }
-    promised |= {spec.name: spec.shape for spec in manifest.outputs}
+    promised = {spec.name: spec.shape for spec in manifest.outputs} | manifest.explanation_outputs
     promised |= {EXPLAINED: (1,)} if manifest.one_shot else {}
-    promised |= {
-        name: (manifest.target_count, *item.tensor.shape)
-        for item in manifest.attributed
-        for name in (item.attributions, item.standard_error)
-        if name is not None
-    }
-    promised |= {
-        item.interactions: (manifest.target_count, *[math.prod(item.tensor.shape)] * 2)
-        for item in manifest.explained
-        if item.interactions is not None
-    }
     for name, shape in promised.items():
         if name not in outputs:
             raise RepositoryError(f"{path}: promises output '{name}', which config.pbtxt does not list")

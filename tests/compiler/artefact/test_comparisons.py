@@ -30,7 +30,7 @@ from rationale import (
 from rationale.artifact.compiled import Compiled
 from rationale.errors import RepositoryError
 from rationale.graph.runtime.session import Runner
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from rationale.references.draws import draws
 from rationale.schema.machine import Deployment
 from rationale.schema.manifest import FILE_NAME, Manifest

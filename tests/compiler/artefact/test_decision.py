@@ -27,8 +27,8 @@ from rationale import (
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.decisions.rows import explained_rows, keys_of, profile_of
 from rationale.errors import InvalidOptionError, InvalidProfileError
+from rationale.methods.engine import Method
 from rationale.methods.logits import is_probability
-from rationale.methods.methods import Method
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale_service.repository.entry import read_entry
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows, two_inputs

@@ -13,7 +13,7 @@ from benchmarks.subjects import export
 from rationale import DeepShap, Deployment, Gradient, IntegratedGradients, Lrp, compile_model
 from rationale.artifact.entry import check_entry
 from rationale.errors import CheckFailedError, InvalidOptionError
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from rationale.schema.machine import Runtime
 from rationale_service.cli.main import app
 from tests.compiler.models import cnn, rows

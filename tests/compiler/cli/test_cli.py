@@ -16,8 +16,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, Manifest, compile_model
-from rationale.methods.methods import METHODS
 from rationale.references.tables import read_rows
+from rationale.schema.methods import METHODS
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 
@@ -378,7 +378,7 @@ def test_names_that_look_like_markup_are_printed_as_they_are(place: Path) -> Non
                 "Example: rationale compile",
             ],
         ),
-        ("compile", ["Options of some methods", "Options for the machine that serves it", "--logits"]),
+        ("compile", ["Options of some methods", "The machine that serves it", "--logits"]),
         (
             "explain",
             ["--input", "--save", "--top", "--rows", "without a server", "Example: rationale explain"],

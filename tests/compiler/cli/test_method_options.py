@@ -20,7 +20,8 @@ from rationale import (
 )
 from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidOptionError
-from rationale.methods.methods import METHODS, make_method
+from rationale.methods.methods import make_method
+from rationale.schema.methods import METHODS
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, rows
 

@@ -15,7 +15,7 @@ from rationale.evaluate.evaluate import Evaluation, Settings, evaluate
 from rationale.evaluate.explained_model import Subject, pairs_of
 from rationale.evaluate.faithfulness import cuts_of, ranks_of
 from rationale.methods.engine import Method
-from rationale.methods.methods import Lrp
+from rationale.methods.propagation.lrp.lrp import Lrp
 from rationale.methods.propagation.lrp.rules import Epsilon
 from rationale.pictures.panels import Bars
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs

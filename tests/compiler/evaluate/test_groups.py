@@ -9,7 +9,7 @@ from rationale import DeepShap, Gradient, Lrp, TreeShap, compile_model
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.evaluate import Evaluation, Settings, evaluate
 from rationale.evaluate.shapley import Comparison
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from rationale.pictures.panels import Bars
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.references import trees as of

@@ -8,7 +8,8 @@ from scipy import stats
 from rationale import Gradient, compile_model
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.randomise import layers_of, mean_spearman, redrawn
-from rationale.methods.methods import Lrp, method_of
+from rationale.methods.methods import method_of
+from rationale.methods.propagation.lrp.lrp import Lrp
 from rationale.methods.propagation.lrp.rules import Epsilon, Gamma
 from tests.compiler.models import cnn, mlp, parsed, rows
 

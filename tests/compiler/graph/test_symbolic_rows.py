@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 
 from rationale import AttnLrp, DeepShap, Deployment, ExpectedGradients, Gradient, Lrp, compile_model
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 
 IMAGE = (2, 6, 8)

@@ -22,7 +22,7 @@ import rationale
 from rationale import DeepShap, compile_model
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.errors import InvalidReferencesError
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from rationale.schema.machine import Deployment, Provider
 from tests.compiler.models import mlp, parsed, rows, with_floats_in
 from tests.tolerances import COMPLETE_32, COMPLETE_64, PARITY_32

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rationale import AttnLrp, DeepShap, Gradient, compile_model
 from rationale.lowering.inference import infer
 from rationale.lowering.sizes import fold_sizes
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from tests.compiler.models import parsed, rows
 from tests.tolerances import COMPLETE_32, PARITY_32
 from tests.transformers import drawn, heads, merge

@@ -7,7 +7,7 @@ import pytest
 
 import rationale
 from rationale import compile_model
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from tests.compiler.networks.test_networks import NETWORKS, rows_of
 from tests.networks import data_input
 

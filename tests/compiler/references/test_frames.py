@@ -24,7 +24,7 @@ from rationale import (
     load,
 )
 from rationale.errors import InvalidOptionError, InvalidReferencesError, RepositoryError
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)

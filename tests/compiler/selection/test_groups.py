@@ -29,7 +29,7 @@ from rationale import (
 )
 from rationale.artifact.entry import open_entry
 from rationale.graph.runtime.session import Runner
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from rationale.schema.request import Concepts
 from tests.compiler.models import FEATURES, NAMES, cnn, mlp, parsed, rows
 from tests.references import trees as of

@@ -23,7 +23,7 @@ from rationale import (
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
-from rationale.methods.methods import Method
+from rationale.methods.engine import Method
 from tests.compiler.models import mlp, parsed, rows
 
 VOCABULARY, L, E, CLASSES, N, K = 17, 5, 6, 3, 4, 7

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import shutil
 import signal
 import threading
@@ -18,6 +19,7 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
 from rationale import DeepShap, Deployment, compile_model
+from rationale.distribution import version
 from rationale.errors import RepositoryError
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import NotReadyError
@@ -246,6 +248,62 @@ async def test_another_version(folder: Path) -> None:
         shutil.copy(folder / "score" / "1" / "model.onnx", folder / "score" / "2")
         await live.scan()
         assert (await client.get("/v2/models/score")).json()["versions"] == ["2"]
+
+
+def made_by(entry: Path, its_version: str) -> None:
+    """Have another version of Rationale be the one that compiled it."""
+    manifest = entry / "explanation.json"
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "tools": {"rationale": its_version}}))
+
+
+@pytest.mark.parametrize("by", ["scan", "load"])
+async def test_entries_of_other_versions_are_named_when_they_are_taken_up(
+    folder: Path, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    def named() -> list[str]:
+        messages = [one.getMessage() for one in caplog.records]
+        return [one for one in messages if one.startswith("entries that other versions compiled")]
+
+    made_by(folder / "score_explain", "0.0.2")
+    async with gateway(folder) as (client, live):
+        assert named() == []  # yet: the start prints it
+        shutil.copytree(folder / "score", folder / "new")
+        edit(folder / "new" / "config.pbtxt", '"score"', '"new"')
+        await live.scan()
+        assert named() == []  # as before
+        shutil.copytree(folder / "score_explain", folder / ".new")
+        edit(folder / ".new" / "config.pbtxt", '"score_explain"', '"new_explain"')
+        edit(folder / ".new" / "explanation.json", '"score"', '"new"')
+        made_by(folder / ".new", "0.0.1")
+        (folder / ".new").rename(folder / "new_explain")
+        if by == "load":
+            assert (await client.post("/v2/repository/models/new_explain/load")).status_code == 200
+        else:
+            await live.scan()
+        assert named() == [
+            f"entries that other versions compiled are served by {version()}: new_explain (by 0.0.1); "
+            "score_explain (by 0.0.2). Compile them again, and PUT those again that the API made "
+            "(MODEL/NAME), to have what this version does"
+        ]
+        made_by(folder / "score_explain", version())
+        await live.scan()
+        assert "score_explain" not in named()[1]
+        made_by(folder / "new_explain", version())
+        await live.scan()
+        assert len(named()) == 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_explainer_of_another_version_is_named_by_its_name(tmp_path: Path, sets: Sets) -> None:
+    write_plain(tmp_path / "models")
+    async with administered(tmp_path, sets) as client:
+        entry = (await made_ready(client, f"{PATH}/one", DEEPSHAP))["serving"]["entry"]
+        assert client.app.state.plane.repository.made_by_others == ""  # type: ignore[attr-defined]
+    made_by(tmp_path / "models" / entry, "0.0.1")
+    async with administered(tmp_path, sets) as client:
+        named = client.app.state.plane.repository.made_by_others  # type: ignore[attr-defined]
+        assert f"are served by {version()}: score/one (by 0.0.1). " in named
 
 
 async def test_nothing_changed_nothing_loaded(folder: Path) -> None:

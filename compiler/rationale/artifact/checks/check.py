@@ -117,7 +117,9 @@ def check(
         probes, found = measured(unit=True)
     except InvalidModelError:  # floats that are ids of a small table, say
         probes, found = measured(unit=False)
-    carrying = [n for n in layers if method.gap is not None and method.engine.carries_all(selection, n)]
+    carrying = [
+        n for n in layers if method.gap is not None and selection.part.carries_all(selection.target, n)
+    ]
     gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in carrying else None for n in layers}
     if graph.one_shot:
         check_gate(graph.served, probes, [v.name for v in source.graph.output])

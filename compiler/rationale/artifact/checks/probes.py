@@ -150,7 +150,7 @@ def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
 def check_open(method: Method, deployment: Deployment) -> None:
     """Raise InvalidOptionError for what needs to know the references when the graph is made."""
     wrong = {
-        **dict.fromkeys(method.engine.open_faults(method), True),
+        **dict.fromkeys(method.open_faults, True),
         "--one-shot": deployment.one_shot,
         "--storage float16": deployment.storage != "float32",
     }

@@ -1,7 +1,8 @@
 """From a graph with nothing computed to one that fits its memory budget."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import onnx_ir as ir
 import onnx_ir.passes.common as passes
@@ -25,24 +26,19 @@ from rationale.graph.memory.scan import emit_scan, in_half, precompute, precompu
 from rationale.graph.nodes import drop_unused_constants, fold_constants, graphs_of, reads, replace_by_constant
 from rationale.graph.tensor import Axis, Chunks
 from rationale.schema.machine import Deployment
-from rationale.schema.manifest import LayerRule, Memory
+from rationale.schema.manifest import Memory
 from rationale.schema.request import Progress
 
-Build = Callable[[Chunks], ir.Model]
 
+class Plan(Protocol):
+    """A graph that can be built whole, or with axes in chunks; nothing of it is computed yet."""
 
-@dataclass(frozen=True)
-class Plan:
-    """A graph that can be built whole, or with axes in chunks; nothing of it is computed yet.
+    @property
+    def axes(self) -> Mapping[str, int]:
+        """Axes that can be computed in chunks, with the number of their rows."""
 
-    Attributes:
-        axes: that can be walked in chunks, with the number of their rows.
-        rules: of relevance propagation, by operator; `build` fills them in.
-    """
-
-    build: Build
-    axes: Mapping[str, int]
-    rules: Sequence[LayerRule] = ()
+    def build(self, chunks: Chunks) -> ir.Model:
+        """Emit the graph. Two or three times: whole, in chunks, and in chunks without float16."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +77,8 @@ def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
     Raises:
         InvalidOptionError: a budget that not even chunks of one row fit.
     """
-    build, axes, chunks = plan.build, plan.axes, Chunks()
-    model = _sorted(build(chunks))
+    axes, chunks = plan.axes, Chunks()
+    model = _sorted(plan.build(chunks))
     need, rows = need_whole(model, chunks, axes)
     fits = need.total <= deployment.memory_budget
     if (fits and deployment.storage == "float32") or not axes:
@@ -93,17 +89,17 @@ def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
     if fits:  # in one chunk: from a constant of the graph itself ONNX Runtime would make a float32 copy
         chosen = {name: Axis(row.count, row.count) for name, row in rows.items()}
     del model
-    made = _in_chunks(build, Chunks(chosen), deployment, progress)
+    made = _in_chunks(plan, Chunks(chosen), deployment, progress)
     if not any(v.dtype == ir.DataType.FLOAT16 for v in made.model.graph.initializers.values()):
         return made
-    exact = _in_chunks(build, Chunks(chosen), deployment, progress, precomputed=False)
+    exact = _in_chunks(plan, Chunks(chosen), deployment, progress, precomputed=False)
     return replace(made, exact=exact.model)
 
 
 def _in_chunks(
-    build: Build, chunks: Chunks, deployment: Deployment, progress: Progress, *, precomputed: bool = True
+    plan: Plan, chunks: Chunks, deployment: Deployment, progress: Progress, *, precomputed: bool = True
 ) -> Combined:
-    model = _sorted(build(chunks))
+    model = _sorted(plan.build(chunks))
     _share(model)
     size, found = sizes(model, chunks), regions(model.graph)
     half = deployment.storage == "float16"

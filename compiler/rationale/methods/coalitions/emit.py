@@ -17,7 +17,7 @@ from rationale.graph.memory.budget import peak, sizes
 from rationale.graph.nodes import Nodes, reads
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks, Tensor
-from rationale.methods.coalitions.method import CoalitionMethod, Coalitions
+from rationale.methods.coalitions.method import CoalitionMethod, Coalitions, Game
 from rationale.methods.engine import Canvas, Selection
 from rationale.methods.outputs import Outputs, Seed, emit_values, in_two, players_by_output, seed_of, total_of
 from rationale.methods.players import CoalitionGame
@@ -62,7 +62,9 @@ def _mixing(selection: Selection, references: ReferenceSet, deployment: Deployme
     Raises:
         InvalidOptionError: too many players, or more calls of the model than anybody waits for.
     """
-    target, game, lowered = selection.target, selection.part, selection.lowered
+    target, lowered = selection.target, selection.lowered
+    assert isinstance(selection.part, Game)
+    game = selection.part.game
     method: Any = selection.method
     coalitions = method.coalitions(game.players)
     mixed = (len(coalitions.masks) - 1) * references.count
@@ -94,6 +96,8 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     """Add the attributions, base value, explained value and gap to the graph's outputs."""
     op, selection, target = canvas.op, canvas.selection, canvas.selection.target
     method: Any = selection.method
+    if not selection.lowered.single_row_only:  # the output is read as the model answers it
+        canvas = replace(canvas, flat=canvas.flat | {target.output})
     at_x = canvas.at_x()
     assert canvas.references is not None
     mixing = _mixing(selection, canvas.references, op.variants.deployment)

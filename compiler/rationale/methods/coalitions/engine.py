@@ -7,8 +7,9 @@ from typing import Any
 from rationale.errors import InvalidReferencesError
 from rationale.lowering import Lowered
 from rationale.methods.coalitions.emit import emit
+from rationale.methods.coalitions.method import Game
 from rationale.methods.coalitions.target import choose_target
-from rationale.methods.engine import Canvas, Engine, Method, Selection, demand_no_layers
+from rationale.methods.engine import Canvas, Engine, Part, Selection, demand_no_layers
 from rationale.methods.feature_names import named
 from rationale.methods.leaves import Leaf, raw_leaves
 from rationale.methods.outputs import Outputs
@@ -19,7 +20,7 @@ from rationale.schema.request import CompileRequest
 class CoalitionEngine(Engine):
     """No rule is needed: the model is called as it is."""
 
-    def leaves(self, lowered: Lowered, method: Method, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)
 
     def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
@@ -32,18 +33,14 @@ class CoalitionEngine(Engine):
         if method.reference_set is None:
             raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
         lowered, target = choose_target(lowered, method, request)
-        selection = named(Selection(lowered, target, method, None, None), request)
+        selection = named(Selection(lowered, target, method, None, Part()), request)
         game = coalition_game(lowered, selection.target.leaves, selection.target.players)
         method.coalitions(game.players)
-        return replace(selection, part=game)
+        return replace(selection, part=Game(game))
 
     def outputs(self, selection: Selection) -> Outputs:
         method: Any = selection.method
         return Outputs.of(selection.target, standard_errors=method.standard_error)
-
-    def flat(self, selection: Selection) -> frozenset[str]:
-        """Return the output, which is read as the model answers it."""
-        return frozenset() if selection.lowered.single_row_only else frozenset({selection.target.output})
 
     def emit(self, canvas: Canvas) -> None:
         """Call the model for coalitions of players, in a Scan over rows."""

@@ -1,11 +1,12 @@
 """What the coalitions ask of their methods."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
-from rationale.methods.engine import Method
+from rationale.methods.engine import Part, Weighted
+from rationale.methods.players import CoalitionGame
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +25,14 @@ class Coalitions:
     weights: np.ndarray
 
 
-class CoalitionMethod(Method, Protocol):
+@dataclass(frozen=True, eq=False)
+class Game(Part):
+    """The game that the explained output is played as."""
+
+    game: CoalitionGame
+
+
+class CoalitionMethod(Weighted):
     """A method that needs no walk and no rule.
 
     It calls the model as it is, with the features of a coalition from the row and all others from a
@@ -32,12 +40,15 @@ class CoalitionMethod(Method, Protocol):
     """
 
     @property
+    @abstractmethod
     def standard_error(self) -> bool:
         """Whether the graph shall return it; it is one over the `pairs`."""
 
     @property
+    @abstractmethod
     def pairs(self) -> int:
         """Independent draws, of equally many of the gains [D, P] each, one behind the other."""
 
+    @abstractmethod
     def coalitions(self, players: int) -> Coalitions:
         """Return the coalitions of so many players; raise InvalidOptionError where they are too many."""

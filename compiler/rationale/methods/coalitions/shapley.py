@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError
 from rationale.methods.coalitions.engine import COALITIONS
-from rationale.methods.coalitions.method import Coalitions
-from rationale.methods.engine import Engine, References, Weighted
+from rationale.methods.coalitions.method import CoalitionMethod, Coalitions
+from rationale.methods.engine import Engine, References
 from rationale.schema.request import whole_number
 
 MOST_PLAYERS, MOST_ENUMERATED = 512, 12
@@ -18,7 +18,7 @@ MOST_PERMUTATIONS = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class ExactShap(Weighted):
+class ExactShap(CoalitionMethod):
     """Shapley values of any model, by every coalition of its players.
 
     Each of the 2^players values is the mean of the model's output over the references. Shapley, "A value for
@@ -39,10 +39,6 @@ class ExactShap(Weighted):
     engine: ClassVar[Engine] = COALITIONS
     standard_error: ClassVar[bool] = False
     pairs: ClassVar[int] = 1
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {}
 
     def coalitions(self, players: int) -> Coalitions:
         """Return every coalition, numbered by its bits.
@@ -67,7 +63,7 @@ class ExactShap(Weighted):
 
 
 @dataclass(frozen=True, eq=False)
-class PermutationShap(Weighted):
+class PermutationShap(CoalitionMethod):
     """Shapley values of any model, estimated from pairs of orders in which its players join a coalition.
 
     Castro et al., "Polynomial calculation of the Shapley value based on sampling", 2009; each order is

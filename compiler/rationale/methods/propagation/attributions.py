@@ -15,7 +15,7 @@ import onnx_ir as ir
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Gap, Method, Selection
+from rationale.methods.engine import Selection
 from rationale.methods.environment import Call
 from rationale.methods.leaves import OTHERS, Leaf
 from rationale.methods.outputs import (
@@ -28,7 +28,7 @@ from rationale.methods.outputs import (
     total_of,
 )
 from rationale.methods.players import Players, by_player
-from rationale.methods.propagation.backward import Averaged, Carried, Relevance, Walked, readers_of
+from rationale.methods.propagation.backward import Carried, PropagationMethod, Relevance, readers_of
 from rationale.methods.propagation.path import Path
 from rationale.references.reference_set import ReferenceSet
 from rationale.rules.rule import Trait
@@ -62,7 +62,7 @@ class Draws:
 
 def emit_outputs(
     op: Ops,
-    method: Walked,
+    method: PropagationMethod,
     explained: Sequence[Explained],
     layers: Sequence[Explained],
     seed: Seed,
@@ -149,12 +149,12 @@ def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
 
 def _standard_errors(
     op: Ops,
-    method: Method,
+    method: PropagationMethod,
     explained: Sequence[Explained],
     references: ReferenceSet | None,
     players: Players | None,
 ) -> list[ir.Value]:
-    if not (isinstance(method, Averaged) and method.standard_error):
+    if not method.standard_error:
         return []
     draws = _draws(op, method, references)
 
@@ -168,13 +168,13 @@ def _standard_errors(
 
 
 def _gap_error(
-    op: Ops, method: Method, explained: Sequence[Explained], references: ReferenceSet | None
+    op: Ops, method: PropagationMethod, explained: Sequence[Explained], references: ReferenceSet | None
 ) -> list[ir.Value]:
     """Return the gap's standard error, if the gap is one of sampling.
 
     Explained and base value are exact: the gap varies as the sum of the attributions does.
     """
-    if not (isinstance(method, Averaged) and method.gap is Gap.SAMPLING):
+    if not method.has_gap_error:
         return []
     draws = _draws(op, method, references)
     each = {e.at.tensor: e for e in explained}.values()
@@ -184,7 +184,7 @@ def _gap_error(
     return [op.attributions_output(draws.standard_error(op, total), GAP_ERROR)]
 
 
-def _draws(op: Ops, method: Averaged, references: ReferenceSet | None) -> Draws:
+def _draws(op: Ops, method: PropagationMethod, references: ReferenceSet | None) -> Draws:
     if method.averages != "K":
         return Draws(method.averages, None, op.counts[method.averages])
     assert references is not None
@@ -194,18 +194,6 @@ def _draws(op: Ops, method: Averaged, references: ReferenceSet | None) -> Draws:
             "leave the standard error out."
         )
     return Draws("K", references.weights, references.effective)
-
-
-def has_standard_error(method: Method) -> bool:
-    return isinstance(method, Averaged) and method.standard_error
-
-
-def has_gap_error(method: Method) -> bool:
-    """Tell whether the gap has a standard error: always where it is a sampling error.
-
-    Without it, nobody could tell the gap from a fault.
-    """
-    return isinstance(method, Averaged) and method.gap is Gap.SAMPLING
 
 
 def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedConcepts | None:
@@ -224,7 +212,11 @@ def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedCon
 
 
 def emit_channels(
-    op: Ops, method: Walked, requested: ExplainedConcepts, layer: Explained, weights: np.ndarray | None
+    op: Ops,
+    method: PropagationMethod,
+    requested: ExplainedConcepts,
+    layer: Explained,
+    weights: np.ndarray | None,
 ) -> tuple[list[ir.Value], Carried]:
     """Emit the attribution of each channel [N, T, channels], and the largest by size [N, T, C].
 
@@ -256,7 +248,7 @@ def emit_channels(
 
 def emit_heatmaps(
     op: Ops,
-    method: Walked,
+    method: PropagationMethod,
     requested: ExplainedConcepts,
     explained: Sequence[Explained],
     weights: np.ndarray | None,

@@ -1,5 +1,6 @@
-"""The reverse walk, the same for every method, and what it asks of one."""
+"""The reverse walk, the same for every method, and the base of the methods that walk."""
 
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +11,11 @@ import numpy as np
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Method
+from rationale.methods.engine import Gap, Method
 from rationale.methods.environment import At, Call
+from rationale.references.reference_set import ReferenceSet
 from rationale.rules.pointwise.conditions import number
 from rationale.rules.rule import Evaluation, Kind, Rule
-from rationale.schema.manifest import Extension
 
 
 @dataclass(frozen=True)
@@ -155,38 +156,6 @@ def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
 
 
 @runtime_checkable
-class Walked(Method, Protocol):
-    """A method that walks back from the output, operator by operator."""
-
-    def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
-        """Return the multiplier of each input of `call`, given the multiplier(s) of its output(s)."""
-
-    def attribute(
-        self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
-    ) -> Tensor:
-        """Return the attributions of an input from its multiplier: neither K nor S among the result's axes.
-
-        Args:
-            r: the references, or where `OnPaths.point` lets the path start.
-        """
-
-
-@runtime_checkable
-class Planned(Protocol):
-    """A method that joins operators into layers, or treats a layer by its place among the others."""
-
-    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
-        """Return the operators that the walk reads, in topological order, and how each is pulled back.
-
-        Without it the walk reads every operator as it is, one by one.
-
-        Args:
-            kept: names of values whose multipliers are requested: what is joined for the sake of time alone
-                leaves them. What the method's definition joins has no such value.
-        """
-
-
-@runtime_checkable
 class ByRules(Protocol):
     """A `Pull` that takes a rule of relevance propagation for each operator."""
 
@@ -204,51 +173,84 @@ class Point:
     start: Tensor | None
 
 
-@runtime_checkable
-class OnPaths(Protocol):
-    """A method whose rules are called at other points than the sample: S of them."""
+class PropagationMethod(Method):
+    """A method that hands multipliers, or relevance, back from the output.
 
-    each_reference: ClassVar[bool]  # whether every reference has S points of its own
+    A subclass gives `pull` and `attribute`. The defaults call rules at x, read every operator as it is, and
+    have no standard error.
+    """
 
-    @property
-    def points(self) -> int:
-        """S."""
+    explains_scores: ClassVar[bool] = False
+    """Whether it starts from scores rather than from the probabilities that are made of them."""
 
-    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
-        """Return the points of an explained input: S, and K too with `each_reference`, among their axes."""
+    averages: ClassVar[str] = ""
+    """The axis, K or S, along which the draws lie whose mean an attribution is; empty if there are none."""
 
-
-@runtime_checkable
-class Averaged(Protocol):
-    """A method whose attributions are a mean over independent draws, and so have a standard error."""
-
-    averages: ClassVar[str]  # the axis, K or S, along which the draws lie
+    each_reference: ClassVar[bool] = True
+    """Whether every reference has S points of its own."""
 
     @property
     def standard_error(self) -> bool:
-        """Whether the graph shall return it."""
-
-    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
-        """Return what is averaged: the attributions of an input by each draw.
-
-        No other axis of draws is left.
-        """
-
-
-@runtime_checkable
-class Extended(Protocol):
-    """A method that may compute with what is no part of Rationale."""
+        """Whether the graph returns the standard error of each attribution."""
+        return False
 
     @property
-    def extensions(self) -> Sequence[Extension]:
-        """What that is, each once."""
+    def has_gap_error(self) -> bool:
+        """Whether the gap has a standard error: always if it is a sampling error.
 
+        Without it, nobody could tell the gap from a fault.
+        """
+        return self.gap is Gap.SAMPLING
 
-@runtime_checkable
-class ExplainsScores(Protocol):
-    """A method that starts from scores rather than from the probabilities that are taken of them."""
+    @property
+    def open_faults(self) -> Sequence[str]:
+        drawn = bool(self.points) and not self.each_reference
+        faults = [f"{self.name} draws from the references when the graph is made"] if drawn else []
+        return faults + ["a standard error"] * self.standard_error
 
-    explains_scores: ClassVar[bool]
+    def axes(self, references: ReferenceSet | None) -> dict[str, int]:
+        """Return the axes that can be computed in chunks, with their lengths; of paired ones the longer."""
+        counts = {"K": references.count} if references and not references.is_open else {}
+        if not self.points:
+            return counts
+        if not self.each_reference:  # the references are met by the base value alone
+            return {**counts, "S": self.points}
+        return {"S": self.points} if "K" not in counts or self.points > counts["K"] else counts
+
+    def rows_per_target(self, references: int) -> int:
+        return (self.points or 1) * (references if self.each_reference else 1)
+
+    def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
+        """Return the operators that the walk reads, in topological order, and how each is pulled back.
+
+        A method overrides it to join operators into layers, or to treat a layer by its place.
+
+        Args:
+            kept: names of values whose multipliers are requested. Operators that are joined to save time
+                leave these values; those that the method's definition joins have none.
+        """
+        del op, kept
+        return calls, self.pull
+
+    def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
+        """Return the points of an explained input: S, and K too with `each_reference`, among their axes."""
+        raise NotImplementedError(f"{self.name} has points, and says not where")
+
+    def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
+        """Return the attributions of an input by each draw; no other axis of draws is left."""
+        raise NotImplementedError(f"{self.name} averages, and says not what")
+
+    @abstractmethod
+    def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
+        """Return the multiplier of each input of `call`, given the multiplier(s) of its output(s)."""
+
+    @abstractmethod
+    def attribute(self, op: Ops, m: Any, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Tensor:
+        """Return the attributions of an input from its multiplier: neither K nor S among the result's axes.
+
+        Args:
+            r: the references, or where `point` lets the path start.
+        """
 
 
 def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:

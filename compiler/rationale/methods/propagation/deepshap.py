@@ -18,7 +18,7 @@ from rationale.graph.ops import Ops, mean
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Engine, References, Weighted
 from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import Pull, pull_back
+from rationale.methods.propagation.backward import PropagationMethod, Pull, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.speed import commute, fuse
 from rationale.rules.rule import Kind, Selection, Trait
@@ -26,7 +26,7 @@ from rationale.rules.secants import difference, tiny
 
 
 @dataclass(frozen=True, eq=False)
-class DeepShap(Weighted):
+class DeepShap(Weighted, PropagationMethod):
     """Shapley values of a network, approximated by the DeepLIFT rule over a reference set.
 
     Exact where the network is a sum of functions of single inputs and of products of two; elsewhere

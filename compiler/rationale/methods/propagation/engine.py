@@ -1,7 +1,7 @@
 """The walk: values at x and at the references, rules called there, and multipliers handed back."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from rationale.errors import InvalidOptionError, InvalidReferencesError, Unsuppo
 from rationale.graph.ops import Ops, along, mean, open_rows, open_weights
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
-from rationale.methods.engine import Canvas, Engine, Method, Selection
+from rationale.methods.engine import Canvas, Engine, Method, Missing, Selection
 from rationale.methods.environment import Call, Environment, MovedEnvironment
 from rationale.methods.feature_names import named
 from rationale.methods.leaves import Chosen, Leaf, choose_leaves
@@ -23,20 +23,14 @@ from rationale.methods.propagation.attributions import (
     emit_channels,
     emit_heatmaps,
     emit_outputs,
-    has_gap_error,
-    has_standard_error,
     layers_walked,
     requested_layers,
 )
 from rationale.methods.propagation.backward import (
     ByRules,
     Carried,
-    ExplainsScores,
-    Extended,
-    OnPaths,
-    Planned,
+    PropagationMethod,
     Pull,
-    Walked,
     walk,
 )
 from rationale.methods.propagation.imputed import behind_imputers
@@ -44,7 +38,7 @@ from rationale.methods.propagation.path import Path, choose_path
 from rationale.methods.target import check_names, reach_forward
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import WEIGHTS, references_name
-from rationale.schema.manifest import Extension, LayerRule
+from rationale.schema.manifest import LayerRule
 from rationale.schema.request import CompileRequest
 
 
@@ -52,17 +46,17 @@ class Walk(Engine):
     """DeepSHAP, gradients, LRP: a walk back from the output, operator by operator."""
 
     players = "sum"
-    takes_missing = False
+    missing = Missing.NEVER
 
-    def leaves(self, lowered: Lowered, method: Method, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return _choose_leaves(method, lowered, inputs).leaves
 
-    def select(self, lowered: Lowered, method: Method, request: CompileRequest) -> Selection:
+    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
         """Find the path from the explained inputs to the explained output.
 
         It begins at the first of the layers that are named where an operator before them has no rule.
         """
-        if (request.layers or request.concepts) and isinstance(method, OnPaths):
+        if (request.layers or request.concepts) and method.points:
             raise InvalidOptionError(
                 f"{method.name} takes its points on a path between inputs, so that one walk explains no "
                 "layers: explain a layer by itself (--input LAYER), or choose deepshap, gradient, lrp or "
@@ -71,7 +65,7 @@ class Walk(Engine):
         choose = partial(
             choose_path,
             choose=partial(_choose_leaves, method),
-            scores_for=method.name if isinstance(method, ExplainsScores) else None,
+            scores_for=method.name if method.explains_scores else None,
         )
         try:
             lowered, target, path = choose(lowered, request)
@@ -87,62 +81,16 @@ class Walk(Engine):
         return named(Selection(lowered, target, method, None, path), request)
 
     def outputs(self, selection: Selection) -> Outputs:
-        method = selection.method
+        method, path = _walked(selection)
         own = Outputs.of(
-            selection.target, standard_errors=has_standard_error(method), gap_error=has_gap_error(method)
+            selection.target, standard_errors=method.standard_error, gap_error=method.has_gap_error
         )
-        return replace(own, concepts=concepts_of(selection, selection.part.concepts))
-
-    def axes(self, method: Method, references: ReferenceSet | None) -> dict[str, int]:
-        """Return the axes on which a walk lies, with their lengths; of paired ones the longer."""
-        counts = {"K": references.count} if references and not references.is_open else {}
-        if not isinstance(method, OnPaths):
-            return counts
-        if not method.each_reference:  # the references are met by the base value alone
-            return {**counts, "S": method.points}
-        return {"S": method.points} if "K" not in counts or method.points > counts["K"] else counts
-
-    def sizes(self, selection: Selection) -> dict[str, int]:
-        method, concepts = selection.method, selection.part.concepts
-        return {
-            "S": method.points if isinstance(method, OnPaths) else 1,
-            "C": concepts.count if concepts else 1,
-        }
-
-    def points(self, method: Method, references: int) -> int:
-        if not isinstance(method, OnPaths):
-            return references
-        return method.points * (references if method.each_reference else 1)
-
-    def path(self, selection: Selection) -> Collection[ir.Node]:
-        return {node for node, _ in selection.part.nodes}
-
-    def on(self, selection: Selection, nodes: Mapping[ir.Node, ir.Node]) -> Selection:
-        path = replace(selection.part, nodes=tuple((nodes[n], rule) for n, rule in selection.part.nodes))
-        return replace(selection, part=path)
-
-    def carries_all(self, selection: Selection, layer: str) -> bool:
-        path: Path = selection.part
-        return path.carries_all(selection.target, layer)
-
-    def options(self, selection: Selection) -> dict[str, Any]:
-        path: Path = selection.part
-        requested = {"layers": path.layers, "concepts": path.concepts and asdict(path.concepts)}
-        return {name: value for name, value in requested.items() if value}
-
-    def extensions(self, method: Method) -> Sequence[Extension]:
-        return method.extensions if isinstance(method, Extended) else ()
-
-    def open_faults(self, method: Method) -> list[str]:
-        drawn = isinstance(method, OnPaths) and not method.each_reference
-        faults = [f"{method.name} draws from the references when the graph is made"] if drawn else []
-        return faults + ["a standard error"] * has_standard_error(method)
+        return replace(own, concepts=concepts_of(selection, path.concepts))
 
     def emit(self, canvas: Canvas) -> None:
         """Walk back from the output to what is explained; the graph's own nodes are the forward pass."""
         op, references, selection = canvas.op, canvas.references, canvas.selection
-        method, target, path = selection.method, selection.target, selection.part
-        assert isinstance(method, Walked)
+        (method, path), target = _walked(selection), selection.target
         at_x = canvas.at_x(path.active, path.blocked)
         calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
         at_x.lift_outputs()
@@ -159,9 +107,9 @@ class Walk(Engine):
             base = _mean_over_references(op, at, weights)
         seed = seed_of(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
         requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
-        own = [path.concepts.layer] if concepts else []
+        own = [path.concepts.layer] if path.concepts else []
         watched = {*requested, *own}
-        steps, pull = method.plan(op, calls, watched) if isinstance(method, Planned) else (calls, method.pull)
+        steps, pull = method.plan(op, calls, watched)
         canvas.rules[:] = _rules(steps, pull)
         kept = layers_walked(requested, calls, steps, named=path.layers != "all")
         check_names(selection.lowered, {attributions_name(name) for name in kept})
@@ -195,6 +143,13 @@ class Walk(Engine):
 
 
 WALK = Walk()
+
+
+def _walked(selection: Selection) -> tuple[PropagationMethod, Path]:
+    method, path = selection.method, selection.part
+    assert isinstance(method, PropagationMethod)
+    assert isinstance(path, Path)
+    return method, path
 
 
 def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
@@ -250,9 +205,9 @@ def _onto_paths(
 
     The calls change where the method walks on paths.
     """
-    method, target = selection.method, selection.target
+    (method, path), target = _walked(selection), selection.target
     starts = {name: at_r.at(name) if at_r else None for name in target.tensors}
-    if not isinstance(method, OnPaths):
+    if not method.points:
         return starts, calls
     at_x.op.scope = "point"
     weights = references.weights if references else None
@@ -261,7 +216,7 @@ def _onto_paths(
         for s in target.leaves
     }
     there = {name: point.at for name, point in points.items()}
-    moved_to = MovedEnvironment(at_x, "point", there, selection.part.dependent)
+    moved_to = MovedEnvironment(at_x, "point", there, path.dependent)
     moved = [replace(call, x=moved_to.evaluate(call)) for call in calls]
     return {name: point.start for name, point in points.items()}, moved
 

@@ -16,7 +16,7 @@ from rationale.graph.ops import Ops, along, mean, rows_along
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Engine, Gap, References
 from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import Point, pull_back
+from rationale.methods.propagation.backward import Point, PropagationMethod, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.references.reference_set import Baseline
 from rationale.schema.request import whole_number
@@ -31,11 +31,10 @@ def path_quadrature(steps: int) -> tuple[np.ndarray, np.ndarray]:
     return (nodes + 1) / 2, weights / weights.sum()
 
 
-class _Derivative:
+class _Derivative(PropagationMethod):
     """The plain pullback, at x or at the points to which `point` moved the rules."""
 
     engine: ClassVar[Engine] = WALK
-    reference_weights: ClassVar[None] = None
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return pull_back(call.x, call, m)
@@ -53,9 +52,6 @@ class Gradient(_Derivative):
     times_input: bool = False
 
     name: ClassVar[str] = "gradient"
-    has_base_value: ClassVar[bool] = False
-    gap: ClassVar[Gap | None] = None
-    reference_set: ClassVar[None] = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -92,7 +88,6 @@ class IntegratedGradients(_Derivative):
     has_base_value: ClassVar[bool] = True
     gap: ClassVar[Gap | None] = Gap.QUADRATURE
     averages: ClassVar[str] = "K"
-    each_reference: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         whole_number("steps", self.steps, 1, MAX_STEPS)
@@ -216,11 +211,8 @@ class SmoothGrad(_Derivative):
     standard_error: bool = False
 
     name: ClassVar[str] = "smoothgrad"
-    has_base_value: ClassVar[bool] = False
-    gap: ClassVar[Gap | None] = None
     averages: ClassVar[str] = "S"
     each_reference: ClassVar[bool] = False
-    reference_set: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         whole_number("samples", self.samples, 2, MAX_SAMPLES)

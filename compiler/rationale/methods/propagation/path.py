@@ -7,9 +7,9 @@ that has no multiplier. Each such end is noted.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import onnx
 import onnx_ir as ir
@@ -17,6 +17,7 @@ import onnx_ir as ir
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.nodes import Nodes, names_read, stand_for
 from rationale.lowering import Lowered, with_model
+from rationale.methods.engine import Part
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import Chosen, choose_leaves, keeps_batch
 from rationale.methods.logits import choose_logits, logits_behind
@@ -215,14 +216,13 @@ _JOINT = frozenset({Trait.ELEMENTWISE, Trait.MOVING})  # of a bilinear one: sums
 
 
 @dataclass(frozen=True)
-class Path:
+class Path(Part):
     """The operators whose multipliers are needed.
 
     Attributes:
         dependent: names of all values that depend on the explained inputs, in whatever way.
         active: names of the values through which attributions reach them.
         blocked: see `Flow`.
-        nodes: the operators of the path, in topological order, with their rules.
         layers: values on the way whose attributions are asked for too, in the order of the graph, or "all".
         concepts: the channels of one of them, one by one.
     """
@@ -234,12 +234,21 @@ class Path:
     layers: tuple[str, ...] | Literal["all"] = ()
     concepts: Concepts | None = None
 
-    def carries_all(self, target: Target, name: str) -> bool:
+    @property
+    def lengths(self) -> dict[str, int]:
+        return {"C": self.concepts.count} if self.concepts else {}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        requested = {"layers": self.layers, "concepts": self.concepts and asdict(self.concepts)}
+        return {name: value for name, value in requested.items() if value}
+
+    def carries_all(self, target: Target, layer: str) -> bool:
         """Tell whether every way from the leaves to the output leads through a value."""
-        reached = set() if name == target.output else {target.output}
+        reached = set() if layer == target.output else {target.output}
         for node, _ in reversed(self.nodes):
             if not reached.isdisjoint(str(v.name) for v in node.outputs):
-                reached |= (names_read(node) & self.active) - {name}
+                reached |= (names_read(node) & self.active) - {layer}
         return reached.isdisjoint(target.tensors)
 
 

@@ -25,7 +25,7 @@ from rationale.trees.covers import expected_scores
 def emit(canvas: Canvas, outputs: Outputs) -> None:
     """Add the attributions and what they are compared with to the graph's outputs."""
     op, selection = canvas.op, canvas.selection
-    target, trees = selection.target, selection.part
+    target, trees = selection.target, _trees(selection)
     method: Any = selection.method
     at_x = canvas.at_x()
     at_x.lift_outputs()
@@ -60,6 +60,11 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     op.graph.outputs.extend([*answered, *emit_values(op, seed, totals, gap=True)])
 
 
+def _trees(selection: Selection) -> Trees:
+    assert isinstance(selection.part, Trees)
+    return selection.part
+
+
 def _with_values(selection: Selection, references: ReferenceSet | None) -> ReferenceSet | None:
     """Return the references with what the model computes of them, by the tensors' names.
 
@@ -67,7 +72,7 @@ def _with_values(selection: Selection, references: ReferenceSet | None) -> Refer
     """
     if references is None:
         return None
-    trees, output = selection.part, selection.target.output
+    trees, output = _trees(selection), selection.target.output
     wanted = {trees.reads, output, trees.margin or output}
     return replace(references, arrays=_answers(selection.lowered, references.arrays, wanted))
 
@@ -92,7 +97,7 @@ def _base_value(selection: Selection, references: ReferenceSet | None) -> np.nda
     Raises:
         InvalidReferencesError: there are no covers either.
     """
-    trees, output = selection.part, selection.target.output
+    trees, output = _trees(selection), selection.target.output
     if references is not None:
         rows = references.arrays[output]
         return np.asarray(np.average(rows.astype(np.float64), 0, references.weights)[None])

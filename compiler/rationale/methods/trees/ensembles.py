@@ -18,6 +18,7 @@ from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.nodes import extract
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
+from rationale.methods.engine import Part
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import raw_leaves
 from rationale.methods.players import NOBODY, CoalitionGame
@@ -46,7 +47,7 @@ _WIDE = 1e30  # CatBoost tells a missing value from others by the largest float3
 
 
 @dataclass(frozen=True)
-class Trees:
+class Trees(Part):
     """A tree ensemble whose scores are explained.
 
     Attributes:
@@ -63,6 +64,34 @@ class Trees:
     game: CoalitionGame = NOBODY
     player_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     link: str = ""
+
+    def splits(self, lowered: Lowered, target: Target) -> dict[str, list[list[float]]]:
+        """Return the numbers at which trees may turn, of elements that they read as they are.
+
+        Nothing if there are more than MOST_SPLITS.
+        """
+        graph, dtype = lowered.model.graph, lowered.specs[self.reads][1].numpy()
+        inputs = [str(v.name) for v in graph.inputs if v.name in lowered.specs]
+        rows = {name: lowered.specs[name][0] for name in inputs}
+        behind = reach_backward(graph, self.reads, target.tensors)
+        nodes = [n for n in graph if any(v.name in behind for v in n.outputs)]
+        places = [(name, j) for name, row in rows.items() for j in range(prod(row))]
+        first = {name: places.index((name, 0)) for name, row in rows.items() if prod(row)}
+        sizes = {name: prod(rows[name]) for name in first}
+        numbers = {name: start + np.arange(sizes[name]).reshape(rows[name]) for name, start in first.items()}
+        found: dict[str, list[set[float]]] = {name: [set() for _ in range(sizes[name])] for name in first}
+        ensemble, at = self.ensemble, moved_from(lowered, nodes, numbers, self.reads)
+        for node in np.flatnonzero(ensemble.feature >= 0):
+            if (place := at[int(ensemble.feature[node])]) is None:
+                continue
+            name, element = places[place]
+            own = ensemble.bounds_of(int(node))
+            bounds = ensemble.bounds[own].astype(dtype)
+            past = np.where(ensemble.strict[own], np.nextafter(bounds, dtype.type(np.inf)), bounds)
+            found[name][element].update(float(str(one)) for one in past[np.abs(past) < _WIDE])
+        if sum(len(each) for own in found.values() for each in own) > MOST_SPLITS:
+            return {}
+        return {name: [sorted(each) for each in own] for name, own in found.items()}
 
 
 def choose_ensemble(
@@ -189,34 +218,6 @@ def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: 
                 f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
             )
     return np.asarray([player_of_element[min(of, default=0)] for of in made.of])
-
-
-def splits_of(lowered: Lowered, target: Target, trees: Trees) -> dict[str, list[list[float]]]:
-    """Return by input of the model, for each element of its row, the numbers from which on trees may turn.
-
-    Of elements that the trees read as they are; nothing if there are more than MOST_SPLITS.
-    """
-    graph, dtype = lowered.model.graph, lowered.specs[trees.reads][1].numpy()
-    inputs = [str(v.name) for v in graph.inputs if v.name in lowered.specs]
-    rows = {name: lowered.specs[name][0] for name in inputs}
-    behind = reach_backward(graph, trees.reads, target.tensors)
-    nodes = [n for n in graph if any(v.name in behind for v in n.outputs)]
-    places = [(name, j) for name, row in rows.items() for j in range(prod(row))]
-    first = {name: places.index((name, 0)) for name, row in rows.items() if prod(row)}
-    numbers = {name: start + np.arange(prod(rows[name])).reshape(rows[name]) for name, start in first.items()}
-    found: dict[str, list[set[float]]] = {name: [set() for _ in range(prod(rows[name]))] for name in first}
-    ensemble, at = trees.ensemble, moved_from(lowered, nodes, numbers, trees.reads)
-    for node in np.flatnonzero(ensemble.feature >= 0):
-        if (place := at[int(ensemble.feature[node])]) is None:
-            continue
-        name, element = places[place]
-        own = ensemble.bounds_of(int(node))
-        bounds = ensemble.bounds[own].astype(dtype)
-        past = np.where(ensemble.strict[own], np.nextafter(bounds, dtype.type(np.inf)), bounds)
-        found[name][element].update(float(str(one)) for one in past[np.abs(past) < _WIDE])
-    if sum(len(each) for own in found.values() for each in own) > MOST_SPLITS:
-        return {}
-    return {name: [sorted(each) for each in own] for name, own in found.items()}
 
 
 def _some(words: Sequence[str], of: Collection[int]) -> str:

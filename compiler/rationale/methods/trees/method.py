@@ -1,7 +1,7 @@
 """What the trees ask of their methods."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -23,17 +23,20 @@ class Margins:
     at_references: np.ndarray
 
 
-class TreeMethod(Method, Protocol):
+class TreeMethod(Method):
     """A method that needs no walk: it knows the attributions of a tree ensemble from its trees."""
 
     @property
+    @abstractmethod
     def probability(self) -> bool:
         """Whether to explain the probabilities that the ensemble makes of its scores."""
 
     @property
+    @abstractmethod
     def interactions(self) -> bool:
         """Whether the graph shall return the interactions of each two players."""
 
+    @abstractmethod
     def attributions(
         self,
         op: Ops,
@@ -54,6 +57,7 @@ class TreeMethod(Method, Protocol):
             margins: where probabilities are explained.
         """
 
+    @abstractmethod
     def interaction_values(
         self,
         op: Ops,

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, Gap, References
+from rationale.methods.engine import Engine, Gap, Method, References
 from rationale.methods.trees.engine import TREES
-from rationale.methods.trees.method import Margins
+from rationale.methods.trees.method import Margins, TreeMethod
 from rationale.references.reference_set import OpenReferences, ReferenceSet
 from rationale.trees.by_leaf import apart, build_leaves
 from rationale.trees.covers import counted
@@ -29,7 +29,7 @@ from rationale.trees.tables import Tables, build_tables, trees_of
 
 
 @dataclass(frozen=True, eq=False)
-class TreeShap:
+class TreeShap(TreeMethod):
     """Exact Shapley values of a tree ensemble's scores.
 
     The time does not depend on how many rows are given.
@@ -100,6 +100,22 @@ class TreeShap:
         known: dict[str, Any] = {"path_dependent": self.references is None, "interactions": self.interactions}
         known["space"] = self.space if self.probability else None
         return {name: chosen for name, chosen in known.items() if chosen}
+
+    def in_space(self, space: str, transform: str) -> Method:
+        """Explain a probability by rescaled margins, and only that of a LOGISTIC."""
+        if space == "output" and transform not in ("", "NONE", "LOGISTIC"):
+            raise InvalidOptionError(
+                f"space 'output': {self.name} explains the margin of a {transform}: say space: margin, or "
+                "choose permutationshap"
+            )
+        if space == "margin" or transform != "LOGISTIC":
+            return self
+        try:
+            return replace(self, space="probability")
+        except InvalidOptionError as error:
+            raise InvalidOptionError(
+                f"space 'output', a probability of trees: {error} Or say space: margin"
+            ) from error
 
     def attributions(
         self,

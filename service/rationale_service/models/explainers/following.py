@@ -125,7 +125,10 @@ class Following:
 
     def show(self) -> None:
         """Answer requests from here on by what the records say."""
-        self._plane.repository = self._store.registry()
+        before, now = self._plane.repository.made_by_others, self._store.registry()
+        self._plane.repository = now
+        if now.made_by_others not in ("", before):
+            log.warning(now.made_by_others)
 
     async def follow(self) -> None:
         """Look for what others write, for ever."""

@@ -5,9 +5,9 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from rationale import extensions
 from rationale.distribution import version
@@ -15,6 +15,7 @@ from rationale.errors import RationaleError
 from rationale.from_files import check_method
 from rationale.schema.machine import Deployment, parse_bytes
 from rationale.schema.manifest import Parity
+from rationale.schema.methods import OPTIONS, takers
 from rationale.schema.request import CompileRequest, parse_concepts
 from rationale_service.errors import ConflictError, InvalidExplainerError, UnknownModelError
 from rationale_service.repository.entry import Entry, stamp_of
@@ -48,25 +49,26 @@ class _Strict(BaseModel):
         return _bounded(given)
 
 
-class MethodOptions(_Strict):
-    """Options of the methods, as `rationale compile` has them; each method takes some of them."""
+def _option_field(name: str) -> tuple[Any, Any]:
+    option = OPTIONS[name]
+    kind = _Names if option.kind is list else option.kind
+    return kind | None, Field(None, description=f"{', '.join(takers(name))}: {option.help}")
 
-    steps: int | None = Field(None, description="integrated-gradients: points on the path")
-    samples: int | None = Field(None, description="expected-gradients, smoothgrad: draws")
-    permutations: int | None = Field(None, description="permutationshap: pairs of orders of the features")
-    sigma: float | None = Field(None, description="smoothgrad: standard deviation of the noise")
-    seed: int | None = Field(None, description="of the draws")
-    standard_error: bool | None = Field(None, description="also answer how far attributions may be off")
-    composite: str | None = Field(None, description="lrp: the preset of rules, by name")
-    rule: _Names | None = Field(
-        None,
-        description="lrp: SELECTOR=RULE, the last match wins: Conv=gamma:0.25 or first=zbox(low=-1, high=1)",
+
+if TYPE_CHECKING:
+    MethodOptions = _Strict
+else:
+    MethodOptions = create_model(
+        "MethodOptions",
+        __base__=_Strict,
+        __doc__="Options of the methods, as `rationale compile` has them; each method takes some of them.",
+        **{name: _option_field(name) for name, option in OPTIONS.items() if option.kind is not Path},
     )
-    low: float | None = Field(None, description="lrp: the least value of an input")
-    high: float | None = Field(None, description="lrp: the largest value of an input")
-    epsilon: float | None = Field(None, description="attnlrp, cplrp: what is added to denominators")
-    space: str | None = Field(None, description="treeshap: output, or probability")
-    interactions: bool | None = Field(None, description="treeshap: also answer the interaction of each two")
+
+
+def _same(name: str, default: Any = None) -> Any:
+    """Return a field that means the same as in a compile request."""
+    return Field(default, description=CompileRequest.model_fields[name].description)
 
 
 class ExplainerSpec(_Strict):
@@ -76,42 +78,25 @@ class ExplainerSpec(_Strict):
         json_schema_extra={"examples": [{"method": "deepshap", "reference_set": "approved", "default": True}]}
     )
 
-    method: str = Field("deepshap", description="deepshap, gradient, integrated-gradients, lrp …")
+    method: str = _same("method", "deepshap")
     options: MethodOptions = Field(default_factory=MethodOptions)
     reference_set: str | None = Field(None, description="name of an uploaded reference set")
-    open_references: Count | None = Field(
-        None, description="K: take up to K references with each request, and bake none"
+    open_references: Count | None = _same("open_references")
+    output: str | None = _same("output")
+    logits: bool = _same("logits", False)
+    targets: Annotated[list[Target], Field(fail_fast=True)] | Literal["all", "predicted"] | None = _same(
+        "targets"
     )
-    output: str | None = Field(None, description="the tensor to explain; default: the first float output")
-    logits: bool = Field(
-        False, description="explain the tensor before the output's last Sigmoid, Softmax or LogSoftmax"
-    )
-    targets: Annotated[list[Target], Field(fail_fast=True)] | Literal["all", "predicted"] | None = Field(
-        None,
-        description="indices into the output's row, contrasts such as '1-0' (element 1 rather than 0), all, "
-        "or predicted: each row's own largest; default: the only element, 1 of two (an output [N, 2]), else "
-        "predicted",
-    )
-    inputs: _Names | None = Field(None, description="inputs to attribute to; default: all")
-    layers: _Names | Literal["all"] = Field(
-        default_factory=list, description="inner tensors whose attributions the graph answers too"
-    )
+    inputs: _Names | None = _same("inputs")
+    layers: _Names | Literal["all"] = _same("layers", [])
     concepts: str | None = Field(
         None,
-        description="TENSOR=COUNT: for how many channels of an inner tensor to answer what inputs contribute",
+        description="TENSOR=COUNT: for how many channels of an inner tensor to return what inputs contribute",
     )
-    concept_axis: Count | None = Field(None, description="of that tensor, that of its channels; default: 1")
-    sizes: Annotated[dict[str, Count], _Bounded] = Field(
-        default_factory=dict, description="lengths that the model leaves open"
-    )
-    features: _Names | Annotated[dict[str, _Names], _Bounded] | None = Field(
-        None, description="feature names, or each explained input's"
-    )
-    groups: Annotated[dict[str, _Names], _Bounded] = Field(
-        default_factory=dict,
-        description="features by the name of their group; group_attributions are those of the manifest's "
-        "players",
-    )
+    concept_axis: Count | None = Field(None, description="the axis of that tensor's channels; default: 1")
+    sizes: Annotated[dict[str, Count], _Bounded] = _same("sizes", {})
+    features: _Names | Annotated[dict[str, _Names], _Bounded] | None = _same("features")
+    groups: Annotated[dict[str, _Names], _Bounded] = _same("groups", {})
     memory_budget: str = Field("4GB", description="for references and one row's work together")
     storage: Literal["float32", "float16"] = Field("float32", description="of baked references")
     default: bool | None = Field(

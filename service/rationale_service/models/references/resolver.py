@@ -166,7 +166,8 @@ class ReferenceResolver:
     async def _open(self, question: _Question, written: Entry | None, rows: Rows, digest: str) -> Chosen:
         """Return the entry that takes references as an input, fed with them."""
         spec = question.spec
-        if spec.method not in ("deepshap", "integrated-gradients") or spec.options.standard_error:
+        varies = spec.options.model_dump()["standard_error"]
+        if spec.method not in ("deepshap", "integrated-gradients") or varies:
             raise InvalidInputError(
                 f"{spec.method} with these options needs its references beforehand: upload them as a "
                 "reference set, and name it"

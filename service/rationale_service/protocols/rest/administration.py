@@ -73,12 +73,13 @@ def _demand(scopes: Scopes) -> None:
 
 def _act(request: Request, status: int) -> Act:
     context = current()
+    path = request.scope.get("raw_path") or request.url.path.encode()  # as it was sent: it holds no NUL
     query = f"?{request.url.query}" if request.url.query else ""
     return Act(
         caller="" if context is None else context.caller.name or "",
         address=request.client.host if request.client is not None else "",
         act=request.method,
-        target=f"{request.url.path}{query}",
+        target=f"{path.decode('ascii', 'backslashreplace')}{query}",
         status=status,
         request_id="" if context is None else context.request_id,
         detail=getattr(request.state, "detail", {}),

@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema
 
+from rationale.schema.outputs import OUTPUT_KINDS
+
 # What is any JSON to Python and a known shape to readers of the OpenAPI document and generators of clients.
 # Nothing is checked by these: what is read is checked where it is decoded.
 _SCALARS = [{"type": "number"}, {"type": "boolean"}, {"type": "string"}]
@@ -198,6 +200,10 @@ class Predictions(BaseModel):
     )
 
 
+def _output(kind: str, default: Any = None) -> Any:
+    return Field(default, description=OUTPUT_KINDS[kind].meaning)
+
+
 class Explanation(BaseModel):
     """Members that the method does not give are absent. With several targets: `targets`, a list of these."""
 
@@ -205,23 +211,13 @@ class Explanation(BaseModel):
         description="flat index into a row of the explained output, or a contrast such as '1-0'; null where "
         "it follows from an output that the model does not return"
     )
-    explained_value: float = Field(description="the model's output at the target")
-    base_value: float | None = Field(None, description="its mean over the references")
-    completeness_gap: float | None = Field(None, description="explained - base - sum of attributions")
-    completeness_gap_standard_error: float | None = Field(
-        None, description="of a gap that is a sampling error; a gap of several of it is a fault"
-    )
-    score_margin: float | None = Field(
-        None,
-        description="of which the decision's score is the Sigmoid, where a threshold of space 'output' is "
-        "near 0 or 1",
-    )
-    attributions: ByFeature = Field(
-        description="by name of the feature or group, or nested lists by input name"
-    )
-    standard_errors: ByFeature | None = Field(
-        None, description="of the attributions, where they are means and the entry was compiled to tell"
-    )
+    explained_value: float = _output("explained_value", ...)
+    base_value: float | None = _output("base_value")
+    completeness_gap: float | None = _output("completeness_gap")
+    completeness_gap_standard_error: float | None = _output("completeness_gap_standard_error")
+    score_margin: float | None = _output("score_margin")
+    attributions: ByFeature = _output("attributions", ...)
+    standard_errors: ByFeature | None = _output("standard_error")
 
 
 class SeveralTargets(BaseModel):

@@ -1,7 +1,7 @@
 """KServe v1: `{"instances": […]}` in; predictions, explanations with named features, and decisions, out."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from rationale.schema.manifest import Manifest
+from rationale.schema.outputs import OUTPUT_KINDS
 from rationale_service.decisions.decider import DECIDE, Decider
 from rationale_service.engine.checks import Faults
 from rationale_service.engine.features import Instances, unshared
@@ -58,7 +59,7 @@ _MOST_ROWS = 100_000
 _WRITTEN_AT_ONCE = 500
 
 # An explained tensor in an answer: the output that attributes it, its own name, its features' names.
-_Part = tuple[str, str | None, str, tuple[str, ...] | None]
+_Part = tuple[Mapping[str, str], str, tuple[str, ...] | None]
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 
@@ -272,13 +273,11 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
     rows = len(tensors[manifest.explained_value])
     targets = _targets(manifest, tensors, rows)
     named = unshared({item.tensor.name: item.feature_names for item in manifest.attributed})
-    layout = [
-        (item.attributions, item.standard_error, item.tensor.name, named.get(item.tensor.name))
-        for item in manifest.attributed
-    ]
+    layout = [(item.outputs, item.tensor.name, named.get(item.tensor.name)) for item in manifest.attributed]
+    values = manifest.values
     for i in range(rows):
         row = {name: array[i] for name, array in tensors.items()}
-        found = [_explanation(manifest, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
+        found = [_explanation(values, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
         yield found[0] if len(found) == 1 else {"targets": found}
 
 
@@ -335,25 +334,15 @@ def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[i
 
 
 def _explanation(
-    manifest: Manifest, layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
+    values: Mapping[str, str], layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
 ) -> dict[str, Any]:
     """Return one target of one row; `row` has [T, …] arrays."""
-    scalars = {
-        "explained_value": manifest.explained_value,
-        "base_value": manifest.base_value,
-        "completeness_gap": manifest.completeness_gap,
-        "completeness_gap_standard_error": manifest.completeness_gap_standard_error,
-        "score_margin": manifest.decision.margin if manifest.decision else None,
-    }
-    found = {"target": target} | {
-        member: row[name][t] for member, name in scalars.items() if name is not None
-    }
-    attributions: dict[str, Any] = {}
-    errors: dict[str, Any] = {}
-    for attributed, error, tensor, names in layout:
-        attributions |= _by_feature(row[attributed][t], tensor, names)
-        errors |= _by_feature(row[error][t], tensor, names) if error else {}
-    return found | {"attributions": attributions} | ({"standard_errors": errors} if errors else {})
+    found = {"target": target} | {kind: row[name][t] for kind, name in values.items()}
+    for outputs, tensor, names in layout:
+        for kind, name in outputs.items():
+            by_feature = found.setdefault(OUTPUT_KINDS[kind].member, {})
+            by_feature |= _by_feature(row[name][t], tensor, names)
+    return found
 
 
 def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Engine, Gap
 from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import Carried, Pull, Relevance, pull_back
+from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.lrp.attention import activations, constants, refusal
 from rationale.methods.propagation.lrp.composite_file import read_composite
@@ -38,18 +38,16 @@ from rationale.methods.propagation.lrp.rules import (
     check_bounds,
     label,
 )
+from rationale.methods.propagation.lrp.texts import parse_choice
 from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
 
 
-class Propagated:
+class Propagated(PropagationMethod):
     """What methods have in common that hand back relevance, layer by layer."""
 
     engine: ClassVar[Engine] = WALK
-    has_base_value: ClassVar[bool] = False
     explains_scores: ClassVar[bool] = True
-    reference_set: ClassVar[None] = None
-    reference_weights: ClassVar[None] = None
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
         raise NotImplementedError("relevance is propagated by layers: see `plan`")
@@ -151,6 +149,26 @@ class Lrp(Propagated):
         if COMPOSITES[self.composite].is_gradient:
             return op.expand(multiplier(op, m, x, Taylor()), x.shape)
         return super().attribute(op, m, x, r, weights)
+
+
+def lrp_from_texts(
+    rule: Sequence[str] = (),
+    composite: str | Path = "EpsilonPlus",
+    low: Bound = None,
+    high: Bound = None,
+) -> Lrp:
+    """Make Lrp from its options as texts.
+
+    Args:
+        rule: rules such as "Conv=gamma:0.25".
+        composite: the name of a preset, or the path of a TOML file. Only a `Path` is read, so that an API,
+            which has texts alone, opens no file.
+        low, high: as of `Lrp`.
+    """
+    rules = tuple(parse_choice(text) for text in rule)
+    if isinstance(composite, Path):
+        return Lrp.from_toml(composite, rules, low, high)
+    return Lrp(composite, rules, low, high)
 
 
 def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
