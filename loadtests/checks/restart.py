@@ -53,10 +53,14 @@ def by_http(address: str, clients: contextlib.ExitStack) -> Ask:
     body, headers = QUESTION.as_json
 
     def ask() -> np.ndarray:
+        end_s = time.monotonic() + TIMEOUT_S
         while True:
-            with contextlib.suppress(httpx.ConnectError):
+            try:
                 reply = client.post(QUESTION.path, content=body, headers=headers)
                 break
+            except httpx.ConnectError:
+                if time.monotonic() > end_s:
+                    raise
             time.sleep(PAUSE_S)
         if reply.is_error:
             raise RuntimeError(f"{reply.status_code}: {reply.text[:300]}")
@@ -99,7 +103,12 @@ def measure(repository: Path, restarts: int) -> Tally:
     tally, over, ports = Tally(), threading.Event(), free_ports()
     http, grpc_ = (f"127.0.0.1:{port}" for port in ports)
     callers = [("HTTP", by_http, http), ("gRPC", by_grpc, grpc_)] * CALLERS
-    with contextlib.ExitStack() as clients, ThreadPoolExecutor(len(callers)) as threads:
+    with (
+        contextlib.ExitStack() as clients,
+        ThreadPoolExecutor(len(callers)) as threads,
+        contextlib.ExitStack() as end,
+    ):
+        end.callback(over.set)  # a gateway that does not start ends the callers too
         for number in range(restarts + 1):
             with gateway(repository, "--port", str(ports[0]), "--grpc-port", str(ports[1])):
                 for kind, way, address in callers if number == 0 else ():
