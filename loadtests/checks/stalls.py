@@ -30,6 +30,7 @@ import grpc
 import httpx
 from fastapi import FastAPI
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from starlette.routing import Route
 from tritonclient.grpc import service_pb2
 
 from loadtests.load.bodies import BODIES, MB, MESSAGES, ROW, TENSOR, Body, field_of, many
@@ -174,11 +175,9 @@ class Case:
 
 def routes(app: FastAPI) -> dict[str, set[str]]:
     """The paths that an application registers, each with the methods that may bring a body."""
-    routers = [getattr(route, "original_router", None) for route in app.routes]
     found: dict[str, set[str]] = {}
-    for route in [*app.routes, *(route for router in routers if router for route in router.routes)]:
-        methods = (getattr(route, "methods", None) or set()) - {"GET", "HEAD"}
-        if methods:
+    for route in app.routes:
+        if isinstance(route, Route) and (methods := (route.methods or set()) - {"GET", "HEAD"}):
             found.setdefault(route.path, set()).update(methods)
     return found
 

@@ -14,6 +14,18 @@ def test_the_profile_comes_before_the_references() -> None:
     assert (field.least, field.most, field.whole) == (1.0, 9, True)
 
 
+def test_a_bound_of_zero_is_a_bound() -> None:
+    spread = Spread(feature="a", quantiles=(-5.0, 2.0), whole=True)
+    spec = TensorSpec(name="x", datatype="FP32", shape=(1,))
+    for rule, ends in (
+        (FeatureRule(least=0), (0, 2.0)),
+        (FeatureRule(most=0), (-5.0, 0)),
+        (FeatureRule(least=0, most=0), (0, 0)),
+    ):
+        field = Field("a", spec, "number", False, rule, spread)
+        assert (field.least, field.most) == ends
+
+
 @pytest.mark.parametrize(("datatype", "whole"), [("FP32", None), ("INT32", True)])
 def test_without_references_the_type_alone_says_what_is_whole(datatype: str, whole: bool | None) -> None:
     field = Field("a", TensorSpec(name="x", datatype=datatype, shape=(1,)), "number", False)

@@ -37,7 +37,10 @@ def explain_command(
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(help="Of --save: columns of a table that are written as they are.", metavar="NAME,…"),
+        typer.Option(
+            help="Of --save: columns of a table that are written as they are; of --html: that name its rows.",
+            metavar="NAME,…",
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Of many files: on so many cores; all by default.", min=1)
@@ -97,8 +100,8 @@ def explain_command(
                 done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
             print("\n".join(done))
             return
-        if keep is not None and save is None:
-            raise InvalidOptionError("--keep: only with --save FILE.")
+        if keep is not None and save is None and html is None:
+            raise InvalidOptionError("--keep: only with --save FILE or --html FILE.")
         if threads is not None:
             raise InvalidOptionError(
                 "--threads: only where --input is many files: a folder, or a pattern such as "
@@ -113,11 +116,20 @@ def explain_command(
             from rationale.portfolios.report import report_file
 
             with progress_bar() as progress:
-                message = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
+                message = report_file(
+                    repository, name, input_file, html, shown, top, tokenizer, progress, kept
+                )
             print(message)
         with progress_bar() as progress:
             lines = explain_file(
-                repository, name, input_file, None if save is None else Path(save), top, shown, progress, kept
+                repository,
+                name,
+                input_file,
+                None if save is None else Path(save),
+                top,
+                shown,
+                progress,
+                kept if save else (),
             )
         for line in lines:
             print(line)

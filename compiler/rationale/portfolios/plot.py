@@ -43,8 +43,8 @@ def draw_file(repository: Path, name: str, file: Path, out: Path, top: int, toke
     for answer in batches(compiled, inputs, min(rows, MOST_PANELS)):
         for i in range(len(answer[answer.manifest.explained_value])):
             if len(panels) < MOST_PANELS:
-                panels += panels_of(answer, i, drawn, top, vocabulary)
                 drawn += 1
+                panels += panels_of(answer, i, drawn, top, vocabulary)
     kept = fitting(panels)
     write(out.parent, {out.name: picture(kept, kind.removeprefix("."))}, "--plot")
     cut = f", {len(kept)} of their {len(panels)} panels" * (len(kept) < len(panels))

@@ -605,6 +605,9 @@ class Manifest(Frozen):
     )
     explained_output: str = Field(description="the tensor that is explained")
     explained_shape: tuple[int, ...] = Field(description="of explained_output's row")
+    class_names: tuple[str, ...] = Field(
+        (), description="what the model's label calls each element of explained_output's row"
+    )
     targets: tuple[int | str, ...] | Literal["predicted"] = Field(
         description="flat indices into explained_output's row, or contrasts: '1-0' is element 1 less "
         "element 0; 'predicted': each row's argmax (T = 1)"
@@ -764,6 +767,12 @@ class Manifest(Frozen):
     def contrasts(self) -> tuple[str, ...]:
         """Those targets that are differences of two elements."""
         return tuple(t for t in self.targets if isinstance(t, str)) if self.targets != "predicted" else ()
+
+    def class_name(self, element: object) -> str | None:
+        """Return what the model's label calls a target, of a contrast both ends; None if it says nothing."""
+        ends = str(element).split("-")
+        known = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
+        return " against ".join(self.class_names[int(end)] for end in ends) if known else None
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2) + "\n"

@@ -15,7 +15,7 @@ from rationale.decisions.decide import decide
 from rationale.decisions.rows import explained_rows, keys_of, values_of
 from tests.compiler.export.conftest import MOST_MS
 from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
-from tests.service.console.models import HOSTILE
+from tests.service.console.models import CLASSES, HOSTILE
 
 Values = Mapping[str, Any]
 Open = Callable[[str], Page]
@@ -137,9 +137,24 @@ def test_each_target(opened: Open, repository: Path) -> None:
     expect(page.locator("#digits thead")).to_contain_text("Standard error")
     page.get_by_label("Explained").focus()
     for target in range(3):
-        page.get_by_label("Explained").select_option(f"y[{target}]")
+        page.get_by_label("Explained").select_option(f"y [{target}]")
         expect(page.get_by_label("Explained")).to_be_focused()
         demand_same(page, compiled, values, target)
+
+
+@pytest.mark.full
+def test_classes_are_named_with_the_probability_of_each(opened: Open, repository: Path) -> None:
+    page, compiled = opened("five"), open_entry(repository, "five")
+    values = drawn(facts_of(page), np.random.default_rng(1))
+    fill(page, values)
+    (due,) = demand_same(page, compiled, values)["probabilities"]
+    order = np.argsort(-due, kind="stable")
+    lines = page.locator(".classes tbody tr")
+    assert lines.locator("th").all_inner_texts() == [sorted(CLASSES)[i] for i in order]
+    for share, i in zip(lines.locator(".number").all_inner_texts(), order, strict=True):
+        assert float(share.removesuffix("%")) == pytest.approx(100 * due[i], abs=0.0051)
+    page.get_by_label("Explained").select_option(f"probabilities_margin of class {sorted(CLASSES)[2]}")
+    expect(page.locator(".classes .explained th")).to_have_text(sorted(CLASSES)[2])
 
 
 # --- decisions --------------------------------------------------------------------------------------------

@@ -26,6 +26,14 @@ AGE = {"name": "Age", "amount": 0.2}
             {"isShare": True, "score": 0.3, "threshold": 0.2, "base": 0.1, "items": [LATE, AGE]},
             "30%, 10 points above the threshold; mainly: Age, +20 points",
         ),
+        (  # exactly half of the largest is named
+            {"score": 3, "base": 0, "items": [{"name": n, "amount": a} for n, a in (("a", 1), ("b", 2))]},
+            "3, 3 above the base value; mainly: b, +2; a, +1",
+        ),
+        (
+            {"score": 3, "base": 0, "items": [{"name": n, "amount": a} for n, a in (("a", 0.999), ("b", 2))]},
+            "3, 3 above the base value; mainly: b, +2",
+        ),
         (  # a second one that is about as large is named, smaller ones are not
             {
                 "isShare": True,

@@ -103,8 +103,8 @@ async def gateway(folder: Path, **settings: Any) -> AsyncIterator[tuple[httpx.As
     given = Settings(**{"repository": folder, **settings})
     app = create_app(given, create_backend(given))
     async with app.router.lifespan_context(app), client_of(app) as client:
-        await app.state.loading
-        yield client, app.state.live
+        await app.state.gateway.loading
+        yield client, app.state.gateway.live
 
 
 async def index(client: httpx.AsyncClient) -> dict[str, tuple[str, str]]:
@@ -309,18 +309,18 @@ async def test_an_explainer_of_another_version_is_named_by_its_name(tmp_path: Pa
 async def test_nothing_changed_nothing_loaded(folder: Path) -> None:
     """Not what is being written either, whose name begins with a dot."""
     async with gateway(folder) as (client, live):
-        before = dict(client._transport.app.state.plane.repository.entries)  # type: ignore[attr-defined]
+        before = dict(client._transport.app.state.gateway.plane.repository.entries)  # type: ignore[attr-defined]
         made.write_score(folder / ".rationale-new")
         (folder / "README.md").write_text("hello")
         await live.scan()
-        assert client._transport.app.state.plane.repository.entries == before  # type: ignore[attr-defined]
+        assert client._transport.app.state.gateway.plane.repository.entries == before  # type: ignore[attr-defined]
 
 
 async def test_no_request_is_lost_in_a_swap(folder: Path) -> None:
     """Those that looked up the old entry are answered by it; it is freed in the end."""
     async with gateway(folder, request_timeout_s=5) as (client, live):
         live.grace_s = 0.3
-        backend = client._transport.app.state.plane.backend  # type: ignore[attr-defined]
+        backend = client._transport.app.state.gateway.plane.backend  # type: ignore[attr-defined]
         stop = asyncio.Event()
         answers: list[float] = []
 
@@ -407,7 +407,7 @@ async def test_entries_of_explainers_are_left_to_them(tmp_path: Path, sets: Sets
     write_plain(tmp_path / "models")
     async with administered(tmp_path, sets) as client:
         entry = (await made_ready(client, f"{PATH}/one", DEEPSHAP))["serving"]["entry"]
-        live: LiveRepository = client.app.state.live  # type: ignore[attr-defined]
+        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
         loads = count(client, "load_duration_seconds_count", model="score", verb="explain")
         await live.scan()
         assert count(client, "load_duration_seconds_count", model="score", verb="explain") == loads
@@ -423,7 +423,7 @@ async def test_what_was_requested_before_does_not_undo_a_load(
 ) -> None:
     write_plain(tmp_path / "models")
     async with administered(tmp_path) as client:
-        live: LiveRepository = client.app.state.live  # type: ignore[attr-defined]
+        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
         assert (await client.post("/v2/repository/models/score/unload")).status_code == 200
         before, write, go_on = read(live._state), live._state.write, threading.Event()
 

@@ -4,6 +4,7 @@ import { fill, h } from "./dom.js";
 import { number, percent, rest, formatted, writers } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf, shortened } from "./pictures/bars.js";
+import { classTable, elementName } from "./pictures/classes.js";
 import { summaryOf } from "./pictures/summary.js";
 import { decide, own, ruleOf, unknownOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
@@ -70,9 +71,10 @@ async function start() {
   function scoreOf(row) {
     const sides = profile ? `, threshold ${figure(profile.threshold)}; ${profile.adverse} it is adverse` : "";
     const refer = profile?.refer ? `; from ${figure(profile.refer[0])} to ${figure(profile.refer[1])} a person decides` : "";
-    return h("div", { class: "score" }, h("h2", {}, profile ? "Score" : nameOf(facts, target)),
+    return h("div", { class: "score" }, h("h2", {}, profile ? "Score" : nameOf(facts, row.target)),
       h("p", { class: "large" }, figure(row.score)),
-      profile ? h("p", { class: "quiet" }, `${nameOf(facts, target)}${sides}${refer}`) : null);
+      profile ? h("p", { class: "quiet" }, `${nameOf(facts, row.target)}${sides}${refer}`) : null,
+      row.classes && classTable({ names: facts.class_names, values: row.classes, explained: row.target, isShare: isShare(facts.outputs.classes) }));
   }
 
   function decisionOf({ decision, reasons, warnings, problem }) {
@@ -96,7 +98,7 @@ async function start() {
     const effects = shortened(items).map(({ amount }) => amount);
     const write = writers(effects, [row.base ?? row.explained, row.explained], isShare(facts.output));
     const drawn = bars({ items, write, base: row.base, value: row.explained, kind, threshold, scale,
-      caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, target) });
+      caption: "Attributions, largest first", valueName: isScore ? "score" : "explained value" });
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
     const line = summaryOf({ items, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
@@ -119,7 +121,7 @@ async function start() {
 
   const chooser = facts.targets.length < 2 ? null : h("label", { class: "chooser" }, "Explained ",
     h("select", { onchange: (event) => { [target, scale] = [Number(event.target.value), null]; changed(); } },
-      facts.targets.map((_, i) => h("option", { value: i }, nameOf(facts, i)))));
+      facts.targets.map((each, i) => h("option", { value: i }, nameOf(facts, each)))));
   if (chooser) place("answer").prepend(chooser);
   const fields = makeFields(facts.fields, changed);
   const reset = () => { fields.reset(); changed(); };
@@ -154,10 +156,7 @@ function about(facts, proof) {
   ];
 }
 
-function nameOf(facts, target) {
-  const which = facts.targets[target];
-  return facts.elements === 1 ? facts.output : `${facts.output}[${which}]`;
-}
+const nameOf = (facts, target) => elementName({ output: facts.output, size: facts.elements, classNames: facts.class_names }, target);
 
 const titleOf = (facts, key) => facts.fields.find(({ name }) => name === key)?.title ?? key;
 

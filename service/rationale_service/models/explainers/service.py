@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -29,6 +29,7 @@ from rationale_service.models.explainers.records import (
     HIDDEN,
     Artifact,
     Key,
+    Known,
     Record,
     Split,
     Stage,
@@ -92,11 +93,15 @@ class Explainers:
             plane.model_cache.admit(entry)
         self.following.show()
 
-    async def resume(self) -> None:
-        """Go on with what an earlier process left unfinished, and follow the others."""
+    async def resume(self, followed: Callable[[Known], Awaitable[None]]) -> None:
+        """Go on with what an earlier process left unfinished, and follow the others.
+
+        Args:
+            followed: called with what is recorded, whenever another process has written.
+        """
         with contextlib.suppress(ServiceError):  # which is logged in a moment
-            await self.following.refresh()
-        self._tasks.spawn(self.following.follow())
+            await self.following.refresh(followed)
+        self._tasks.spawn(self.following.follow(followed))
         self._tasks.spawn(self._clear())
 
     async def stop(self) -> None:

@@ -13,10 +13,11 @@ from rationale.schema.profile import DecisionProfile
 from rationale_service.engine.features import form_of
 from rationale_service.errors import NotExplainableError
 from rationale_service.observability.context import current
-from rationale_service.protocols.rest.endpoint import plane_of
+from rationale_service.protocols.rest.endpoint import gateway_of
 from rationale_service.protocols.rest.problems import problem_responses
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import ModelRegistry
+from rationale_service.security.keys import EXPLAIN, needs
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 # Of explainers that the gateway answers references in a request by: the others need theirs beforehand.
@@ -139,6 +140,9 @@ class ModelFeatures(BaseModel):
     probabilities: list[str] = Field(description="of the outputs, those that lie between 0 and 1")
     output: str = Field(description="the tensor that is explained")
     output_shape: list[int] = Field(description="of one row of it")
+    class_names: list[str] = Field(
+        description="of a classifier, what its label calls each element of that row; empty if it says nothing"
+    )
     targets: list[int | str] | Literal["predicted"] = Field(
         description="flat indices into the output's row, contrasts such as '1-0', or each row's largest"
     )
@@ -163,8 +167,10 @@ class ModelFeatures(BaseModel):
     response_model_exclude_none=True,
     responses=problem_responses(404, 422, 503),
 )
+@needs(EXPLAIN)
 async def features(request: Request, model: str, explainer: Explainer = None) -> ModelFeatures:
-    plane = plane_of(request)
+    gateway = gateway_of(request)
+    plane = gateway.plane
     await plane.loaded(plane.deadline())
     registry = plane.repository
     entry = registry.explainer(model, None, explainer)
@@ -198,11 +204,12 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         probabilities=list(manifest.probabilities),
         output=manifest.explained_output,
         output_shape=list(manifest.explained_shape),
+        class_names=list(manifest.class_names),
         targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
         has_base_value=manifest.base_value is not None,
         has_gap=manifest.completeness_gap is not None,
         references=_references(manifest),
-        request_references=_request_references(manifest, request.app.state.settings.open_references),
+        request_references=_request_references(manifest, gateway.settings.open_references),
         decision=None if decider is None else _threshold(*decider, manifest),
         warnings=list(manifest.warnings),
     )

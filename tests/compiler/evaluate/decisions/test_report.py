@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,16 @@ from typer.testing import CliRunner, Result
 
 from rationale import Comparisons, DeepShap, InvalidOptionError, compile_model
 from rationale.errors import RepositoryError
+from rationale.evaluate.decisions import measures
 from rationale.evaluate.decisions.decided import decide_file
-from rationale.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, NOT_RECORDED, Report, report
+from rationale.evaluate.decisions.measures import (
+    NO_COMPARISONS,
+    NO_REFERENCES,
+    NOT_RECORDED,
+    SMALL,
+    Report,
+    report,
+)
 from rationale.evaluate.decisions.moved import Moved
 from rationale.evaluate.decisions.plots import plots
 from rationale.evaluate.decisions.report import tables
@@ -361,3 +370,15 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert result.exit_code == 0, result.output
     assert "no plots: matplotlib is not installed" in result.stderr
     assert sorted(contents(tmp_path / "out")) == ["decisions.csv", "reasons.csv", "report.json"]
+
+
+@pytest.mark.parametrize(("count", "is_small"), [(SMALL - 1, True), (SMALL, False), (SMALL + 1, False)])
+def test_a_group_of_exactly_so_many_rows_is_not_small(count: int, is_small: bool) -> None:
+    """And its rate of approvals is a measure for the others."""
+    cells = ["a"] * count + ["b"] * (2 * SMALL)
+    outcomes = ["approve"] * count + ["approve", "decline"] * SMALL
+    rows = [SimpleNamespace(outcome=outcome) for outcome in outcomes]
+    file: Any = SimpleNamespace(further={"sex": cells}, rows=rows)
+    a, b = measures._rates("sex", file)
+    assert (a.small, b.small) == (is_small, False)
+    assert (a.ratio, b.ratio) == ((2.0, 1.0) if is_small else (1.0, 0.5))

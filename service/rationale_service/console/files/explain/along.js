@@ -9,6 +9,7 @@ const FINER = 8; // parts that an interval in which the score turns is cut into,
 const ROUNDS = 3;
 const MOST_TOGETHER = 4;
 const MOST_ROWS = 2000; // of one request
+const MOST_VALUES = 100_000; // of one request: its body stays within what a gateway takes
 const MOST_FEATURES = 48;
 
 /** Scores of rows: by predictions, which cost least, or by explanations where the key or the output asks for it. */
@@ -22,7 +23,9 @@ export class Scores {
 
   async of(rows, signal) {
     const found = [];
-    for (let i = 0; i < rows.length; i += MOST_ROWS) found.push(...(await this.#part(rows.slice(i, i + MOST_ROWS), signal)));
+    const width = Object.keys(rows[0] ?? {}).length || 1;
+    const step = Math.min(MOST_ROWS, Math.ceil(MOST_VALUES / width));
+    for (let i = 0; i < rows.length; i += step) found.push(...(await this.#part(rows.slice(i, i + step), signal)));
     return found;
   }
 
@@ -96,13 +99,16 @@ function rounded(value, digits, how) {
   return Number((how(value / one) * one).toPrecision(digits));
 }
 
-/** The points of a curve that trees draw: level from one split to the next. */
-export function outline({ splits }, points) {
-  if (!splits) return points;
-  return points.flatMap((point, i) => {
+/** The points of a curve that trees draw over a span: level from one split to the next, and to its ends. */
+export function outline({ splits }, points, [least, most]) {
+  if (!splits || !points.length) return points;
+  const ends = (at, { value, score }, isBeyond) => (isBeyond(value) ? [{ value: at, score }] : []);
+  const [before, after] = [ends(least, points[0], (value) => value > least), ends(most, points.at(-1), (value) => value < most)];
+  const inner = points.flatMap((point, i) => {
     const edge = i ? splits.findLast((split) => split <= point.value) : undefined;
     return edge === undefined ? [point] : [{ value: edge, score: points[i - 1].score }, { value: edge, score: point.score }, point];
   });
+  return [...before, ...inner, ...after];
 }
 
 export function words(field, present) {
@@ -145,7 +151,7 @@ async function flip({ row, result, scores, rule, present, signal }) {
   const turned = ({ score }) => rule.passes(score) !== holds;
   let open = [];
   for (const [name, { field, points, flips }] of result) {
-    if (field.kind !== "number" || field.value_labels || row[name] === null) {
+    if (field.kind !== "number" || field.value_labels) {
       flips.push(...points.filter(turned));
       continue;
     }

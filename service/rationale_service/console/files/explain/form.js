@@ -4,10 +4,10 @@ import { fill, h } from "../dom.js";
 import { number, formatted } from "../format.js";
 import { curve, draw } from "../pictures/curve.js";
 import { changed, parsed } from "../rows.js";
+import { MANY, searchAmong } from "../search.js";
 import { outline, tidy, words } from "./along.js";
 
 const STEPS = 200; // of a slider
-const MANY = 40; // fields, from which on they are searched and scroll by themselves
 const UNKNOWN = "\u0000?"; // options that stand for no value
 const MISSING = "\u0000";
 const UNGIVEN = "no value is given";
@@ -22,7 +22,7 @@ export class Form {
     Object.assign(this, { fields, row, moved });
     const made = fields.map((field, i) => this.#made(field, `field-${i}`));
     const list = h("div", { class: fields.length > MANY ? "fields many" : "fields" }, made);
-    this.element = h("div", {}, fields.length > MANY && this.#search(made), list);
+    this.element = h("div", {}, fields.length > MANY && searchAmong(fields, made), list);
     this.set(row);
   }
 
@@ -56,7 +56,7 @@ export class Form {
       const isInside = (value) => span[0] - edge <= value && value <= span[1] + edge;
       if (drawing && span) {
         const threshold = found ? (rule?.threshold ?? null) : null;
-        const drawn = outline(field, points).filter(({ value }) => isInside(value));
+        const drawn = outline(field, points, span).filter(({ value }) => isInside(value));
         draw(drawing, { points: drawn, span, scores, threshold, flips: flips.map((one) => one.value).filter(isInside) });
       }
       const word = (flip) => `${rule.judge(flip.score)} at ${this.called(field, flip.value)}`;
@@ -68,22 +68,6 @@ export class Form {
   called(field, value) {
     if (field.kind === "flag" && typeof value === "boolean") return field.value_labels?.[Number(value)] ?? (value ? "yes" : "no");
     return field.value_labels?.[String(value)] ?? formatted(value);
-  }
-
-  #search(made) {
-    const told = h("span", { class: "quiet", role: "status" }, `${made.length} features`);
-    const input = h("input", {
-      type: "search",
-      "aria-label": "Search features",
-      placeholder: "Search features",
-      oninput: () => {
-        const wanted = input.value.trim().toLowerCase();
-        const isFound = ({ name, title = "" }) => `${name} ${title}`.toLowerCase().includes(wanted);
-        this.fields.forEach((field, i) => (made[i].hidden = !isFound(field)));
-        told.textContent = `${this.fields.filter(isFound).length} of ${made.length} features`;
-      },
-    });
-    return h("p", { class: "row" }, input, told);
   }
 
   #made(field, id) {

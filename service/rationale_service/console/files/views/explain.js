@@ -9,9 +9,10 @@ import { source } from "../explain/source.js";
 import { number, percent, rest, formatted, writers } from "../format.js";
 import { parseNumber } from "../parse.js";
 import { bars, scaleOf, shortened } from "../pictures/bars.js";
+import { classTable } from "../pictures/classes.js";
 import { summaryOf } from "../pictures/summary.js";
 import * as rows from "../rows.js";
-import { element, isShare, ruleOf, targetName, targets } from "../score.js";
+import { classScores, element, isShare, predictedClass, ruleOf, targetName, targets } from "../score.js";
 
 export const title = "Explain";
 
@@ -171,6 +172,7 @@ class Explain {
       prediction: answer.predictions[i],
       explanation: one,
       target: one.target,
+      explained: one.target ?? predictedClass(model, answer.predictions[i]),
       count: all.length,
       values: all.map((each) => each.explained_value),
       base: one.base_value ?? null,
@@ -286,14 +288,20 @@ class Explain {
           kind: this.kind,
           threshold: own ? threshold : null,
           scale: own ? this.scale : scaleOf([view], this.kind),
-          caption: `${view.name}: what each feature adds to ${targetName(view.model, view.target)}`,
+          caption: `${view.name}: what each feature adds to ${targetName(view.model, view.explained)}`,
           startName: view.startName,
           valueName: this.model.decision?.space === "margin" ? "margin" : "score",
         });
         const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, this.figure(view, this.score(view))))];
-        return h("section", { class: "panel", "aria-label": view.name }, head, this.sentence(view), picture, this.foot(view));
+        return h("section", { class: "panel", "aria-label": view.name }, head, this.classes(view), this.sentence(view), picture, this.foot(view));
       }),
     );
+  }
+
+  /** The score of each class, if there are several. */
+  classes({ model, prediction, explained }) {
+    const found = classScores(model, prediction);
+    return found && classTable({ names: model.class_names ?? [], ...found, explained });
   }
 
   /** The picture in one line. */
@@ -313,7 +321,7 @@ class Explain {
     return h(
       "dl",
       { class: "figures" },
-      h("div", { class: "main" }, h("dt", {}, this.rule && !this.rule.explained ? "score" : targetName(view.model, view.target)), h("dd", {}, h("span", { id: "score" }, this.figure(view, score)), badge)),
+      h("div", { class: "main" }, h("dt", {}, this.rule && !this.rule.explained ? "score" : targetName(view.model, view.explained)), h("dd", {}, h("span", { id: "score" }, this.figure(view, score)), badge)),
       this.rule && figure("threshold", this.figure(view, this.rule.threshold)),
       this.rule && !this.rule.explained && figure("explained value", explained(view.value)),
       view.base !== null && figure(view.startName, explained(view.base)),

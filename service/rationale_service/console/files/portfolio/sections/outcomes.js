@@ -5,7 +5,7 @@ import { number, percent } from "../../format.js";
 import { outcomeOf } from "../../outcome.js";
 import { drawRates } from "../../pictures/rates.js";
 import { frame } from "../run.js";
-import { Rates, errors, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
+import { MOST_KINDS, Rates, errors, isId, kindsOf, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
 import { figure, signed } from "../words.js";
 import { makeQuality } from "./quality.js";
 
@@ -16,7 +16,6 @@ const LIKELY = /default|outcome|target|label|bad|^y$/i;
 export function makeOutcomes(portfolio) {
   const rows = portfolio.rows;
   const able = portfolio.others().filter((column) => outcomeKinds(column, rows) !== null);
-  const kept = portfolio.others().filter((column) => !able.includes(column));
   const outcome = h("select", { id: "outcome", onchange: () => choose() });
   const bad = h("select", { id: "bad", onchange: () => draw() });
   const group = h("select", { id: "group", onchange: () => draw() });
@@ -39,8 +38,10 @@ export function makeOutcomes(portfolio) {
   outcome.append(...able.map((column, i) => h("option", { value: i }, column.name)));
   const likely = able.findIndex((column) => LIKELY.test(column.name));
   outcome.value = String(Math.max(likely, 0));
-  const segments = [...kept, ...able, ...portfolio.values.filter((column) => column?.kind === "text")];
-  group.append(h("option", { value: "" }, "none"), ...segments.map((column, i) => h("option", { value: i }, column.name)));
+  const others = portfolio.others().filter((column) => !isId(column, rows));
+  const isGroup = (column) => (column.kind === "text" ? !isId(column, rows) : kindsOf(column, rows) <= MOST_KINDS);
+  const segments = [...others, ...portfolio.values.filter((column) => column !== null && isGroup(column))];
+  group.append(h("option", { value: "" }, "none"), ...segments.map((column, i) => h("option", { value: i }, portfolio.titleOf(column.name))));
   adverse.append(h("option", { value: "above" }, "above"), h("option", { value: "below" }, "below"));
   const profile = portfolio.features.decision ?? null;
   adverse.value = profile?.adverse ?? "above";
@@ -72,7 +73,7 @@ export function makeOutcomes(portfolio) {
       slider.value = String(toStep(threshold));
     }
     const all = Array.from(rows.keys());
-    const by = group.value === "" ? [] : slices(segments[Number(group.value)], rows);
+    const by = group.value === "" ? [] : slices(segments[Number(group.value)], rows, { called: (name, text) => portfolio.valueOf(name, text) });
     groups = [["all rows", all], ...by].map(([label, members]) => ({ label, rates: new Rates(scores, outcomes, members) }));
     rates();
     return showErrors(column, outcomes);
@@ -148,7 +149,7 @@ export function makeOutcomes(portfolio) {
       fill(worst, h("p", { class: "quiet" }, "The scores are no probabilities, so that outcomes cannot be compared with them."));
       return;
     }
-    const columns = portfolio.table.columns.filter((each) => each !== column);
+    const columns = portfolio.table.columns.filter((each) => each !== column && (portfolio.isRead(each) || !isId(each, rows)));
     const own = (turn = {});
     const found = (await errors(columns, rows, scores, outcomes, frame)).slice(0, SHOWN);
     if (turn !== own) return; // another outcome was chosen meanwhile
@@ -169,8 +170,8 @@ export function makeOutcomes(portfolio) {
             h(
               "tr",
               {},
-              h("th", { scope: "row" }, each.column),
-              h("td", {}, each.label),
+              h("th", { scope: "row" }, portfolio.titleOf(each.column)),
+              h("td", {}, portfolio.valueOf(each.column, each.label)),
               h("td", { class: "number" }, each.n.toLocaleString("en")),
               h("td", { class: "number" }, percent(each.score)),
               h("td", { class: "number" }, percent(each.outcome)),

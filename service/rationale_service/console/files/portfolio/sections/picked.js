@@ -20,7 +20,7 @@ export function makePicked(portfolio, { pickAll }) {
 
   column.append(
     h("option", { value: SCORE }, "score"),
-    ...portfolio.table.columns.map((each, i) => h("option", { value: i }, each.name)),
+    ...portfolio.table.columns.map((each, i) => h("option", { value: i }, portfolio.titleOf(each.name))),
   );
 
   function operands() {
