@@ -24,7 +24,7 @@ NOT_RUN = {
     "make": "makes environments of its own, and runs all tests",
     "docker": "needs a Docker engine",
     "rationale triton": "needs a Docker engine",
-    "rationale bench": "takes minutes to hours",
+    "python -m benchmarks": "takes minutes to hours",
     "python -m loadtests": "takes minutes to hours",
     "locust": "puts load on a gateway until it is stopped",
 }

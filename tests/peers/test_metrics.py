@@ -9,8 +9,8 @@ import torch
 from captum.attr import Saliency
 from captum.metrics import infidelity, sensitivity_max
 
+from benchmarks.networks import import_torchvision
 from rationale import Compiled, Gradient, Lrp, compile_model
-from rationale.bench.networks import import_torchvision
 from rationale.errors import InvalidOptionError
 from rationale.testing import captum_explain, quantus_explain, torch_module
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs

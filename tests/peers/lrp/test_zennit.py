@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.networks import import_torchvision
 from rationale import Lrp, compile_model
-from rationale.bench.networks import import_torchvision
 from rationale.methods.propagation.lrp import rules as lrp
 from rationale.methods.propagation.lrp.rules import RelevanceRule
 from rationale.methods.propagation.lrp.texts import parse_choice

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # PyTorch's own abbreviation
 from torch import Tensor, fx, nn
 
-from rationale.bench.networks import separated
+from benchmarks.networks import separated
 
 Function = Callable[[Tensor], Tensor]
 NEAR = 1e-5  # |x − r| below which f' in the middle (error d²/24·f‴) beats the quotient

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.exact import exact
+from benchmarks.networks import perceptron, pools_apart, separated
 from rationale import DeepShap, compile_model
-from rationale.bench.exact import exact
-from rationale.bench.networks import perceptron, pools_apart, separated
 from tests.peers.agreement import TRUTH, error
 from tests.peers.networks import FEATURES, IMAGE, Case, build, case, export, mlp, resnet_like
 from tests.references.deeplift import predict
@@ -63,7 +63,7 @@ def test_agrees_with_ours_on_products() -> None:
 def test_references_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     given = case("relu_3")
     whole = explained(given)
-    monkeypatch.setattr("rationale.bench.exact.AT_ONCE", 2 * FEATURES)
+    monkeypatch.setattr("benchmarks.exact.AT_ONCE", 2 * FEATURES)
     assert error(explained(given), whole) <= EXACT
 
 

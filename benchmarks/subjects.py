@@ -1,9 +1,8 @@
-"""A case made real: weights, rows, references, and every system that explains them."""
+"""A case made real: weights, rows and references, the compiled entry, and where it runs."""
 
 import copy
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,15 +14,13 @@ import onnx
 import torch
 from torch import Tensor, nn
 
+from benchmarks.cases import Case
+from benchmarks.networks import Encoder, keep_signal, perceptron, vision
+from benchmarks.runtime import provider
+from benchmarks.timing import System, alternate, quietly
+from rationale import DeepShap, Deployment, compile_model
 from rationale.artifact.compiled import Compiled
-from rationale.bench.cases import FORWARD, OURS, Case
-from rationale.bench.device import on_device, provider, session_of
-from rationale.bench.networks import Encoder, keep_signal, perceptron, vision
-from rationale.bench.peers import EXPLAINERS, quietly
-from rationale.bench.timing import System, alternate
-from rationale.compile import compile_model
-from rationale.methods.propagation.deepshap import DeepShap
-from rationale.schema.machine import DEFAULT_BUDGET, Deployment
+from rationale.schema.machine import DEFAULT_BUDGET
 
 NETWORKS: dict[str, Callable[[int], nn.Module]] = {
     "vgg16": partial(vision, "vgg16"),
@@ -40,9 +37,22 @@ TRIALS = 5  # turns in which one thread is compared with all
 SIGNAL_ROWS = {1: 32, 2: 16, 3: 2}  # and as many references, to scale weights on; by the axes of a row
 
 
+def torch_device() -> str:
+    """Return PyTorch's device, beside ONNX Runtime's: CPU if only one of them knows the GPU."""
+    return "cuda" if provider() == "cuda" and torch.cuda.is_available() else "cpu"
+
+
+def on_device(moved: Any) -> Any:
+    """Return a module or tensor of PyTorch on that device; itself if it is there already."""
+    return moved.to(torch_device())
+
+
+# -- networks ------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Subject:
-    """What is explained.
+    """A network to explain.
 
     Attributes:
         network: in eval mode, without gradients; model: the same as ONNX, with a symbolic batch.
@@ -55,8 +65,8 @@ class Subject:
     references: Tensor
 
 
-def make_subject(case: Case, seed: int) -> Subject:
-    """Weights, rows and references from `seed`; torch's own random state is kept."""
+def make_subject(case: Case, seed: int = 0) -> Subject:
+    """Return weights, rows and references from `seed`; torch's own random state is kept."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         network = NETWORKS[case.model](case.shape[-1])
@@ -67,7 +77,7 @@ def make_subject(case: Case, seed: int) -> Subject:
 
 
 def _references(count: int, shape: Sequence[int]) -> Tensor:
-    """Nearer to each other than rows, and elsewhere."""
+    """Return references: nearer to each other than rows, and elsewhere."""
     return 0.7 * torch.randn(count, *shape) + 0.2
 
 
@@ -82,52 +92,16 @@ def export(network: nn.Module, rows: Tensor) -> onnx.ModelProto:
 
 
 def compile_ours(subject: Subject, threads: int, memory_budget: int | None = None) -> Compiled:
-    """For the device of this machine; above the budget references are walked in chunks."""
+    """Compile for the device of this machine; above the budget references are walked in chunks."""
     deployment = Deployment(provider(), threads, memory_budget or DEFAULT_BUDGET)
     method = DeepShap(subject.references.numpy())
     return compile_model(subject.model, method, targets="predicted", deployment=deployment)
 
 
-def ready(name: str, subject: Subject, compiled: Compiled, threads: int) -> System:
-    """Return a system by its name, with its threads set."""
-    started = time.perf_counter()
-    if name in (OURS, FORWARD):
-        run, explain, prepare = (_ours if name == OURS else _forward)(subject, compiled, threads)
-    else:
-        references = on_device(subject.references)
-        run, prepare = best_threads(
-            lambda: partial(EXPLAINERS[name](subject.network, references), subject.rows), subject, threads
-        )
-        explain = run
-    return System(name, run, prepare, explain, time.perf_counter() - started)
-
-
-Made = tuple[Callable[[], Any], Callable[[], np.ndarray] | None, Callable[[], Any]]
-
-
-def _ours(subject: Subject, compiled: Compiled, threads: int) -> Made:
-    runner = session_of(compiled.model.SerializeToString(), threads)
-    x = {"x": subject.rows.numpy()}
-    return (
-        lambda: runner.run(None, x),
-        lambda: np.asarray(runner.run(["x_attributions"], x)[0])[:, 0],
-        lambda: None,
-    )
-
-
-def _forward(subject: Subject, compiled: Compiled, threads: int) -> Made:
-    """Return the plain model over N·(1 + K) rows, which is what the walk has to pass through."""
-    runner = session_of(compiled.source.SerializeToString(), threads)
-    repeats = (len(subject.rows), *[1] * (subject.rows.ndim - 1))
-    rows = torch.cat([subject.rows, subject.references.repeat(repeats)])
-    x = {"x": rows.numpy()}
-    return lambda: runner.run(None, x), None, lambda: None
-
-
 def best_threads(
     make: Callable[[], Callable[[], Any]], subject: Subject, threads: int
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return what `make` returns and how to set its threads: all, or one for tables where that is faster.
+    """Return a system of PyTorch and how to set its threads: all, or one for tables if that is faster.
 
     OpenMP's barriers cost a small network more than a second thread gains.
     """
@@ -144,7 +118,7 @@ def best_threads(
 
 @torch.inference_mode()
 def due(subject: Subject) -> np.ndarray:
-    """Return what the attributions of each row must add up to, [N], in float64.
+    """Return the sum that each row's attributions must have, [N], in float64.
 
     It is the row's largest output less the mean of the references' same one.
     """
