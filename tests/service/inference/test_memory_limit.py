@@ -71,7 +71,7 @@ async def test_an_answer_counts_with_its_inputs(repository: Path, monkeypatch: p
 
 async def test_a_request_is_refused_before_its_body_is_read_if_no_byte_is_free(repository: Path) -> None:
     async with gateway(Settings(repository=repository, max_queue_bytes=4 * SMALL)) as client:
-        plane = client._transport.app.state.plane  # type: ignore[attr-defined]
+        plane = client._transport.app.state.gateway.plane  # type: ignore[attr-defined]
         entry, deadline_s = plane.repository.entry("score"), plane.deadline()
         plane.budget.take(4 * SMALL)
         plane.admit(entry, deadline_s)  # exactly full: what needs nothing has room
