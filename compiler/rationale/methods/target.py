@@ -75,6 +75,7 @@ class Target:
         players: the players that get attributions if features are in groups.
         stops: the ends of attributions on the path.
         notes: texts for the user about the choice.
+        closed: the requested tensor, if `output` is the tensor behind it.
     """
 
     leaves: tuple[Leaf, ...]
@@ -83,6 +84,7 @@ class Target:
     players: Players | None = None
     stops: tuple[Stop, ...] = ()
     notes: tuple[str, ...] = ()
+    closed: str = ""
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ that ReLUs and sums need no denominator, and R itself if x may be 0 where R is n
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +19,6 @@ from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.lrp.attention import activations, constants, refusal
-from rationale.methods.propagation.lrp.composite_file import read_composite
 from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
 from rationale.methods.propagation.lrp.layers import Layer, is_linear, is_product, join
 from rationale.methods.propagation.lrp.modified import Bounds, hand_back, multiplier, relevance_of
@@ -66,7 +64,6 @@ class Lrp(Propagated):
         composite: the preset that `rules` refine: EpsilonPlus, EpsilonAlpha2Beta1, EpsilonPlusFlat,
             EpsilonAlpha2Beta1Flat, EpsilonGammaBox or ExcitationBackprop. GuidedBackprop and Deconvnet are
             gradients with modified ReLUs: they take no rules, and their attributions need not add up.
-            `from_toml` reads a custom composite.
         rules: pairs of selector and rule, such as ("Conv", Gamma(0.25)), ("name:head.*", Epsilon(0.1)) or
             ("first", ZBox()); the last match wins. See `lrp.composites`.
         low, high: bounds of the model's input for ZBox: numbers, or arrays that broadcast to it.
@@ -97,26 +94,6 @@ class Lrp(Propagated):
             parse_selector(choice[0])
             check_rule(choice[1])
         check_bounds("Lrp", self.low, self.high)
-
-    @classmethod
-    def from_toml(
-        cls, path: str | Path, rules: Sequence[Choice] = (), low: Bound = None, high: Bound = None
-    ) -> "Lrp":
-        """Read the composite in a file; docs/methods.md shows its form.
-
-        Args:
-            rules: rules that follow those of the file and override them.
-            low, high: bounds that replace those of the file.
-
-        Raises:
-            InvalidOptionError: if the file is invalid; the message names the key and its valid values.
-        """
-        read = read_composite(Path(path))
-        bounds = {k: v for k, v in (("low", low), ("high", high)) if v is not None}
-        try:
-            return cls(**{**read, **bounds, "rules": (*read["rules"], *rules)})
-        except InvalidOptionError as error:
-            raise InvalidOptionError(f"{path}: {error}") from error
 
     @property
     def gap(self) -> Gap | None:
@@ -153,7 +130,7 @@ class Lrp(Propagated):
 
 def lrp_from_texts(
     rule: Sequence[str] = (),
-    composite: str | Path = "EpsilonPlus",
+    composite: str = "EpsilonPlus",
     low: Bound = None,
     high: Bound = None,
 ) -> Lrp:
@@ -161,14 +138,10 @@ def lrp_from_texts(
 
     Args:
         rule: rules such as "Conv=gamma:0.25".
-        composite: the name of a preset, or the path of a TOML file. Only a `Path` is read; an API, which has
-            only texts, therefore opens no file.
+        composite: the name of a preset.
         low, high: bounds, like those of `Lrp`.
     """
-    rules = tuple(parse_choice(text) for text in rule)
-    if isinstance(composite, Path):
-        return Lrp.from_toml(composite, rules, low, high)
-    return Lrp(composite, rules, low, high)
+    return Lrp(composite, tuple(parse_choice(text) for text in rule), low, high)
 
 
 def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
