@@ -124,7 +124,7 @@ class Runner:
 def _run_bfloat16(
     session: ort.InferenceSession, names: list[str], inputs: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-    """Call `session.run` for bfloat16 tensors, whose arrays it passes as 16-bit integers for numpy."""
+    """Call `session.run` for bfloat16 tensors, with arrays passed as 16-bit integers for numpy."""
     given = {name: _ort_value(array) for name, array in inputs.items()}
     return [_array(value) for value in session.run_with_ort_values(names, given)]
 
