@@ -188,7 +188,7 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
 def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
     """Return the inputs that accompany ids, such as an attention mask.
 
-    If some inputs are ids of a table, the others accompany them if they have the same shape, or look nothing up.
+    If some inputs are ids of a table, others accompany them if they have the same shape, or look nothing up.
     """
     found = {name: lookups(lowered, name) for name in names}
     ids = [name for name, leaves in found.items() if any(s.size is not None for s in leaves)]

@@ -165,7 +165,7 @@ def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
 
 
 def _choose_leaves(method: Method, lowered: Lowered, inputs: Sequence[str] | None) -> Chosen:
-    """Return the ends of the walk: behind imputers, if the references are rows that pass them too."""
+    """Return the ends of the walk: behind imputers if the references, as rows, pass them too."""
     given = method.reference_set
     chosen = choose_leaves(lowered, inputs, given if isinstance(given, Mapping) else ())
     has_rows = given is not None and not isinstance(given, Baseline | OpenReferences)
