@@ -1,4 +1,4 @@
-"""Files that other libraries save fitted models in."""
+"""Files in which other libraries save fitted models."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ _ELSEWHERE = {
 
 
 def is_fitted_file(path: Path) -> bool:
-    """Tell by its ending whether a file is a fitted model's; anything else is taken for ONNX."""
+    """Tell by its ending whether a file is a fitted model's; any other file is taken for ONNX."""
     return path.suffix.lower() in (*PICKLES, *_READERS, *_ELSEWHERE)
 
 
@@ -28,9 +28,9 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
         missing: the number that XGBoost's model takes for a missing value, which its file does not hold.
 
     Raises:
-        InvalidOptionError: a pickle, which may do anything as it is read, without leave; or the library is
-            not installed.
-        InvalidModelError: the file cannot be read, or is of a library that exports its own models.
+        InvalidOptionError: if the file is a pickle, which may run any code as it is read, and `allow_pickle`
+            is false; or if the library is not installed.
+        InvalidModelError: if the file cannot be read, or its library exports its own models.
     """
     kind = path.suffix.lower()
     if kind in _ELSEWHERE:

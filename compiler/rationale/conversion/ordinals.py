@@ -1,4 +1,4 @@
-"""Codes of numbers that are categories, rare and missing ones too, as scikit-learn's OrdinalEncoder."""
+"""scikit-learn's OrdinalEncoder for numbers that are categories, rare and missing ones too."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _NO_CATEGORY = -1.0  # of a number that the encoder refuses
 
 
 def ordinals(scope: Any, operator: Any, container: Any) -> None:
-    """Convert an encoder of numbers: it is asked what it makes of each; texts among them as skl2onnx does."""
+    """Convert an encoder of numbers, with its answer to each; texts among them as skl2onnx does."""
     encoder, version, (result,) = operator.raw_operator, container.target_opset, operator.outputs
     if any(isinstance(category, str) for own in encoder.categories_ for category in own):
         _with_texts(scope, operator, container)

@@ -98,12 +98,12 @@ def _tree(root: Any, column: int, factor: float) -> Tree:
 
 
 def _missing_left(node: Any) -> bool:
-    """Tell whether NaN goes left; it counts as 0 where nothing was missing in the training."""
+    """Tell whether NaN goes left; it counts as 0 if the training had no missing values."""
     return bool(node["threshold"] >= 0 if node["missing_type"] == "None" else node["default_left"])
 
 
 def _zero_as_missing(nodes: dict[int, Split | Leaf], number: int) -> None:
-    """Send zeros where NaN goes, by two more splits where the bound sends them elsewhere."""
+    """Send zeros where NaN goes, with two more splits if the bound sends them elsewhere."""
     split, more = nodes[number], len(nodes)
     assert isinstance(split, Split)
     feature, left, right = split.feature, split.yes, split.no

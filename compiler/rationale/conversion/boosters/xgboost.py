@@ -40,7 +40,7 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raise UnsupportedModelError for objectives that are not known."""
+    """Convert a model; raise UnsupportedModelError for unknown objectives."""
     table, missing = table_of(model), _missing(model)
     if _learner(_booster(model))["objective"]["name"] in _SCORES:
         model = _booster(model)
@@ -49,7 +49,7 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
 
 
 def boosted(model: Any) -> Boosted:
-    """Return the rounds up to the best one where training stopped early, as `predict` does."""
+    """Return the rounds up to the best one if training stopped early, as `predict` does."""
     booster = _booster(model)
     learner = _learner(booster)
     kind, trained = learner["gradient_booster"]["name"], learner["gradient_booster"]
@@ -80,7 +80,7 @@ def boosted(model: Any) -> Boosted:
 
 
 def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
-    """Return a tree's nodes, those numbered anew that a row can reach."""
+    """Return a tree's nodes that a row can reach, with new numbers."""
     nodes, numbers = dict[int, Split | Leaf](), {0: 0}
     width = int(tree["tree_param"]["size_leaf_vector"])
     sets = zip(tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True)
@@ -108,7 +108,7 @@ def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
 
 
 def _margin(base: np.ndarray, link: str) -> np.ndarray:
-    """Of the base score, which is saved as a prediction."""
+    """Return the margin of the base score, which XGBoost saves as a prediction."""
     if link == "LOGISTIC":
         return np.asarray(np.log(base) - np.log1p(-base))
     return np.asarray(np.log(base)) if link == "Exp" else base
@@ -120,7 +120,7 @@ def _rounds(booster: xgb.Booster) -> int:
 
 
 def _missing(model: Any) -> float:
-    """Return what the scikit-learn class knows, and of a file `read_fitted` notes."""
+    """Return the number for a missing value, from the class or, for a file, from `read_fitted`."""
     missing = model.attr("missing") if isinstance(model, xgb.Booster) else model.missing
     return np.nan if missing is None else float(missing)
 
@@ -157,7 +157,7 @@ def _learner(booster: xgb.Booster) -> Any:
 
 
 def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None]:
-    """Of a classifier labels (a booster has none) and probabilities, as its ONNX model; else numbers."""
+    """Return a classifier's labels (a booster has none) and probabilities, as in ONNX; else numbers."""
     names = _booster(model).feature_names
     if read.weights is not None and names is not None and not isinstance(model, xgb.Booster):
         import pandas as pd
