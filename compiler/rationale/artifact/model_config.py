@@ -1,4 +1,4 @@
-"""The part of Triton's model_config.proto with which entries are written.
+"""The part of Triton's model_config.proto that entries need.
 
 tritonclient has all of it, and needs gRPC: a compile does not. A test compares the two.
 """

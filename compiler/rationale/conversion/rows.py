@@ -91,7 +91,7 @@ class Rows:
         return texts[:, None]
 
     def as_fed(self, feeds: Mapping[str, np.ndarray], *, by_column: bool) -> "Rows":
-        """Return the rows of an ONNX model's feeds; a column that it does not read repeats the first row's."""
+        """Return the rows of an ONNX model's feeds; columns that it does not read repeat the first row."""
         if not by_column:
             (array,) = feeds.values()
             return self._of([self._given(i, column) for i, column in enumerate(array.T)])

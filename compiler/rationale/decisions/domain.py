@@ -1,4 +1,4 @@
-"""What values a decision profile takes for a feature, and which of an applicant's lie outside."""
+"""Values that a decision profile accepts for a feature, and an applicant's values that lie outside."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,13 +9,13 @@ _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 
 
 def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: bool = True) -> Iterator[str]:
-    """Return a sentence for each feature whose value the profile does not take.
+    """Yield a sentence for each feature whose value the profile does not accept.
 
-    A value that is missing (None) is none: a reason's `missing` is said of it.
+    A missing value (None) is accepted: the `missing` text of a reason covers it.
 
     Args:
-        values: by feature; those of one applicant.
-        with_value: name the value, which a warning leaves out: it is kept where values are not.
+        values: values of one applicant, by feature.
+        with_value: name the value. A warning leaves it out, because it is stored even if values are not.
     """
     for name, rule in profile.features.items():
         value = values.get(name)
@@ -24,7 +24,7 @@ def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: 
 
 
 def category(rule: FeatureRule, value: Any) -> str | None:
-    """Return what the profile calls a value, if it is one of its categories; texts have to be equal."""
+    """Return the profile's title of a value, if it is one of its categories; texts have to be equal."""
     found = rule.categories.get(as_category(value))
     if found is not None or isinstance(value, str):
         return found
@@ -32,7 +32,7 @@ def category(rule: FeatureRule, value: Any) -> str | None:
 
 
 def as_category(value: Any) -> str:
-    """Return a value as a key of `categories`: 1 of 1.0, true of True."""
+    """Return a value as a key of `categories`: 1 for 1.0, true for True."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -53,7 +53,7 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 
 
 def _fault(rule: FeatureRule, value: Any) -> str | None:
-    """Return what is wrong with a value."""
+    """Return the fault of a value."""
     if rule.categories and not rule.open and category(rule, value) is None:
         known = list(rule.categories)
         more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)

@@ -1,1 +1,1 @@
-"""What is asked for, and what is answered."""
+"""Requests and answers."""

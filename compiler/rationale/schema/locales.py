@@ -1,4 +1,4 @@
-"""Locales of the machine, by which ONNX Runtime's StringNormalizer changes the case of texts."""
+"""The machine's locales, by which ONNX Runtime's StringNormalizer changes the case of texts."""
 
 import re
 
@@ -8,7 +8,7 @@ _LACKING = re.compile(r"Failed to construct locale with name:([^:\s]*)")
 
 
 def locale_advice(reason: str) -> str:
-    """Say what to do if ONNX Runtime cannot load a model for want of a locale; else return an empty text."""
+    """Return advice if ONNX Runtime cannot load a model for want of a locale; else an empty text."""
     found = _LACKING.search(reason)
     if found is None:
         return ""

@@ -1,4 +1,4 @@
-"""The probe rows of an entry, and the answers that are due: what proves a runtime wherever it is loaded."""
+"""The probe rows of an entry, and the answers that are due: a proof of any runtime that loads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +32,7 @@ Ask = Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
 def probe_count(measured: Measured, most: int) -> int:
-    """Return how many rows are asked before an entry is trusted: more than one only if they are brief."""
+    """Return the number of rows to ask before an entry is trusted: more than one only if they are brief."""
     return ROWS if most >= ROWS and ROWS * measured.latency_ms <= BRIEF_MS else 1
 
 
@@ -46,14 +46,14 @@ def expect(
     """Return the probe rows of a graph, with the answers that are due; and warnings for the user.
 
     The model's own outputs are the fitted model's if there is one, else those of ONNX's reference evaluator
-    for a small model; all others are what ONNX Runtime answers here. If the evaluator contradicts ONNX
+    for a small model; all others are ONNX Runtime's answers here. If the evaluator contradicts ONNX
     Runtime, its answers are not taken: it is wrong about some operators (LRN, LSTM, sets of trees …).
 
     Args:
         source: the plain model.
-        found: what the check measured of both.
+        found: the check's measurement of both.
         rows: rows to ask, [n, …] for each input; the first that have a finite answer are taken.
-        fitted: what a fitted model says of such rows, by output.
+        fitted: the fitted model's answers to such rows, by output.
     """
     measured = found.measured
     feeds, answers = _answered(found.run, rows)
@@ -93,7 +93,7 @@ def expect(
 
 
 def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the first of several sets of rows with finite answers, as far as they have them."""
+    """Return the first set of rows with finite answers, reduced to those rows, and the answers."""
     for feeds in rows:
         try:
             answers = {n: a for n, a in run(feeds).items() if isinstance(a, np.ndarray) and a.ndim}
@@ -123,7 +123,7 @@ def _confirmed(probes: Probes, due: Arrays, source: str) -> Probes | None:
 
 
 def _evaluated(source: onnx.ModelProto, own: Arrays, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what ONNX's reference evaluator answers; nothing if it cannot."""
+    """Return the answers of ONNX's reference evaluator; nothing if it fails."""
     from onnx.reference import ReferenceEvaluator  # here, since it is slow to import
 
     try:
@@ -158,7 +158,7 @@ def _output(name: str, array: np.ndarray, datatype: str, scale: float) -> ProbeO
 
 
 def _range(*arrays: np.ndarray) -> float:
-    """Return the largest number of all less the smallest; if all are equal, their size, or 1."""
+    """Return the difference of the largest and the smallest number; if all are equal, their size, or 1."""
     if not all(is_float(array.dtype) for array in arrays):
         return 1.0
     numbers = np.concatenate([array.astype(np.float64).reshape(-1) for array in arrays])

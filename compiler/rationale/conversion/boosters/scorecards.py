@@ -91,7 +91,7 @@ class _Variable:
 
 class _Table(Table):
     def frame(self, rows: Rows) -> Any:
-        """Return a DataFrame with texts as they are: a card may put an unknown one and a missing one in two bins."""
+        """Return a DataFrame with texts as they are: a card may bin unknown and missing ones apart."""
         texts = {self.called(i): {_MISSING: None} for i, own in enumerate(self.categories) if is_text(own)}
         return rows.frame().replace(texts)
 
