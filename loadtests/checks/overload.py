@@ -1,14 +1,14 @@
-"""More requests than can be answered: are those that are accepted in time, and the others refused at once?
+"""Overload: accepted requests must be answered in time, and the others refused at once.
 
     python -m loadtests.checks.overload [--model network|credit] [--factor 3] [--profile short|full]
 
-Several client processes find out what the gateway sustains: each connection asks as soon as it has its answer
-(closed load), on the best of a few numbers of connections. Then they send several times as many requests, at
-fixed times whatever is answered (open load), each with a deadline. Sustained load and overload come in turn,
-and each overload is held against the loads around it: no machine is equally fast all the time. Of answers one
-in sixteen is compared with ONNX Runtime's. Clients and server share the machine's cores. Ends with 1 where an
-answer was wrong or lost; for explanations of 5 ms and more also where less than 85% of the sustained rate was
-kept, refusals took 50 ms or more at p99, or memory grew by 200 MiB.
+Several client processes measure the load that the gateway sustains: each connection asks as soon as it has
+its answer (closed load), on the best of a few numbers of connections. Then they send several times as many
+requests, at fixed times regardless of answers (open load), each with a deadline. Sustained load and overload
+alternate, and each overload is compared with the loads around it: no machine is equally fast all the time.
+One answer in sixteen is compared with ONNX Runtime's. Clients and server share the machine's cores. Ends with
+1 if an answer was wrong or lost; for explanations of 5 ms and more also if less than 85% of the sustained
+rate was kept, refusals took 50 ms or more at p99, or memory grew by 200 MiB.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from loadtests.systems.variants import OURS, Variant, configure
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of each sustained load and of each overload, and how often these come."""
+    """Seconds of each sustained load and of each overload, and the number of alternations."""
 
     sustained_s: float
     overload_s: float
@@ -56,13 +56,13 @@ _RUNS = 30
 
 @dataclass(frozen=True)
 class Alone:
-    """Nothing but ONNX Runtime, on the same row."""
+    """ONNX Runtime by itself, on the same row."""
 
     session: ort.InferenceSession
     inputs: Arrays
 
     def row_ms(self) -> float:
-        """One row on one core, the median of a few."""
+        """Return the milliseconds of one row on one core, the median of a few."""
         took_s = []
         for _ in range(_RUNS):
             began_s = time.perf_counter()
@@ -71,7 +71,7 @@ class Alone:
         return float(np.median(took_s)) * 1e3
 
     def is_right(self, body: bytes) -> bool:
-        """An answer in OIP JSON, to the same row."""
+        """Tell whether an answer in OIP JSON is right for the same row."""
         given = {
             each["name"]: np.reshape(each["data"], each["shape"]) for each in json.loads(body)["outputs"]
         }
@@ -96,7 +96,7 @@ class Outcome:
 
     @property
     def peak(self) -> float:
-        """Of the loads around the overloads: those between two of them stand beside both."""
+        """Mean of the loads around the overloads: those between two overloads count for both."""
         return float(np.mean(list(pairwise(self.peaks))))
 
     @property
@@ -111,7 +111,7 @@ class Outcome:
         return float(np.mean(self.overloads)) / self.peak
 
     def faults(self, compute_ms: float) -> list[str]:
-        """What it must not have done."""
+        """Return violations of the limits."""
         tally = self.tally
         others = {status: len(took) for status, took in tally.took_s.items() if status not in (200, 429, 504)}
         found = {
@@ -137,7 +137,7 @@ def measure(
     processes: int,
     connections: int,
 ) -> Outcome:
-    """Sustained load and overload in turn. `connections` are each process's under overload."""
+    """Alternate sustained load and overload; `connections` are each process's under overload."""
     plain, hurried = request({}), request({"x-request-timeout-ms": str(round(deadline_s * 1e3))})
     total, overloads = raw.Tally(), []
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
@@ -158,7 +158,7 @@ def measure(
 
 
 def _run(pool: ProcessPoolExecutor, processes: int, what: raw.Drive) -> tuple[float, raw.Tally]:
-    """The same drive in several processes at once, `what` in each, and the answers per second."""
+    """Run a drive in several processes at once; return the answers per second and the tally."""
     total = raw.Tally()
     for tally in pool.map(raw.drive, [what] * processes):
         total += tally
@@ -167,7 +167,7 @@ def _run(pool: ProcessPoolExecutor, processes: int, what: raw.Drive) -> tuple[fl
 
 @contextmanager
 def served(model: str, width: int) -> Iterator[tuple[Server, Question, Alone]]:
-    """The gateway with the model under load."""
+    """Yield the gateway with the model under load."""
     with tempfile.TemporaryDirectory() as folder:
         repository, question = Path("model_repository"), models.question(model, EXPLAIN)
         if model != models.CREDIT:
@@ -180,7 +180,7 @@ def served(model: str, width: int) -> Iterator[tuple[Server, Question, Alone]]:
 
 
 def report(outcome: Outcome, deadline_s: float, factor: float) -> None:
-    """Prints what became of the requests, and of the memory."""
+    """Print the outcome of the requests, and the memory."""
     tally = outcome.tally
     peaks = ", ".join(f"{rate:.0f}" for rate in outcome.peaks)
     kept = ", ".join(f"{each:.0%}" for each in outcome.kept_each)

@@ -90,7 +90,7 @@ def compile_command(
 
 
 def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "CompileRequest":
-    """Return the request that the options make; raise InvalidOptionError if they make no sense."""
+    """Return the request that the options describe; raise InvalidOptionError if they make no sense."""
     from rationale.schema.machine import Deployment, parse_bytes
     from rationale.schema.request import (
         CompileRequest,

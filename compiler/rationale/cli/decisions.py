@@ -1,4 +1,4 @@
-"""`rationale decisions`: what decisions and their reasons come to."""
+"""`rationale decisions`: measurements of decisions and their reasons."""
 
 import sys
 from pathlib import Path

@@ -188,7 +188,7 @@ class _Explained:
     """The tensors that get attributions, and their features.
 
     Attributes:
-        target: the target of the explanation; only its leaves are filled in yet.
+        target: the explained target, of which only the leaves are known.
         features: names by tensor; None if they have none.
     """
 

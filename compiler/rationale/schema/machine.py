@@ -67,7 +67,7 @@ class Deployment:
 
     @property
     def is_portable(self) -> bool:
-        """Whether other runtimes than ONNX Runtime may load the graph."""
+        """True if other runtimes than ONNX Runtime may load the graph."""
         return self.runtime != "onnxruntime"
 
     @property

@@ -83,7 +83,7 @@ class TensorSpec(Frozen):
 
     @property
     def is_column(self) -> bool:
-        """Whether a row of it is one number or text: [N, 1], or [N]."""
+        """True if a row of it is one number or text: [N, 1], or [N]."""
         return self.shape in ((1,), ())
 
 
@@ -179,7 +179,7 @@ class ExplainedLayer(Frozen):
 
 
 class ExplainedConcepts(Frozen):
-    """The channels of one tensor on the way, and the contributions of each input to the most relevant ones."""
+    """The channels of one tensor on the way, and each input's contributions to the most relevant ones."""
 
     tensor: TensorSpec
     axis: int = Field(description="of the tensor, that of its channels")
@@ -235,7 +235,7 @@ class Category(Frozen):
 
 
 class Spread(Frozen):
-    """The distribution of one feature's values over the references: no row, and no combination of features."""
+    """The distribution of one feature's values over the references, without rows and combinations."""
 
     feature: str
     quantiles: tuple[float, ...] = Field(
@@ -438,7 +438,7 @@ class Texts(Frozen):
         )
 
     def warning(self, text: str | bytes) -> str | None:
-        """Return a warning about a value that the model takes as unknown; it leaves the value out."""
+        """Return a warning, without the value, about a value that the model takes as unknown."""
         if not text or self.others == "refused" or text in self._accepted:
             return None
         return "is a category that the model was not trained on: it takes it as unknown or missing"
@@ -646,7 +646,7 @@ class Manifest(Frozen):
 
     @property
     def suffix(self) -> str:
-        """The suffix of the entry's name, if requests for `NAME` need not name another entry."""
+        """The suffix of the entry that explains `NAME` unless a request names another one."""
         return EXPLAIN_SUFFIX if self.open_references is None else OPEN_SUFFIX
 
     @property

@@ -54,7 +54,7 @@ class FeatureRule(ExplainedRule):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it excludes any values."""
+        """True if it excludes any values."""
         closed = bool(self.categories) and not self.open
         return closed or self.least is not None or self.most is not None
 
