@@ -53,7 +53,7 @@ HINTS = (
 
 
 class SetUpError(Exception):
-    """An error for an environment that cannot be made; the text says what to do."""
+    """An error with advice for an environment that cannot be made."""
 
 
 def main(arguments: list[str]) -> int:
@@ -120,7 +120,7 @@ def inputs_digest(root: Path, extra: str) -> str:
 
 
 def requirements(project: dict[str, Any], extra: str) -> list[str]:
-    """Return the requirements of an extra; `NAME[bench,docker]` among them stands for those of these extras."""
+    """Return the requirements of an extra; `NAME[bench,docker]` among them stands for these extras."""
     found: list[str] = []
     for requirement in project["optional-dependencies"][extra]:
         nested = re.fullmatch(rf"{project['name']}\[([\w, -]+)\]", requirement)

@@ -1,4 +1,4 @@
-"""Counts of the project's files that one compile and one request pass through: the files a reader has to open.
+"""Counts of the project's files that one compile and one request pass through, for a reader to open.
 
     python scripts/files_passed.py
     python scripts/files_passed.py --list decide

@@ -51,7 +51,7 @@ def tests_beside(paths: Iterable[str]) -> list[str]:
 
 
 def words_shared(*paths: str) -> int:
-    """Return the number of words these paths share, with or without an s: `trees/read.py`, `trees/test_read.py` two."""
+    """Count words that paths share, with or without an s: `trees/read.py` and `trees/test_read.py` two."""
     words = ({w.rstrip("s") for w in re.findall(r"[a-z0-9]+", path.removesuffix(".py"))} for path in paths)
     return len(set.intersection(*words))
 

@@ -95,7 +95,7 @@ def drawn(folders: list[str], count: int) -> list[MutationSpec]:
 
 
 def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]:
-    """Return ids of tests that run a mutant's line, of as many functions as there are; of its file, if at import.
+    """Return ids of tests that run a mutant's line, from many functions; those of its file, if at import.
 
     Every other function is the next of those whose file's name is most like the mutant's.
     """
@@ -129,7 +129,7 @@ def covered(tests: list[str]) -> CoverageData:
 
 
 def run(tests: list[str], options: list[str]) -> None:
-    """Run tests in a process of their own, forked from one that has the libraries, but nothing of the project."""
+    """Run tests and end this process, which is forked from one with the libraries and without the project."""
     os.setsid()
     with OUTPUT.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)

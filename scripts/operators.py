@@ -31,7 +31,7 @@ differences, but for those with nothing to explain (`tests/conformance/verdicts.
 
 
 def counts() -> str:
-    """Return the contents of compiler/rationale/tested.json: for each operator its samples and its node tests."""
+    """Return compiler/rationale/tested.json: for each operator its samples and its node tests."""
     samples = Counter(full_name(s.domain, s.op_type) for s in SAMPLES)
     swept = Counter(c.operator for c in collect() if not stopped(c))
     table = {name: [samples[name], swept[name]] for name in sorted({*samples, *swept})}

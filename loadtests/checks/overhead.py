@@ -167,7 +167,7 @@ def report(found: dict[str, list[Round]]) -> None:
 
 
 def yardstick_of(name: str, found: Container[str]) -> str:
-    """Return Triton's name if it is measured, else the minimal server's for that form and verb, else `name`."""
+    """Return Triton's name if it is measured, else the minimal server's for that form and verb."""
     form, _, verb = name.rpartition(" ")
     least = TRITON if TRITON in found else f"{LEAST.get(form, form)} {verb}"
     return least if least in found else name

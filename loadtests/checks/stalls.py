@@ -282,7 +282,7 @@ def send_message(method: str, make: Callable[[], bytes], gateway: Gateway) -> No
 
 
 def messages(kind: Descriptor | None, depth: int = _DEPTH) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Yield each field many times over, in messages of 1 and 4 MB, and within each field that is a message."""
+    """Yield each field many times, in messages of 1 and 4 MB, and within each field that is a message."""
     for field in () if kind is None else kind.fields:
         number = field.number
         if field.type == FieldDescriptor.TYPE_MESSAGE and depth:

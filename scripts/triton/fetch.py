@@ -47,7 +47,7 @@ PROBE = "import json, sys, sysconfig as s; print(json.dumps([s.get_config_var(x)
 
 
 class FetchError(Exception):
-    """An error for a server that cannot be fetched; the text says what to do."""
+    """An error with advice for a server that cannot be fetched."""
 
 
 def say(text: str) -> None:
@@ -85,7 +85,7 @@ def check_platform() -> None:
 
 
 def describe(python: str) -> tuple[str, str] | None:
-    """Return the interpreter behind `python` (a shim, a virtual environment …) and its version; None if it fails."""
+    """Return the interpreter behind `python` (a shim, a virtual environment …) and its version, if it works."""
     code = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)

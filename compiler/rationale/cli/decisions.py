@@ -16,7 +16,7 @@ app = typer.Typer(
 
 @app.callback()
 def decisions() -> None:
-    """Measure what decisions and their reasons come to."""
+    """Measure decisions and their reasons."""
 
 
 @app.command("report")
