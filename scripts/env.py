@@ -33,7 +33,7 @@ RECIPE = 1  # raise it when this script makes an environment differently
 STAMP = "rationale-inputs.sha256"
 PROGRESS_S = 5.0
 
-# What to do, by what the log says; the first match wins.
+# Advice by text in the log; the first match wins.
 HINTS = (
     (
         r"ensurepip|No module named '?venv",

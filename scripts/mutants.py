@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("killed", "survived", "untested", "timeout", "invalid")
-# Where the tests of a file are, by the longest beginning of its path that is here.
+# Places of a file's tests, by the longest matching beginning of its path.
 TESTS = {
     "compiler": ("tests/compiler",),
     "compiler/rationale/conversion": ("tests/compiler/conversion",),

@@ -42,8 +42,8 @@ except ModuleNotFoundError as error:
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".cache" / "mutation"
 RESULTS = FOLDER / "results.jsonl"
-OUTPUT = Path("output.txt")  # of the last tests, in the copy
-SECONDS = 300  # by default: a mutant that its tests do not get done with
+OUTPUT = Path("output.txt")  # the last tests' output, in the copy
+SECONDS = 300  # default limit for the tests of a mutant
 OUTCOMES = {int(pytest.ExitCode.OK): "survived", int(pytest.ExitCode.NO_TESTS_COLLECTED): "untested"}
 LIBRARIES = "numpy onnx onnx.reference onnxruntime onnx_ir torch scipy.stats pydantic typer"
 PAIRS = [("Add", "Sub"), ("Mul", "Div"), ("Max", "Min"), ("Greater", "Less"), ("And", "Or"), ("Exp", "Log")]
@@ -76,7 +76,7 @@ def possible(folders: list[str]) -> Iterator[MutationSpec]:
     for path in find_modules([Path(folder) for folder in folders]):
         nodes = list(ast_nodes(get_ast_from_path(path)))
         for name, operator in operators.items():
-            if operator.arguments():  # of no use without
+            if operator.arguments():  # useless without
                 continue
             found = ((node, *places) for node in nodes for places in operator().mutation_positions(node))
             for occurrence, (node, start, end) in enumerate(found):
@@ -143,7 +143,7 @@ def verdict(tests: list[str], seconds: float, *options: str) -> str:
     process.join(seconds)
     late = process.exitcode is None
     if process.pid is not None:
-        with suppress(ProcessLookupError):  # what its tests have started, too
+        with suppress(ProcessLookupError):  # processes of its tests, too
             os.killpg(process.pid, signal.SIGKILL)
     process.join()
     return "timeout" if late else OUTCOMES.get(process.exitcode or 0, "killed")

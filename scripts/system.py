@@ -145,7 +145,7 @@ def _place(found_as: str) -> str | None:
     if ".so." in found_as:
         beside = Path(sysconfig.get_config_var("LIBDIR") or "/", found_as)
         return str(beside) if beside.exists() else _libraries().get(found_as)
-    # Debian keeps servers where the PATH of a user does not lead.
+    # Debian keeps servers outside a user's PATH.
     return shutil.which(found_as, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 

@@ -31,7 +31,7 @@ from scripts.triton.serve import run_triton
 
 REPOSITORY = Path("model_repository")
 TRITON = "Triton"
-LEAST = {"json": "minimal", "binary": "minimal", "grpc": "bare grpc"}  # what each form is held against
+LEAST = {"json": "minimal", "binary": "minimal", "grpc": "bare grpc"}  # yardsticks by form
 Ask = Callable[[int], Coroutine[None, None, list[float]]]
 
 

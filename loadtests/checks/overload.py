@@ -48,7 +48,7 @@ class Profile:
 
 PROFILES = {"short": Profile(2.5, 5.0, 2), "full": Profile(10.0, 60.0, 2)}
 SUSTAINED = (8, 32)  # connections of each process
-LEAST_COMPUTE_MS = 5.0  # of a row: what the limits are about
+LEAST_COMPUTE_MS = 5.0  # per row: limits apply from here on
 LEAST_KEPT, MOST_REFUSAL_MS, MOST_GROWTH = 0.85, 50.0, 200 << 20
 TOLERANCE = 1e-3  # of the largest value: batches change the order of sums
 _RUNS = 30
@@ -89,7 +89,7 @@ class Outcome:
 
     peaks: list[float]
     overloads: list[float]
-    tally: raw.Tally  # of the overloads
+    tally: raw.Tally  # the overloads' tally
     wrong: int
     memory_before: int
     memory_most: int
@@ -173,7 +173,7 @@ def served(model: str, width: int) -> Iterator[tuple[Server, Question, Alone]]:
         if model != models.CREDIT:
             repository = Path(folder)
             models.write_network(repository, width=width, references=250)
-            # One computation on each core: what most requests a second can be had from.
+            # One computation on each core: this gives the most requests a second.
             configure(repository, Variant(OURS, threads=1, workers=os.cpu_count() or 1))
         with gateway(repository, "--grpc-port", "off") as server:
             yield server, question, Alone(models.session(repository, question.entry), question.inputs)

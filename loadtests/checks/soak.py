@@ -35,7 +35,7 @@ RATE_HZ = 60.0
 FORMS = ("JsonUser", "BinaryUser", "GrpcUser")
 KEPT = 2  # explainers beside the compiled one; more are dropped again
 BETWEEN_S = 5.0
-TOLERANCE = 2e-4  # of a float32 explanation that is added up
+TOLERANCE = 2e-4  # for the sum of a float32 explanation
 GROWTH = 0.03  # of the memory in the last third over that in the middle one
 
 

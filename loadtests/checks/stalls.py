@@ -47,8 +47,8 @@ _BEAT_S = 0.002
 _TIMEOUT_S = 120
 _TRIES = 3
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
-_DEPTH = 4  # of members in the documented bodies, and of fields in messages
-_KNOWN: dict[str, Any] = {  # what the model takes, in place of the document's examples
+_DEPTH = 4  # levels of members in the documented bodies, and of fields in messages
+_KNOWN: dict[str, Any] = {  # valid values for the model, in place of the document's examples
     "instances": [{"income": 24500}],
     "references": [{"income": 24500}],
     "inputs": [json.loads(TENSOR)],
@@ -91,7 +91,7 @@ class Watch:
             self._longest_s = max(self._longest_s, stall_s)
 
     def answer(self) -> None:
-        """Print it, in milliseconds, for each line of stdin, and begin again."""
+        """Print the time in milliseconds for each line of stdin, and begin again."""
         for _ in sys.stdin:
             longest_s, self._longest_s = self._longest_s, 0.0
             print(f"{longest_s * 1e3:.1f}", flush=True)

@@ -35,12 +35,12 @@ DEFAULT_FOLDER = ROOT / ".triton"
 BACKEND = HERE / "onnxruntime_backend" / "model.py"
 
 PYTHONS = ("3.11", "3.12")  # the server ships a stub for these, and numpy 1.26 a wheel
-# Taken without what they depend on: only the binaries inside are used (tritonclient brings perf_analyzer).
+# Installed without dependencies: only the binaries inside are used (tritonclient brings perf_analyzer).
 WHEELS = ("nvidia-pytriton==0.7.0", "tritonclient==2.51.0")
 # numpy must stay below 2: under numpy 2 the stub answers the right shapes, zero bytes of data, and no error.
 LIBRARIES = ("numpy==1.26.4", "onnxruntime>=1.20,!=1.26.0,<2")
 LEAST_GLIBC = (2, 35)
-LAYOUT = 1  # raise it when what this script makes from the same inputs changes
+LAYOUT = 1  # raise it when this script makes something else from the same inputs
 PARTS = ("stamp.json", "venv", "backends", "lib")
 SERVER = "pytriton/tritonserver"
 PROBE = "import json, sys, sysconfig as s; print(json.dumps([s.get_config_var(x) for x in sys.argv[1:]]))"
@@ -85,7 +85,10 @@ def check_platform() -> None:
 
 
 def describe(python: str) -> tuple[str, str] | None:
-    """Return the interpreter behind `python` (a shim, a virtual environment …) and its version, if it works."""
+    """Return the path and version of the interpreter behind `python` (a shim, a virtual environment …).
+
+    Return None if it fails.
+    """
     code = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)

@@ -25,14 +25,14 @@ from pathlib import Path
 
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent.parent / ".triton"
 CONTROL_MODES = ("explicit", "none", "poll")
-ALL = ("*",)  # every model that is there at the start
+ALL = ("*",)  # every model present at the start
 ENDS = ("http", "grpc", "metrics")
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 PORT_TAKEN = "already in use"
 START_ATTEMPTS = 3  # a port found free may be taken before the server binds it
 DRAIN_TIMEOUT_S = 5  # for running requests; a client that keeps an idle connection open uses it up
 TAIL_LINES, LINE_LENGTH = 30, 400
-# Triton's own, glog's way, and those that ONNX Runtime writes in colour from inside the backend.
+# Triton's own in glog's format, and those that ONNX Runtime writes in colour from inside the backend.
 ERROR_LINE = re.compile(r"E\d{4} |error|\x1b\[[\d;]*m\S+ \S+ \[E:onnxruntime:")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 

@@ -11,7 +11,7 @@ from rationale.graph.runtime.session import SerializedGraph
 from rationale.schema.manifest import EXPLAIN_SUFFIX, Comparison, Manifest
 from rationale.schema.probes import Probes
 
-_DIGITS = 12  # of a digest in an entry's name; those of explainers made over the API have 16
+_DIGITS = 12  # digits of a digest in an entry's name; explainers made over the API have 16
 
 
 @dataclass(frozen=True)

@@ -145,7 +145,7 @@ class Compiled:
         return compiled_html(self.manifest, self.conversion)
 
     def warned(self, warnings: Sequence[str]) -> "Compiled":
-        """Return the same with more warnings."""
+        """Return the same model with more warnings."""
         more = {"warnings": (*self.manifest.warnings, *warnings)}
         return replace(self, manifest=self.manifest.model_copy(update=more))
 
@@ -249,7 +249,7 @@ class Compiled:
         return arrays
 
     def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
-        """Return rows by input, of the only one or of a table for several."""
+        """Return rows by input: those of the only input, or of a table that holds several."""
         if len(inputs) == 1 or columns_of(x) is None:
             return {inputs[0]: x}
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
@@ -265,7 +265,7 @@ class Compiled:
         explained = next((e for e in self.manifest.explained if e.tensor.name == name), None)
         names = explained.feature_names if explained else None
         if explained and explained.given_names is None and set(map(str, labels)) != set(names or ()):
-            names = None  # nobody gave them: by position
+            names = None  # default names: match by position
         missing = explained is not None and explained.takes_missing
         return in_order(
             rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing

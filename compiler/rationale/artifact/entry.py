@@ -29,7 +29,7 @@ from rationale.references.tables import Columns, Table, read_rows, rows_of_arrow
 from rationale.schema.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from rationale.schema.probes import Probes
 
-RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
+RUNTIMES = ("onnxruntime", "openvino")  # runtimes that can run an entry here
 
 
 def load(repository: str | Path, name: str) -> Compiled:
@@ -184,7 +184,7 @@ def _columns(manifest: Manifest) -> tuple[Columns, Collection[str]]:
 
 
 def own_names(manifest: Manifest) -> Columns:
-    """Return the feature names that someone gave, by which a table's columns are found, or None.
+    """Return the feature names that someone gave, which find a table's columns, or None.
 
     None stands for x[0], x[1] …. Several inputs of one feature each are its columns by their own names.
     """
@@ -238,7 +238,7 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
 
 def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     manifest, names = compiled.manifest, [entry.attributions for entry in compiled.manifest.attributed]
-    own = compiled.run  # which proves itself first
+    own = compiled.run  # it proves itself first
     most = rows_that_fit(manifest.memory)
     try:
         probes = _probes(compiled, unit=True)

@@ -24,7 +24,7 @@ from rationale.lowering.loading.load import standardise
 from rationale.lowering.precision import on_cpu
 from rationale.schema.manifest import EXPLAIN, EXPLAINED
 
-_OWN = "one_shot/"  # names of what is emitted here begin so
+_OWN = "one_shot/"  # prefix of names emitted here
 _LARGE = 1 << 16  # bytes; ONNX Runtime holds the initializers of a branch twice
 
 

@@ -19,9 +19,9 @@ import onnx_ir.passes.common as passes
 from rationale.graph.batching import is_elementwise
 from rationale.graph.nodes import drop_unused_constants, new_constant
 
-MOST_AXES = 6  # of an elementwise operator; TensorRT's tensors have eight at most
+MOST_AXES = 6  # limit for an elementwise operator; TensorRT's tensors have eight at most
 _TRANSPOSED = {"Gemm": ("transA", "transB"), "MatMul": ()}
-Dims = Sequence[int | str | None]  # a symbol for what depends on the rows, None for what is not known
+Dims = Sequence[int | str | None]  # a symbol if the size depends on the rows, None if it is unknown
 
 
 def merge_axes(model: ir.Model) -> None:
@@ -40,7 +40,7 @@ class _Merging:
 
     def __init__(self, graph: ir.Graph, scope: str) -> None:
         self._graph, self._scope = graph, scope
-        self._merged: dict[ir.Value, ir.Value] = {}  # by what is reshaped from it
+        self._merged: dict[ir.Value, ir.Value] = {}  # by the value reshaped from it
         self._shaped: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
         self._sizes: dict[tuple[int, ...], ir.Value] = {}
         self._made = 0

@@ -28,12 +28,12 @@ from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
 
-Files = Mapping[str, str]  # of an entry: by path in it, what changes with the content
+Files = Mapping[str, str]  # an entry's files: a mark that changes with the content, by path
 _LOOK_S = 15.0  # for a list of files: a storage that does not answer must not hold up a start
-_SLOWEST = 1e6  # bytes a second, of files on their way
+_SLOWEST = 1e6  # bytes a second of a download
 _FILES = "files.json"
-_REASON = 300  # characters of what a library reports
-# What storages say of a file that tells its content, best first; of the others the time of change.
+_REASON = 300  # characters of a library's message
+# Attributes by which storages identify a file's content, best first; else the time of change.
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified")
 
@@ -79,7 +79,7 @@ class RemoteRepository:
         self._content = folder / "content"
         self.refused: dict[str, str] = {}
         self.fault: str | None = None
-        self._is_checked = False  # whether what lies there is what was pulled
+        self._is_checked = False  # whether the files were compared with the pulled ones
 
     def look(self) -> dict[str, Files]:
         """Return the files of each entry, as the storage lists them now.

@@ -217,7 +217,7 @@ def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
             if entry.exists():
                 entry.rename(target)
                 moved.append((target, entry))
-    except BaseException:  # an interrupt too: what was moved aside is deleted with its folder
+    except BaseException:  # an interrupt too: entries moved aside are deleted with their folder
         for now, before in reversed(moved):
             now.rename(before)
         raise

@@ -34,7 +34,7 @@ def shap_explanation(
         values=_of_target(_side_by_side(answer, [e.attributions for e in explained], 2), target),
         base_values=_of_target(answer[manifest.base_value], target) if manifest.base_value else None,
         error_std=_of_target(_side_by_side(answer, errors, 2), target) if errors else None,
-        data=_side_by_side(rows, tensors, 1) if known else None,  # not of inner tensors, nor of groups
+        data=_side_by_side(rows, tensors, 1) if known else None,  # inner tensors and groups have none
         feature_names=_feature_names(answer, explained),
         output_names=None if one else [str(t) for t in manifest.targets],
     )

@@ -107,7 +107,7 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
     options = {name: value for name, value in method_options.items() if value is not False and value != []}
     options["composite"] = parse_composite(given["composite"])
     if given["draws"] and not takes_seed(given["method"]):
-        options["seed"] = None  # of the draws alone
+        options["seed"] = None  # it belongs to the draws alone
     same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
     return CompileRequest(
         **{name: given[name] for name in same - {"features", "custom_ops"}},

@@ -20,8 +20,8 @@ UNROLLED = {
     "Loop": "Its body as often as it runs; a condition that is data holds what has ended.",
     "Scan": "Its body for each element of the axis.",
 }
-EMPTY = frozenset({"Bernoulli", "Range"})  # defined by others, and nothing of a float's value comes through
-OLDEST = 7  # of ai.onnx; what is older is converted
+EMPTY = frozenset({"Bernoulli", "Range"})  # defined by others, and no float's value passes
+OLDEST = 7  # opset of ai.onnx; older ones are converted
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rationale.references.tables import Columns, Table
     from rationale.schema.profile import DecisionProfile
 
-COUNT, FEW = 100, 20  # rows of a set by default, and below which a warning says that there are few
-DRAWS, DECLINES = 3, 100  # of each size, and that are explained by each
-MANY = 10  # times as many references, with which each draw is compared
+COUNT, FEW = 100, 20  # default rows of a set, and the least without a warning
+DRAWS, DECLINES = 3, 100  # draws of each size, and declines that each explains
+MANY = 10  # factor of the larger reference set that draws are compared with
 BY = ("stratified", "medoids", "whole")
 
 

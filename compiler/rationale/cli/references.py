@@ -1,4 +1,4 @@
-"""`rationale references`: a reference set from rows, centroids that are no one's row or a policy's."""
+"""`rationale references`: a reference set from rows, either centroids or the population of a policy."""
 
 import sys
 from collections.abc import Mapping

@@ -248,7 +248,7 @@ def _chain_shapes(operator: Any) -> None:
         result.type = result.type.__class__([None, count])
 
 
-# estimators that skl2onnx does not know, or not right
+# estimators that skl2onnx does not convert, or not correctly
 NEW: dict[type, tuple[Convert, Callable[[Any], None]]] = {
     ClassifierChain: (_chained, _chain_shapes),
     RegressorChain: (_chained, _chain_shapes),

@@ -43,7 +43,7 @@ class Library:
     converter: str
 
 
-_LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
+_LIBRARIES = {  # by the module of a class or its base; the first that fits
     "sklearn.ensemble._hist_gradient_boosting": Library("rationale.conversion.boosters.histograms", NAME),
     "xgboost": Library("rationale.conversion.boosters.xgboost", NAME),
     "lightgbm": Library("rationale.conversion.boosters.lightgbm", NAME),
@@ -148,7 +148,7 @@ def convert(
         parity = compare(made, _name(model), converter, allow_parity)
     if parity is not None:
         demand(parity)
-    if not converter.startswith("torch "):  # of a module, nobody knows
+    if not converter.startswith("torch "):  # a module's features are unknown
         mark_numbers(made.proto)
     underscored = example is None and _name(model).startswith("lightgbm.")
     return Converted(made.proto, made.columns, made.by_column, underscored, parity, made.feeds, _ask(made))
@@ -166,7 +166,7 @@ def _ask(made: AsOnnx) -> Ask | None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 answers = both.answer(both.rows.as_fed(feeds, by_column=made.by_column))
-        except Exception:  # whatever a library raises where it takes no such row
+        except Exception:  # each library has errors of its own for rows that it refuses
             return {}
         return {n: np.asarray(a) for n, a in zip(names, answers, strict=False) if a is not None}
 

@@ -176,7 +176,7 @@ def _together(columns: Sequence[str], scope: Any, container: Any) -> Any:
 
 
 def _asked(encoder: Any, i: int, category: Any) -> float:
-    """Return the number by which an encoder replaces a category of its column i."""
+    """Return the encoder's number for a category of its column i."""
     row = np.array([[own[0] for own in encoder.categories_]], object)
     row[0, i] = category
     plain = copy.copy(encoder)

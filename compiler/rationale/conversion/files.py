@@ -6,14 +6,14 @@ from typing import Any
 from rationale.conversion.wrappers import exporter_of
 from rationale.errors import InvalidModelError, InvalidOptionError, reason_of
 
-ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 where a command reads them without --allow-pickle
+ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 lets commands read them without --allow-pickle
 PICKLES = (".joblib", ".pkl", ".pickle")
 _ELSEWHERE = {
     ".keras": "keras",
     ".h5": "keras",
     ".mojo": "h2o",
     ".pmml": "pypmml",
-}  # by the package that reads it
+}  # by the package that reads them
 
 
 def is_fitted_file(path: Path) -> bool:
@@ -55,7 +55,7 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
         raise InvalidOptionError(
             f"{path}: reading it needs {error.name}, which is not installed: pip install what saved it."
         ) from error
-    except Exception as error:  # whatever a library, or a pickle, raises
+    except Exception as error:  # a library or a pickle may raise any error
         raise InvalidModelError(
             f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}). Save it again, with the "
             "versions of the libraries that are installed here."

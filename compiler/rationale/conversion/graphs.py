@@ -9,7 +9,7 @@ import onnx
 from rationale.conversion.rows import Rows
 from rationale.errors import InvalidReferencesError, RationaleError, reason_of
 
-INPUT = "x"  # of a model that takes one tensor of numbers
+INPUT = "x"  # the input of a model that takes one tensor of numbers
 ROWS = "N"
 Answer = Callable[[Rows], tuple[np.ndarray | None, ...]]
 
@@ -70,7 +70,7 @@ def _naming_the_model(answer: Answer) -> Answer:
             return answer(rows)
         except RationaleError:
             raise
-        except Exception as error:  # whatever a library raises at rows that it does not take
+        except Exception as error:  # each library has errors of its own for rows that it refuses
             raise InvalidReferencesError(
                 f"the fitted model itself does not answer the references ({type(error).__name__}: "
                 f"{reason_of(error)}). Give rows as its predict takes them."

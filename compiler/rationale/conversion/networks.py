@@ -21,7 +21,7 @@ def network_of(net: Any) -> torch.nn.Module:
 class NeuralNet(torch.nn.Module):
     """A net's module, and skorch's function of its answer."""
 
-    __module__ = "skorch"  # by which its parity names it
+    __module__ = "skorch"  # the name in its parity
 
     def __init__(self, module: torch.nn.Module, nonlinearity: Any) -> None:
         super().__init__()

@@ -20,17 +20,17 @@ from rationale.references.tables import shown
 from rationale.schema.manifest import Parity, Texts, in_digits, is_float
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
-REFUSED = 1e-2  # of a column's range: what is served would be another model
+REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one
 ADVICE = (
     "Fit a model of the kinds that docs/trees.md lists, or explain what stands behind the step that differs: "
     "give the last steps of a pipeline as the model, with rows as they come to them"
 )
 Words = Callable[[], str]
-ANY = float(np.finfo(np.float64).max)  # allowed where scores alone are wanted
+ANY = float(np.finfo(np.float64).max)  # allowed if scores alone are needed
 MIXTURES = 2000
-MASKED = 1000  # of one value, and a fifth of that of several
-_CELLS = 4_000_000  # of such rows, where there are many columns
-_ASKED = 200_000  # columns, of all times together that a model is asked about gaps that it may refuse
+MASKED = 1000  # rows without one value; a fifth of that without several
+_CELLS = 4_000_000  # limit on cells of such rows, if there are many columns
+_ASKED = 200_000  # limit on columns in all questions about gaps that a model may refuse
 _NARROW = 2e-5  # a smaller range of probabilities counts as this: a Sigmoid of float32 is off by a hundredth
 _TEXTS = 50  # rows with a text that the fitted model does not know
 _ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which make no other model
@@ -282,7 +282,7 @@ def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
     count = min(MIXTURES, max(_CELLS // features, 1))
     base = np.arange(count) % rows
     other = (base + random.integers(1, rows, count)) % rows
-    size = random.integers(1, features, count)  # of as many features as of any other number
+    size = random.integers(1, features, count)  # each number of features is equally likely
     taken = random.random((count, features)).argsort(axis=1) < size[:, None]
     mixed = both.rows.mixed(np.where(taken, other[:, None], base[:, None]))
     words = [partial(_mixture, both, int(b), int(o), t) for b, o, t in zip(base, other, taken, strict=True)]

@@ -51,7 +51,7 @@ class _Copies:
 
     def _copy(self, part: Any) -> Any:
         attribute = attribute_of(part)
-        if attribute is not None and hasattr(part, attribute):  # not what a fitted part was cloned from
+        if attribute is not None and hasattr(part, attribute):  # else an unfitted original
             return self.of(getattr(part, attribute))
         part = self._rewritten(part)
         self.transformers |= set(map(id, _transformers(part)))

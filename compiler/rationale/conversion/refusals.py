@@ -44,7 +44,7 @@ def refusal(part: Any) -> str | None:
 
 
 def _has_targets(part: Any) -> bool:
-    binarizer = getattr(part, "_label_binarizer", None)  # of a network
+    binarizer = getattr(part, "_label_binarizer", None)  # a network's
     return isinstance(getattr(part, "classes_", None), list) or (
         str(getattr(binarizer, "y_type_", "")).startswith("multilabel")
     )

@@ -189,7 +189,7 @@ def check(part: Any) -> None:
             "with rows as they come to it, or encode its categories as numbers before it is fitted."
         )
     if not any(attribute.endswith("_") for attribute in vars(part)):
-        return  # what a fitted part was cloned from
+        return  # the unfitted original of a part
     if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic" and len(part.classes_) > 2:
         raise UnsupportedModelError(
             f"sklearn.{name}(method='isotonic') of more than two classes: skl2onnx makes steps of what is "
@@ -405,7 +405,7 @@ def _into_range(scaler: MinMaxScaler) -> Iterator[tuple[Any, ...]]:
 
 def _to_largest(scaler: MaxAbsScaler) -> Iterator[tuple[Any, ...]]:
     yield OnnxDiv, scaler.scale_
-    if getattr(scaler, "clip", False):  # of scikit-learn 1.8
+    if getattr(scaler, "clip", False):  # since scikit-learn 1.8
         yield OnnxClip, -1.0, 1.0
 
 
@@ -490,7 +490,7 @@ def _number(operator: Any) -> type:
 
 
 _BACK = {OnnxSub: OnnxAdd, OnnxAdd: OnnxSub, OnnxDiv: OnnxMul, OnnxMul: OnnxDiv}
-_X = object()  # what comes in, as the second operand too
+_X = object()  # the input, also as the second operand
 _FUNCTIONS: dict[Any, tuple[tuple[Any, ...], ...]] = {
     np.abs: ((OnnxAbs,),),
     np.ceil: ((OnnxCeil,),),

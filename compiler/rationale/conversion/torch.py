@@ -15,7 +15,7 @@ from rationale.references.tables import shown
 
 
 def features(_: torch.nn.Module) -> Features:
-    """Return no names and no count: a module knows none."""
+    """Return empty features: a module knows neither names nor a count."""
     return Features(None, None)
 
 

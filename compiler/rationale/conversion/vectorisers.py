@@ -1,4 +1,4 @@
-"""Vectorisers of scikit-learn: words of a text, counted as scikit-learn counts them."""
+"""scikit-learn's vectorisers: words of a text, counted as scikit-learn counts them."""
 
 import copy
 import re
@@ -22,7 +22,7 @@ _CLASSES = {r"\w": _WORD, r"\d": _DIGIT, r"\s": _SPACE}
 _NEGATED = {r"\W": _WORD, r"\D": _DIGIT, r"\S": _SPACE}
 _WHOLE_WORDS = re.compile(r"\\b((?:\\w)*)\\w\+\\b")  # "\b" on both sides says what a longest match is anyway
 _TOKEN = re.compile(r"\\.|\[\^?|.", re.DOTALL)
-_BEYOND = frozenset("(|^$.")  # whatever may match otherwise in RE2, the shortest match among them
+_BEYOND = frozenset("(|^$.")  # tokens that RE2 may match otherwise, also shortest matches
 _weights = get_converter("SklearnTfidfTransformer")
 _LAZY = re.compile(r"(?<!\\)[*+?}][?+]")
 
@@ -141,7 +141,7 @@ def _grams(step: CountVectorizer) -> list[tuple[tuple[str, ...], int]]:
     found = list[tuple[tuple[str, ...], int]]()
     for term, column in step.vocabulary_.items():
         gram = tuple(term.split(" ")) if most > 1 else (term,)
-        if not least <= len(gram) <= most:  # of a vocabulary of the user's own: a word that never comes
+        if not least <= len(gram) <= most:  # a word of the user's own vocabulary that never occurs
             gram = (f" {term}", *[""] * (least - 1))
         found.append((gram, int(column)))
     return sorted(found, key=lambda one: (len(one[0]), one))

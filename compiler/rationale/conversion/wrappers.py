@@ -4,7 +4,7 @@ from typing import Any
 
 from rationale.errors import InvalidModelError
 
-_HOLDS = {  # by a class, or one that it derives from: the attribute that holds the fitted model
+_HOLDS = {  # the attribute that holds the fitted model, by a class or its base
     "sklearn.model_selection._search.BaseSearchCV": "best_estimator_",
     "sklearn.frozen._frozen.FrozenEstimator": "estimator",
     "sklearn.semi_supervised._self_training.SelfTrainingClassifier": "estimator_",
@@ -15,7 +15,7 @@ _PMML = (
     "There is no exporter of PMML to ONNX: give the fitted model that the PMML was written from, or write "
     "that one as ONNX"
 )
-_EXPORTERS = {  # by package; models of none of these are converted here
+_EXPORTERS = {  # by package; their models are not converted here
     "keras": _KERAS,
     "tensorflow": f"{_KERAS}; a model of tf.keras 2 by tf2onnx.convert.from_keras",
     "pyspark": "Write it as ONNX by onnxmltools.convert_sparkml, and compile that file",

@@ -12,7 +12,7 @@ from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import DecisionProfile, FeatureRule, KnockOut, ReasonText, Wording
 
 Outcome = Literal["approve", "refer", "decline"]
-# Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.
+# Attributions that differ by less count as tied: float32's resolution of the largest in a row.
 TIE = 1e-6
 NOTHING_ADVERSE = (
     "no feature speaks against the applicant: the base value is adverse by itself. Compare with references "

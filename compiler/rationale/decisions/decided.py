@@ -18,7 +18,7 @@ from rationale.references.frames import columns_of
 from rationale.references.tables import shown
 from rationale.schema.manifest import Manifest
 
-Cells = Mapping[str, Sequence[Any]]  # by column, a cell for each row
+Cells = Mapping[str, Sequence[Any]]  # a cell for each row, by column
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from rationale.decisions.rows import ExplainedRow
 from rationale.schema.manifest import Classes
 
 CLASSES = 10
-EMPTY = 1e-4  # what an empty class counts as: the logarithm of its share has to be finite
+EMPTY = 1e-4  # share of an empty class: its logarithm has to be finite
 MOST_KEYS = 100  # features and groups that are watched: each is a series of the metrics
-SCORE = ""  # the score's key, which is no feature's
+SCORE = ""  # the score's key; no feature has it
 _SAME = 1e-6  # of the largest value: nearer ones are equal but for rounding
 
 

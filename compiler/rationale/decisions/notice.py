@@ -20,7 +20,7 @@ from rationale.errors import InvalidOptionError
 ADVERSE_ACTION, EU = "adverse-action", "eu-consumer-credit"
 TEMPLATES = (ADVERSE_ACTION, EU)
 _OWN = ("decision", "reasons")  # variables that the decision fills
-# What 12 CFR 1002.9(b)(2) calls insufficient as a reason.
+# Reasons that 12 CFR 1002.9(b)(2) calls insufficient.
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
 
@@ -131,7 +131,7 @@ def _spoken(given: Any) -> Any:
 def _reason_text(reason: Mapping[str, Any]) -> str:
     """Return a reason's text, with the applicant's value if the profile gives its unit or category."""
     text, shown = str(reason["text"]), reason.get("shown")
-    if shown is None or reason["code"] in reason["features"]:  # then the text is the title of what is shown
+    if shown is None or reason["code"] in reason["features"]:  # then the text is the feature's title
         return text if shown is None else str(shown)
     return f"{text} ({shown})"
 

@@ -172,17 +172,17 @@ def scores_in(profile: DecisionProfile, answered: np.ndarray, margins: np.ndarra
     exact = sigmoid(margins)
     for bound in (*(profile.refer or ())[::-1], profile.threshold):
         exact[margins == logit(bound).astype(margins.dtype)] = bound
-    is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds what it answers
+    is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds its answers
     return [float(score) for score in np.where(is_same, exact, shortest(answered))]
 
 
 def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
     profile, margin = profile_of(manifest).profile, margin_at(manifest)
     answered = tensors[manifest.explained_value][:, 0]
-    if profile.tensor in tensors:  # else an inner tensor, which is what is explained
+    if profile.tensor in tensors:  # else an inner tensor, the explained one
         output = tensors[profile.tensor].reshape(len(answered), -1)
         answered = output[:, score_index(profile.index, output.shape[1])]
-    margins = tensors.get(margin) if margin else None  # a comparison's graph answers none
+    margins = tensors.get(margin) if margin else None  # a comparison's graph has none
     return scores_in(profile, answered, None if margins is None else margins[:, 0])
 
 
@@ -200,6 +200,6 @@ def _by_name(
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | str):  # a missing text is an empty one
         return (value.decode(errors="replace") if isinstance(value, bytes) else value) or None
-    if isinstance(value, np.floating):  # by way of text, which is the shortest: 0.52, not 0.5199999809
+    if isinstance(value, np.floating):  # through text, which is the shortest: 0.52, not 0.5199999809
         return None if np.isnan(value) else float(str(value))
     return value.item() if isinstance(value, np.generic) else value

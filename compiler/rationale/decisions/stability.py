@@ -6,7 +6,7 @@ from rationale.decisions.decide import NoReasonsError, principal
 from rationale.decisions.rows import ExplainedRow
 from rationale.schema.manifest import Comparison, EmbeddedProfile, Manifest
 
-DRAWS = "draws"  # what they are called together
+DRAWS = "draws"  # their common name
 Codes = tuple[str, ...]
 
 

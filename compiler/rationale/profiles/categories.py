@@ -13,12 +13,12 @@ from rationale.methods.trees.provenance import all_made_of
 
 Categories = frozenset[str | float]
 
-# What hands values on as they are: a Where puts others in the place of some.
+# Operators that pass values on unchanged; a Where replaces some of them.
 _HANDS_ON = frozenset(
     "Cast Concat Flatten Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Transpose "
     "Unsqueeze Where".split()
 )
-_TRUNCATES = ("Sign", "Abs", "Floor")  # sign(x)·⌊|x|⌋, as which a Cast to integers is lowered
+_TRUNCATES = ("Sign", "Abs", "Floor")  # sign(x)·⌊|x|⌋, the lowered form of a Cast to integers
 _KEYS = {
     "CategoryMapper": ("cats_strings", "cats_int64s"),
     "LabelEncoder": ("keys_strings", "keys_int64s", "keys_floats", "keys_tensor"),

@@ -1,4 +1,4 @@
-"""Other reference sets to explain the model against: do the reasons of a decision stay?"""
+"""Other reference sets to explain the model against: a test whether the reasons of a decision stay."""
 
 import re
 from collections.abc import Iterator, Mapping

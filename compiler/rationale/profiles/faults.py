@@ -13,7 +13,7 @@ from rationale.schema.profile import NAMED_BY_REGULATION_B, Condition, DecisionP
 _SHOWN = 8  # names in a sentence
 _USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B
 
-_FAR = 0.1  # of the output's range: as far from the threshold as no chance of the draw explains
+_FAR = 0.1  # of the output's range: a distance from the threshold that no chance of a draw explains
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from rationale.schema.manifest import Classes, EmbeddedProfile
 from rationale.schema.profile import DecisionProfile, faulty, near
 from rationale.schema.request import CompileRequest
 
-MOST_ROWS = 1000  # references that are explained: more would tell deciles no better
+MOST_ROWS = 1000  # references to explain: more would not improve deciles
 TOLERANCE = 1e-4  # of the output's range
 _PROBABILITY = (0.0, 1.0)
 
@@ -176,7 +176,7 @@ def apply_profile(
     if scores is not None:
         spread = output_range[1] - output_range[0]
         remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
-    margin = margin if profile.space == "output" else None  # in the other space what is explained is it
+    margin = margin if profile.space == "output" else None  # in the other space it is the explained value
     return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where, margin)
 
 
@@ -217,7 +217,7 @@ class _Explained:
         return prepare_references(Selection(self.lowered, self.target, self.method, None, None))
 
     def weights(self, count: int) -> np.ndarray:
-        """Return the weights of as many references, which sum to 1."""
+        """Return weights of `count` references, which sum to 1."""
         given = self._referenced.set.weights if self._referenced.set else None
         if given is None or given.size != count:
             return np.full(count, 1 / count)

@@ -216,7 +216,7 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
     """
     transform = transform_of(lowered, tensor)
     closed = closing(lowered.source, tensor)
-    if closed is None and not transform:  # a classifier of ai.onnx.ml, as it is lowered
+    if closed is None and not transform:  # a lowered classifier of ai.onnx.ml
         closed = closing(ir.serde.serialize_model(lowered.model), tensor)
     operator, behind = (transform, tensor) if closed is None else closed
     spec = lowered.specs.get(behind)

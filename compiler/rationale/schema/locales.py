@@ -2,7 +2,7 @@
 
 import re
 
-DEFAULT = "en_US.UTF-8"  # of a StringNormalizer that names none; images leave it out
+DEFAULT = "en_US.UTF-8"  # for a StringNormalizer that names none; images leave it out
 EVERYWHERE = "C.UTF-8"  # a part of glibc, and of every Debian and Ubuntu; its letters are the same
 _LACKING = re.compile(r"Failed to construct locale with name:([^:\s]*)")
 

@@ -19,14 +19,14 @@ from rationale.schema.request import CompileRequest
 
 FILE_NAME = "explanation.json"
 EXPLAIN_SUFFIX = "_explain"
-OPEN_SUFFIX = "_explain_open"  # of the entry whose references come with a request
+OPEN_SUFFIX = "_explain_open"  # for the entry whose references come with a request
 PLANNED_NODES = (
     3_000  # above: ONNX Runtime's search for buffers to reuse takes time that grows with their square
 )
 EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
-GROUPS = "group"  # what all players together are called where a tensor would be
+GROUPS = "group"  # name of all players together in place of a tensor's
 _AS_THEY_ARE = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
-DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
+DATATYPES = {  # OIP's names of the ONNX types that a protocol carries
     "FLOAT": "FP32",
     "DOUBLE": "FP64",
     "FLOAT16": "FP16",

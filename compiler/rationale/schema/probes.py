@@ -22,8 +22,8 @@ ALLOW = "RATIONALE_ALLOW_DRIFT"  # the setting that lets broken entries answer
 WARNED = 1e-5  # of an output's range: float32 in another order differs by a hundredth of that
 BROKEN = 1e-3  # of an output's range: beyond, it is another answer
 KERNELS = 2  # times the difference that was measured between kernels of one machine
-ROUNDINGS = 8  # of an output's largest number, which count as no difference
-MOST_ELEMENTS = 1024  # of a row of one output that are compared: they lie evenly spaced
+ROUNDINGS = 8  # of an output's largest number; they count as no difference
+MOST_ELEMENTS = 1024  # compared elements of a row of one output, evenly spaced
 _EPSILON = {"FP16": 2.0**-10, "BF16": 2.0**-7, "FP32": 2.0**-23, "FP64": 2.0**-52}
 
 
@@ -154,7 +154,7 @@ class Probes(Frozen):
 
     @property
     def warned(self) -> float:
-        """The difference above which the user is told."""
+        """The difference above which the user is warned."""
         return max(WARNED, KERNELS * self.kernels)
 
     def of(self, outputs: Collection[str]) -> "Probes":

@@ -21,7 +21,7 @@ from rationale.errors import InvalidProfileError
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
 _FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
 _LARGEST = 1 << 20  # bytes of a file
-_MOST, _LONGEST = 20, 80  # faults that are told, characters of a value in one
+_MOST, _LONGEST = 20, 80  # faults in a message, characters of a value in one
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
 # The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
 NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
@@ -295,13 +295,13 @@ def _read(path: Path) -> tuple[Any, list[str]]:
         ValueError,
         LookupError,
         AttributeError,
-    ) as error:  # dates and flags that are none
+    ) as error:  # invalid dates and flags
         raise InvalidProfileError(f"{path}: is not YAML: {' '.join(str(error).split())}.") from error
 
 
 # -- what pydantic finds, in a lender's words ------------------------------------------------------------
 
-_MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by the first part of a place, and how many it has
+_MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by a place's first part, and its number of parts
     ("", 0): DecisionProfile,
     ("references", 1): ReferencePolicy,
     ("features", 2): FeatureRule,
@@ -338,7 +338,7 @@ def _messages(error: ValidationError) -> Iterator[str]:
         loc = list(detail["loc"])
         if loc[-1] == "[key]" and detail["type"] != "extra_forbidden":  # False would stand as 0 before it
             loc[-2:] = [str(detail["input"])]
-        if _is_condition(loc[:-1]):  # of one of the kinds that it may be held against
+        if _is_condition(loc[:-1]):  # one of the kinds that it may be compared with
             loc.pop()
         messages.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
     yield from (f"{where} {fault}" for where, fault in messages.items())

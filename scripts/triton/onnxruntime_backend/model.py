@@ -19,7 +19,7 @@ import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-# What ONNX Runtime raises has no base class of its own.
+# ONNX Runtime's errors have no base class of their own.
 ORT_ERRORS = tuple(
     value for value in vars(ort_state).values() if isinstance(value, type) and issubclass(value, Exception)
 )
@@ -107,7 +107,7 @@ def session_options(config):
     options.enable_cpu_mem_arena = boolean(parameters, "enable_mem_arena", options.enable_cpu_mem_arena)
     options.enable_mem_pattern = boolean(parameters, "enable_mem_pattern", options.enable_mem_pattern)
     for library in config.get("model_operations", {}).get("op_library_filename", []):
-        options.register_custom_ops_library(library)  # from where the server runs, as the C++ backend does
+        options.register_custom_ops_library(library)  # relative to the server's folder, as in the C++ backend
     if DEVICE_ALLOCATOR in parameters:
         options.add_session_config_entry(DEVICE_ALLOCATOR, parameters[DEVICE_ALLOCATOR])
     return options

@@ -40,8 +40,8 @@ from rationale.schema.manifest import Measured, Memory
 from rationale.schema.probes import Probes
 
 GAP_WARNING = 1e-4  # relative to the largest explained − base
-AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
-ABSORBED_WARNING = 1.0  # what a method keeps by definition, relative to the largest explained value
+AVERAGE_WARNING = 1e-2  # for quadrature and sampling errors, which a user chooses by steps and samples
+ABSORBED_WARNING = 1.0  # the part that a method keeps by definition, relative to the largest explained value
 GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
 
 

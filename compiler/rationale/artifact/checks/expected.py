@@ -23,9 +23,9 @@ from rationale.schema.probes import (
     values,
 )
 
-BRIEF_MS = 15.0  # what all probe rows may take together; of a slower graph there is one
+BRIEF_MS = 15.0  # limit for all probe rows together; a slower graph has one
 SLOW_MS = 1000.0  # a row that takes longer is not computed in a second way
-_EVALUATED_MS, _EVALUATED_BYTES = 1.0, 1 << 20  # what ONNX's reference evaluator takes a second for
+_EVALUATED_MS, _EVALUATED_BYTES = 1.0, 1 << 20  # the evaluator takes a second for these
 _VALUES = (BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR)  # all in the unit of the explained output
 Arrays = Mapping[str, np.ndarray]
 Ask = Callable[[Arrays], Mapping[str, np.ndarray]]
@@ -113,7 +113,7 @@ def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], 
 
 
 def _confirmed(probes: Probes, due: Arrays, source: str) -> Probes | None:
-    """Return the probes with these answers as the due ones; None if the runtime's are not the same."""
+    """Return the probes with these answers as the due ones; None if the runtime's differ."""
     if not due or probes.compare(due).value > WARNED:
         return None
     outputs = tuple(
@@ -129,7 +129,7 @@ def _evaluated(source: onnx.ModelProto, own: Arrays, names: Sequence[str]) -> di
     try:
         with np.errstate(all="ignore"):
             found = ReferenceEvaluator(source).run(list(names), dict(own))
-    except Exception:  # of many kinds: it does not know the operator, or this form of it
+    except Exception:  # errors of many kinds: it does not know the operator, or this form of it
         return {}
     return {n: a for n, a in zip(names, found, strict=True) if isinstance(a, np.ndarray) and a.ndim}
 

@@ -38,7 +38,7 @@ def check_gate(
                 continue
             if np.any(array[~gate]):
                 raise _failed(name, "is not zero for rows that did not ask")
-            if name != GAP:  # roundings, and what it is made of is compared
+            if name != GAP:  # it is all rounding, and its terms are compared
                 _demand_equal(name, array[gate], whole[name][gate], whole[name])
 
 

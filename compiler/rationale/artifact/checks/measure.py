@@ -28,13 +28,13 @@ from rationale.schema.manifest import Measured, is_float
 
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT = 1e-2  # relative to the largest explained − base
-OUTPUT_ROUNDINGS = 8  # of the model itself: of its half-precision inputs and outputs, or of another order
+OUTPUT_ROUNDINGS = 8  # the model's own: of half-precision inputs and outputs, or of another order
 ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 GAP_NOISE = 32  # roundings of the output: the means and sums that form the gap; 9 where a Softmax is full
-DRAWS = 3  # of weights rounded otherwise: one alone may answer alike by chance
-BATCH_SECONDS = 1.0  # what a request of the largest batch may take
+DRAWS = 3  # copies with weights rounded otherwise: one alone may answer alike by chance
+BATCH_SECONDS = 1.0  # limit for a request of the largest batch
 PROPORTIONAL_SECONDS = 0.1  # from a batch that takes as long, the time of larger ones follows in proportion
-LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the time of few above which no more are made
+LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the total time after which no more are made
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 Arrays = Mapping[str, np.ndarray]
@@ -139,7 +139,7 @@ def storage_error(exact: Runner, checked: Measurement, attributions: Sequence[st
 
 
 def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, np.ndarray]], float]:
-    """Return the answers on each row alone, and the median milliseconds of a row.
+    """Return the answers to each row alone, and the median milliseconds of a row.
 
     Slow graphs run no row twice.
     """
@@ -254,7 +254,7 @@ def _demand_separate_rows(
     tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and is_float(v.dtype)}
     batched = {n: v for n, v in tensors.items() if v.ndim and len(v) == rows}
     singles = [original(_row(probes, i), list(batched)) for i in range(rows) if batched]
-    batched = {n: v for n, v in batched.items() if len(singles[0][n]) == 1}  # not what a loop collects
+    batched = {n: v for n, v in batched.items() if len(singles[0][n]) == 1}  # no loop's lists
     error = _batch_error(singles, batched) if batched else 0.0
     if error > max(ROWS_LIMIT, OUTPUT_ROUNDINGS * rounding):
         raise UnsupportedModelError(

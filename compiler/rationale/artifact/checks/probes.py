@@ -19,11 +19,11 @@ from rationale.schema.manifest import is_float
 
 NEAR = 3  # probe rows about the references: one of them, one near one, one at random
 ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output
-_NEAR = (0.0, 0.3, 1.0, 1.0)  # share of the ids of each that are redrawn
-_DIGITS = 10  # ids are drawn below this where no table says how many there are
+_NEAR = (0.0, 0.3, 1.0, 1.0)  # share of redrawn ids in each probe row
+_DIGITS = 10  # ids are drawn below this if no table limits them
 _ENDS = (0.05, 0.95)  # quantiles of the known rows between which a synthetic number is drawn
 _ROUNDED = 4  # digits of a synthetic number
-_SHARE = 0.3  # of its size, by which a number that all rows share is moved
+_SHARE = 0.3  # relative shift of a number that all rows share
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -29,10 +29,10 @@ _LINKS = {
     **dict.fromkeys("Poisson Tweedie".split(), "Exp"),
     "MultiClass": "SOFTMAX",
 }
-_OTHER = -1.0  # the code of a category that no row of the references has
+_OTHER = -1.0  # the code of a category that the references lack
 _EMPTY = 2**64 - 1  # in place of a hash
 _FACTOR = np.uint64(0x4906BA494954CB65)
-MOST_COMBINATIONS = 1 << 20  # of categories, in one table
+MOST_COMBINATIONS = 1 << 20  # limit on combinations of categories in one table
 
 
 def features(model: Any) -> Features:

@@ -25,9 +25,9 @@ _LINKS = {
     "cross_entropy_lambda": "Softplus",
 }
 _CLASSIFIERS = ("binary", "multiclass", "multiclassova", "cross_entropy")
-_MADE_UP = re.compile(r"Column_\d+")  # names where nobody gave any
+_MADE_UP = re.compile(r"Column_\d+")  # LightGBM's default names
 _CATEGORICAL = re.compile(r"\[categorical_feature: ([\d,]+)\]")  # columns, in the parameters
-_ZERO = float(np.float32(1e-35))  # what is nearer to 0 counts as 0
+_ZERO = float(np.float32(1e-35))  # smaller numbers count as 0
 
 
 def features(model: Any) -> Features:

@@ -14,7 +14,7 @@ from rationale.conversion.rows import Features, Rows, rows_of
 OPSETS = {"": 17, ML: 3}
 _FLOAT, _TEXT, _INT = onnx.TensorProto.FLOAT, onnx.TensorProto.STRING, onnx.TensorProto.INT64
 
-Categories = Mapping[str | float, float]  # the code of each
+Categories = Mapping[str | float, float]  # codes by category
 Answers = Callable[[Any], Sequence[np.ndarray | None]]
 
 
@@ -95,7 +95,7 @@ class Table:
         return inputs
 
     def _coded(self, nodes: Nodes, i: int, own: Categories, dtype: np.dtype) -> str:
-        """Return the codes of a column's categories: a number is one only if it is whole, or all are not."""
+        """Return a column's codes; if all categories are whole, other numbers count as unknown ones."""
         name, values = self.called(i), {"values_floats": list(own.values()), "default_float": self.other}
         if is_text(own):
             found = nodes.add("LabelEncoder", [name], domain=ML, keys_strings=list(own), **values)

@@ -18,7 +18,7 @@ STEP = "Step"  # 1 above 0
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _NOWHERE = 0.5  # the code of no category
 _ZERO = 1e-30  # no step makes a number between it and 0
-_MARGIN = 2.0**-45  # of a feature's largest bound: a hundred roundings
+_MARGIN = 2.0**-45  # relative to a feature's largest bound: a hundred roundings
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Split:
     among: tuple[int, ...] | None = None
 
 
-Leaf = Mapping[int, float]  # what it adds, by column of the scores
-Tree = Mapping[int, Split | Leaf]  # by number; the root is 0
+Leaf = Mapping[int, float]  # summands by column of the scores
+Tree = Mapping[int, Split | Leaf]  # nodes by number; the root is 0
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ _CLASSIFIERS = ("binary:logistic", "multi:softprob", "multi:softmax")
 _SCORES = (
     "binary:logitraw",
     "binary:hinge",
-)  # of a classifier too: its booster's answers are no probabilities
+)  # a classifier too: its booster's answers are no probabilities
 _SPLIT_BY_CATEGORIES = 1
 
 
@@ -98,7 +98,7 @@ def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
             for child in (left, right):
                 numbers[child] = len(numbers)
             feature, missing_left = tree["split_indices"][node], bool(tree["default_left"][node])
-            if tree["split_type"][node] == _SPLIT_BY_CATEGORIES:  # those of the set go to the right
+            if tree["split_type"][node] == _SPLIT_BY_CATEGORIES:  # categories of the set go right
                 yes, no, missing = numbers[right], numbers[left], not missing_left
                 nodes[number] = Split(feature, yes, no, missing, among=among[node])
             else:
@@ -138,7 +138,7 @@ def _categories(kept: Any) -> Categories | None:
     """Return the codes of a column's categories, which are texts or numbers."""
     values = kept["values"]
     if "offsets" in kept:
-        if any(letter < 0 for letter in values):  # cut: it counts letters for bytes
+        if any(letter < 0 for letter in values):  # truncated: XGBoost counts letters as bytes
             raise UnsupportedModelError(
                 "XGBoost does not keep the names of categories with letters outside ASCII: rename them, and "
                 "fit the model again."
@@ -162,10 +162,10 @@ def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None
     if read.weights is not None and names is not None and not isinstance(model, xgb.Booster):
         import pandas as pd
 
-        rows = pd.DataFrame(rows, columns=names)  # which a linear booster finds its columns by
+        rows = pd.DataFrame(rows, columns=names)  # a linear booster finds its columns by name
     if read.classes is not None and hasattr(model, "predict_proba"):
         return np.asarray(model.predict(rows)), np.asarray(model.predict_proba(rows))
-    if hasattr(model, "predict_proba"):  # of several labels
+    if hasattr(model, "predict_proba"):  # a classifier with several labels
         return (np.asarray(model.predict_proba(rows)),)
     if isinstance(model, xgb.Booster):
         given = xgb.DMatrix(
