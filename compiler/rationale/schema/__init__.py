@@ -1,1 +1,1 @@
-"""Requests and answers."""
+"""Schemas of requests and answers: compile request, manifest, decision profile, probes."""

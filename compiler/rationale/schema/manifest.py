@@ -794,7 +794,7 @@ class Manifest(Frozen):
         return tuple(t for t in self.targets if isinstance(t, str)) if self.targets != "predicted" else ()
 
     def class_name(self, element: object) -> str | None:
-        """Return what the model's label calls a target, of a contrast both ends; None if it says nothing."""
+        """Return the model's label of a target, of a contrast both ends; None if there is none."""
         ends = str(element).split("-")
         known = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
         return " against ".join(self.class_names[int(end)] for end in ends) if known else None

@@ -53,7 +53,7 @@ class FeatureRule(ExplainedRule):
     open: Flag = Field(False, description="values beside the categories are taken")
 
     def label(self, value: Any) -> str | None:
-        """Return what it calls a value, if that is one of its categories; texts have to be equal."""
+        """Return the title of a value, if it is one of its categories; texts have to be equal."""
         found = self.categories.get(as_category(value))
         if found is not None or isinstance(value, str):
             return found
