@@ -1,4 +1,4 @@
-"""Draws docs/architecture.svg: the stages of a compile, and the layers of the compiler's packages.
+"""Drawing of docs/architecture.svg: the stages of a compile, and the layers of the compiler's packages.
 
 Stages are read from their functions' annotations, layers from the import contract in pyproject.toml.
 """
@@ -36,26 +36,26 @@ line { stroke: #6aa3d5; stroke-width: 1.5 }
 
 
 def layers() -> list[str]:
-    """Packages from the top to the bottom."""
+    """Return packages from the top to the bottom."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     rows = next(c["layers"] for c in contracts if c.get("containers") == ["rationale"])
     return [name.strip() for row in rows for name in row.split("|")]
 
 
 def about(package: str) -> str:
-    """The first line of its docstring."""
+    """Return the first line of a package's docstring."""
     return (import_module(f"rationale.{package}").__doc__ or "").split("\n")[0].rstrip(".").replace("`", "")
 
 
 def flows() -> Iterator[tuple[str, str]]:
-    """Each stage with what it gives."""
+    """Yield each stage with its result."""
     for name, module in STAGES.items():
         given = signature(attrgetter(name)(import_module(f"rationale.{module}"))).return_annotation
         yield name, getattr(given, "__name__", str(given))
 
 
 def picture() -> str:
-    """The drawing as SVG."""
+    """Return the drawing as SVG."""
     rows = layers()
     top = 64
     height = top + ROW * max(len(rows), 2 * len(STAGES) + 2) + 16

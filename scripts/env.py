@@ -1,11 +1,11 @@
-"""Makes the environments that the Makefile uses: `.venv/demo` (to run) and `.venv/test` (to test).
+"""The environments that the Makefile uses: `.venv/demo` (to run) and `.venv/test` (to test).
 
     python3 scripts/env.py demo|test
 
 Needs nothing but Python's standard library. An environment is made once per digest of its inputs (the
 dependency tables of pyproject.toml, the Python version, the place of the checkout), and the digest is
-stamped into it last: what was half made is made again. The project is installed editable, so that an edit of
-its code needs no new environment.
+stamped into it last: an unfinished environment is made again. The project is installed editable, so that an
+edit of its code needs no new environment.
 """
 
 from __future__ import annotations  # an old Python must get as far as its own error message
@@ -33,7 +33,7 @@ RECIPE = 1  # raise it when this script makes an environment differently
 STAMP = "rationale-inputs.sha256"
 PROGRESS_S = 5.0
 
-# What to do, by what the log says; the first match wins.
+# Advice by text in the log; the first match wins.
 HINTS = (
     (
         r"ensurepip|No module named '?venv",
@@ -53,7 +53,7 @@ HINTS = (
 
 
 class SetUpError(Exception):
-    """The environment cannot be made; the text says what to do."""
+    """An error with advice for an environment that cannot be made."""
 
 
 def main(arguments: list[str]) -> int:
@@ -75,10 +75,10 @@ def main(arguments: list[str]) -> int:
 
 
 def make_environment(name: str, root: Path) -> Path:
-    """Returns the folder of the environment, which is complete and fits its inputs.
+    """Return the folder of the environment, which is complete and fits its inputs.
 
     Raises:
-        SetUpError: with the log's last lines and what to do.
+        SetUpError: an error with the log's last lines and advice, if a command fails.
     """
     check_python()
     folder = root / ".venv" / name
@@ -103,7 +103,7 @@ def check_python() -> None:
 
 
 def inputs_digest(root: Path, extra: str) -> str:
-    """SHA-256 of all that decides what is in the environment."""
+    """Return SHA-256 of all inputs that decide the environment's contents."""
     import tomllib
 
     table = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
@@ -120,7 +120,7 @@ def inputs_digest(root: Path, extra: str) -> str:
 
 
 def requirements(project: dict[str, Any], extra: str) -> list[str]:
-    """The requirements of an extra; `NAME[bench,docker]` among them stands for those of these extras."""
+    """Return the requirements of an extra; `NAME[bench,docker]` among them stands for these extras."""
     found: list[str] = []
     for requirement in project["optional-dependencies"][extra]:
         nested = re.fullmatch(rf"{project['name']}\[([\w, -]+)\]", requirement)
@@ -133,14 +133,14 @@ def requirements(project: dict[str, Any], extra: str) -> list[str]:
 
 
 def is_complete(folder: Path, digest: str) -> bool:
-    """Whether the stamp fits and the interpreter is still there (a link into an installation that may go)."""
+    """Tell whether the stamp fits and the interpreter is still there (a link into an installation)."""
     stamp = folder / STAMP
     return (folder / "bin" / "python").exists() and stamp.is_file() and stamp.read_text() == digest
 
 
 @contextmanager
 def only_one(lock: Path, name: str) -> Iterator[None]:
-    """Two makes at once: the second waits for the first, and then finds the environment made."""
+    """Let one make at a time in: a second one waits for the first, and then finds the environment made."""
     with lock.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,7 +151,7 @@ def only_one(lock: Path, name: str) -> Iterator[None]:
 
 
 def build(folder: Path, root: Path, name: str) -> None:
-    """Makes the environment afresh, without its stamp."""
+    """Make the environment afresh, without its stamp."""
     if sys.prefix == str(folder):
         raise SetUpError(f"{folder} cannot replace itself: run this with a Python outside .venv.")
     started = time.monotonic()
@@ -169,10 +169,10 @@ def build(folder: Path, root: Path, name: str) -> None:
 
 
 def run(command: list[str], name: str, log: Path, started: float) -> None:
-    """Runs a command with its output in `log`, and says every few seconds what it is at.
+    """Run a command with its output in `log`, and print its progress every few seconds.
 
     Raises:
-        SetUpError: the command failed.
+        SetUpError: if the command failed.
     """
     with log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
@@ -196,7 +196,7 @@ def finished(process: subprocess.Popen[bytes]) -> bool:
 
 
 def doing(log: Path) -> str:
-    """pip's log in half a line."""
+    """Return pip's log in half a line."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     collected = [line.split()[1] for line in lines if line.startswith("Collecting ")]
     installing = [line for line in lines if line.startswith("Installing collected packages:")]

@@ -1,4 +1,4 @@
-"""Counts the project's files that one compile and one request pass through: what a reader has to open.
+"""Counts of the project's files that one compile and one request pass through, for a reader to open.
 
     python scripts/files_passed.py
     python scripts/files_passed.py --list decide
@@ -53,7 +53,7 @@ class Tracer:
         sys.setprofile(self._note)
 
     def passed(self, run: Callable[[], object], times: int) -> list[str]:
-        """Return the files that `run` passes through when it is warm: of several runs, those of the fewest.
+        """Return the files that `run` passes through when it is warm: the smallest set of several runs.
 
         A request that meets another one, or a busy machine, passes through more.
         """
@@ -73,7 +73,7 @@ class Tracer:
 
 
 def perceptron() -> onnx.ModelProto:
-    """Return two layers as six nodes."""
+    """Return a perceptron of two layers as six nodes."""
     model = onnx.parser.parse_model("""
         <ir_version: 8, opset_import: ["": 17]>
         perceptron (float[N, 3] x) => (float[N, 1] y) {
@@ -113,7 +113,7 @@ def serving(repository: Path) -> Iterator[httpx.Client]:
 
 
 def wait_until_ready(client: httpx.Client) -> None:
-    """Return when the gateway is ready. Raise TimeoutError where it never is."""
+    """Return when the gateway is ready. Raise TimeoutError if it never is."""
     end_s = time.monotonic() + PATIENCE_S
     while client.get("/v2/health/ready").status_code != httpx.codes.OK:
         if time.monotonic() > end_s:
@@ -122,7 +122,7 @@ def wait_until_ready(client: httpx.Client) -> None:
 
 
 def ask(client: httpx.Client, verb: str) -> None:
-    """Send a request. Raise httpx.HTTPStatusError where it is refused."""
+    """Send a request. Raise httpx.HTTPStatusError if it is refused."""
     client.post(f"/v1/models/credit:{verb}", json={"instances": INSTANCES}).raise_for_status()
 
 
@@ -141,7 +141,7 @@ def counted() -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Print how many files there are, and with --list which."""
+    """Print the numbers of files, and with --list their names."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--list", choices=("compile", "explain", "decide"), help="print these files too")
     listed = parser.parse_args().list

@@ -1,4 +1,4 @@
-"""Which tests are asked about mutants, in which state of the code, and the table of what became of these."""
+"""Tests for mutants, digests of the code that they ran on, and the table of results."""
 
 import hashlib
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("killed", "survived", "untested", "timeout", "invalid")
-# Where the tests of a file are, by the longest beginning of its path that is here.
+# Places of a file's tests, by the longest matching beginning of its path.
 TESTS = {
     "compiler": ("tests/compiler",),
     "compiler/rationale/conversion": ("tests/compiler/conversion",),
@@ -41,7 +41,7 @@ Result = dict[str, Any]
 
 
 def tests_beside(paths: Iterable[str]) -> list[str]:
-    """Where tests of these packages or modules are looked for; none is named twice, or within another."""
+    """Return the places of tests of these packages or modules; none is named twice, or within another."""
     found = set[str]()
     for path in paths:
         parts = Path(path).parts
@@ -51,13 +51,13 @@ def tests_beside(paths: Iterable[str]) -> list[str]:
 
 
 def words_shared(*paths: str) -> int:
-    """How many words these paths share, with or without an s: `trees/read.py`, `trees/test_read.py` two."""
+    """Count words that paths share, with or without an s: `trees/read.py` and `trees/test_read.py` two."""
     words = ({w.rstrip("s") for w in re.findall(r"[a-z0-9]+", path.removesuffix(".py"))} for path in paths)
     return len(set.intersection(*words))
 
 
 def state_of(tests: Sequence[str], packages: Sequence[str] = ("compiler", "service")) -> str:
-    """A digest of the code and of these tests: in another state, other tests may run a line."""
+    """Return a digest of the code and of these tests: in another state, other tests may run a line."""
     digest = hashlib.sha256("\n".join(sorted(tests)).encode())
     for place in sorted({*tests, *packages}):
         path = Path(place.partition("::")[0])
@@ -67,7 +67,7 @@ def state_of(tests: Sequence[str], packages: Sequence[str] = ("compiler", "servi
 
 
 def table(results: list[Result]) -> str:
-    """How many of each folder's mutants became what."""
+    """Return a table of each folder's mutants by result."""
     counts: dict[str, Counter[str]] = {}
     for result in results:
         for folder in (str(Path(result["mutant"].split(":")[0]).parent), "all"):

@@ -42,8 +42,8 @@ except ModuleNotFoundError as error:
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / ".cache" / "mutation"
 RESULTS = FOLDER / "results.jsonl"
-OUTPUT = Path("output.txt")  # of the last tests, in the copy
-SECONDS = 300  # by default: a mutant that its tests do not get done with
+OUTPUT = Path("output.txt")  # the last tests' output, in the copy
+SECONDS = 300  # default limit for the tests of a mutant
 OUTCOMES = {int(pytest.ExitCode.OK): "survived", int(pytest.ExitCode.NO_TESTS_COLLECTED): "untested"}
 LIBRARIES = "numpy onnx onnx.reference onnxruntime onnx_ir torch scipy.stats pydantic typer"
 PAIRS = [("Add", "Sub"), ("Mul", "Div"), ("Max", "Min"), ("Greater", "Less"), ("And", "Or"), ("Exp", "Log")]
@@ -53,7 +53,7 @@ LEFT_OUT = ("BitOr", "RemoveDecorator", "ExceptionReplacer")
 
 
 class EmitsAnother(Operator):
-    """`op.Add(x, y)` as `op.Sub(x, y)`, and the like."""
+    """A mutation such as `op.Sub(x, y)` for `op.Add(x, y)`."""
 
     def mutation_positions(self, node):
         before = node.get_previous_leaf() if node.type == "name" else None
@@ -70,13 +70,13 @@ class EmitsAnother(Operator):
 
 
 def possible(folders: list[str]) -> Iterator[MutationSpec]:
-    """Every mutant there is: those of `cosmic-ray init`, whose walks and database take minutes more."""
+    """Yield every mutant: those of `cosmic-ray init`, whose walks and database take minutes more."""
     names = [n for n in cosmic_ray.plugins.operator_names() if not any(left in n for left in LEFT_OUT)]
     operators = {name: cosmic_ray.plugins.get_operator(name) for name in names}
     for path in find_modules([Path(folder) for folder in folders]):
         nodes = list(ast_nodes(get_ast_from_path(path)))
         for name, operator in operators.items():
-            if operator.arguments():  # of no use without
+            if operator.arguments():  # useless without
                 continue
             found = ((node, *places) for node in nodes for places in operator().mutation_positions(node))
             for occurrence, (node, start, end) in enumerate(found):
@@ -85,7 +85,7 @@ def possible(folders: list[str]) -> Iterator[MutationSpec]:
 
 
 def drawn(folders: list[str], count: int) -> list[MutationSpec]:
-    """One mutant at each of so many places."""
+    """Draw places, and one mutant at each."""
     places: dict[tuple[str, tuple[int, int]], list[MutationSpec]] = {}
     every = possible(folders)
     for m in sorted(every, key=lambda m: (str(m.module_path), m.start_pos, m.operator_name, m.occurrence)):
@@ -95,9 +95,9 @@ def drawn(folders: list[str], count: int) -> list[MutationSpec]:
 
 
 def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]:
-    """Ids of tests that run a mutant's line, of as many functions as there are; of its file, if at import.
+    """Return ids of tests that run a mutant's line, from many functions; those of its file, if at import.
 
-    Every other function is the next of those whose file is called most like the mutant's.
+    Every other function is the next of those whose file's name is most like the mutant's.
     """
     file = next((f for f in data.measured_files() if f.endswith(str(mutation.module_path))), "")
     contexts = {n: set(names) - {""} for n, names in data.contexts_by_lineno(file).items()}
@@ -114,7 +114,7 @@ def tests_of(data: CoverageData, mutation: MutationSpec, most: int) -> list[str]
 
 
 def covered(tests: list[str]) -> CoverageData:
-    """Which tests run which lines; found once for these tests as they are, and kept."""
+    """Return coverage by test; it is measured once for these tests as they are, and kept."""
     file = FOLDER / f"coverage-{state_of(tests)}"
     if not file.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def covered(tests: list[str]) -> CoverageData:
 
 
 def run(tests: list[str], options: list[str]) -> None:
-    """In a process of its own, forked from one that has the libraries, but nothing of the project."""
+    """Run tests and end this process, which is forked from one with the libraries and without the project."""
     os.setsid()
     with OUTPUT.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
@@ -143,20 +143,20 @@ def verdict(tests: list[str], seconds: float, *options: str) -> str:
     process.join(seconds)
     late = process.exitcode is None
     if process.pid is not None:
-        with suppress(ProcessLookupError):  # what its tests have started, too
+        with suppress(ProcessLookupError):  # processes of its tests, too
             os.killpg(process.pid, signal.SIGKILL)
     process.join()
     return "timeout" if late else OUTCOMES.get(process.exitcode or 0, "killed")
 
 
 def failed() -> list[str]:
-    """The tests that did; none where not even their files could be imported."""
+    """Return the failed tests; none if not even their files could be imported."""
     lines = OUTPUT.read_text(encoding="utf-8").splitlines()
     return [line.removeprefix("FAILED ").split(" - ")[0] for line in lines if line.startswith("FAILED ")]
 
 
 def judged(mutation: MutationSpec, tests: list[str], sound: set[str], seconds: float) -> Result:
-    """What became of a mutant, and what it was.
+    """Return a mutant's result, and its description.
 
     Args:
         sound: tests that are known to pass without any change; those that notice one are added.
@@ -195,7 +195,7 @@ def name(mutation: MutationSpec) -> str:
 
 
 def prepare(copy: str, tests: Sequence[str]) -> None:
-    """A copy of the project with its bytecode: each mutant is one file that is compiled anew."""
+    """Copy the project with its bytecode: each mutant is one file that is compiled anew."""
     shutil.copytree(
         ROOT, copy, dirs_exist_ok=True, symlinks=True, ignore=shutil.ignore_patterns(".*", "__pycache__")
     )

@@ -1,4 +1,4 @@
-"""Counts the tests of each operator and writes docs/operators.md: python3 scripts/operators.py"""
+"""Counts of each operator's tests, and docs/operators.md, which they go into: python3 scripts/operators.py"""
 
 import json
 from collections import Counter
@@ -31,7 +31,7 @@ differences, but for those with nothing to explain (`tests/conformance/verdicts.
 
 
 def counts() -> str:
-    """What compiler/rationale/tested.json holds: for each operator its samples and its node tests."""
+    """Return compiler/rationale/tested.json: for each operator its samples and its node tests."""
     samples = Counter(full_name(s.domain, s.op_type) for s in SAMPLES)
     swept = Counter(c.operator for c in collect() if not stopped(c))
     table = {name: [samples[name], swept[name]] for name in sorted({*samples, *swept})}
@@ -40,7 +40,7 @@ def counts() -> str:
 
 
 def text() -> str:
-    """The whole page."""
+    """Return the whole page."""
     rows = (
         (row.name, row.opsets, row.kind, row.methods, row.tested, row.how.replace("|", r"\|"))
         for row in operator_table()

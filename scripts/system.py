@@ -1,10 +1,10 @@
-"""Installs what the tests need beyond Python packages, or says what is missing.
+"""System packages that the tests need beyond Python packages: installed, or named if they are missing.
 
     python3 -m scripts.system test|docker
 
-As root on a Debian, it installs the packages that are missing; `SYSTEM=0` leaves the system alone. Otherwise
-one line says what is missing and how to get it. It never fails: tests that need what is missing skip and name
-the same packages (`tests.needs`). Needs nothing but Python's standard library.
+As root on a Debian, it installs missing packages; `SYSTEM=0` leaves the system alone. Otherwise one line says
+what is missing and how to get it. It never fails: tests without their packages skip and name them
+(`tests.needs`). Needs nothing but Python's standard library.
 """
 
 from __future__ import annotations  # an old Python must get as far as env.py's error message
@@ -31,14 +31,14 @@ VERSION = f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 @dataclass(frozen=True)
 class Need:
-    """Something that tests need.
+    """A requirement of tests.
 
     Attributes:
-        name: as the skipped tests name it.
-        found_as: it is there if one of these is: a program, a shared library, a pattern of paths, or a module
+        name: the name in the messages of skipped tests.
+        found_as: places, one of which is enough: a program, a shared library, a pattern of paths, or a module
             of this Python ("import …").
         packages: Debian's packages that bring it.
-        purpose: what the tests do with it.
+        purpose: the tests' use of it.
         targets: those of TARGETS that need it.
     """
 
@@ -49,7 +49,7 @@ class Need:
     targets: tuple[str, ...] = ("test",)
 
     def find(self) -> str | None:
-        """Return where it is, None if it is missing."""
+        """Return its place, or None if it is missing."""
         return next(filter(None, map(_place, self.found_as)), None)
 
     @property
@@ -58,7 +58,7 @@ class Need:
 
     @property
     def missing(self) -> str:
-        """The reason of tests that skip."""
+        """Return the reason of tests that skip."""
         return f"{self.name} is missing ({self.command})"
 
 
@@ -145,12 +145,12 @@ def _place(found_as: str) -> str | None:
     if ".so." in found_as:
         beside = Path(sysconfig.get_config_var("LIBDIR") or "/", found_as)
         return str(beside) if beside.exists() else _libraries().get(found_as)
-    # Debian keeps servers where the PATH of a user does not lead.
+    # Debian keeps servers outside a user's PATH.
     return shutil.which(found_as, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin")
 
 
 def _libraries() -> dict[str, str]:
-    """Return the libraries that the loader knows, and where they are."""
+    """Return the libraries that the loader knows, with their paths."""
     try:
         done = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):

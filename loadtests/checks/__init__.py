@@ -1,1 +1,1 @@
-"""Commands of their own: each puts one kind of load on the gateway, and says what it must withstand."""
+"""Commands that each put one kind of load on the gateway, and check that it withstands it."""

@@ -1,10 +1,10 @@
-"""What becomes of a gateway when something that it depends on is killed, frozen or cut off?
+"""Checks of a gateway whose dependencies are killed, frozen or cut off.
 
     python -m loadtests.checks.dependencies [--faults killed frozen] [--only Redis] [--at-once 4]
 
-Each row is a gateway of its own under light traffic: what it answers half a minute later, what `GET /metrics`
-says, which alerts of docs/alerts.yml fire, and how long it takes to stop after SIGTERM with requests on their
-way. Frozen is SIGSTOP, cut off is iptables' DROP, which needs root. Ends with 1 where a fault shows in no
+Each row is a gateway of its own under light traffic: its answers half a minute later, its `GET /metrics`,
+the alerts of docs/alerts.yml that fire, and the time it takes to stop after SIGTERM while requests are in
+progress. Frozen is SIGSTOP, cut off is iptables' DROP, which needs root. Ends with 1 if a fault shows in no
 metric or no alert, or a stop takes longer than 40 s.
 """
 
@@ -77,11 +77,11 @@ class Running:
     """A dependency that is up, and a gateway's settings to use it.
 
     Attributes:
-        port: of 127.0.0.1; None where it is none that is reached so.
-        processes: to kill or freeze.
+        port: its port on 127.0.0.1; None if it is not reached by one.
+        processes: processes to kill or freeze.
         sent: headers of each request.
-        use: asks for what needs it, where predictions and decisions do not.
-        cut_off: another way to do so than by the port; gives what undoes it.
+        use: a function that sends a request that needs it, if predictions and decisions do not.
+        cut_off: a function that cuts it off other than by the port, and returns one that undoes this.
     """
 
     settings: dict[str, str]
@@ -96,11 +96,11 @@ class Running:
 
 @dataclass(frozen=True)
 class Dependency:
-    """Something that a gateway can depend on.
+    """A dependency of a gateway.
 
     Attributes:
-        run: starts it for a folder; what is put on the stack ends it.
-        metric: which rises, by name and labels.
+        run: a function that starts it for a folder; the stack ends it.
+        metric: the name and labels of the metric that rises.
         survives: faults that leave nothing to report.
     """
 
@@ -174,7 +174,7 @@ def _state_in_postgres(folder: Path, stack: contextlib.ExitStack) -> Running:
 
 
 def _audit_in_sqlite(folder: Path, stack: contextlib.ExitStack) -> Running:
-    """Another process holds its lock, which ends with that process; cut off: the folder is gone."""
+    """Let another process hold the lock, which ends with that process; cut off: the folder is gone."""
     trail, aside = folder / "trail", folder / "aside"
     file = trail / "audit.sqlite3"
 
@@ -237,7 +237,7 @@ def _repository_in_a_bucket(folder: Path, stack: contextlib.ExitStack) -> Runnin
 
 
 def _token_keys(folder: Path, stack: contextlib.ExitStack) -> Running:
-    """Callers have a key that is known; one has another, for which the provider is asked."""
+    """Send tokens with a known key; one request has another key, and the gateway asks the provider for it."""
     (port,) = spare_ports(1)
     key = rsa.generate_private_key(65537, 2048)
     known = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
@@ -323,7 +323,7 @@ def _go_on(process: psutil.Process) -> None:
 
 
 def _dropped(port: int | None) -> Callable[[], object]:
-    """Have the kernel drop what goes to a port of this machine, and what comes from it."""
+    """Have the kernel drop packets to and from a port of this machine."""
 
     def each(action: str) -> None:
         for end in ("--dport", "--sport"):
@@ -380,7 +380,7 @@ def measure(dependency: Dependency, fault: str) -> Row:
 def _observed(
     url: str, running: Running, callers: ThreadPoolExecutor, scrapes: list[dict[str, float]], metric: str
 ) -> dict[str, str]:
-    """Ask for a while; returns what is answered at its end, and after how many seconds the metric rose."""
+    """Send requests for a while; return the last answers, and the seconds until the metric rose."""
     began_s, before, risen = time.monotonic(), scrapes[0].get(metric, 0.0), ""
     number = 0
     while (past_s := time.monotonic() - began_s) < OBSERVED_S:
@@ -404,7 +404,7 @@ def _observed(
 
 
 def _stopped(child: Child, url: str, running: Running, callers: ThreadPoolExecutor) -> float:
-    """Stop it with requests on their way; returns how many seconds that took."""
+    """Stop the gateway while requests are in progress; return the seconds that this took."""
     for verb in ("predict", "decide"):
         callers.submit(_ask, url, verb, running.sent)
     callers.submit(running.use, url)
@@ -417,7 +417,7 @@ def _stopped(child: Child, url: str, running: Running, callers: ThreadPoolExecut
 
 
 def _ask(url: str, verb: str, headers: Mapping[str, str]) -> tuple[str, str]:
-    """Return the status of the answer, or what came instead, and how long it took."""
+    """Return the status of the answer, or the error instead, and the time it took."""
     began_s = time.monotonic()
     try:
         address = f"{url}/v1/models/score:{verb}"

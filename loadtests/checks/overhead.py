@@ -1,12 +1,12 @@
-"""What the gateway adds to a small request: CPU time and latency, beside servers that do the least.
+"""The gateway's overhead on a small request: CPU time and latency, compared with minimal servers.
 
     python -m loadtests.checks.overhead [--requests 20000] [--rounds 40] [--only "json explain" …]
     python -m loadtests.checks.overhead --triton
 
 Each kind of request is sent one after the other over one connection, in rounds that alternate, so that a
-change of the machine meets all alike. Counted is the CPU time of the *server's* process, from the system.
+change of the machine meets all alike. The system counts the CPU time of the *server's* process.
 With `--triton` (which needs `make triton`) the gateway stands before a Triton, beside a bare proxy
-(`loadtests.systems.bare_grpc`): what that adds is the price of a hop, whatever is done there.
+(`loadtests.systems.bare_grpc`), whose overhead is the price of any hop.
 """
 
 import argparse
@@ -31,13 +31,13 @@ from scripts.triton.serve import run_triton
 REPOSITORY = Path("model_repository")
 TRITON = "Triton"
 _TIMEOUT_S = 60
-LEAST = {"json": "minimal", "binary": "minimal", "grpc": "bare grpc"}  # what each form is held against
+LEAST = {"json": "minimal", "binary": "minimal", "grpc": "bare grpc"}  # yardsticks by form
 Ask = Callable[[int], list[float]]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """`ask(n)` sends n requests to `server`, one after the other, and gives the seconds that each took."""
+    """`ask(n)` sends n requests to `server`, one after the other, and returns the seconds that each took."""
 
     server: Server
     ask: Ask
@@ -45,7 +45,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Round:
-    """CPU µs of a request on average, and its milliseconds at the median."""
+    """A round's CPU µs of a request on average, and its milliseconds at the median."""
 
     cpu_us: float
     took_ms: float
@@ -78,7 +78,7 @@ def over_grpc(server: Server, question: Question) -> Kind:
 
 
 def of_gateway(server: Server, question: Question) -> dict[str, Kind]:
-    """All three forms, by name."""
+    """Return all three forms of a request, by name."""
     return {
         f"json {question.label}": over_http(server, question.path, *question.as_json),
         f"binary {question.label}": over_http(server, question.path, *question.as_binary),
@@ -92,7 +92,7 @@ def least(module: str, argument: str) -> contextlib.AbstractContextManager[Serve
 
 @contextlib.contextmanager
 def kinds() -> Iterator[dict[str, Kind]]:
-    """Every way to ask, its servers running; the least servers run one entry each."""
+    """Yield every kind of request, its servers running; the minimal servers run one entry each."""
     with contextlib.ExitStack() as servers:
         ours = servers.enter_context(gateway(REPOSITORY))
         found = {}
@@ -108,7 +108,7 @@ def kinds() -> Iterator[dict[str, Kind]]:
 
 @contextlib.contextmanager
 def kinds_before_triton() -> Iterator[dict[str, Kind]]:
-    """Triton, a proxy before it and the gateway before it, on one model of 24 features."""
+    """Yield Triton, a proxy before it and the gateway before it, on one model of 24 features."""
     question = models.question(models.NETWORK, PREDICT)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         models.write_network(Path(folder), width=64, references=20)
@@ -123,7 +123,7 @@ def kinds_before_triton() -> Iterator[dict[str, Kind]]:
 
 
 def measure(chosen: dict[str, Kind], requests: int, rounds: int) -> dict[str, list[Round]]:
-    """By kind."""
+    """Return the rounds of each kind."""
     found: dict[str, list[Round]] = {name: [] for name in chosen}
     for kind in chosen.values():
         kind.ask(max(requests // 20, 20))
@@ -138,7 +138,7 @@ def measure(chosen: dict[str, Kind], requests: int, rounds: int) -> dict[str, li
 
 
 def report(found: dict[str, list[Round]]) -> None:
-    """Medians, also of the comparison with the yardstick of the same round, which a busy machine spares."""
+    """Print medians, also of the comparison with the round's own yardstick, which a busy machine spares."""
     for name, rounds in found.items():
         yardstick = yardstick_of(name, found)
         cpu_us, took_ms = ([getattr(each, what) for each in rounds] for what in ("cpu_us", "took_ms"))
@@ -153,7 +153,7 @@ def report(found: dict[str, list[Round]]) -> None:
 
 
 def yardstick_of(name: str, found: Container[str]) -> str:
-    """Triton where it is asked, else the least server for that form and verb; itself where neither is."""
+    """Return Triton's name if it is measured, else the minimal server's for that form and verb."""
     form, _, verb = name.rpartition(" ")
     least = TRITON if TRITON in found else f"{LEAST.get(form, form)} {verb}"
     return least if least in found else name

@@ -1,14 +1,14 @@
-"""More requests than can be answered: are those that are accepted in time, and the others refused at once?
+"""Overload: accepted requests must be answered in time, and the others refused at once.
 
     python -m loadtests.checks.overload [--model network|credit] [--factor 3] [--profile short|full]
 
-Several client processes find out what the gateway sustains: each connection asks as soon as it has its answer
-(closed load), on the best of a few numbers of connections. Then they send several times as many requests, at
-fixed times whatever is answered (open load), each with a deadline. Sustained load and overload come in turn,
-and each overload is held against the loads around it: no machine is equally fast all the time. Of answers one
-in sixteen is compared with ONNX Runtime's. Clients and server share the machine's cores. Ends with 1 where an
-answer was wrong or lost; for explanations of 5 ms and more also where less than 85% of the sustained rate was
-kept, refusals took 50 ms or more at p99, or memory grew by 200 MiB.
+Several client processes measure the load that the gateway sustains: each connection asks as soon as it has
+its answer (closed load), on the best of a few numbers of connections. Then they send several times as many
+requests, at fixed times regardless of answers (open load), each with a deadline. Sustained load and overload
+alternate, and each overload is compared with the loads around it: no machine is equally fast all the time.
+One answer in sixteen is compared with ONNX Runtime's. Clients and server share the machine's cores. Ends with
+1 if an answer was wrong or lost; for explanations of 5 ms and more also if less than 85% of the sustained
+rate was kept, refusals took 50 ms or more at p99, or memory grew by 200 MiB.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from loadtests.systems.variants import OURS, Variant, configure
 
 @dataclass(frozen=True)
 class Profile:
-    """Seconds of each sustained load and of each overload, and how often these come."""
+    """Seconds of each sustained load and of each overload, and the number of alternations."""
 
     sustained_s: float
     overload_s: float
@@ -48,7 +48,7 @@ class Profile:
 
 PROFILES = {"short": Profile(2.5, 5.0, 2), "full": Profile(10.0, 60.0, 2)}
 SUSTAINED = (8, 32)  # connections of each process
-LEAST_COMPUTE_MS = 5.0  # of a row: what the limits are about
+LEAST_COMPUTE_MS = 5.0  # per row: limits apply from here on
 LEAST_KEPT, MOST_REFUSAL_MS, MOST_GROWTH = 0.85, 50.0, 200 << 20
 TOLERANCE = 1e-3  # of the largest value: batches change the order of sums
 _ROUNDS = 5
@@ -56,18 +56,18 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class Alone:
-    """Nothing but ONNX Runtime, on the same row."""
+    """ONNX Runtime by itself, on the same row."""
 
     session: ort.InferenceSession
     inputs: Arrays
 
     def row_ms(self) -> float:
-        """One row on one core, the median of a few."""
+        """Return the milliseconds of one row on one core, the median of a few."""
         run = System("row", lambda: self.session.run(None, self.inputs))
         return 1e3 * round_quartiles(alternate([run], _ROUNDS)["row"])[1]
 
     def is_right(self, body: bytes) -> bool:
-        """An answer in OIP JSON, to the same row."""
+        """Tell whether an answer in OIP JSON is right for the same row."""
         given = {
             each["name"]: np.reshape(each["data"], each["shape"]) for each in json.loads(body)["outputs"]
         }
@@ -85,14 +85,14 @@ class Outcome:
 
     peaks: list[float]
     overloads: list[float]
-    tally: Tally  # of the overloads
+    tally: Tally  # the overloads' tally
     wrong: int
     memory_before: int
     memory_most: int
 
     @property
     def peak(self) -> float:
-        """Of the loads around the overloads: those between two of them stand beside both."""
+        """Mean of the loads around the overloads: those between two overloads count for both."""
         return float(np.mean(list(pairwise(self.peaks))))
 
     @property
@@ -107,7 +107,7 @@ class Outcome:
         return float(np.mean(self.overloads)) / self.peak
 
     def faults(self, compute_ms: float) -> list[str]:
-        """What it must not have done."""
+        """Return violations of the limits."""
         tally = self.tally
         others = {status: len(took) for status, took in tally.took_s.items() if status not in (200, 429, 504)}
         found = {
@@ -133,7 +133,7 @@ def measure(
     processes: int,
     connections: int,
 ) -> Outcome:
-    """Sustained load and overload in turn. `connections` are each process's under overload."""
+    """Alternate sustained load and overload; `connections` are each process's under overload."""
     body, headers = question.as_json
     hurried = headers | {"x-request-timeout-ms": str(round(deadline_s * 1e3))}
     load = partial(Drive, server.http, question.path, body)
@@ -156,7 +156,7 @@ def measure(
 
 
 def _run(pool: ProcessPoolExecutor, processes: int, what: Drive) -> tuple[float, Tally]:
-    """The same drive in several processes at once, `what` in each, and the answers per second."""
+    """Run a drive in several processes at once; return the answers per second and the tally."""
     total = Tally()
     for tally in pool.map(drive, [what] * processes):
         total += tally
@@ -165,20 +165,20 @@ def _run(pool: ProcessPoolExecutor, processes: int, what: Drive) -> tuple[float,
 
 @contextmanager
 def served(model: str, width: int) -> Iterator[tuple[Server, Question, Alone]]:
-    """The gateway with the model under load."""
+    """Yield the gateway with the model under load."""
     with tempfile.TemporaryDirectory() as folder:
         repository, question = Path("model_repository"), models.question(model, EXPLAIN)
         if model != models.CREDIT:
             repository = Path(folder)
             models.write_network(repository, width=width, references=250)
-            # One computation on each core: what most requests a second can be had from.
+            # One computation on each core: this gives the most requests a second.
             configure(repository, Variant(OURS, threads=1, workers=os.cpu_count() or 1))
         with gateway(repository, "--grpc-port", "off") as server:
             yield server, question, Alone(models.session(repository, question.entry), question.inputs)
 
 
 def report(outcome: Outcome, deadline_s: float, factor: float) -> None:
-    """Prints what became of the requests, and of the memory."""
+    """Print the outcome of the requests, and the memory."""
     tally = outcome.tally
     peaks = ", ".join(f"{rate:.0f}" for rate in outcome.peaks)
     kept = ", ".join(f"{each:.0%}" for each in outcome.kept_each)

@@ -1,8 +1,8 @@
-"""Restarts under load: is a call lost, or answered wrongly?
+"""Restarts under load: no call may be lost, or answered wrongly.
 
     python -m loadtests.checks.restart [--restarts 10]
 
-Callers ask one call after the other: by grpcio with `wait_for_ready`, by HTTP with another try where a
+Callers send one call after the other: by grpcio with `wait_for_ready`, by HTTP with another try if a
 connection is refused. SIGTERM stops the gateway, which starts again at the same addresses, again and again.
 Every answer is compared with ONNX Runtime's. Ends with 1 if one was lost or wrong.
 """
@@ -40,7 +40,7 @@ Ask = Callable[[], np.ndarray]
 
 @dataclass
 class Tally:
-    """Answers by kind, what was lost, the wrong ones, and the longest that a call took, by kind."""
+    """Answers, lost calls, wrong answers and the longest time of a call, by kind."""
 
     answered: Counter[str] = field(default_factory=Counter)
     lost: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ def by_grpc(address: str, clients: contextlib.ExitStack) -> Ask:
 
 
 def go_on(kind: str, ask: Ask, due: np.ndarray, tally: Tally, over: threading.Event) -> None:
-    """Ask one call after the other until it is over."""
+    """Send one call after the other until it is over."""
     while not over.is_set():
         began_s = time.perf_counter()
         try:
@@ -98,7 +98,7 @@ def go_on(kind: str, ask: Ask, due: np.ndarray, tally: Tally, over: threading.Ev
 
 
 def measure(repository: Path, restarts: int) -> Tally:
-    """The load goes on from the first start to the end of the last one."""
+    """Run the load from the first start to the end of the last one."""
     answers = models.session(repository, QUESTION.entry).run([ATTRIBUTIONS], QUESTION.inputs)
     tally, over, ports = Tally(), threading.Event(), free_ports()
     http, grpc_ = (f"127.0.0.1:{port}" for port in ports)
@@ -121,7 +121,7 @@ def measure(repository: Path, restarts: int) -> Tally:
 
 
 def free_ports() -> list[int]:
-    """Two that were free a moment ago."""
+    """Return two ports that were free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         return [each.getsockname()[1] for each in (one, other)]
 

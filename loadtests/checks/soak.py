@@ -2,11 +2,11 @@
 
     python -m loadtests.checks.soak [--minutes 10] [--out loadtests/results/soak]
 
-locust sends predictions and explanations, as JSON, binary and over gRPC, at a fixed rate whatever is
-answered (open load); every few seconds a reference set is uploaded, baked, asked and deleted with all that
-was made of it. Every answer is checked. The gateway's memory is read each second. Writes soak.json and
-soak.png; ends with 1 where an answer was wrong, a request got no answer, or the memory of the last third lies
-above that of the middle one.
+locust sends predictions and explanations, as JSON, binary and over gRPC, at a fixed rate regardless of
+answers (open load); every few seconds a reference set is uploaded, baked, asked and deleted with all its
+explainers. Every answer is checked. The gateway's memory is read each second. Writes soak.json and soak.png;
+ends with 1 if an answer was wrong, a request got no answer, or the memory of the last third lies above that
+of the middle one.
 """
 
 import argparse
@@ -36,13 +36,13 @@ RATE_HZ = 60.0
 FORMS = ("JsonUser", "BinaryUser", "GrpcUser")
 KEPT = 2  # explainers beside the compiled one; more are dropped again
 BETWEEN_S = 5.0
-TOLERANCE = 2e-4  # of a float32 explanation that is added up
+TOLERANCE = 2e-4  # for the sum of a float32 explanation
 GROWTH = 0.03  # of the memory in the last third over that in the middle one
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a soak saw; `growth` is of the memory in the last third over that in the middle one."""
+    """The results of a soak; `growth` is that of the memory in the last third over that in the middle one."""
 
     minutes: float
     requests: int
@@ -56,12 +56,12 @@ class Report:
 
     @property
     def failed(self) -> bool:
-        """A wrong answer, a lost one, a failed publication, or memory that grows."""
+        """True for a wrong answer, a lost one, a failed publication, or memory that grows."""
         return bool(self.errors or self.admin_faults) or self.growth > GROWTH
 
 
 def write_workload(folder: Path) -> None:
-    """Rows, and the model's own answers to them; attributions, which change with the explainers, add up."""
+    """Write rows, and the model's own answers; attributions change with the explainers, but add up."""
     repository = folder / "repository"
     write_network(repository, width=WIDTH, references=REFERENCES)
     rows = np.random.default_rng(0).normal(size=(16, FEATURES)).astype(np.float32)
@@ -70,7 +70,7 @@ def write_workload(folder: Path) -> None:
 
 
 class Publisher:
-    """Uploads a set, bakes it, asks it, and drops the oldest with its set: over and over."""
+    """A client that uploads a set, bakes it, asks it, and drops the oldest with its set: over and over."""
 
     def __init__(self, http: str) -> None:
         self._client = httpx.Client(base_url=f"http://{http}", timeout=60)
@@ -79,7 +79,7 @@ class Publisher:
         self.faults: list[str] = []
 
     def run(self, end_s: float) -> None:
-        """Until `end_s` of the monotonic clock."""
+        """Publish until `end_s` of the monotonic clock."""
         number = 0
         while time.monotonic() < end_s:
             try:
@@ -128,7 +128,7 @@ class Publisher:
 
 
 def soak(server: Server, folder: Path, minutes: float) -> Report:
-    """Runs the load and the publisher side by side; the memory is read every second."""
+    """Run the load and the publisher side by side; read the memory every second."""
     begun_s = time.monotonic()
     end_s, memory = begun_s + minutes * 60, [memory_bytes(server.pid)]
     asked = {"--rate": RATE_HZ, "--run-time": round(minutes * 60), "--users": len(FORMS)}
@@ -148,7 +148,7 @@ def soak(server: Server, folder: Path, minutes: float) -> Report:
 
 
 def report(minutes: float, seen: Load, publisher: Publisher, memory_mb: Sequence[float]) -> Report:
-    """All that was seen, as plain values."""
+    """Return all results, as plain values."""
     thirds = len(memory_mb) // 3
     middle, last = (statistics.median(memory_mb[i * thirds : (i + 1) * thirds]) for i in (1, 2))
     return Report(
@@ -165,7 +165,7 @@ def report(minutes: float, seen: Load, publisher: Publisher, memory_mb: Sequence
 
 
 def plot(result: Report, path: Path) -> None:
-    """Memory over time."""
+    """Plot memory over time."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.2), layout="constrained")

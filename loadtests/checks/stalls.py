@@ -1,12 +1,13 @@
-"""How long can one request keep the gateway's event loop from its next turn? Each route's longest stall.
+"""Each route's longest stall: the time that one request keeps the gateway's event loop from its next turn.
 
     python -m loadtests.checks.stalls [--only canary notice …] [--most-ms 100]
 
 Routes are those that the application registers, methods those of the gRPC service. Each is sent every body of
-`loadtests.load.bodies` that is for it, and its documented body with each member in turn replaced by what
-costs most: many members, numbers, texts, lists, objects. A stall is the time between two turns of the loop,
-as far as the gateway itself computed in it: what other processes take does not count. What took too long is
-sent again, up to three times, and counts at its shortest. Ends with 1 where one was longer than `--most-ms`.
+`loadtests.load.bodies` that is for it, and its documented body with each member in turn replaced by the most
+expensive values: many members, numbers, texts, lists, objects. A stall is the time between two turns of the
+loop, as far as the gateway itself computed in it: time of other processes does not count. A request that took
+too long is sent again, up to three times, and counts at its shortest. Ends with 1 if one was longer than
+`--most-ms`.
 """
 
 import argparse
@@ -46,8 +47,8 @@ _BEAT_S = 0.002
 _TIMEOUT_S = 120
 _TRIES = 3
 _MARK = "\N{OBJECT REPLACEMENT CHARACTER}"
-_DEPTH = 4  # of members in the documented bodies, and of fields in messages
-_KNOWN: dict[str, Any] = {  # what the model takes, in place of the document's examples
+_DEPTH = 4  # levels of members in the documented bodies, and of fields in messages
+_KNOWN: dict[str, Any] = {  # valid values for the model, in place of the document's examples
     "instances": [{"income": 24500}],
     "references": [{"income": 24500}],
     "inputs": [json.loads(TENSOR)],
@@ -77,7 +78,7 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
 
 
 class Watch:
-    """Of the event loop that calls `beat`: the longest time between two of its turns."""
+    """The longest time between two turns of the event loop that calls `beat`."""
 
     def __init__(self) -> None:
         self._longest_s = 0.0
@@ -90,7 +91,7 @@ class Watch:
             self._longest_s = max(self._longest_s, stall_s)
 
     def answer(self) -> None:
-        """Print it, in milliseconds, for each line of stdin, and begin again."""
+        """Print the time in milliseconds for each line of stdin, and begin again."""
         for _ in sys.stdin:
             longest_s, self._longest_s = self._longest_s, 0.0
             print(f"{longest_s * 1e3:.1f}", flush=True)
@@ -118,13 +119,13 @@ def serve(arguments: Mapping[str, Any]) -> None:
 
 @dataclass
 class Gateway:
-    """One with a watch, in a process of its own."""
+    """A gateway with a watch, in a process of its own."""
 
     server: Server
     child: subprocess.Popen[str]
 
     def longest_ms(self) -> float:
-        """Since it was asked before."""
+        """Return the longest stall since the previous call."""
         asks, answers = self.child.stdin, self.child.stdout
         if asks is None or answers is None:
             raise RuntimeError("the gateway has no pipes")
@@ -132,7 +133,7 @@ class Gateway:
         return float(answers.readline())
 
     def ask(self, body: Body, content: bytes) -> bytes:
-        """Return the answer; an answer may come, and the connection close, before the whole body is there."""
+        """Return the answer; it may come, and the connection close, before the whole body is there."""
         url = f"http://{self.server.http}{body.path}"
         with contextlib.suppress(httpx.TransportError):
             return httpx.request(
@@ -166,7 +167,7 @@ def watched(repository: Path, state: Path) -> Iterator[Gateway]:
 
 @dataclass(frozen=True)
 class Case:
-    """What is sent to a route, by its name in the table."""
+    """A request to a route, by its name in the table."""
 
     route: str
     what: str
@@ -174,7 +175,7 @@ class Case:
 
 
 def routes(app: FastAPI) -> dict[str, set[str]]:
-    """The paths that an application registers, each with the methods that may bring a body."""
+    """Return the paths that an application registers, each with the methods that may bring a body."""
     found: dict[str, set[str]] = {}
     for route in app.routes:
         if isinstance(route, Route) and (methods := (route.methods or set()) - {"GET", "HEAD"}):
@@ -183,7 +184,7 @@ def routes(app: FastAPI) -> dict[str, set[str]]:
 
 
 def sample(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int = _DEPTH) -> Any:
-    """A value that a schema of the OpenAPI document describes, with every member that it names."""
+    """Return a value that a schema of the OpenAPI document describes, with every member that it names."""
     if "$ref" in schema:
         return sample(schemas[schema["$ref"].rpartition("/")[2]], schemas, depth)
     for choice in ("anyOf", "oneOf"):
@@ -205,7 +206,7 @@ def sample(schema: Mapping[str, Any], schemas: Mapping[str, Any], depth: int = _
 
 
 def marked(value: Any) -> Iterator[Any]:
-    """`value` as often as it has members and elements, another one replaced by a mark each time."""
+    """Yield `value` as often as it has members and elements, another one replaced by a mark each time."""
     yield _MARK
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -217,7 +218,7 @@ def marked(value: Any) -> Iterator[Any]:
 
 
 def documented(app: FastAPI) -> dict[tuple[str, str], Any]:
-    """By path and method, a body of the OpenAPI document."""
+    """Return a body of the OpenAPI document by path and method."""
     document = app.openapi()
     schemas = document["components"]["schemas"]
     return {
@@ -231,10 +232,10 @@ def documented(app: FastAPI) -> dict[tuple[str, str], Any]:
 
 
 def http_cases(app: FastAPI, named: Mapping[str, str]) -> Iterator[Case]:
-    """Every route with every hostile value at every member of its body.
+    """Yield every route with every hostile value at every member of its body.
 
     Args:
-        named: what stands for the parameters of paths.
+        named: values for the parameters of paths.
     """
     bodies = documented(app)
     for path, methods in sorted(routes(app).items()):
@@ -259,7 +260,7 @@ def send_between(
 
 
 def known_cases() -> Iterator[Case]:
-    """The bodies that were found to hurt, at their routes."""
+    """Yield the bodies that are known to cause stalls, at their routes."""
     for what, body in BODIES.items():
         path = body.path.partition("?")[0].replace("/models/credit", "/models/{model}")
         path = path.replace("/explainers/e", "/explainers/{name}").replace("-sets/r", "-sets/{name}")
@@ -267,7 +268,7 @@ def known_cases() -> Iterator[Case]:
 
 
 def message_cases() -> Iterator[Case]:
-    """Every gRPC method of the inference service, with messages of every field of its own."""
+    """Yield every gRPC method of the inference service, with messages of every field of its own."""
     for method in SERVICE.methods:
         path = f"/{SERVICE.full_name}/{method.name}"
         made = {f"many {name}": make for name, make in messages(method.input_type)}
@@ -281,7 +282,7 @@ def send_message(method: str, make: Callable[[], bytes], gateway: Gateway) -> No
 
 
 def messages(kind: Descriptor | None, depth: int = _DEPTH) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """Each field again and again, in messages of 1 and 4 MB, and within each field that is a message."""
+    """Yield each field many times, in messages of 1 and 4 MB, and within each field that is a message."""
     for field in () if kind is None else kind.fields:
         number = field.number
         if field.type == FieldDescriptor.TYPE_MESSAGE and depth:
@@ -297,7 +298,7 @@ def messages(kind: Descriptor | None, depth: int = _DEPTH) -> Iterator[tuple[str
 
 
 def again(number: int, content: bytes, size: int, count: int) -> bytes:
-    """A field as often as `count` says, each with `size` times the content."""
+    """Return a field as often as `count` says, each with `size` times the content."""
     return field_of(number, content * size) * count
 
 
@@ -306,7 +307,7 @@ def within(number: int, make: Callable[[], bytes]) -> bytes:
 
 
 def longest(gateway: Gateway, case: Case, most_ms: float) -> float:
-    """Milliseconds of its longest stall; of a few tries the shortest where it is too long."""
+    """Return the milliseconds of its longest stall; if it is too long, the shortest of a few tries."""
     found_ms = float("inf")
     for _ in range(_TRIES):
         gateway.longest_ms()
@@ -319,7 +320,7 @@ def longest(gateway: Gateway, case: Case, most_ms: float) -> float:
 
 @contextlib.contextmanager
 def credit_gateway() -> Iterator[tuple[Gateway, list[Case]]]:
-    """A gateway of the credit example with its decision profile, and all cases for it."""
+    """Yield a gateway of the credit example with its decision profile, and all cases for it."""
     with tempfile.TemporaryDirectory() as folder:
         repository = Path(folder) / "models"
         given = {"--references": "near_threshold.csv", "--decision": "decision.yaml"}

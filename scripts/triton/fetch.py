@@ -1,4 +1,4 @@
-"""Fetches a real Triton Inference Server into a folder, without Docker.
+"""A real Triton Inference Server in a folder, fetched without Docker.
 
     python3 scripts/triton/fetch.py [--into .triton]
 
@@ -8,8 +8,8 @@ it an environment of its own and builds the backend folder beside it. Afterwards
     venv/                 Python, the server, ONNX Runtime, numpy 1.26
     backends/python/      Triton's Python backend and the stub of this Python
     backends/onnxruntime/ our `onnxruntime` backend (onnxruntime_backend/model.py)
-    lib/                  libpython of the Python the stub runs, where the system does not offer it
-    stamp.json            written last: what this was made from, and where the parts are
+    lib/                  libpython of the Python the stub runs, if the system does not offer it
+    stamp.json            written last: the inputs it was made from, and the paths of the parts
 
 A second run compares the stamp and returns at once. Only the standard library is used.
 """
@@ -35,19 +35,19 @@ DEFAULT_FOLDER = ROOT / ".triton"
 BACKEND = HERE / "onnxruntime_backend" / "model.py"
 
 PYTHONS = ("3.11", "3.12")  # the server ships a stub for these, and numpy 1.26 a wheel
-# Taken without what they depend on: only the binaries inside are used (tritonclient brings perf_analyzer).
+# Installed without dependencies: only the binaries inside are used (tritonclient brings perf_analyzer).
 WHEELS = ("nvidia-pytriton==0.7.0", "tritonclient==2.51.0")
 # numpy must stay below 2: under numpy 2 the stub answers the right shapes, zero bytes of data, and no error.
 LIBRARIES = ("numpy==1.26.4", "onnxruntime>=1.20,!=1.26.0,<2")
 LEAST_GLIBC = (2, 35)
-LAYOUT = 1  # raise it when what this script makes from the same inputs changes
+LAYOUT = 1  # raise it when this script makes something else from the same inputs
 PARTS = ("stamp.json", "venv", "backends", "lib")
 SERVER = "pytriton/tritonserver"
 PROBE = "import json, sys, sysconfig as s; print(json.dumps([s.get_config_var(x) for x in sys.argv[1:]]))"
 
 
 class FetchError(Exception):
-    """The server cannot be fetched; the text says what to do."""
+    """An error with advice for a server that cannot be fetched."""
 
 
 def say(text: str) -> None:
@@ -55,7 +55,7 @@ def say(text: str) -> None:
 
 
 def run(command: Sequence[str | Path], problem: str, environment: dict[str, str] | None = None) -> str:
-    """The command's output. Raises FetchError with `problem` and the end of what it printed."""
+    """Return the command's output. Raise FetchError with `problem` and the end of the output."""
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == 0:
         return done.stdout
@@ -68,7 +68,7 @@ def run(command: Sequence[str | Path], problem: str, environment: dict[str, str]
 
 
 def check_platform() -> None:
-    """Raises FetchError where the server's binary cannot run."""
+    """Raise FetchError if the server's binary cannot run."""
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise FetchError(
             f"the server's binary is for Linux on x86-64, and this is {sys.platform} on {platform.machine()}."
@@ -85,7 +85,10 @@ def check_platform() -> None:
 
 
 def describe(python: str) -> tuple[str, str] | None:
-    """The interpreter behind `python` (a shim, a virtual environment …) and its version, None if it fails."""
+    """Return the path and version of the interpreter behind `python` (a shim, a virtual environment …).
+
+    Return None if it fails.
+    """
     code = "import platform, sys; print(sys._base_executable); print(platform.python_version())"
     try:
         done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
@@ -98,7 +101,7 @@ def describe(python: str) -> tuple[str, str] | None:
 
 
 def find_python() -> tuple[str, str]:
-    """The interpreter to build on and its version: this one, else one on PATH."""
+    """Return the interpreter to build on and its version: this one, else one on PATH."""
     for name in (sys.executable, *(f"python{version}" for version in PYTHONS)):
         found = describe(name)
         if found and found[1].rpartition(".")[0] in PYTHONS:
@@ -114,7 +117,7 @@ def find_python() -> tuple[str, str]:
 
 
 def inputs(python: str, version: str) -> dict[str, str]:
-    """What the environment and the backend folder are made from."""
+    """Return the inputs that the environment and the backend folder are made from."""
     environment = f"{LAYOUT} {python} {version} {platform.machine()} {WHEELS} {LIBRARIES}"
     return {
         "environment": hashlib.sha256(environment.encode()).hexdigest(),
@@ -123,7 +126,7 @@ def inputs(python: str, version: str) -> dict[str, str]:
 
 
 def read_stamp(folder: Path) -> dict[str, str]:
-    """The stamp, empty where there is none or it is damaged."""
+    """Return the stamp, empty if there is none or it is damaged."""
     try:
         stamp = json.loads((folder / "stamp.json").read_bytes())
     except (OSError, ValueError):
@@ -154,7 +157,7 @@ def make_environment(folder: Path, python: str) -> None:
 
 
 def link_libpython(folder: Path, python: str) -> None:
-    """Links the shared libpython of `python`, so that the stub runs the Python it was given."""
+    """Link the shared libpython of `python`, so that the stub runs that Python."""
     (folder / "lib").mkdir()
     code = run([python, "-c", PROBE, "LIBDIR", "INSTSONAME"], f"{python} does not start.")
     libdir, name = json.loads(code)
@@ -177,7 +180,7 @@ def make_backends(folder: Path, version: str) -> None:
 
 
 def check_libraries(folder: Path) -> None:
-    """Raises FetchError where the loader misses a library that the server or its stub wants."""
+    """Raise FetchError if the loader misses a library that the server or its stub needs."""
     server = next(folder.glob(f"venv/lib/python*/site-packages/{SERVER}"))
     stub = folder / "backends/python/triton_python_backend_stub"
     environment = {**os.environ, "LD_LIBRARY_PATH": str(folder / "lib")}
@@ -197,10 +200,10 @@ def check_libraries(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One fetch at a time; a folder that is not ours is refused.
+    """Let one fetch at a time into a folder; refuse a folder that is not ours.
 
     Raises:
-        FetchError: the folder holds something else, or cannot be written.
+        FetchError: if the folder holds something else, or cannot be written.
     """
     lock = folder / "lock"
     if folder.exists() and not lock.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -225,9 +228,9 @@ def remove(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def fetch(folder: Path = DEFAULT_FOLDER) -> bool:
-    """Makes the folder, or only its backend where the rest is as it should be.
+    """Make the folder, or only its backend if the rest is up to date.
 
-    Returns True where something was made. Raises FetchError; what was half made is never stamped.
+    Return True if something was made. Raise FetchError; an unfinished folder is never stamped.
     """
     check_platform()
     python, version = find_python()

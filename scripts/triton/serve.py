@@ -1,4 +1,4 @@
-"""Runs the Triton that fetch.py made, on one model repository.
+"""A run of the Triton that fetch.py made, on one model repository.
 
     python3 scripts/triton/serve.py --repository model_repository
 
@@ -25,25 +25,25 @@ from pathlib import Path
 
 DEFAULT_FOLDER = Path(__file__).resolve().parent.parent.parent / ".triton"
 CONTROL_MODES = ("explicit", "none", "poll")
-ALL = ("*",)  # every model that is there at the start
+ALL = ("*",)  # every model present at the start
 ENDS = ("http", "grpc", "metrics")
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 PORT_TAKEN = "already in use"
 START_ATTEMPTS = 3  # a port found free may be taken before the server binds it
 DRAIN_TIMEOUT_S = 5  # for running requests; a client that keeps an idle connection open uses it up
 TAIL_LINES, LINE_LENGTH = 30, 400
-# Triton's own, glog's way, and those that ONNX Runtime writes in colour from inside the backend.
+# Triton's own in glog's format, and those that ONNX Runtime writes in colour from inside the backend.
 ERROR_LINE = re.compile(r"E\d{4} |error|\x1b\[[\d;]*m\S+ \S+ \[E:onnxruntime:")
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 class TritonError(Exception):
-    """The server did not start; the text holds the reason and the log's tail."""
+    """An error for a server that did not start; the text holds the reason and the log's tail."""
 
 
 @dataclass(frozen=True)
 class TritonAddresses:
-    """Where the server answers, each as `host:port`, and where it writes its log."""
+    """The server's addresses, each as `host:port`, and the path of its log."""
 
     http: str
     grpc: str
@@ -53,7 +53,7 @@ class TritonAddresses:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """Ports that were free a moment ago."""
+    """Return ports that were free a moment ago."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for each in sockets:
@@ -65,7 +65,7 @@ def free_ports(host: str, count: int) -> list[int]:
 
 
 def check_ports(host: str, ports: dict[str, int]) -> None:
-    """Raises TritonError where a port asked for is taken: another server's answer would pass for ours."""
+    """Raise TritonError if a requested port is taken: another server's answer would pass for ours."""
     for end, port in ports.items():
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,7 +79,7 @@ def check_ports(host: str, ports: dict[str, int]) -> None:
 
 
 def tail(log: Path) -> str:
-    """The errors in the log, or its last lines where it holds none."""
+    """Return the errors in the log, or its last lines if it holds none."""
     lines = log.read_text(errors="replace").splitlines()
     errors = [line for line in lines if ERROR_LINE.match(line)]
     chosen = [COLOUR.sub("", line)[:LINE_LENGTH] for line in (errors or lines)[-TAIL_LINES:]]
@@ -90,7 +90,7 @@ def tail(log: Path) -> str:
 
 
 def installed(folder: Path) -> Path:
-    """The server's own folder. Raises TritonError where fetch.py has not finished."""
+    """Return the server's own folder. Raise TritonError if fetch.py has not finished."""
     try:
         stamp = json.loads((folder / "stamp.json").read_bytes())
         return folder / str(stamp["server"])
@@ -101,9 +101,10 @@ def installed(folder: Path) -> Path:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The stub must find the environment's Python first: under numpy 2 it answers zeros, without an error.
+    """Return the server's environment, in which the stub finds the environment's Python first.
 
-    And ONNX Runtime sends no usage events (docs/security.md).
+    Under numpy 2 the stub answers zeros, without an error. ONNX Runtime sends no usage events
+    (docs/security.md).
     """
     others = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "PYTHONPATH", "VIRTUAL_ENV")}
     path = os.pathsep.join([str(folder / "venv/bin"), others.get("PATH", os.defpath)])
@@ -138,7 +139,7 @@ def command(
 
 
 def is_ready(address: str) -> bool:
-    """Whether the server and every model it was told to load are ready."""
+    """Tell whether the server and every model it was told to load are ready."""
     connection = http.client.HTTPConnection(address, timeout=5)
     try:
         connection.request("GET", "/v2/health/ready")
@@ -150,12 +151,12 @@ def is_ready(address: str) -> bool:
 
 
 def ending(status: int) -> str:
-    """How a process ended: `with status 1`, `by SIGSEGV`."""
+    """Return the end of a process in words: `with status 1`, `by SIGSEGV`."""
     return f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path, timeout_s: float) -> None:
-    """Raises TritonError where the server ended or did not become ready in time."""
+    """Raise TritonError if the server ended or did not become ready in time."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if process.poll() is not None:
@@ -167,7 +168,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], address: str, log: Path, 
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM and patience; SIGKILL to the whole group where that does not help."""
+    """Send SIGTERM and wait; send SIGKILL to the whole group if that does not help."""
     process.terminate()
     try:
         process.wait(DRAIN_TIMEOUT_S + 5)
@@ -182,7 +183,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def started(
     arguments: list[str], folder: Path, log: Path, repository: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The server as a process in a group of its own, stopped on the way out.
+    """Yield the server as a process in a group of its own, stopped on the way out.
 
     It runs in the repository's folder, from which entries name their libraries of kernels.
     """
@@ -215,13 +216,13 @@ def run_triton(
     folder: Path = DEFAULT_FOLDER,
     timeout_s: float = 60,
 ) -> Iterator[TritonAddresses]:
-    """Serves `repository` until the block is left; yields once all models are ready.
+    """Serve `repository` until the block is left; yield once all models are ready.
 
     `control_mode` is explicit (then `load` names the models to begin with), none or poll; `extra` holds
     further flags of tritonserver; `ports` by end (http, grpc, metrics), 0 or absent for a free one.
 
     Raises:
-        TritonError: no server was fetched, it ended early, or it was not ready in time.
+        TritonError: if no server was fetched, it ended early, or it was not ready in time.
     """
     if not repository.is_dir():
         raise TritonError(f"{repository} is not a folder; it should hold one folder per model.")

@@ -1,1 +1,1 @@
-"""What is written: manifest, entries of a model repository, one-shot and open-length graphs."""
+"""The files of a compile: manifest, entries of a model repository, one-shot and open-length graphs."""

@@ -1,4 +1,4 @@
-"""Rows of applicants: the model's inputs, and what knock-outs look at beside them."""
+"""Applicants' rows: the model's inputs, and further columns that knock-outs read."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ def read_applicants(
     """Read the rows of a file.
 
     Returns:
-        Inputs of the model; columns that are none, of knock-outs among them; the names of the latter.
+        The model's inputs; further columns, with those of knock-outs among them; the names of the latter.
 
     Raises:
-        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
+        InvalidOptionError, InvalidReferencesError: if rows or columns do not fit.
     """
     inputs = read_inputs(compiled, file, any_text=True)
     names = knock_outs_beside(compiled.manifest, inputs)
@@ -30,7 +30,7 @@ def read_applicants(
 
 
 def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
-    """Return the rows of an Arrow record batch, one or more, as `read_applicants` does those of a file."""
+    """Return the rows of an Arrow record batch, one or more, as `read_applicants` does for a file."""
     inputs = inputs_of_arrow(compiled, batch, any_text=True)
     names = knock_outs_beside(compiled.manifest, inputs)
     table = rows_of_arrow(batch, sorted(names), names) if names else None

@@ -1,4 +1,4 @@
-"""Alternative baselines: entries that explain the model of one that decides by other references."""
+"""Alternative baselines: entries that explain a deciding entry's model by other references."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from rationale.graph.runtime.session import SerializedGraph
 from rationale.schema.manifest import EXPLAIN_SUFFIX, Comparison, Manifest
 from rationale.schema.probes import Probes
 
-_DIGITS = 12  # of a digest in an entry's name; those of explainers made over the API have 16
+_DIGITS = 12  # digits of a digest in an entry's name; explainers made over the API have 16
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Compared:
     """The same model explained by other references, compiled.
 
     Attributes:
-        graph, sample, probes: as a `Compiled` has them.
+        graph, sample, probes: see `Compiled`.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Compared:
     probes: Probes | None = None
 
     def comparison(self, model: str) -> Comparison:
-        """Return how the manifest of the entry that decides names it."""
+        """Return the comparison as the manifest of the deciding entry names it."""
         explanation = self.manifest.digests.explanation
         return Comparison(
             name=self.name, kind=self.kind, entry=entry_name(model, explanation), explanation=explanation
@@ -43,6 +43,6 @@ def entry_name(model: str, explanation: str) -> str:
 
 
 def is_entry_name(name: str, model: str) -> bool:
-    """Tell whether it is one that `entry_name` gives."""
+    """Tell whether a name is one that `entry_name` gives."""
     digits = name.removeprefix(f"{model}{EXPLAIN_SUFFIX}_")
     return digits != name and re.fullmatch(rf"[0-9a-f]{{{_DIGITS}}}", digits) is not None

@@ -1,4 +1,4 @@
-"""What a compile returns."""
+"""The result of a compile."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -64,20 +64,24 @@ class Explanation(dict[str, np.ndarray]):
     def to_shap(self, target: int | None = None, inputs: Sequence[str] | None = None) -> Any:
         """Return a `shap.Explanation`, for SHAP's own plots.
 
-        Its values are [N, F] of one target, [N, F, T] of several.
+        Its values are [N, F] for one target, [N, F, T] for several.
 
-        As from SHAP's own explainers all targets come at once, on the last axis: `[:, :, 1]` or, by name,
-        `[:, :, "7"]` is what a plot takes. The features of several inputs stand side by side, so that the
-        base value and all of them add up to the output.
+        As from SHAP's own explainers all targets come at once, on the last axis: a plot takes `[:, :, 1]` or,
+        by
+        name, `[:, :, "7"]`. The features of several inputs stand side by side, so that the base value and all
+        of
+        them add up to the output.
 
         Args:
-            target: this one alone, by its position among the targets.
+            target: a single target, by its position among the targets.
             inputs: explained inputs, by default all. Images and other arrays go one at a time, in the shape
-                that they have (SHAP's image plot wants channels last). Where features are in groups, "group"
+                that they have (SHAP's image plot wants channels last). If features are in groups, "group"
                 stands for the inputs that these touch.
 
         Raises:
-            InvalidOptionError: no such target or input, an array beside others, or shap is not installed.
+            InvalidOptionError: if there is no such target or input, an array stands beside others, or shap is
+                not
+                installed.
         """
         return shap_explanation(self, self.inputs, self.manifest, target, inputs)
 
@@ -89,20 +93,21 @@ class Explanation(dict[str, np.ndarray]):
         top: int = TOP,
         tokens: Tokens = None,
     ) -> Picture:
-        """Draw it: a notebook shows what is returned, and its `save` writes it to a file.
+        """Draw the explanation: a notebook shows the picture, and its `save` writes it to a file.
 
         Tables are waterfalls from the base value to the score, images heatmaps, and token ids shaded tokens.
 
         Args:
-            rows: which to draw; by default the mean |attribution| and the spread over all of them, and the
+            rows: rows to draw; by default the mean |attribution| and the spread over all of them, and the
                 first three.
-            targets: of a row at most so many, those of the largest value.
+            targets: the largest number of targets of a row; those of the largest value are drawn.
             top: features that have a bar each; the others share one.
-            tokens: what token ids stand for, in their order, or a file: a tokenizer.json, or a text with a
+            tokens: the tokens' texts, in the order of their ids, or a file: a tokenizer.json, or a text with
+                a
                 token a line. Without it ids are shown.
 
         Raises:
-            InvalidOptionError: rows that are not there, a number below 1, or a file that cannot be read.
+            InvalidOptionError: if a row does not exist, a number is below 1, or a file cannot be read.
         """
         return answer_picture(self, rows, targets, top, tokens)
 
@@ -116,13 +121,13 @@ class Compiled:
 
     Attributes:
         graph: the combined model, in memory or in a file.
-        manifest: what it is; `explanation.json`.
+        manifest: its description; `explanation.json`.
         source: the plain model, with a symbolic batch.
         sample: one row for each input, with which a server warms up.
         custom_ops: libraries of kernels.
-        conversion: of a fitted model, how far the ONNX model is from it, in words.
+        conversion: the ONNX model's distance from the fitted model it was converted from, in words.
         comparisons: the same model explained by other references.
-        probes: rows that the graph has to answer wherever it runs; None if there are none.
+        probes: rows that the graph has to answer in any runtime; None if there are none.
         is_proven: whether it answered them in this process, as it has after a compile.
     """
 
@@ -146,18 +151,18 @@ class Compiled:
         return compiled_html(self.manifest, self.conversion)
 
     def warned(self, warnings: Sequence[str]) -> "Compiled":
-        """Return the same with more warnings."""
+        """Return the same model with more warnings."""
         more = {"warnings": (*self.manifest.warnings, *warnings)}
         return replace(self, manifest=self.manifest.model_copy(update=more))
 
     @cached_property
     def model(self) -> onnx.ModelProto:
-        """The combined graph; of a one-shot entry, behind its gate. A large one is read when asked for."""
+        """The combined graph, without the gate of a one-shot entry. A large one is read on demand."""
         return self.graph.load() if isinstance(self.graph, ModelFile) else self.graph
 
     @cached_property
     def run(self) -> Run:
-        """`run(inputs, outputs)`: the combined graph, here, on inputs that fit; every row is explained.
+        """`run(inputs, outputs)`: a function that runs the combined graph here and explains every row.
 
         Raises:
             CheckFailedError: as `loaded` does.
@@ -168,10 +173,10 @@ class Compiled:
         """Load the combined graph; see `run`.
 
         Args:
-            threads: of each run; None takes all cores.
+            threads: threads of each run; None takes all cores.
 
         Raises:
-            CheckFailedError: it was read from a repository, and does not answer its probe rows as is due.
+            CheckFailedError: if it was read from a repository, and does not answer its probe rows as is due.
         """
         with kernels_of(self.custom_ops):
             run = explaining(Runner(self.graph, threads=threads), outline(self.graph))
@@ -187,7 +192,7 @@ class Compiled:
                 a DataFrame are matched with the features by name, and one table may hold several inputs.
 
         Raises:
-            InvalidOptionError: names, shapes or dtypes that do not fit the model.
+            InvalidOptionError: if names, shapes or dtypes do not fit the model.
         """
         inputs = self.fit(x)
         demand_texts(self.manifest, inputs)
@@ -205,7 +210,7 @@ class Compiled:
             For each row the decision with its reasons, or why there is none (`Undecided.fault`).
 
         Raises:
-            InvalidOptionError: the model was compiled without a profile; or the rows do not fit it.
+            InvalidOptionError: if the model was compiled without a profile; or the rows do not fit it.
         """
         manifest = self.manifest
         if manifest.decision is None:
@@ -218,7 +223,7 @@ class Compiled:
         return list(decide_inputs(manifest, self.run, inputs, cells_in(manifest, inputs, x)))
 
     def rules(self) -> tuple[LayerRule, ...]:
-        """Return which rule each operator got, from the inputs to the output, by LRP, AttnLRP and CP-LRP.
+        """Return the rule of LRP, AttnLRP or CP-LRP that each operator got, from the inputs to the output.
 
         Each prints as a line such as `Conv conv1: zplus`. Operators that only move values have none; other
         methods take no such rules, and have none at all.
@@ -250,7 +255,7 @@ class Compiled:
         return arrays
 
     def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
-        """Return rows by input, of the only one or of a table for several."""
+        """Return rows by input: those of the only input, or of a table that holds several."""
         if len(inputs) == 1 or columns_of(x) is None:
             return {inputs[0]: x}
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
@@ -259,14 +264,14 @@ class Compiled:
         return dict(spread(x, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
 
     def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
-        """Return a table's columns in the order of an input's features; anything else as it is."""
+        """Return a table's columns in the order of an input's features; anything else unchanged."""
         labels = columns_of(rows)
         if labels is None:
             return rows
         explained = next((e for e in self.manifest.explained if e.tensor.name == name), None)
         names = explained.feature_names if explained else None
         if explained and explained.given_names is None and set(map(str, labels)) != set(names or ()):
-            names = None  # nobody gave them: by position
+            names = None  # default names: match by position
         missing = explained is not None and explained.takes_missing
         return in_order(
             rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing
@@ -275,15 +280,15 @@ class Compiled:
     def write(self, repository: str | Path, name: str) -> Path:
         """Write `NAME/` and `NAME_explain/` into a Triton model repository, each at once or not at all.
 
-        Where references are an input, the latter is `NAME_explain_open/`.
-        A one-shot model is written as `NAME/` alone, and a `NAME_explain/` that was there is gone.
+        If references are an input, the latter is `NAME_explain_open/`.
+        A one-shot model is written as `NAME/` alone, and an earlier `NAME_explain/` is removed.
         Comparisons are written together with them, as `NAME_explain_<digest>/`.
 
         Returns:
             The folder of the entry that explains.
 
         Raises:
-            RepositoryError: the name is not one Triton takes, or the folder cannot be written.
+            RepositoryError: if Triton does not take the name, or the folder cannot be written.
         """
         with kernels_of(self.custom_ops):
             return write_entries(
@@ -305,7 +310,7 @@ class Compiled:
             entry: the folder to make; its name is the entry's. A failure may leave a part of it.
 
         Raises:
-            RepositoryError: the folder is there already, or cannot be written.
+            RepositoryError: if the folder is there already, or cannot be written.
         """
         manifest = self.manifest.model_copy(update={"model": model, "graphs": {}})
         with kernels_of(self.custom_ops):
@@ -319,7 +324,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
         missing: whether NaN is taken, for a missing value.
 
     Raises:
-        InvalidOptionError: another shape, no rows, or values that are no numbers or too large.
+        InvalidOptionError: if there is another shape, no row, or a value that is no number or too large.
     """
     try:
         array = np.asarray(given)

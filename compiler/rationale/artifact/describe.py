@@ -71,13 +71,13 @@ def describe(
 
     Args:
         rules: the rule of relevance propagation that each operator got.
-        notes: what the user is told of the plain model.
+        notes: notes on the plain model for the user.
         first: warnings that come before all others.
-        libraries: of kernels.
-        parity: of a fitted model.
+        libraries: libraries of kernels.
+        parity: the parity of a fitted model.
 
     Raises:
-        InvalidOptionError: feature names that do not fit or repeat.
+        InvalidOptionError: if feature names do not fit or repeat.
     """
     lowered, target, method, span = selection.lowered, selection.target, selection.method, graph.span
     references = referenced.set
@@ -178,7 +178,7 @@ def _explained(
     outputs = engine.outputs(selection)
 
     def takes_missing(name: str) -> bool:
-        """Tell by what the fitted model answered, or by the references where the model was given as ONNX."""
+        """Tell whether missing values pass, by the fitted model's answers or else by the references."""
         if parity is not None and name in (*parity.takes_missing, *parity.refuses_missing):
             is_text = specs[name].datatype == DATATYPES["STRING"]
             is_explained = is_text or engine.takes_missing or name in target.filled
@@ -227,7 +227,7 @@ def _splits(
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:
-    """Return what has attributions in addition to the inputs, as the graph answers it."""
+    """Return the explained layers, in the shapes that the graph answers."""
     shapes = {v.name: tensor_spec(v).shape[1:] for v in combined.graph.output if is_tensor(v)}
     return tuple(
         ExplainedLayer(
@@ -247,7 +247,7 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
     """Return OIP name, datatype and shape without the batch axis.
 
     Raises:
-        UnsupportedModelError: a type that no protocol carries, such as complex64.
+        UnsupportedModelError: if no protocol carries the type, such as complex64.
     """
     tensor = value.type.tensor_type
     kind = onnx.TensorProto.DataType.Name(tensor.elem_type)
@@ -261,7 +261,7 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Return the shape of one row of what a leaf explains, as the graph answers it."""
+    """Return the shape of one row of a leaf's attributions, as the graph answers it."""
     own = tuple(lowered.specs[leaf.name][0][1:]) if leaf.name in lowered.specs else leaf.row
     return shapes.get(attributions_name(leaf.name), own)
 
@@ -297,7 +297,7 @@ def _digests(
 
 
 def _extensions(selection: Selection) -> tuple[Extension, ...]:
-    """Return what installed packages bring to the answer: rules of operators, and what the method took."""
+    """Return the installed packages that take part: rules of operators, and the method's extensions."""
     rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
     found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)
     brought = dict.fromkeys(one for one in found if one is not None)

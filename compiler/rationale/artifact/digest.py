@@ -1,4 +1,4 @@
-"""The digest of what a server runs of an entry."""
+"""The digest of an entry's files that a server runs."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ def graph_digest(version: Path) -> str:
     """Hash the graph, its weights, kernels and probe rows: `sha256sum * | sha256sum` of the folder.
 
     Raises:
-        RepositoryError: a file cannot be read.
+        RepositoryError: if a file cannot be read.
     """
     lines = (f"{digest}  {name}\n" for name, digest in file_digests(version).items())
     return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -29,11 +29,11 @@ from rationale.references.tables import Columns, Table, read_rows, rows_of_arrow
 from rationale.schema.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from rationale.schema.probes import Probes
 
-RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
+RUNTIMES = ("onnxruntime", "openvino")  # runtimes that can run an entry here
 
 
 def load(repository: str | Path, name: str) -> Compiled:
-    """Return a written entry as what `compile_model` returned: to explain, decide and draw here.
+    """Return a written entry as `compile_model` returned it: to explain, decide and draw here.
 
     The graph answers its probe rows before the first run.
 
@@ -42,7 +42,7 @@ def load(repository: str | Path, name: str) -> Compiled:
         name: the model's, as in `rationale compile --name`; or that of one of its explainers.
 
     Raises:
-        RepositoryError: no such entry, or one that cannot be read.
+        RepositoryError: if there is no such entry, or it cannot be read.
     """
     return open_entry(Path(repository), name)
 
@@ -51,7 +51,7 @@ def open_entry(repository: Path, name: str) -> Compiled:
     """Read `NAME` and `NAME_explain` back, or a one-shot `NAME`.
 
     Raises:
-        RepositoryError: no such entry, or one that cannot be read.
+        RepositoryError: if there is no such entry, or it cannot be read.
     """
     plain, explain = _folders(repository, check_name(name))
     manifest = Manifest.read(explain / FILE_NAME)
@@ -88,14 +88,14 @@ def open_entry(repository: Path, name: str) -> Compiled:
 
 
 def _probes_of(explain: Path, manifest: Manifest, plain: Path) -> Probes | None:
-    """Return the probe rows of an entry whose files, and the plain model's, are those that were compiled."""
+    """Return the probe rows of an entry; check that its files and the plain model's are the compiled ones."""
     if plain != explain:
         read_proven(plain / "1", promised=False)
     return read_proven(explain / "1", promised=manifest.measured.probe_rows > 0)
 
 
 def _folders(repository: Path, name: str) -> tuple[Path, Path]:
-    """Return where the plain model is and where its explanation is: one folder for a one-shot entry."""
+    """Return the folders of the plain model and of its explanation, which are one for a one-shot entry."""
     plain, explain = repository / name, repository / f"{name}{EXPLAIN_SUFFIX}"
     for folder in (plain, explain):
         if (folder / FILE_NAME).is_file():
@@ -113,7 +113,7 @@ def _promised(manifest: Manifest) -> set[str]:
 
 
 def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
-    """Return the rows the compiler left for the server's warmup, as far as they are there."""
+    """Return the rows that the compiler wrote for the server's warmup, if they are there."""
     rows = {}
     for i, value in enumerate(model.graph.input):
         tensor = value.type.tensor_type
@@ -140,7 +140,7 @@ def _texts(raw: bytes) -> np.ndarray:
 
 
 def _closed(dims: Sequence[int], size: int) -> list[int]:
-    """Return the lengths of a row of `size` elements; those that are open, 0, are all the same."""
+    """Return the lengths of a row of `size` elements; open lengths, given as 0, are all the same."""
     length = round((size / math.prod(d for d in dims if d)) ** (1 / max(dims.count(0), 1)))
     return [d or length for d in dims]
 
@@ -152,13 +152,13 @@ def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> di
         any_text: whether texts pass that the fitted model refuses; decisions name these row by row.
 
     Raises:
-        InvalidOptionError, InvalidReferencesError: with what to do.
+        InvalidOptionError, InvalidReferencesError: an error with advice, if the rows do not fit.
     """
     return _fitted(compiled, str(file), read_table(file, compiled.manifest), any_text=any_text)
 
 
 def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -> dict[str, np.ndarray]:
-    """Return the rows of an Arrow record batch as `read_inputs` does those of a file."""
+    """Return the rows of an Arrow record batch as `read_inputs` does for a file."""
     names, texts = _columns(compiled.manifest)
     return _fitted(compiled, "the batch", rows_of_arrow(batch, names, texts), any_text=any_text)
 
@@ -177,14 +177,14 @@ def read_table(file: Path, manifest: Manifest) -> Table:
 
 
 def _columns(manifest: Manifest) -> tuple[Columns, Collection[str]]:
-    """Return the columns that the inputs are found by, and which of them hold text."""
+    """Return the columns in which a table holds the inputs, and those of them that hold text."""
     names = own_names(manifest)
     texts = [spec.name for spec in manifest.inputs if spec.datatype == DATATYPES["STRING"]]
     return names, text_columns(names, texts)
 
 
 def own_names(manifest: Manifest) -> Columns:
-    """Return the feature names that someone gave, by which a table's columns are found, or None.
+    """Return the feature names that someone gave, which find a table's columns, or None.
 
     None stands for x[0], x[1] …. Several inputs of one feature each are its columns by their own names.
     """
@@ -199,7 +199,7 @@ def own_names(manifest: Manifest) -> Columns:
 
 
 def check_table(file: str, table: Table, manifest: Manifest) -> None:
-    """Raise InvalidOptionError where an array without a name cannot be the model's rows."""
+    """Raise InvalidOptionError if an array without a name cannot be the model's rows."""
     if None not in table.arrays:
         return
     names = [spec.name for spec in manifest.inputs]
@@ -217,16 +217,16 @@ def check_table(file: str, table: Table, manifest: Manifest) -> None:
 
 
 def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Manifest:
-    """Return the entry's manifest with measurements made now.
+    """Measure an entry again, and return its manifest with the new measurements.
 
     Args:
-        runtime: what runs the entry, onnxruntime or openvino; elsewhere than in ONNX Runtime the answers are
-            compared with those there, and judged as at compile time.
+        runtime: the runtime of the entry, onnxruntime or openvino; another one's answers are compared with
+            ONNX Runtime's, and judged as at compile time.
 
     Raises:
-        InvalidOptionError: another runtime, or one that is not installed.
-        CheckFailedError: the runtime does not run the entry, or answers otherwise.
-        RepositoryError: no such entry, or one that cannot be read.
+        InvalidOptionError: if the runtime is another one, or not installed.
+        CheckFailedError: if the runtime does not run the entry, or its answers differ.
+        RepositoryError: if there is no such entry, or it cannot be read.
     """
     if runtime not in RUNTIMES:
         raise InvalidOptionError(f"--runtime {runtime!r}: choose {' or '.join(RUNTIMES)}.")
@@ -238,7 +238,7 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
 
 def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     manifest, names = compiled.manifest, [entry.attributions for entry in compiled.manifest.attributed]
-    own = compiled.run  # which proves itself first
+    own = compiled.run  # it proves itself first
     most = rows_that_fit(manifest.memory)
     try:
         probes = _probes(compiled, unit=True)
@@ -273,11 +273,11 @@ def _probes(compiled: Compiled, *, unit: bool) -> dict[str, np.ndarray]:
 
 
 def _difference(there: Mapping[str, np.ndarray], answers: Mapping[str, np.ndarray]) -> float:
-    """Return the largest relative difference from ONNX Runtime's answers; a gap's rest is rounding."""
+    """Return the largest relative difference from ONNX Runtime's answers; that of a gap is rounding."""
     names = [name for name in there if name not in (GAP, GAP_ERROR)]
     return max(relative_error(answers[name], there[name]) for name in names)
 
 
 def _gap_of(manifest: Manifest) -> Gap | None:
-    """Return why a written entry's attributions may miss the output's difference, as far as it says so."""
+    """Return the reason why a written entry's attributions may miss the output's difference, if known."""
     return next((gap for gap in Gap if gap == manifest.method.gap), None)

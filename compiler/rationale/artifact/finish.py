@@ -1,4 +1,4 @@
-"""From a fitted graph to the one that is served: its own types, open lengths, a gate."""
+"""The graph that is served, made from a fitted graph: its own types, open lengths, a gate."""
 
 from collections.abc import Callable
 
@@ -24,15 +24,15 @@ def finish(
     span: Span | None,
     at: Callable[[dict[str, int]], ir.Model],
 ) -> FinishedGraph:
-    """Return the graph as it is served; the combined model is consumed.
+    """Return the graph that is served; the combined model is consumed.
 
     Args:
         span: the lengths that stay open.
-        at: makes the combined graph for one of them: `{name: length}`.
+        at: a function that makes the combined graph for one of them: `{name: length}`.
 
     Raises:
-        InvalidOptionError: names of the model that a gate needs.
-        UnsupportedModelError: no one graph for every length.
+        InvalidOptionError: if the model has a name that a gate needs.
+        UnsupportedModelError: if no one graph serves every length.
     """
     if deployment.one_shot:
         check_gate_names(lowered)

@@ -15,7 +15,7 @@ if sys.platform != "win32":
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InvalidOptionError where files could not be written, before minutes are spent on them."""
+    """Raise InvalidOptionError if files could not be written, before minutes are spent on them."""
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
@@ -25,17 +25,18 @@ def check_folder(folder: Path) -> None:
 def locked(target: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
     """Let one process at a time into a folder or an open file, and yield whether others are kept out.
 
-    The lock goes with the process, whichever way that ends. A file system without locks (Windows, NFS for
-    folders, some clusters' storage) lets everyone in and yields False. To refuse it would take it from those
-    who write alone, which nearly all do; so every caller puts what it writes in place by renames, and two
-    who meet there leave what the last of them wrote, or one of them fails.
+    The lock ends with the process, however that ends. A file system without locks (Windows, NFS for
+    folders, some clusters' storage) lets everyone in and yields False. A refusal would stop those who write
+    alone, which nearly all do; so every caller puts its files in place by renames, and two who meet there
+    leave
+    the files of the last one, or one of them fails.
 
     Args:
-        busy: why the user is refused while another process is in; without it, wait for that one.
+        busy: the message that refuses the user while another process is in; without it, wait for that one.
 
     Raises:
-        InvalidOptionError: another process is in.
-        OSError: the folder cannot be opened.
+        InvalidOptionError: if another process is in.
+        OSError: if the folder cannot be opened.
     """
     if sys.platform == "win32":
         yield False
@@ -64,7 +65,7 @@ def whole(path: Path) -> Iterator[Path]:
     """Yield a file to write, which takes the place of `path` at the end.
 
     Raises:
-        InvalidOptionError: it cannot be written.
+        InvalidOptionError: if it cannot be written.
     """
     try:
         if path.is_dir():
@@ -81,7 +82,7 @@ def write(folder: Path, contents: Mapping[str, bytes], flag: str = "--out") -> N
     """Write each file whole or not at all; errors name the flag.
 
     Raises:
-        InvalidOptionError: the folder cannot be made or written.
+        InvalidOptionError: if the folder cannot be made or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""How a constant of a graph depends on a length: what explains it at several lengths, exactly.
+"""Formulas of a graph's constants by length, which fit the constants at several lengths exactly.
 
-A polynomial (the target of a Reshape), a multiple of 1/L (the divisor of a mean), or the beginning of what it
-is for the longest (a table of positions, a causal mask, ones).
+A constant is a polynomial (the target of a Reshape), a multiple of 1/L (the divisor of a mean), or the
+beginning of the constant for the longest length (a table of positions, a causal mask, ones).
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ Arrays = Sequence[np.ndarray]
 
 
 class DiffersError(Exception):
-    """Two lengths have graphs between which no formula is known; the text says where they differ."""
+    """An error for two lengths whose graphs have no known formula; the text says where they differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +35,7 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """The longest one's first elements along the axes whose size changes: that many, as a polynomial of L."""
+    """The longest constant's first elements along the axes whose sizes change: polynomials of L."""
 
     axes: tuple[int, ...]
     sizes: Polynomial
@@ -45,10 +45,10 @@ Formula = Polynomial | Share | Beginning
 
 
 def formula(arrays: Arrays, lengths: Sequence[int]) -> Formula | None:
-    """Return the formula of constants at these lengths, the longest first; None where all are equal.
+    """Return the formula of constants at these lengths, the longest first; None if all are equal.
 
     Raises:
-        DiffersError: none is known.
+        DiffersError: if no formula is known.
     """
     first, *others = arrays
     if any(a.dtype != first.dtype or a.ndim != first.ndim for a in others):

@@ -1,4 +1,4 @@
-"""The part of Triton's model_config.proto with which entries are written.
+"""The part of Triton's model_config.proto that entries need.
 
 tritonclient has all of it, and needs gRPC: a compile does not. A test compares the two.
 """
@@ -15,7 +15,7 @@ from google.protobuf.descriptor_pb2 import (
     FileDescriptorProto,
 )
 
-# By their numbers.
+# Names by number.
 _NAMES = "INVALID BOOL UINT8 UINT16 UINT32 UINT64 INT8 INT16 INT32 INT64 FP16 FP32 FP64 STRING BF16"
 DATA_TYPES = tuple(f"TYPE_{name}" for name in _NAMES.split())
 # For each message its fields: number, name and type, which ends in [] if the field is repeated.

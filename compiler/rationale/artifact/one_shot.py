@@ -1,9 +1,9 @@
 """Prediction and explanation in one entry: the plain model, and the combined one behind `If`.
 
 The outer graph is the plain model, untouched, so that ONNX Runtime fuses and lays it out as it does the
-plain entry. The branch explains the rows that ask, and those alone: x is compressed to them, and what is
-computed for them is scattered into zeros. So no answer depends on what else is in the batch, and a mixed
-batch costs what the rows that ask for it cost. See docs/adr/0010-one-shot.md.
+plain entry. The branch explains only the rows that ask: x is compressed to them, and their explanations are
+scattered into zeros. So no answer depends on the other rows of the batch, and a mixed batch costs as much as
+the rows that ask. See docs/adr/0010-one-shot.md.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ from rationale.lowering.loading.load import standardise
 from rationale.lowering.precision import on_cpu
 from rationale.schema.manifest import EXPLAIN, EXPLAINED
 
-_OWN = "one_shot/"  # names of what is emitted here begin so
+_OWN = "one_shot/"  # prefix of names emitted here
 _LARGE = 1 << 16  # bytes; ONNX Runtime holds the initializers of a branch twice
 
 
 def check_gate_names(lowered: Lowered) -> None:
-    """Raise InvalidOptionError where an input or output of the model has a name that the gate needs."""
+    """Raise InvalidOptionError if an input or output of the model has a name that the gate needs."""
     graph = lowered.source.graph
     taken = sorted(v.name for v in (*graph.input, *graph.output) if _is_needed(v.name))
     if taken:
@@ -77,13 +77,13 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
 
 
 def _leave_to(outer: ir.Graph, combined: ir.Model) -> None:
-    """Remove from the combined graph what only the model's own outputs need: the outer graph has it."""
+    """Remove nodes from the combined graph that only the model's outputs need: the outer graph has them."""
     originals = {v.name for v in outer.outputs}
     restrict(combined, [v for v in combined.graph.outputs if v.name not in originals])
 
 
 def restrict(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
-    """Leave only these outputs and what they need in the model, and return it."""
+    """Remove all but these outputs and the nodes that they need from the model, and return it."""
     model.graph.outputs.clear()
     model.graph.outputs.extend(outputs)
     passes.RemoveUnusedNodesPass()(model)
@@ -116,9 +116,9 @@ def _digest(value: ir.Value) -> tuple[object, ...]:
 
 
 def _lift_large(outer: ir.Graph, branch: ir.Graph) -> None:
-    """Move large constants of the branch to the outer graph, but for convolutions' weights.
+    """Move large constants of the branch to the outer graph, except convolutions' weights.
 
-    Those ONNX Runtime lays out anew only where they stand beside the convolution.
+    ONNX Runtime lays these out anew only if they stand beside the convolution.
     """
     for value in list(branch.initializers.values()):
         tensor = value.const_value
@@ -129,7 +129,7 @@ def _lift_large(outer: ir.Graph, branch: ir.Graph) -> None:
 
 
 def _rename_apart(model: ir.Model, combined: ir.Model) -> None:
-    """Rename what in the branch has a name of the outer graph's: a subgraph may not shadow."""
+    """Rename values of the branch that share a name with the outer graph: a subgraph may not shadow."""
     outer = {v.name for v in values_of(model)}
     inputs = set(combined.graph.inputs)  # they give way to the outer graph's own
     inner = [v for v in values_of(combined) if v not in inputs]
@@ -173,10 +173,7 @@ def _explain_requested_rows(
 
 
 def _zeros(explain: ir.Value, answers: Sequence[ir.Value]) -> ir.Graph:
-    """Return the other branch: zeros in few nodes, since a small model takes microseconds.
-
-    `explain` is false there.
-    """
+    """Return the branch for a false `explain`: zeros in few nodes, since a small model takes microseconds."""
     graph = ir.Graph([], [], nodes=[], name="no_explanation")
     op = Nodes(graph, "one_shot/none")
     cast: dict[ir.DataType, ir.Value] = {}
@@ -210,7 +207,7 @@ def _value(name: str, dtype: ir.DataType, shape: Sequence[Any]) -> ir.Value:
 
 
 def plain_model(proto: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
-    """Return the plain model that a one-shot graph holds: what computes `outputs`, without the gate."""
+    """Return the plain model of a one-shot graph: the nodes that compute `outputs`, without the gate."""
     model = ir.from_proto(proto)
     restrict(model, [v for v in model.graph.outputs if v.name in outputs])
     _drop_gate_input(model.graph)
@@ -218,7 +215,7 @@ def plain_model(proto: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelPro
 
 
 def open_gate(model: ir.Model) -> None:
-    """Remove a graph's gate, in place: it computes every tensor of both sides for every row."""
+    """Remove a graph's gate, in place: it then computes every tensor of both sides for every row."""
     graph = model.graph
     gate = next(node for node in graph if node.op_type == "If" and node.name == EXPLAIN)
     branch = gate.attributes["then_branch"].as_graph()

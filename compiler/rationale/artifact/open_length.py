@@ -1,9 +1,9 @@
-"""One graph for every length of an axis: what the graphs for a few lengths have in common.
+"""One graph for every length of an axis, merged from the graphs for a few lengths.
 
 A combined graph is made for one length, which stands in its constants: the targets of Reshapes, the divisor
-of a mean, the part of a table that is read. Here the graphs for several lengths are held beside each other,
-node for node. Each constant in which they differ becomes a formula of the length, which is read from an input
-when the graph runs: at each length that was looked at, the graph is the one made for it.
+of a mean, the part of a table that is read. This module compares the graphs for several lengths node for
+node. Each constant in which they differ becomes a formula of the length, which is read from an input when the
+graph runs: at each compared length, the merged graph is the one made for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,11 +24,11 @@ from rationale.schema.machine import Deployment
 
 LOOKED_AT = DEGREE + 3  # lengths: as many as a polynomial needs, and two that check it
 TRIED = 2 * LOOKED_AT  # a length that another axis has too may give a graph of its own
-SAME = 1e-4  # of the largest value: float32 adds in the same order, but for a kernel's choice by the length
+SAME = 1e-4  # of the largest value: float32 adds in the same order, except in kernels chosen by length
 
 
 def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: bool) -> None:
-    """Raise InvalidOptionError for what has one length by its nature."""
+    """Raise InvalidOptionError for options that fix a length by their nature."""
     if method.reference_set is not None:
         raise InvalidOptionError(
             f"{method.name} has references, which are of one length, and what is computed of them is stored: "
@@ -48,7 +48,7 @@ def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: b
 
 
 def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
-    """Return a model's inputs and outputs as they are for the longest."""
+    """Return a model's inputs and outputs at the longest length."""
     copy = onnx.ModelProto()
     copy.CopyFrom(edges)
     for value in (*copy.graph.input, *copy.graph.output):
@@ -59,14 +59,15 @@ def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
 
 
 def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:
-    """Make the graph for the longest one for every length of a span, in place.
+    """Turn the graph for the longest length into one for every length of a span, in place.
 
     Args:
-        build: makes the graph for one length: `{name: length}`.
+        build: a function that makes the graph for one length: `{name: length}`.
 
     Raises:
-        UnsupportedModelError: the graphs differ in more than constants, or in constants of no known formula.
-        CheckFailedError: at a length that had not been looked at, the graph answers otherwise than its own.
+        UnsupportedModelError: if the graphs differ in more than constants, or in constants of no known
+            formula.
+        CheckFailedError: if the graph answers otherwise than a length's own, at a length not used to make it.
     """
     models, lengths, why = [longest], [span.most], "it spans too few lengths"
     for length in range(span.most - 1, max(span.least, span.most - TRIED) - 1, -1):
@@ -94,7 +95,7 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
 
 
 def _check(merged: ir.Model, own: ir.Model, where: str) -> None:
-    """Raise CheckFailedError where the answers are not those of the length's own graph."""
+    """Raise CheckFailedError if the answers are not those of the length's own graph."""
     rows = probe_rows(interface(own), {})
     got, want = Runner(merged)(rows), Runner(own)(rows)
     error = max(relative_error(got[name], answer) for name, answer in want.items())
@@ -109,10 +110,10 @@ Use = tuple[ir.Node, int]  # an operand, by its position
 
 
 def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
-    """Return the constants that stand at one place of all graphs, by the place in the first.
+    """Return the constants at the same place of all graphs, by the place in the first.
 
     Raises:
-        DiffersError: the graphs are not the same but for constants.
+        DiffersError: if the graphs differ in more than constants.
     """
     outputs = [list(m.graph.outputs) for m in models]
     waiting = list(zip(*outputs, strict=True))
@@ -159,7 +160,7 @@ def _demand_same(nodes: Sequence[ir.Node], indices: Sequence[int]) -> None:
 def _written(attribute: ir.Attr) -> bytes:
     """Return an attribute's bytes; raise DiffersError for a body.
 
-    What a body reads from outside is not compared.
+    A body's reads from outside are not compared.
     """
     if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
         raise DiffersError("an operator runs row by row, or in chunks, in a Scan")
@@ -202,10 +203,10 @@ class _Formulas:
 
 
 def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
-    """Return the first model, of the longest, for every length: its axis is called `name`.
+    """Return the first model, that of the longest length, for every length: its axis is called `name`.
 
     Raises:
-        DiffersError: the graphs for these lengths have no formula in common.
+        DiffersError: if the graphs for these lengths have no formula in common.
     """
     graph = models[0].graph
     uses = differences(models)

@@ -1,13 +1,12 @@
-"""A finished graph as other runtimes read it right: the same operators, in shapes that they get right.
+"""Rewrites of a finished graph for other runtimes: the same operators, in shapes that they compute correctly.
 
-OpenVINO 2026.4 errs on a CPU in two ways that a graph can avoid, both in what it keeps to use again
-(docs/adr/0029):
+OpenVINO 2026.4 errs on a CPU in two ways that a graph can avoid, both in what it caches (docs/adr/0029):
 
-- Of graphs with an open batch it keeps the kernels of elementwise operators by their type, and not by how
-  many axes they were made for. Up to six axes are filled up to six; one with more gets a kernel for other
+- For graphs with an open batch it caches the kernels of elementwise operators by their type, regardless of
+  the number of axes. Shapes of up to six axes are filled up to six; one with more gets a kernel for other
   strides.
-- It keeps the packed weights of a product by where they lie, and not by their orientation. A square matrix
-  that is read plain and transposed is read in one of them twice.
+- It caches the packed weights of a product by their address, regardless of their orientation. If a square
+  matrix is read plain and transposed, both readers get the same orientation.
 """
 
 import math
@@ -20,13 +19,13 @@ import onnx_ir.passes.common as passes
 from rationale.graph.batching import is_elementwise
 from rationale.graph.nodes import drop_unused_constants, new_constant
 
-MOST_AXES = 6  # of an elementwise operator; TensorRT's tensors have eight at most
+MOST_AXES = 6  # limit for an elementwise operator; TensorRT's tensors have eight at most
 _TRANSPOSED = {"Gemm": ("transA", "transB"), "MatMul": ()}
-Dims = Sequence[int | str | None]  # a symbol for what depends on the rows, None for what is not known
+Dims = Sequence[int | str | None]  # a symbol if the size depends on the rows, None if it is unknown
 
 
 def merge_axes(model: ir.Model) -> None:
-    """Rewrite a graph whose shapes are stated (`state_shapes`), in place; its answers stay as they are."""
+    """Merge axes of a graph with stated shapes (`state_shapes`), in place; its answers stay the same."""
     for i, graph in enumerate(model.graphs()):
         _Merging(graph, f"portable_{i}").run()
         drop_unused_constants(graph)
@@ -37,11 +36,11 @@ def merge_axes(model: ir.Model) -> None:
 
 
 class _Merging:
-    """Neighbouring axes over which all operands vary, or none does, become one axis."""
+    """A rewrite that merges neighbouring axes over which all operands vary, or none does."""
 
     def __init__(self, graph: ir.Graph, scope: str) -> None:
         self._graph, self._scope = graph, scope
-        self._merged: dict[ir.Value, ir.Value] = {}  # by what is reshaped from it
+        self._merged: dict[ir.Value, ir.Value] = {}  # by the value reshaped from it
         self._shaped: dict[tuple[ir.Value, tuple[int, ...]], ir.Value] = {}
         self._sizes: dict[tuple[int, ...], ir.Value] = {}
         self._made = 0
@@ -74,7 +73,7 @@ class _Merging:
         self._merged[value] = output
 
     def _expand_to(self, node: ir.Node, own: Dims, dims: Dims, groups: Sequence[Sequence[int]]) -> None:
-        """Replace the shape an Expand is given: 1 leaves an axis as it is."""
+        """Replace the target shape of an Expand, in which 1 leaves an axis as it is."""
         parts: list[ir.Value] = []
         for group in groups:
             sizes = [dims[i] for i in group]
@@ -94,7 +93,7 @@ class _Merging:
         return made.outputs[0]
 
     def _in_shape(self, node: ir.Node, value: ir.Value, lengths: tuple[int, ...]) -> ir.Value:
-        """Return `value` in another shape before `node`; or what it was itself reshaped from."""
+        """Return `value` in another shape before `node`, or the value that it was reshaped from."""
         source = self._merged.get(value, value)
         dims = _dims(source)
         if dims is not None and _whole(dims) == lengths:
@@ -117,7 +116,7 @@ class _Merging:
 
 
 def _operands(node: ir.Node) -> dict[int, ir.Value]:
-    """Return what an elementwise node, or one that repeats, reads element by element; nothing of others."""
+    """Return the inputs that an elementwise or repeating node reads element by element; else nothing."""
     if (node.domain, node.op_type) == ("", "Expand"):  # OpenVINO multiplies by ones
         x, shape = node.inputs
         target = None if shape is None else _dims(shape)
@@ -128,11 +127,11 @@ def _operands(node: ir.Node) -> dict[int, ir.Value]:
 
 
 def merged_axes(output: Dims | None, inputs: Sequence[Dims | None]) -> list[list[int]] | None:
-    """Return which axes of an elementwise operator's result can be one; None for nothing to do, or known.
+    """Return the groups of axes of an elementwise result that can merge; None if there are none, or unknown.
 
     Args:
-        output: with more than `MOST_AXES` axes, else nothing is to be done.
-        inputs: of the operands, which broadcast to it.
+        output: the result's axes; up to `MOST_AXES` of them need no merging.
+        inputs: the axes of the operands, which broadcast to it.
     """
     if output is None or len(output) <= MOST_AXES or any(dims is None or None in dims for dims in inputs):
         return None
@@ -156,7 +155,7 @@ def _padded(dims: Dims, rank: int) -> Dims:
 
 
 def _lengths(dims: Dims, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Return the shape by groups, −1 where the rows count."""
+    """Return the shape by groups, −1 for the group with the rows."""
     parts = [[dims[i] for i in group] for group in groups]
     return tuple(math.prod(d for d in p if isinstance(d, int)) if _fixed(p) else -1 for p in parts)
 

@@ -1,12 +1,12 @@
 """A model repository in an object storage: copied into a folder of this machine, and read from there.
 
     FOLDER/
-    ├── repository/NAME       what is read: a link to the entry, turned over at one moment
+    ├── repository/NAME       the entry to read: a link, replaced at one moment
     ├── content/KEY/NAME      the entry as it was pulled, never changed
-    └── content/KEY/files.json  what the storage said of its files, so that none is downloaded twice
+    └── content/KEY/files.json  the storage's listing of its files, so that none is downloaded twice
 
-A model and what explains it are taken up together, or stay as they were: manifests hold the digests of the
-graphs that were written with them.
+A model and its explainers change together or not at all: manifests hold the digests of the graphs that were
+written with them.
 """
 
 import functools
@@ -28,22 +28,22 @@ from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import EXPLAIN_SUFFIX, FILE_NAME, Manifest
 
-Files = Mapping[str, str]  # of an entry: by path in it, what changes with the content
+Files = Mapping[str, str]  # an entry's files: a mark that changes with the content, by path
 _LOOK_S = 15.0  # for a list of files: a storage that does not answer must not hold up a start
-_SLOWEST = 1e6  # bytes a second, of files on their way
+_SLOWEST = 1e6  # bytes a second of a download
 _FILES = "files.json"
-_REASON = 300  # characters of what a library reports
-# What storages say of a file that tells its content, best first; of the others the time of change.
+_REASON = 300  # characters of a library's message
+# Attributes by which storages identify a file's content, best first; else the time of change.
 _MARKS = ("ETag", "etag", "md5Hash", "content_md5", "checksum")
 _TIMES = ("LastModified", "last_modified", "updated", "mtime", "modified")
 
 
 class UnreachableError(RepositoryError):
-    """The storage does not answer, or holds nothing."""
+    """A storage that does not answer, or holds nothing."""
 
 
 def shown(url: str) -> str:
-    """Return a URL without what may be a password in it."""
+    """Return a URL without a password."""
     return re.sub(r"//[^/@]*@", "//", url)
 
 
@@ -51,17 +51,17 @@ class RemoteRepository:
     """A repository at a URL and its copy. Every method blocks; processes that share the copy take turns.
 
     Attributes:
-        name: the URL, without what may be a password.
+        name: the URL, without a password.
         entries: the folder to read.
-        refused: why entries that have changed there stay here as they were, by name.
-        fault: why the copy may be older than what the storage has; None where it is not.
+        refused: the reasons why changed entries keep their old version here, by name.
+        fault: the reason why the copy may be older than the storage; None if it is current.
     """
 
     def __init__(self, url: str, folder: Path) -> None:
-        """Name both; nothing is asked of the storage yet.
+        """Set the URL and the folder; the storage is not asked yet.
 
         Raises:
-            InvalidOptionError: no URL of a storage, or the library for it is not installed.
+            InvalidOptionError: if this is no URL of a storage, or the library for it is not installed.
         """
         try:
             from fsspec.registry import get_filesystem_class  # type: ignore[import-untyped]
@@ -79,14 +79,14 @@ class RemoteRepository:
         self._content = folder / "content"
         self.refused: dict[str, str] = {}
         self.fault: str | None = None
-        self._is_checked = False  # whether what lies there is what was pulled
+        self._is_checked = False  # whether the files were compared with the pulled ones
 
     def look(self) -> dict[str, Files]:
         """Return the files of each entry, as the storage lists them now.
 
         Raises:
-            UnreachableError: it does not answer, or holds no entry.
-            RepositoryError: a name leads out of the folder.
+            UnreachableError: if it does not answer, or holds no entry.
+            RepositoryError: if a name leads out of the folder.
         """
         found: dict[str, dict[str, str]] = defaultdict(dict)
         for path, about in self._listed().items():
@@ -104,11 +104,11 @@ class RemoteRepository:
         return dict(found)
 
     def open(self) -> None:
-        """Pull, or go by the copy where the storage cannot be read: `fault` says so then.
+        """Pull, or use the copy and set `fault` if the storage cannot be read.
 
         Raises:
-            UnreachableError: it cannot be read, and there is no copy.
-            RepositoryError: the copy cannot be written.
+            UnreachableError: if it cannot be read, and there is no copy.
+            RepositoryError: if the copy cannot be written.
         """
         try:
             self.pull()
@@ -118,11 +118,13 @@ class RemoteRepository:
             self.fault = f"{error}; what was pulled before is read from {self.entries}"
 
     def pull(self) -> None:
-        """Have in `entries` what the storage has, but for what is `refused`.
+        """Sync the local copy with the storage; entries that do not fit together keep their old version.
+
+        `refused` names the latter.
 
         Raises:
-            UnreachableError: the storage cannot be read; `entries` is what it was when it last could.
-            RepositoryError: the copy cannot be written.
+            UnreachableError: if the storage cannot be read; `entries` stays as it was.
+            RepositoryError: if the copy cannot be written.
         """
         with self._alone():
             self._drop_damaged()
@@ -150,7 +152,7 @@ class RemoteRepository:
 
     @functools.cached_property
     def _storage(self) -> tuple[Any, str]:
-        """The storage, which some connect to when they are made, and the path of the repository in it."""
+        """The storage and the path of the repository in it; some storages connect when they are made."""
         from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 
         with self._reading():
@@ -165,7 +167,7 @@ class RemoteRepository:
         return {path.removeprefix(root).lstrip("/"): about for path, about in listed.items()}
 
     def _fetch(self, name: str, files: Files, folder: Path, before: Path | None) -> Path:
-        """Return the entry, made in `folder` of what has changed and of what is there already."""
+        """Return the entry in `folder`: changed files are downloaded, the others linked."""
         storage, root = self._storage
         known = _files_of(before) if before is not None else {}
         wanted: dict[str, Path] = {}
@@ -185,7 +187,7 @@ class RemoteRepository:
         return folder / name
 
     def _limit(self, size: int = 0) -> dict[str, float]:
-        """Return how long a call may take that moves so many bytes, where fsspec can limit it."""
+        """Return the time limit of a call that moves so many bytes, if fsspec can limit it."""
         storage, _ = self._storage
         return {"timeout": _LOOK_S + size / _SLOWEST} if storage.async_impl else {}
 
@@ -200,12 +202,12 @@ class RemoteRepository:
     # --- the copy -----------------------------------------------------------------------------------------
 
     def _linked(self) -> dict[str, Path]:
-        """Return the entries that are read now, where they really lie."""
+        """Return the folders of the current entries, with links resolved."""
         links = self.entries.iterdir() if self.entries.is_dir() else ()
         return {link.name: link.resolve() for link in links if link.is_symlink() and link.is_dir()}
 
     def _take(self, made: Path) -> None:
-        """Read the entry from now on."""
+        """Link the entry as the current one."""
         target, link = self._content / made.parent.name, self.folder / f".link-{made.name}"
         shutil.rmtree(target, ignore_errors=True)
         made.parent.rename(target)
@@ -214,7 +216,7 @@ class RemoteRepository:
         link.replace(self.entries / made.name)
 
     def _drop_damaged(self) -> None:
-        """Forget what does not lie there as it was pulled; once, for it is read whole."""
+        """Unlink entries whose files changed since they were pulled; it reads all files, so it runs once."""
         if self._is_checked:
             return
         linked = self._linked()
@@ -225,14 +227,14 @@ class RemoteRepository:
         self._is_checked = True
 
     def _sweep(self) -> None:
-        """Delete what nothing leads to."""
+        """Delete content without a link."""
         used = {folder.parent.name for folder in self._linked().values()}
         for path in self._content.iterdir():
             if path.name not in used:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _faults(self, entries: Mapping[str, Path], changed: Iterable[str]) -> dict[str, str]:
-        """Return why entries do not go together, by their model; of models of which something has changed."""
+        """Return the reasons why entries of changed models do not match each other, by model."""
         models = {model_of(name) for name in changed}
         faults: dict[str, str] = {}
         for name, folder in entries.items():
@@ -271,13 +273,13 @@ class RemoteRepository:
 
 
 def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
-    """Return the folder to read for a command that reads once, and what its user should know.
+    """Return the folder that a command reads once, and warnings for its user.
 
     Args:
-        folder: for the copy; None for one of the user's, which later commands find.
+        folder: the copy's folder; None for one of the user's, which later commands find.
 
     Raises:
-        InvalidOptionError, RepositoryError: with what to do.
+        InvalidOptionError, RepositoryError: an error with advice, if the repository cannot be read or copied.
     """
     remote = RemoteRepository(url, folder or _user_folder(url))
     remote.open()
@@ -290,18 +292,18 @@ def _user_folder(url: str) -> Path:
 
 
 def model_of(entry: str) -> str:
-    """Return what entries of one compile have in common: the name of the model."""
+    """Return the name of the model, which all entries of one compile begin with."""
     return entry.partition(EXPLAIN_SUFFIX)[0]
 
 
 def _mark(about: Mapping[str, Any]) -> str:
-    """Return what changes when a file does."""
+    """Return a text that changes when the file does."""
     mark = next((about[key] for key in (*_MARKS, *_TIMES) if about.get(key)), "")
     return f"{about.get('size')} {mark}"
 
 
 def _size(mark: str) -> int:
-    """Return the bytes of a file by its mark; 0 where the storage does not say."""
+    """Return the bytes of a file by its mark; 0 if the storage does not say."""
     size = mark.partition(" ")[0]
     return int(size) if size.isdecimal() else 0
 
@@ -312,7 +314,7 @@ def _key(name: str, files: Files) -> str:
 
 
 def _files_of(entry: Path) -> Files:
-    """Return what the storage said of an entry that was pulled; nothing where that cannot be read."""
+    """Return the storage's listing of a pulled entry; nothing if it cannot be read."""
     try:
         found: Files = json.loads((entry.parent / _FILES).read_text())
     except (OSError, ValueError):

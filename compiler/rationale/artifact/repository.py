@@ -63,12 +63,12 @@ def write_entries(
 ) -> Path:
     """Write `NAME/` and `NAME_explain/`, or `NAME/` alone for a one-shot model; see `Compiled.write`.
 
-    Where references are an input, `NAME_explain_open/` is written, next to what else explains the same model.
+    If references are an input, `NAME_explain_open/` is written, next to other explainers of the same model.
 
     Args:
         sample: one row for each input, with which a server warms up.
-        probes: rows that prove whatever runs the entries; each entry has the answers that are its own.
-        libraries: of kernels, which each entry takes along.
+        probes: rows that prove any runtime of the entries; each entry has the answers that are its own.
+        libraries: libraries of kernels, which each entry takes along.
         comparisons: further entries, which the manifest's decision names.
     """
     check_name(name)
@@ -148,12 +148,12 @@ def _write_explaining(
 
 
 def _graph_of(entry: Path) -> dict[str, str]:
-    """Return the digest of what a server runs of an entry, by its place in the repository."""
+    """Return the digest of the files that a server runs of an entry, by its place in the repository."""
     return {f"{entry.name}/1": graph_digest(entry / "1")}
 
 
 def _of_another_model(repository: Path, name: str, manifest: Manifest) -> list[str]:
-    """Return entries that explain what `NAME` was before.
+    """Return entries that explain an earlier model `NAME`.
 
     A one-shot entry explains itself, so it has no other.
     """
@@ -180,7 +180,7 @@ def _explains(entry: Path, name: str) -> bool:
 
 
 def _model_digest(entry: Path) -> str | None:
-    """Return the digest of the model that an entry explains; None where there is no such entry."""
+    """Return the digest of the model that an entry explains; None if there is no such entry."""
     if not entry.exists():
         return None
     try:
@@ -190,7 +190,7 @@ def _model_digest(entry: Path) -> str | None:
 
 
 def _spare_foreign_folders(targets: list[Path]) -> None:
-    """Raise RepositoryError where something stands that this project did not write."""
+    """Raise RepositoryError if a folder stands there that this project did not write."""
     for target in targets:
         strange = (
             sorted(p.name for p in target.iterdir() if p.name not in _OWN_FILES) if target.is_dir() else []
@@ -203,9 +203,9 @@ def _spare_foreign_folders(targets: list[Path]) -> None:
 
 
 def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
-    """Move entries by renames only; what stood there before is put back when one of them fails.
+    """Move entries by renames only; if one fails, put the earlier ones back.
 
-    An entry that is there and not among the new ones is stale: it belongs to what is replaced.
+    An existing entry that is not among the new ones is stale, and goes with those that they replace.
     """
     moved: list[tuple[Path, Path]] = []
     try:
@@ -217,7 +217,7 @@ def _move_into_place(names: list[str], repository: Path, new: Path) -> None:
             if entry.exists():
                 entry.rename(target)
                 moved.append((target, entry))
-    except BaseException:  # an interrupt too: what was moved aside is deleted with its folder
+    except BaseException:  # an interrupt too: entries moved aside are deleted with their folder
         for now, before in reversed(moved):
             now.rename(before)
         raise
@@ -237,7 +237,7 @@ def _write_entry(
     """Write an entry.
 
     Raises:
-        UnsupportedModelError: a tensor that Triton cannot batch.
+        UnsupportedModelError: if Triton cannot batch a tensor.
     """
     (folder / "1").mkdir(parents=True)
     path = folder / "1" / "model.onnx"
@@ -267,7 +267,7 @@ def _write_entry(
 
 
 def _with_free_outputs(model: ir.Model) -> ir.Model:
-    """Free axis 0 of every output, where the file notes a fixed batch, as ONNX Runtime infers it."""
+    """Free axis 0 of every output, as ONNX Runtime infers it, if the file notes a fixed batch."""
     for value in model.graph.outputs:
         if value.shape is not None and value.shape.rank() and isinstance(value.shape[0], int):
             value.shape = ir.Shape([None, *value.shape[1:]])
@@ -278,8 +278,8 @@ def _tensors(path: Path) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """Return inputs and outputs with the shapes that ONNX Runtime reports, with which Triton compares.
 
     Raises:
-        RepositoryError: ONNX Runtime cannot run the file.
-        UnsupportedModelError: a tensor without a symbolic batch on axis 0.
+        RepositoryError: if ONNX Runtime cannot run the file.
+        UnsupportedModelError: if a tensor has no symbolic batch on axis 0.
     """
     options = ort.SessionOptions()
     options.log_severity_level = 4
@@ -353,9 +353,9 @@ def _config(
     """Return an entry's configuration, in text format.
 
     Args:
-        samples: for each warmup the file of each input.
-        shapes: of the row in it, by input.
-        libraries: of kernels, by their names next to the model.
+        samples: the file of each input, for each warmup.
+        shapes: the shape of the row in it, by input.
+        libraries: libraries of kernels, by their names next to the model.
         mixed: whether rows of several requests may be in one run.
     """
     config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch)

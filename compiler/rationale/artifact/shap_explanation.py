@@ -14,7 +14,7 @@ Arrays = Mapping[str, np.ndarray]
 def shap_explanation(
     answer: Arrays, rows: Arrays, manifest: Manifest, target: int | None, inputs: Sequence[str] | None
 ) -> Any:
-    """Make what `Explanation.to_shap` returns.
+    """Return the result of `Explanation.to_shap`.
 
     Args:
         answer: the combined graph's outputs.
@@ -34,7 +34,7 @@ def shap_explanation(
         values=_of_target(_side_by_side(answer, [e.attributions for e in explained], 2), target),
         base_values=_of_target(answer[manifest.base_value], target) if manifest.base_value else None,
         error_std=_of_target(_side_by_side(answer, errors, 2), target) if errors else None,
-        data=_side_by_side(rows, tensors, 1) if known else None,  # not of inner tensors, nor of groups
+        data=_side_by_side(rows, tensors, 1) if known else None,  # inner tensors and groups have none
         feature_names=_feature_names(answer, explained),
         output_names=None if one else [str(t) for t in manifest.targets],
     )
@@ -48,7 +48,7 @@ def _check_target(target: int | None, count: int) -> None:
 
 
 def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed]:
-    """Return what was requested: explained inputs and players that are tables, or one of any shape."""
+    """Return the requested explained inputs and players: any number of tables, or one array of any shape."""
     known = {e.tensor.name: e for e in manifest.attributed}
     names = list(known) if inputs is None else list(inputs)
     if isinstance(inputs, str) or not names or len({*names} & {*known}) < len(names):
@@ -65,21 +65,21 @@ def _chosen(manifest: Manifest, inputs: Sequence[str] | None) -> list[Attributed
 
 
 def _side_by_side(arrays: Arrays, names: Sequence[str], lead: int) -> np.ndarray:
-    """Return the features of tables in one axis, behind `lead` others; a single array as it is."""
+    """Return the features of tables in one axis, behind `lead` others; a single array unchanged."""
     if len(names) == 1 and arrays[names[0]].ndim > lead:
         return arrays[names[0]]
     return np.concatenate([arrays[n].reshape(*arrays[n].shape[:lead], -1) for n in names], axis=lead)
 
 
 def _of_target(array: np.ndarray, target: int | None) -> np.ndarray:
-    """Return [N, T, …] as [N, …] of one target, or as [N, …, T]."""
+    """Return [N, T, …] as [N, …] for one target, or as [N, …, T]."""
     if array.shape[1] == 1:
         target = 0
     return np.moveaxis(array, 1, -1) if target is None else array[:, target]
 
 
 def _feature_names(answer: Arrays, explained: Sequence[Attributed]) -> list[str] | None:
-    """Return the names of the features side by side; of a single input None where it has none."""
+    """Return the names of the features side by side; None for a single input without names."""
     if len(explained) == 1:
         return list(explained[0].feature_names or ()) or None
     return [name for e in explained for name in e.names(answer[e.attributions][0, 0].size)]

@@ -1,1 +1,1 @@
-"""The command line's compile, explain, check, evaluate, references and operators."""
+"""The command line: compile, explain, check, evaluate, references and operators."""

@@ -90,7 +90,7 @@ def compile_command(
 
 
 def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "CompileRequest":
-    """Return the request that the options make; raise InvalidOptionError if they make no sense."""
+    """Return the request that the options describe; raise InvalidOptionError if they make no sense."""
     from rationale.schema.machine import Deployment, parse_bytes
     from rationale.schema.request import (
         CompileRequest,
@@ -105,7 +105,7 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
 
     options = {name: value for name, value in method_options.items() if value is not False and value != []}
     if given["draws"] and not takes_seed(given["method"]):
-        options["seed"] = None  # of the draws alone
+        options["seed"] = None  # it belongs to the draws alone
     same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
     return CompileRequest(
         **{name: given[name] for name in same - {"features", "custom_ops"}},

@@ -1,4 +1,4 @@
-"""Options of `rationale compile`, each with its help, in panels by what a user wants to do."""
+"""Options of `rationale compile`, each with its help, in panels by a user's aims."""
 
 from collections.abc import Callable
 from functools import partial
@@ -238,7 +238,7 @@ OneShot = Annotated[
 
 
 def with_method_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of the methods, as typer reads them off its signature."""
+    """Give a command the options of the methods in its signature, which typer reads."""
     own = signature(command, eval_str=True)
     fixed = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
     generated = [_parameter(name) for name in OPTIONS]

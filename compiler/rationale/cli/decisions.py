@@ -1,4 +1,4 @@
-"""`rationale decisions`: what decisions and their reasons come to."""
+"""`rationale decisions`: measurements of decisions and their reasons."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ app = typer.Typer(
 
 @app.callback()
 def decisions() -> None:
-    """Measure what decisions and their reasons come to."""
+    """Measure decisions and their reasons."""
 
 
 @app.command("report")

@@ -211,7 +211,7 @@ def diff_command(
 
 
 def parse_share(option: str, text: str | None) -> float:
-    """Parse "1%" or "0.01"; None is all. Raises InvalidOptionError."""
+    """Parse "1%" or "0.01"; None means all. Raise InvalidOptionError for others."""
     if text is None:
         return 1.0
     try:

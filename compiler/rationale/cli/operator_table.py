@@ -20,8 +20,8 @@ UNROLLED = {
     "Loop": "Its body as often as it runs; a condition that is data holds what has ended.",
     "Scan": "Its body for each element of the axis.",
 }
-EMPTY = frozenset({"Bernoulli", "Range"})  # defined by others, and nothing of a float's value comes through
-OLDEST = 7  # of ai.onnx; what is older is converted
+EMPTY = frozenset({"Bernoulli", "Range"})  # defined by others, and no float's value passes
+OLDEST = 7  # opset of ai.onnx; older ones are converted
 
 
 @dataclass(frozen=True)
@@ -29,14 +29,14 @@ class OperatorRow:
     """One operator.
 
     Attributes:
-        opsets: of its domain, in which it may stand.
-        kind: of its rule, or how it becomes operators that have one: rewritten, inlined or unrolled.
-        methods: that serve it: all, or the names of those that do.
-        tested: how many samples of it pass every test of the harness, and how many of ONNX's own node
-            tests are compiled and held against finite differences; see tests/compiler/rules/test_rules.py and
-            tests/conformance.
-        how: what it computes.
-        package: that brought its rule, where that is not Rationale.
+        opsets: the opsets of its domain that it may belong to.
+        kind: the kind of its rule, or the way to operators that have one: rewritten, inlined or unrolled.
+        methods: the methods that support it: all, or their names.
+        tested: the number of its samples that pass every test of the harness, and the number of ONNX's own
+            node tests that are compiled and compared with finite differences; see
+            tests/compiler/rules/test_rules.py and tests/conformance.
+        how: the formula that it computes.
+        package: the package of its rule, if that is not Rationale.
     """
 
     name: str
@@ -114,7 +114,7 @@ def _schemas() -> list[onnx.defs.OpSchema]:
 
 
 def _methods(rule: Rule) -> str:
-    """Name the methods by what a rule declares.
+    """Return the names of the methods that a rule supports.
 
     DeepSHAP needs a complete form, LRP one that hands relevance back.
     """
@@ -143,5 +143,5 @@ def _counts() -> dict[str, tuple[int, int]]:
 
 
 def _first_line(doc: str | None) -> str:
-    """Return the formula, where a rule computes one."""
+    """Return the formula of a rule, if it has one."""
     return (doc or "").strip().splitlines()[0].removeprefix("Compute ") if doc else ""

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from rationale.references.tables import Columns, Table
     from rationale.schema.profile import DecisionProfile
 
-COUNT, FEW = 100, 20  # rows of a set by default, and below which a warning says that there are few
-DRAWS, DECLINES = 3, 100  # of each size, and that are explained by each
-MANY = 10  # times as many references, with which each draw is compared
+COUNT, FEW = 100, 20  # default rows of a set, and the least without a warning
+DRAWS, DECLINES = 3, 100  # draws of each size, and declines that each explains
+MANY = 10  # factor of the larger reference set that draws are compared with
 BY = ("stratified", "medoids", "whole")
 
 
 @dataclass(frozen=True)
 class DrawRequest:
-    """What the command line asks for; see its help."""
+    """The options of the command line; see its help."""
 
     file: Path
     model: Path
@@ -40,7 +40,7 @@ class DrawRequest:
     allow_pickle: bool = False
 
     def check(self) -> None:
-        """Check what needs no file; raise InvalidOptionError."""
+        """Check the options that need no file; raise InvalidOptionError."""
         from rationale.errors import InvalidOptionError
         from rationale.schema.methods import WEIGHTS, takers
         from rationale.schema.profile import POLICIES
@@ -62,12 +62,12 @@ class DrawRequest:
 
 @dataclass(frozen=True)
 class Applicants:
-    """The rows of a file, and what the model says of them.
+    """The rows of a file, and the model's answers to them.
 
     Attributes:
-        table: as read, in the columns that the model knows.
-        model: a path, or what a fitted model was converted to.
-        names: of the features of the only input, where it has several; for the compile.
+        table: the rows as read, in the columns that the model knows.
+        model: a path, or the model that a fitted one was converted to.
+        names: names of the features of the only input, if it has several; for the compile.
     """
 
     table: "Table"
@@ -86,10 +86,10 @@ class Applicants:
 
 @dataclass(frozen=True)
 class Made:
-    """A set to write, and what is said and warned of it.
+    """A set to write, with lines and warnings for the user.
 
     Attributes:
-        table: its rows, with weights where they are not equal, and what they stand for.
+        table: its rows, with weights if they are not equal, and the population that they stand for.
     """
 
     table: "Table"
@@ -220,7 +220,7 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[A
 
 
 def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
-    """Return the cells of a column, which the model need not read; None where the file has no such column."""
+    """Return the cells of a column, which the model need not read; None if the file has no such column."""
     from rationale.errors import InvalidReferencesError
     from rationale.references.tables import read_rows
 
@@ -243,7 +243,7 @@ def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
 def _draw(
     request: DrawRequest, applicants: Applicants, rows: "np.ndarray", count: int, seed: int
 ) -> "tuple[np.ndarray, np.ndarray | None]":
-    """Draw the indices [K] of the set, and weights [K] where they are not equal."""
+    """Draw the indices [K] of the set, and weights [K] if they are not equal."""
     from rationale.errors import InvalidOptionError
     from rationale.evaluate.decisions.decided import plain
     from rationale.profiles.policies import systematic
@@ -270,7 +270,7 @@ def _measured(
     rows: "np.ndarray",
     outcomes: "np.ndarray",
 ) -> tuple[list[str], list[str]]:
-    """Return a table of how much the answer moves with K, and warnings."""
+    """Return a table of answers by K, which shows how far they move, and warnings."""
     import numpy as np
 
     from rationale.compile import compile_model
@@ -321,7 +321,7 @@ def _measured(
 def _of_set(
     profile: "DecisionProfile", policy: str, outcomes: "np.ndarray", drawn: "np.ndarray"
 ) -> list[str]:
-    """Return what a user of the set has to know."""
+    """Return warnings for a user of the set."""
     from rationale.schema.profile import NAMED_BY_REGULATION_B
 
     found = list[str]()

@@ -1,4 +1,4 @@
-"""`rationale references`: a reference set from rows, centroids that are no one's row or a policy's."""
+"""`rationale references`: a reference set from rows, either centroids or the population of a policy."""
 
 import sys
 from collections.abc import Mapping
@@ -218,7 +218,7 @@ def _of_groups(
 
 
 def _check_none(given: Mapping[str, object], flag: str) -> None:
-    """Raise InvalidOptionError for options of the other way."""
+    """Raise InvalidOptionError for options that need the other way to make a set."""
     from rationale.errors import InvalidOptionError
 
     for name in given:
@@ -226,7 +226,7 @@ def _check_none(given: Mapping[str, object], flag: str) -> None:
 
 
 def _check_out(out: Path) -> None:
-    """Raise InvalidOptionError where the file cannot be written."""
+    """Raise InvalidOptionError if the file cannot be written."""
     from rationale.artifact.folder import check_folder
     from rationale.errors import InvalidOptionError
 
@@ -250,7 +250,7 @@ def _summary(given: int, made: "Centroids") -> list[str]:
 
 
 def _of_integers(table: "Table") -> list[str]:
-    """Return a warning where the rows hold integers."""
+    """Return a warning if the rows hold integers."""
     names = [str(name or "the file") for name, array in table.arrays.items() if array.dtype.kind in "iu"]
     return [
         f"{', '.join(names)}: integers; ids of tokens or categories have no mean: take rows instead"
@@ -260,7 +260,7 @@ def _of_integers(table: "Table") -> list[str]:
 def _balanced(
     model: Path, table: "Table", made: "Centroids"
 ) -> "tuple[Centroids, StandsFor, list[str], list[str]]":
-    """Return weights that keep the model's mean outputs, what they keep, and lines and warnings about it."""
+    """Return weights that keep the model's mean outputs, those means, and lines and warnings about them."""
     from rationale.references.centroids import balanced, outputs_of
     from rationale.references.represented import MeanOutput, StandsFor, shifts
 
@@ -281,7 +281,7 @@ def _balanced(
 
 
 def _write(out: Path, table: "Table") -> None:
-    """Write a file whole or not at all; raise InvalidOptionError where that fails."""
+    """Write a file whole or not at all; raise InvalidOptionError if that fails."""
     import numpy as np
 
     from rationale.artifact.folder import whole

@@ -1,4 +1,4 @@
-"""The repository of commands that read: a folder, or a URL, which is pulled first."""
+"""The repository that a command reads: a folder, or a URL, which is pulled first."""
 
 import sys
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Fitted models of other libraries, converted to ONNX and compared with what they answer themselves."""
+"""Conversion of other libraries' fitted models to ONNX, and a comparison of their answers."""

@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn that skl2onnx converts otherwise than scikit-learn computes them, or not."""
+"""scikit-learn estimators that skl2onnx does not convert, or converts to something else."""
 
 import functools
 from collections.abc import Callable
@@ -44,7 +44,7 @@ _DOUBLE, _FLOAT = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
 
 
 def _discriminant(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, with half of each score of two classes, of which it takes the softmax.
+    """Convert as skl2onnx does, but halve each score of two classes, of which it takes the softmax.
 
     The scores are s and −s: σ(s) is due, and softmax(−s, s) is σ(2s).
     """
@@ -59,12 +59,12 @@ def _discriminant(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _margins(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, which does not let it take the option that a pipeline sets."""
+    """Convert as skl2onnx does, whose own registration does not accept the option that a pipeline sets."""
     _known[LinearSVC](scope, operator, container)
 
 
 def _quadratic(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, with labels [N], which it writes as [1, N]."""
+    """Convert as skl2onnx does, but answer labels [N], which it writes as [1, N]."""
     first = len(container.nodes)
     _known[QuadraticDiscriminantAnalysis](scope, operator, container)
     for node in container.nodes[first:]:
@@ -77,9 +77,9 @@ def _quadratic(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _stack(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it, with one column of each estimator where there are two classes.
+    """Convert as skl2onnx does, but with one column of each estimator if there are two classes.
 
-    It takes one where all of them answer probabilities alone.
+    skl2onnx takes one column only if all estimators answer probabilities.
     """
     first, model = len(container.nodes), operator.raw_operator
     _known[StackingClassifier](scope, operator, container)
@@ -96,7 +96,7 @@ def _stack(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _calibrated(scope: Any, operator: Any, container: Any) -> None:
-    """As skl2onnx converts it; isotonic calibration of two classes by what scikit-learn interpolates."""
+    """Convert as skl2onnx does, but isotonic calibration of two classes by scikit-learn's interpolation."""
     model, version = operator.raw_operator, container.target_opset
     for part in model.calibrated_classifiers_:
         _request_scores(scope, container, part.estimator)
@@ -115,14 +115,14 @@ def _calibrated(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _labelled(scope: Any, operator: Any, container: Any, index: Any, classes: Any) -> None:
-    """End an operator's first output in the classes of these indices [N]."""
+    """Write the classes of these indices [N] to an operator's first output."""
     name = operator.outputs[0].full_name
     labels = OnnxGather(labels_of(classes), index, op_version=container.target_opset, output_names=[name])
     labels.add_to(scope, container)
 
 
 def _scored(scope: Any, operator: Any, container: Any, scores: Any) -> None:
-    """End an operator's second output in these scores, in the type that is due."""
+    """Write these scores to an operator's second output, in its type."""
     result, version = operator.outputs[1], container.target_opset
     kind = _DOUBLE if isinstance(result.type, DoubleTensorType) else _FLOAT
     cast = OnnxCast(scores, to=kind, op_version=version, output_names=[result.full_name])
@@ -130,7 +130,7 @@ def _scored(scope: Any, operator: Any, container: Any, scores: Any) -> None:
 
 
 def _request_scores(scope: Any, container: Any, estimator: Any) -> None:
-    """Set the option for scores of the last step, where skl2onnx sets that of the pipeline alone."""
+    """Set the option for scores on a pipeline's last step; skl2onnx sets it on the pipeline alone."""
     while isinstance(estimator, Pipeline):
         estimator = estimator[-1]
     if hasattr(estimator, "decision_function") and container.has_options(estimator, "raw_scores"):
@@ -139,7 +139,7 @@ def _request_scores(scope: Any, container: Any, estimator: Any) -> None:
 
 
 def _asked(scope: Any, operator: Any, estimator: Any, inputs: Any = None) -> list[str]:
-    """Return the names of an estimator's outputs; it reads and answers the same types as the operator."""
+    """Add an estimator that reads and answers the operator's types; return the names of its outputs."""
     inner = scope.declare_local_operator(sklearn_operator_name_map[type(estimator)], estimator)
     inner.inputs = inputs or operator.inputs
     for result in operator.outputs:
@@ -148,7 +148,7 @@ def _asked(scope: Any, operator: Any, estimator: Any, inputs: Any = None) -> lis
 
 
 def _tempered(scope: Any, operator: Any, container: Any, part: Any) -> Any:
-    """[N, C]: the softmax of scores (−s and s of two classes), or of log(p + 1e-12), times beta."""
+    """Return [N, C]: the softmax of scores (−s and s of two classes), or of log(p + 1e-12), times beta."""
     estimator, (calibrator,), version = part.estimator, part.calibrators, container.target_opset
     _, name = _asked(scope, operator, estimator)
     scores: Any = OnnxCast(name, to=_DOUBLE, op_version=version)
@@ -162,7 +162,7 @@ def _tempered(scope: Any, operator: Any, container: Any, part: Any) -> Any:
 
 
 def _interpolated(scope: Any, operator: Any, container: Any, part: Any) -> Any:
-    """[N, 1] of class 1: a sum of ramps, each from one threshold of the scores to the next."""
+    """Return [N, 1] for class 1: a sum of ramps, each from one threshold of the scores to the next."""
     (calibrator,), version = part.calibrators, container.target_opset
     _, scores = _asked(scope, operator, part.estimator)
     last = OnnxGather(scores, np.asarray([-1]), axis=1, op_version=version)
@@ -179,7 +179,7 @@ _CALIBRATIONS = {"isotonic": _interpolated, "temperature": _tempered}
 
 
 def _thresholded(scope: Any, operator: Any, container: Any) -> None:
-    """Convert the estimator, with labels by the threshold."""
+    """Convert the estimator, and label rows by the threshold."""
     model, version = operator.raw_operator, container.target_opset
     _, scores = _asked(scope, operator, model.estimator_)
     _scored(scope, operator, container, OnnxIdentity(scores, op_version=version))
@@ -248,7 +248,7 @@ def _chain_shapes(operator: Any) -> None:
         result.type = result.type.__class__([None, count])
 
 
-# estimators that skl2onnx does not know, or not right
+# estimators that skl2onnx does not convert, or not correctly
 NEW: dict[type, tuple[Convert, Callable[[Any], None]]] = {
     ClassifierChain: (_chained, _chain_shapes),
     RegressorChain: (_chained, _chain_shapes),

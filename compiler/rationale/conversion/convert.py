@@ -1,4 +1,4 @@
-"""A fitted model of another library → ONNX, and how far that is from the model itself."""
+"""Conversion of another library's fitted model to ONNX, and its distance from the model itself."""
 
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -32,10 +32,10 @@ Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Library:
-    """One whose models are converted.
+    """A library whose models are converted.
 
     Attributes:
-        module: ours, with `as_onnx`; it is imported when such a model comes.
+        module: our module with `as_onnx`, imported at the first such model.
         converter: the package that writes ONNX.
     """
 
@@ -43,7 +43,7 @@ class Library:
     converter: str
 
 
-_LIBRARIES = {  # by the module in which a class, or one that it derives from, stands; the first that fits
+_LIBRARIES = {  # by the module of a class or its base; the first that fits
     "sklearn.ensemble._hist_gradient_boosting": Library("rationale.conversion.boosters.histograms", NAME),
     "xgboost": Library("rationale.conversion.boosters.xgboost", NAME),
     "lightgbm": Library("rationale.conversion.boosters.lightgbm", NAME),
@@ -56,10 +56,10 @@ _LIBRARIES = {  # by the module in which a class, or one that it derives from, s
 
 class _Module(Protocol):
     def features(self, model: Any) -> Features:
-        """Return what a fitted model knows of its columns."""
+        """Return a fitted model's knowledge of its columns."""
 
     def as_onnx(self, model: Any, example: Any, **named: Any) -> AsOnnx:
-        """Convert a model; raise RationaleError, or what its converter raises."""
+        """Convert a model; raise RationaleError, or any error of its converter."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +67,16 @@ class Converted:
     """A fitted model as ONNX; `compile_model` takes it as it takes a file.
 
     Attributes:
-        model: its inputs are one tensor `x` [N, F], or a tensor [N, 1] for each column if columns have names
-            or types of their own. Numbers are of the example's type: float32, else float64.
-        columns: names of the columns that it reads; None where the model knows none.
-        by_column: whether each of these is an input of its own.
+        model: the ONNX model. It reads one tensor `x` [N, F], or a tensor [N, 1] for each column if columns
+            have names or types of their own. Numbers have the example's type if that is float32, else
+            float64.
+        columns: names of the columns that it reads; None if the model knows none.
+        by_column: whether each column is an input of its own.
         underscored: whether their names are LightGBM's, which writes underscores for spaces.
-        parity: how far the ONNX model is from the fitted one; None where there were no rows to compare.
-        feeds: these rows, as the ONNX model takes them.
-        ask: what the fitted model says of rows that are fed so, by output of the ONNX model; None where they
-            are no table.
+        parity: the ONNX model's distance from the fitted one; None if there were no rows to compare.
+        feeds: the compared rows, in the form that the ONNX model takes.
+        ask: a function that returns the fitted model's answers to rows in that form, by output of the ONNX
+            model; None if the rows are no table.
     """
 
     model: onnx.ModelProto
@@ -88,19 +89,19 @@ class Converted:
 
     @property
     def report(self) -> str:
-        """The parity in a line."""
+        """The parity in one line."""
         return "parity: not measured, without references" if self.parity is None else summary(self.parity)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a user has to know of the parity, where it is more than rounding."""
+        """Warnings about differences that are more than rounding."""
         return () if self.parity is None else warnings_of(self.parity)
 
     def columns_of(self, method: Method) -> tuple[Method, tuple[str, ...] | None]:
         """Return the method with those columns of its references that the model reads.
 
-        They are chosen where the references are a table. Where no table names the one input's features, names
-        of these are returned too.
+        References that are no table stay as they are. If no table names the one input's features, their names
+        are returned too.
         """
         given: Any = getattr(method, "references", None)
         opened = isinstance(given, OpenReferences)
@@ -123,21 +124,21 @@ def convert(
 
     Args:
         model: a fitted scikit-learn estimator or pipeline, an XGBoost, LightGBM or CatBoost model (a booster,
-            or of their scikit-learn classes), or a `torch.nn.Module`.
-        example: rows such as it takes: an array, a DataFrame, or for several inputs of a module a mapping
+            or a model of their scikit-learn classes), or a `torch.nn.Module`.
+        example: rows that the model takes: an array, a DataFrame, or for several inputs of a module a mapping
             from the argument's name to an array. `compile_model` takes the references. A module needs some,
             and so does a pipeline of named columns.
-        allow_parity: share of a column's range by which the ONNX model may differ from the fitted one, where
+        allow_parity: the share of a column's range by which the ONNX model may differ from the fitted one, if
             a hundredth is not enough.
         categories: the names of each column's categories, if the example lacks some that a CatBoost model
             knows: the model keeps no names.
 
     Raises:
-        CheckFailedError: the ONNX model answers otherwise than the fitted one.
-        InvalidModelError: nothing that can be converted, or not fitted.
-        InvalidOptionError: the converter is not installed.
-        UnsupportedModelError: the converter does not know the model, or a part of it.
-        InvalidReferencesError: an example that does not fit the model.
+        CheckFailedError: if the answers of the ONNX model are not those of the fitted one.
+        InvalidModelError: if the object cannot be converted, or is not fitted.
+        InvalidOptionError: if the converter is not installed.
+        UnsupportedModelError: if the converter does not know the model, or a part of it.
+        InvalidReferencesError: if the example does not fit the model.
     """
     check_allowed(allow_parity)
     model = unwrapped(model)
@@ -147,14 +148,14 @@ def convert(
         parity = compare(made, _name(model), converter, allow_parity)
     if parity is not None:
         demand(parity)
-    if not converter.startswith("torch "):  # of a module, nobody knows
+    if not converter.startswith("torch "):  # a module's features are unknown
         mark_numbers(made.proto)
     underscored = example is None and _name(model).startswith("lightgbm.")
     return Converted(made.proto, made.columns, made.by_column, underscored, parity, made.feeds, _ask(made))
 
 
 def _ask(made: AsOnnx) -> Ask | None:
-    """Return what asks the fitted model; its answer is empty if it refuses the rows."""
+    """Return a function that asks the fitted model; its answer is empty if the model refuses the rows."""
     both = made.both
     if both is None:
         return None
@@ -165,7 +166,7 @@ def _ask(made: AsOnnx) -> Ask | None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 answers = both.answer(both.rows.as_fed(feeds, by_column=made.by_column))
-        except Exception:  # whatever a library raises where it takes no such row
+        except Exception:  # each library has errors of its own for rows that it refuses
             return {}
         return {n: np.asarray(a) for n, a in zip(names, answers, strict=False) if a is not None}
 
@@ -173,14 +174,14 @@ def _ask(made: AsOnnx) -> Ask | None:
 
 
 def features_of(model: Any) -> Features:
-    """Return what a fitted model knows of the columns that it was fitted on; raise as `convert` does."""
+    """Return a fitted model's knowledge of its columns; raise as `convert` does."""
     model = unwrapped(model)
     with _converting(model) as (module, _):
         return module.features(model)
 
 
 def example_of(method: Method) -> Any:
-    """Return the references of a method, as an example; None where there are none."""
+    """Return a method's references as an example; None if there are none."""
     given = method.reference_set
     if isinstance(given, OpenReferences):
         return given.examples
@@ -210,9 +211,9 @@ def _refusal(name: str, converter: str, error: Exception) -> RationaleError:
 
 @contextmanager
 def _converting(model: Any) -> Iterator[tuple[_Module, str]]:
-    """Yield the module for a model's library and its converter's version; report what the latter raises.
+    """Yield the module for a model's library and its converter's version; report the converter's errors.
 
-    Converters warn of their own past and future: nobody hears it.
+    Converters' warnings about their own past and future are silenced.
     """
     library, name = _library(model), _name(model)
     if library is None and (advice := exporter(model)) is not None:

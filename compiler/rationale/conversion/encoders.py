@@ -1,6 +1,7 @@
-"""Encoders and imputers of texts in scikit-learn's pipelines, of which skl2onnx leaves out what is not usual.
+"""Encoders and imputers of texts in scikit-learn's pipelines, with the settings that skl2onnx leaves out.
 
-In a graph a missing text is an empty one. Any text is answered: those that scikit-learn refuses never come.
+In a graph a missing text is an empty one. The graph answers any text; texts that scikit-learn refuses are
+refused before they reach it.
 """
 
 import copy
@@ -19,7 +20,7 @@ _NONE = "\0"  # no category
 
 
 def of_texts(operator: Any) -> bool:
-    """Tell whether all that a step reads are texts."""
+    """Tell whether a step reads texts alone."""
     return all(isinstance(value.type, StringTensorType) for value in operator.inputs)
 
 
@@ -49,7 +50,7 @@ def one_hot_shapes(known: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def texts_or(known: Convert, of_words: Convert) -> Convert:
-    """Convert a step by `of_words` if it reads texts."""
+    """Convert a step by `of_words` if it reads texts, else by `known`."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
         (of_words if of_texts(operator) else known)(scope, operator, container)
@@ -58,7 +59,7 @@ def texts_or(known: Convert, of_words: Convert) -> Convert:
 
 
 def coded(scope: Any, operator: Any, container: Any) -> None:
-    """Convert an OrdinalEncoder or a TargetEncoder of texts: it is asked what it makes of each category."""
+    """Convert an OrdinalEncoder or a TargetEncoder of texts, with the encoder's answer to each category."""
     encoder, numbers = operator.raw_operator, list[str]()
     if getattr(encoder, "target_type_", "binary") == "multiclass":
         raise UnsupportedModelError("sklearn.TargetEncoder of more than two classes: use OneHotEncoder.")
@@ -92,7 +93,7 @@ def coded(scope: Any, operator: Any, container: Any) -> None:
 
 
 def imputed(known: Convert) -> Convert:
-    """Convert an imputer of texts as skl2onnx does one whose missing value is the empty text."""
+    """Convert an imputer of texts as skl2onnx does, with the empty text as the missing value."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
         imputer, given = operator.raw_operator, list(operator.inputs)
@@ -121,7 +122,7 @@ def _without_rare(encoder: Any) -> Any:
 
 
 def _in_groups(encoder: Any, plain: Any, scope: Any, operator: Any, container: Any) -> Any:
-    """Return a variable of the texts, each rare one as the name of all."""
+    """Return a variable of the texts, with one name for all rare ones."""
     columns = list(_columns(scope, operator, container))
     rare = getattr(encoder, "infrequent_categories_", [None] * len(columns))
     takes = encoder.handle_unknown in ("infrequent_if_exist", "warn")
@@ -167,7 +168,7 @@ def _columns(scope: Any, operator: Any, container: Any) -> Iterator[str]:
 
 
 def _together(columns: Sequence[str], scope: Any, container: Any) -> Any:
-    """Return a variable of columns of texts."""
+    """Return a variable that joins columns of texts."""
     joined = scope.declare_local_variable("texts", StringTensorType([None, len(columns)]))
     name = scope.get_unique_operator_name("Concat")
     container.add_node("Concat", columns, [joined.full_name], axis=1, name=name)
@@ -175,7 +176,7 @@ def _together(columns: Sequence[str], scope: Any, container: Any) -> Any:
 
 
 def _asked(encoder: Any, i: int, category: Any) -> float:
-    """Return the number by which an encoder replaces a category of its column i."""
+    """Return the encoder's number for a category of its column i."""
     row = np.array([[own[0] for own in encoder.categories_]], object)
     row[0, i] = category
     plain = copy.copy(encoder)

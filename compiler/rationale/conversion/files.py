@@ -1,4 +1,4 @@
-"""Files that other libraries save fitted models in."""
+"""Files in which other libraries save fitted models."""
 
 from pathlib import Path
 from typing import Any
@@ -6,18 +6,18 @@ from typing import Any
 from rationale.conversion.wrappers import exporter_of
 from rationale.errors import InvalidModelError, InvalidOptionError, reason_of
 
-ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 where a command reads them without --allow-pickle
+ALLOW_PICKLE = "RATIONALE_ALLOW_PICKLE"  # 1 lets commands read them without --allow-pickle
 PICKLES = (".joblib", ".pkl", ".pickle")
 _ELSEWHERE = {
     ".keras": "keras",
     ".h5": "keras",
     ".mojo": "h2o",
     ".pmml": "pypmml",
-}  # by the package that reads it
+}  # by the package that reads them
 
 
 def is_fitted_file(path: Path) -> bool:
-    """Tell by its ending whether a file is a fitted model's; anything else is taken for ONNX."""
+    """Tell by its ending whether a file is a fitted model's; any other file is taken for ONNX."""
     return path.suffix.lower() in (*PICKLES, *_READERS, *_ELSEWHERE)
 
 
@@ -28,9 +28,9 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
         missing: the number that XGBoost's model takes for a missing value, which its file does not hold.
 
     Raises:
-        InvalidOptionError: a pickle, which may do anything as it is read, without leave; or the library is
-            not installed.
-        InvalidModelError: the file cannot be read, or is of a library that exports its own models.
+        InvalidOptionError: if the file is a pickle, which may run any code as it is read, and `allow_pickle`
+            is false; or if the library is not installed.
+        InvalidModelError: if the file cannot be read, or its library exports its own models.
     """
     kind = path.suffix.lower()
     if kind in _ELSEWHERE:
@@ -55,7 +55,7 @@ def read_fitted(path: Path, *, allow_pickle: bool = False, missing: float | None
         raise InvalidOptionError(
             f"{path}: reading it needs {error.name}, which is not installed: pip install what saved it."
         ) from error
-    except Exception as error:  # whatever a library, or a pickle, raises
+    except Exception as error:  # a library or a pickle may raise any error
         raise InvalidModelError(
             f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}). Save it again, with the "
             "versions of the libraries that are installed here."

@@ -1,4 +1,4 @@
-"""What a library's module makes of a model, and what is put right in every graph that a converter writes."""
+"""The result of a library's module, and corrections of every graph that a converter writes."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,19 +9,20 @@ import onnx
 from rationale.conversion.rows import Rows
 from rationale.errors import InvalidReferencesError, RationaleError, reason_of
 
-INPUT = "x"  # of a model that takes one tensor of numbers
+INPUT = "x"  # the input of a model that takes one tensor of numbers
 ROWS = "N"
 Answer = Callable[[Rows], tuple[np.ndarray | None, ...]]
 
 
 @dataclass(frozen=True)
 class Both:
-    """How either side is asked about rows.
+    """Functions that ask the fitted model and the ONNX model about rows.
 
     Attributes:
         rows: the example.
-        feed: rows as the ONNX model takes them, by input.
-        answer: what the fitted model says of rows, for each output of the ONNX model; see `parity.measure`.
+        feed: a function that returns rows as the ONNX model takes them, by input.
+        answer: a function that returns the fitted model's answers, one for each output of the ONNX model; see
+            `parity.measure`.
         alike: features that one step of the model reads together.
         numbers: the categories that the model knows of a feature, if they are numbers.
     """
@@ -35,14 +36,14 @@ class Both:
 
 @dataclass(frozen=True)
 class AsOnnx:
-    """What a library's module makes of a model.
+    """A converted model.
 
     Attributes:
-        feeds: the example as the ONNX model takes it; None where there is none.
-        answers: what the model says of the example, for each of its outputs; see `parity.measure`.
-        columns: names of the columns that it reads; None where it knows none.
+        feeds: the example as the ONNX model takes it; None if there is none.
+        answers: the fitted model's answers to the example, for each output; see `parity.measure`.
+        columns: names of the columns that it reads; None if it knows none.
         by_column: whether each of these is an input of its own.
-        both: how either side is asked about other rows than the example; None where that is no table.
+        both: functions that ask either model about further rows; None if the example is no table.
     """
 
     proto: onnx.ModelProto
@@ -56,20 +57,20 @@ class AsOnnx:
     def of_table(
         proto: onnx.ModelProto, both: Both, columns: tuple[str, ...] | None, *, by_column: bool = False
     ) -> "AsOnnx":
-        """Return the model with a table as the example; whatever is asked later names who refused."""
+        """Return the model with a table as the example; errors of later questions name the model."""
         both = replace(both, answer=_naming_the_model(both.answer))
         return AsOnnx(proto, both.feed(both.rows), both.answer(both.rows), columns, by_column, both)
 
 
 def _naming_the_model(answer: Answer) -> Answer:
-    """Return the same function; what a fitted model raises at rows is no fault of a converter."""
+    """Return the function with errors that name the fitted model; the converter is not at fault there."""
 
     def answers(rows: Rows) -> tuple[np.ndarray | None, ...]:
         try:
             return answer(rows)
         except RationaleError:
             raise
-        except Exception as error:  # whatever a library raises at rows that it does not take
+        except Exception as error:  # each library has errors of its own for rows that it refuses
             raise InvalidReferencesError(
                 f"the fitted model itself does not answer the references ({type(error).__name__}: "
                 f"{reason_of(error)}). Give rows as its predict takes them."
@@ -79,13 +80,13 @@ def _naming_the_model(answer: Answer) -> Answer:
 
 
 def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
-    """Return the same model under fixed names, with rows on axis 0 and without what nothing needs.
+    """Return the same model under fixed names, with rows on axis 0 and without needless parts.
 
     Converters draw the graph's name and the order of opsets, bend names of columns into identifiers, declare
     labels of one row, multiply by one, and write places of source files beside nodes.
 
     Args:
-        names: of the inputs, in order.
+        names: the inputs' names, in order.
     """
     graph = proto.graph
     graph.name = "converted"
@@ -114,7 +115,7 @@ def tidied(proto: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelProto:
 
 
 def _shorten(graph: onnx.GraphProto) -> None:
-    """Remove what hands a computed tensor on as it is: an Identity, or a Mul by 1."""
+    """Remove nodes that pass a computed tensor on unchanged: an Identity, or a Mul by 1."""
     ones = {one.name for one in graph.initializer if onnx.numpy_helper.to_array(one).tolist() in (1, [1])}
     kept = {value.name for value in (*graph.input, *graph.output)}
     for node in list(graph.node):

@@ -8,10 +8,10 @@ from rationale.errors import InvalidModelError
 
 
 def network_of(net: Any) -> torch.nn.Module:
-    """Return the module whose answers are the net's: of a classifier its probabilities.
+    """Return the module that answers as the net does: a classifier's probabilities, else its predictions.
 
     Raises:
-        InvalidModelError: the net is not fitted.
+        InvalidModelError: if the net is not fitted.
     """
     if not getattr(net, "initialized_", False):
         raise InvalidModelError(f"skorch.{type(net).__name__} is not fitted.")
@@ -19,9 +19,9 @@ def network_of(net: Any) -> torch.nn.Module:
 
 
 class NeuralNet(torch.nn.Module):
-    """A net's module, and what skorch makes of its answer."""
+    """A net's module, and skorch's function of its answer."""
 
-    __module__ = "skorch"  # by which its parity names it
+    __module__ = "skorch"  # the name in its parity
 
     def __init__(self, module: torch.nn.Module, nonlinearity: Any) -> None:
         super().__init__()

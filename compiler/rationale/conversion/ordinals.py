@@ -1,4 +1,4 @@
-"""Codes of numbers that are categories, rare and missing ones too, as scikit-learn's OrdinalEncoder."""
+"""scikit-learn's OrdinalEncoder for numbers that are categories, rare and missing ones too."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ from skl2onnx.operator_converters.common import concatenate_variables
 _with_texts = get_converter("SklearnOrdinalEncoder")
 _shapes = get_shape_calculator("SklearnOrdinalEncoder")
 _DOUBLE = onnx.TensorProto.DOUBLE
-_NO_CATEGORY = -1.0  # of a number that the encoder refuses
+_NO_CATEGORY = -1.0  # the code of a number that the encoder refuses
 
 
 def ordinals(scope: Any, operator: Any, container: Any) -> None:
-    """Convert an encoder of numbers: it is asked what it makes of each; texts among them as skl2onnx does."""
+    """Convert an encoder of numbers, with its answer to each; texts among them as skl2onnx does."""
     encoder, version, (result,) = operator.raw_operator, container.target_opset, operator.outputs
     if any(isinstance(category, str) for own in encoder.categories_ for category in own):
         _with_texts(scope, operator, container)
@@ -38,7 +38,7 @@ def ordinals(scope: Any, operator: Any, container: Any) -> None:
 
 
 def ordinal_shapes(operator: Any) -> None:
-    """Set as many columns as come in, of floats: whole codes are exact in them, and trees read them."""
+    """Set an output column for each input column, of floats: codes are exact in them, and trees read them."""
     _shapes(operator)
     operator.outputs[0].type = FloatTensorType(operator.outputs[0].type.shape)
 

@@ -1,4 +1,4 @@
-"""How far an ONNX model is from the fitted model that it was made of: on references, mixtures and gaps."""
+"""Distance of an ONNX model from its fitted model: on references, mixtures and gaps."""
 
 import itertools
 import warnings
@@ -20,17 +20,17 @@ from rationale.references.tables import shown
 from rationale.schema.manifest import Parity, Texts, in_digits, is_float
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
-REFUSED = 1e-2  # of a column's range: what is served would be another model
+REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one
 ADVICE = (
     "Fit a model of the kinds that docs/trees.md lists, or explain what stands behind the step that differs: "
     "give the last steps of a pipeline as the model, with rows as they come to them"
 )
 Words = Callable[[], str]
-ANY = float(np.finfo(np.float64).max)  # allowed where scores alone are wanted
+ANY = float(np.finfo(np.float64).max)  # allowed if scores alone are needed
 MIXTURES = 2000
-MASKED = 1000  # of one value, and a fifth of that of several
-_CELLS = 4_000_000  # of such rows, where there are many columns
-_ASKED = 200_000  # columns, of all times together that a model is asked about gaps that it may refuse
+MASKED = 1000  # rows without one value; a fifth of that without several
+_CELLS = 4_000_000  # limit on cells of such rows, if there are many columns
+_ASKED = 200_000  # limit on columns in all questions about gaps that a model may refuse
 _NARROW = 2e-5  # a smaller range of probabilities counts as this: a Sigmoid of float32 is off by a hundredth
 _TEXTS = 50  # rows with a text that the fitted model does not know
 _ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which make no other model
@@ -38,15 +38,15 @@ _ROUNDING = 1e-6  # of a column's largest number: eight float32 steps, which mak
 
 @dataclass(frozen=True)
 class _Answers:
-    """What both sides say of rows.
+    """Answers of both models to rows.
 
     Attributes:
-        names: of the columns of all outputs of numbers.
+        names: names of the columns of all outputs of numbers.
         found, due: [M, columns] float64 of the ONNX model and of the fitted one.
-        labels: [M] whether they differ; None where neither has any.
+        labels: [M] whether they differ; None if neither has any.
         base: [M] the reference that each row is, or is made of.
-        words: [M] what tells each row in words; only that of the worst row is asked.
-        lacks: [M, F] what was taken out.
+        words: [M] functions that describe each row in words, called for the worst row alone.
+        lacks: [M, F] whether each feature was removed.
     """
 
     names: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Answers:
 
     @property
     def errors(self) -> np.ndarray:
-        """[M, columns], infinite where one side alone has a number."""
+        """Errors [M, columns], infinite if one side alone has a number."""
         with np.errstate(invalid="ignore"):
             same = (self.found == self.due) | (np.isnan(self.found) & np.isnan(self.due))
             errors = np.where(same, 0, np.abs(self.found - self.due))
@@ -83,22 +83,22 @@ class _Answers:
 
 @dataclass(frozen=True)
 class _Scale:
-    """Of each column [columns]: its range, and its largest number."""
+    """The range and the largest number of each column [columns]."""
 
     spans: np.ndarray
     tops: np.ndarray
 
     def relative(self, errors: np.ndarray) -> np.ndarray:
-        """Return errors [M, columns] by the range; as they are where it is 0."""
+        """Return errors [M, columns] relative to the range; unchanged if the range is 0."""
         return errors / np.where(self.spans > 0, self.spans, 1)
 
     def beyond(self, errors: np.ndarray, limit: float) -> np.ndarray:
-        """Return [M, columns] those over a share of the range that are more than rounding."""
+        """Return [M, columns] whether an error exceeds both this share of the range and rounding."""
         return (self.relative(errors) > limit) & (errors > _ROUNDING * self.tops)
 
 
 def check_allowed(allowed: float | None) -> None:
-    """Raise InvalidOptionError for what is no share of a range."""
+    """Raise InvalidOptionError unless `allowed` is a share of a range."""
     if allowed is not None and not 0 < allowed <= ANY:
         raise InvalidOptionError(
             f"--allow-parity {allowed}: give the share of a column's range by which the ONNX model may "
@@ -107,14 +107,14 @@ def check_allowed(allowed: float | None) -> None:
 
 
 def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = None) -> Parity | None:
-    """Compare what a converter made with the fitted model; None where there is no example.
+    """Compare a converter's model with the fitted one; return None if there is no example.
 
     Args:
-        model, converter: what they are called.
+        model, converter: their names in messages.
         allowed: share of a column's range; see `demand`.
 
     Raises:
-        UnsupportedModelError: outputs of other shapes.
+        UnsupportedModelError: if outputs have other shapes.
     """
     if made.feeds is None:
         return None
@@ -166,7 +166,7 @@ def compare(made: AsOnnx, model: str, converter: str, allowed: float | None = No
 
 
 def demand(parity: Parity) -> None:
-    """Raise CheckFailedError where the ONNX model is another model than the fitted one."""
+    """Raise CheckFailedError if the ONNX model is another model than the fitted one."""
     limit, rows = max(REFUSED, parity.allowed or 0), parity.rows + parity.mixtures
     if parity.relative > limit and parity.error > _ROUNDING * parity.output_largest:
         fault = _differs(parity)
@@ -199,7 +199,7 @@ def summary(parity: Parity) -> str:
 
 
 def warnings_of(parity: Parity) -> tuple[str, ...]:
-    """Return what a user has to know, where it is more than rounding."""
+    """Return warnings about differences that are more than rounding."""
     found = []
     if parity.relative > LIMIT or parity.labels:
         labels = ""
@@ -275,14 +275,14 @@ def _answers(
 
 
 def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
-    """Return answers to mixtures of two references; None where a row is one feature, or there is one row."""
+    """Return answers to mixtures of two references; None if a row has one feature, or there is one row."""
     rows, features, random = len(both.rows), len(both.rows.has_words), np.random.default_rng(0)
     if features < 2 or rows < 2:
         return None
     count = min(MIXTURES, max(_CELLS // features, 1))
     base = np.arange(count) % rows
     other = (base + random.integers(1, rows, count)) % rows
-    size = random.integers(1, features, count)  # of as many features as of any other number
+    size = random.integers(1, features, count)  # each number of features is equally likely
     taken = random.random((count, features)).argsort(axis=1) < size[:, None]
     mixed = both.rows.mixed(np.where(taken, other[:, None], base[:, None]))
     words = [partial(_mixture, both, int(b), int(o), t) for b, o, t in zip(base, other, taken, strict=True)]
@@ -291,13 +291,13 @@ def _mixtures(runner: Runner, both: Both, model: str) -> _Answers | None:
 
 @dataclass(frozen=True)
 class _Gaps:
-    """What became of missing values.
+    """The answers of both models to missing values.
 
     Attributes:
-        taken: rows with gaps that either side answers, and that are served.
-        takes, refuses: inputs in which some are taken, and in which none is.
-        differs: the row that is worst where these would have been answered wrongly.
-        unknown: features of other inputs that the fitted model does not answer without.
+        taken: rows with gaps that both models answer, and that are served.
+        takes, refuses: inputs that accept some missing values, and inputs that accept none.
+        differs: a description of the worst row, if some of these would have wrong answers.
+        unknown: features of other inputs that the fitted model needs for an answer.
     """
 
     taken: _Answers | None = None
@@ -315,7 +315,7 @@ class _Words:
         taken: rows with each text that both sides know.
         rules: see `Parity.texts`.
         takes, refuses: inputs in which a text may be missing, and in which none may.
-        missing_differs, differs: the worst row, if a missing or another text is answered otherwise.
+        missing_differs, differs: the worst row, if the models differ on a missing or another text.
     """
 
     taken: _Answers | None = None
@@ -328,7 +328,7 @@ class _Words:
 
 @dataclass(frozen=True)
 class _Masking:
-    """References without one value, or several."""
+    """A comparison of both models on references that lack one value or several, or hold another text."""
 
     runner: Runner
     both: Both
@@ -365,10 +365,10 @@ class _Masking:
         )
 
     def words(self, known: Mapping[tuple[str, int], frozenset[str]]) -> _Words:
-        """Return what becomes of texts: of each that is known, of another one and of a missing one.
+        """Compare the models' answers to each known text, to another one and to a missing one.
 
         Args:
-            known: by input and column, what the ONNX model tells apart.
+            known: the texts that the ONNX model tells apart, by input and column.
         """
         rows, read = self.both.rows, frozenset(self.both.feed(self.both.rows))
         found, taken, differs = dict[str, list[Texts | None]](), list[_Answers](), ["", ""]
@@ -403,7 +403,7 @@ class _Masking:
         return _Words(_joined(taken), rules, taking, refuses, *differs)
 
     def _numbers(self, i: int, known: Collection[float]) -> tuple[list[_Answers], Texts | None, str]:
-        """Return answers with each known number, what becomes of others, and where they differ."""
+        """Return answers with each known number, the rule for others, and the worst row if they differ."""
         numbers = sorted(known)
         if not numbers:
             return [], None, ""
@@ -417,9 +417,9 @@ class _Masking:
         return [part for part in parts if part is not None], rule, differs
 
     def _first(self, i: int, values: Sequence[Any]) -> str | None:
-        """Return "" if the fitted model answers one of the values of feature i, as the ONNX model does.
+        """Return "" if both models give one of these values of feature i the same answer.
 
-        None if it refuses all; else where they differ.
+        Return None if the fitted model refuses all of them, else a description of the difference.
         """
         differs = None
         for value in values:
@@ -455,10 +455,11 @@ class _Masking:
         return self.both.rows.called(feature) if self.by_column else INPUT
 
     def _single(self, features: Sequence[int]) -> tuple[_Answers | None, tuple[int, ...]]:
-        """Return rows without one value, and features without which the fitted model answers nothing.
+        """Return answers to rows without one value, and features that the fitted model cannot do without.
 
-        Those that one step of the model reads are asked about together: it takes a missing value in all of
-        them or in none. If it refuses some, it is asked about halves, as often as `_ASKED` allows.
+        Features that one step of the model reads are tested together: it takes a missing value in all of them
+        or
+        in none. If it refuses some, halves are tested, as often as `_ASKED` allows.
         """
         each = max(min(MASKED, _CELLS // len(features)) // len(features), 1)
         parts, unknown = list[_Answers](), list[int]()
@@ -485,7 +486,7 @@ class _Masking:
         return _joined(parts), tuple(sorted(unknown))
 
     def _without(self, features: Sequence[int], each: int) -> np.ndarray:
-        """Return masks [M, F] of which each lacks one feature, or several if they are many."""
+        """Return masks [M, F] that each lack one feature, or several if there are many features."""
         width = len(self.both.rows.has_words)
         rows = min(len(features), max(_CELLS // width, 1))
         mask = np.zeros((rows, each, width), bool)
@@ -501,7 +502,7 @@ class _Masking:
         return self._answered(mask)
 
     def _answered(self, mask: np.ndarray) -> _Answers | None:
-        """Return answers to masked rows; None where the fitted model refuses such rows."""
+        """Return answers to masked rows; None if the fitted model refuses such rows."""
         base = np.arange(len(mask)) % len(self.both.rows)
         rows = self.both.rows.mixed(np.repeat(base[:, None], mask.shape[1], axis=1)).masked(mask)
         words = [partial(_gap, self.both, int(b), m) for b, m in zip(base, mask, strict=True)]
@@ -519,7 +520,7 @@ class _Masking:
         return _answers(self.runner, self.both.feed(rows), answers, self.model, base, words, mask)
 
     def _wrong(self, found: _Answers | None) -> set[int]:
-        """Return the features without which they differ by more than is allowed."""
+        """Return the features without which the models differ by more than is allowed."""
         if found is None:
             return set()
         rows = self.scale.beyond(found.errors, self.limit).any(axis=1)
@@ -547,7 +548,7 @@ def _text(both: Both, row: int, feature: int, value: Any) -> str:
 
 
 def _unseen(known: Collection[str]) -> list[str]:
-    """Return texts that are none of the known ones: before, among and behind them in the alphabet.
+    """Return unknown texts: one before, one among and one behind the known ones in the alphabet.
 
     XGBoost takes some that lie between two categories, and refuses others.
     """
@@ -581,7 +582,7 @@ def _joined(parts: Sequence[_Answers]) -> _Answers | None:
 
 
 def _are_of(names: Sequence[str], outputs: frozenset[str]) -> np.ndarray:
-    """Return [columns] whether each is of one of the outputs."""
+    """Return [columns] whether each belongs to one of the outputs."""
     return np.array([name in outputs or name.rpartition("[")[0] in outputs for name in names], bool)
 
 
@@ -598,7 +599,7 @@ def _near_ends(samples: Sequence[_Answers], closed: frozenset[str]) -> np.ndarra
 
 
 def _scale(samples: Sequence[_Answers], closed: frozenset[str] = frozenset()) -> _Scale:
-    """Return the range of what the fitted model answers; where all is equal, how large that is.
+    """Return the range of the fitted model's answers; if all are equal, their size.
 
     Args:
         closed: outputs of probabilities, whose range is `_NARROW` at least.
@@ -614,7 +615,7 @@ def _scale(samples: Sequence[_Answers], closed: frozenset[str] = frozenset()) ->
 
 @dataclass(frozen=True)
 class _Worst:
-    """Where the error is largest by its column's range."""
+    """The error that is largest relative to its column's range."""
 
     error: float = 0.0
     relative: float = -1.0
@@ -646,7 +647,7 @@ def _worst(samples: Sequence[_Answers], scale: _Scale) -> _Worst:
 
 
 def _largest(answers: _Answers | None, scale: _Scale) -> float | None:
-    """Return the error of a column's range; None without rows."""
+    """Return the largest error relative to its column's range; None without rows."""
     if answers is None or not len(answers):
         return None
     return float(scale.relative(answers.errors).max(initial=0))
@@ -669,7 +670,7 @@ def _missing(feeds: Mapping[str, np.ndarray], count: int) -> np.ndarray:
 def _matching(found: np.ndarray, due: np.ndarray, model: str) -> tuple[np.ndarray, np.ndarray]:
     """Return both as [K, C].
 
-    A booster gives the probability of class 1 alone where its ONNX model gives both.
+    A booster gives the probability of class 1 alone, its ONNX model those of both classes.
     """
     a, b = found.reshape(len(found), -1), due.reshape(len(due), -1)
     if a.shape[1] == 2 and b.shape[1] == 1:
@@ -683,7 +684,7 @@ def _matching(found: np.ndarray, due: np.ndarray, model: str) -> tuple[np.ndarra
 
 
 def _plain(labels: np.ndarray) -> np.ndarray:
-    """Return texts, whatever type each side has them in."""
+    """Return labels [K, C] in a type that both sides share: float64 or text."""
     flat = labels.reshape(len(labels), -1)
     if flat.dtype.kind in "iufb":
         return flat.astype(np.float64)

@@ -1,4 +1,4 @@
-"""scikit-learn's estimators in forms that skl2onnx knows: no wrappers, and settings as it reads them."""
+"""scikit-learn's estimators in forms that skl2onnx knows: without wrappers, with settings that it reads."""
 
 import copy
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ from rationale.conversion.wrappers import attribute_of
 
 
 def holds_estimators(part: object) -> bool:
-    """Tell whether fitted estimators may stand in an object's attributes."""
+    """Tell whether an object's attributes may hold fitted estimators."""
     return isinstance(part, BaseEstimator) or type(part).__name__ == "_CalibratedClassifier"
 
 
 def plain(model: Any) -> Any:
-    """Return a copy that predicts as a fitted model does, made of what skl2onnx knows.
+    """Return a copy that predicts as a fitted model does, of parts that skl2onnx knows.
 
-    Each estimator is copied once, with its attributes; what these hold is shared, but for other estimators.
+    Each estimator is copied once, with its attributes; their values are shared, except other estimators.
     """
     return _Copies().of(model)
 
@@ -51,7 +51,7 @@ class _Copies:
 
     def _copy(self, part: Any) -> Any:
         attribute = attribute_of(part)
-        if attribute is not None and hasattr(part, attribute):  # not what a fitted part was cloned from
+        if attribute is not None and hasattr(part, attribute):  # else an unfitted original
             return self.of(getattr(part, attribute))
         part = self._rewritten(part)
         self.transformers |= set(map(id, _transformers(part)))
@@ -61,7 +61,7 @@ class _Copies:
         return copied
 
     def _rewritten(self, part: Any) -> Any:
-        """Return an estimator that answers the same, or the one given."""
+        """Return an estimator with the same answers, or the given one."""
         if isinstance(part, Pipeline):  # imbalanced-learn's and sklearn2pmml's, too
             return Pipeline([(name, step) for name, step in part.steps if not _is_idle(step)])
         if type(part).__module__.startswith("imblearn.ensemble."):
@@ -78,12 +78,12 @@ class _Copies:
 
 
 def _is_idle(step: Any) -> bool:
-    """Tell whether a pipeline's step does nothing at prediction; samplers are such."""
+    """Tell whether a pipeline's step does nothing at prediction, as samplers do."""
     return step in (None, "passthrough") or hasattr(step, "fit_resample")
 
 
 def _transformers(part: Any) -> Iterable[Any]:
-    """Return the steps of which an estimator asks `transform`."""
+    """Return the steps whose `transform` an estimator calls."""
     if isinstance(part, Pipeline):
         return [step for _, step in part.steps[:-1]]
     if isinstance(part, ColumnTransformer):
@@ -99,14 +99,14 @@ def _with(part: Any, **settings: Any) -> Any:
 
 
 def _votes(part: Any) -> Any:
-    """Return a vote with weights as skl2onnx reads them; flattening concerns `transform` alone."""
+    """Return a vote with weights in skl2onnx's form; flattening concerns `transform` alone."""
     weights = part._weights_not_none
     changed = _with(part, weights=None if weights is None else np.asarray(weights, float))
     return _with(changed, flatten_transform=False) if isinstance(part, VotingClassifier) else changed
 
 
 def _of_scikit_learn(part: Any) -> Any:
-    """Return imbalanced-learn's ensemble as the one of scikit-learn that it derives from and predicts as."""
+    """Return imbalanced-learn's ensemble as its scikit-learn base class, which predicts the same."""
     kinds = (kind for kind in type(part).__mro__ if kind.__module__.startswith("sklearn.ensemble."))
     changed = copy.copy(part)
     changed.__class__ = next(kinds)

@@ -1,4 +1,4 @@
-"""Fitted estimators that are refused by name, with a way out: skl2onnx makes something else of them."""
+"""Refusals, with advice, of fitted estimators that skl2onnx would convert to something else."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from rationale.conversion.vectorisers import refused
 
 
 def refusal(part: Any) -> str | None:
-    """Return why a fitted part is refused, and what to do instead; None if it is not refused."""
+    """Return the reason for refusing a fitted part, with advice; None if it is accepted."""
     if isinstance(part, MultiOutputClassifier):
         return (
             " answers several targets: give one of its estimators_ at a time, each of which is a classifier. "
@@ -44,7 +44,7 @@ def refusal(part: Any) -> str | None:
 
 
 def _has_targets(part: Any) -> bool:
-    binarizer = getattr(part, "_label_binarizer", None)  # of a network
+    binarizer = getattr(part, "_label_binarizer", None)  # a network's
     return isinstance(getattr(part, "classes_", None), list) or (
         str(getattr(binarizer, "y_type_", "")).startswith("multilabel")
     )

@@ -1,4 +1,4 @@
-"""Rows of a table, as a fitted model takes them and as its ONNX model does."""
+"""Rows of a table, in the fitted model's form and in the ONNX model's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ _WHOLE = 1 << 53  # whole numbers up to it are float64 numbers
 
 @dataclass(frozen=True)
 class Features:
-    """What a model says of a row: how many features, and their names; None for what it does not say.
+    """A model's knowledge of a row: how many features, and their names; None for anything it does not know.
 
-    `texts` are those columns that hold words, or that nothing reads. `underscored` names are of LightGBM,
+    `texts` are columns that hold words, or that the model does not read. `underscored` names are LightGBM's,
     which writes underscores for spaces.
     """
 
@@ -32,9 +32,9 @@ class Features:
 
 @dataclass(frozen=True)
 class Rows:
-    """The columns [K] that a model reads, in its order, and their names where anybody gave some.
+    """The columns [K] that a model reads, in its order, and their names if they have any.
 
-    `words` says of each whether texts stand in it, even if all of them are missing.
+    `words` says for each column whether it holds texts, even if all of them are missing.
     """
 
     columns: tuple[np.ndarray, ...]
@@ -46,7 +46,7 @@ class Rows:
 
     @cached_property
     def has_words(self) -> tuple[bool, ...]:
-        """Of each column: whether texts stand in it."""
+        """Flags of the columns that hold texts."""
         return self.words or tuple(
             column.dtype.kind in "UT" or (column.dtype == object and any(isinstance(v, str) for v in column))
             for column in self.columns
@@ -60,12 +60,12 @@ class Rows:
         return _SINGLE if is_single and not all(self.has_words) else _DOUBLE
 
     def numbers(self) -> np.ndarray:
-        """Return [K, F] of `dtype`, NaN for a missing value; raise InvalidReferencesError for no numbers."""
+        """Return [K, F] of `dtype`, NaN for a missing value; raise InvalidReferencesError for other types."""
         columns = [self._numbers(i) for i in range(len(self.columns))]
         return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
     def frame(self) -> Any:
-        """Return a pandas DataFrame of them; raise InvalidReferencesError where pandas is not installed."""
+        """Return the rows as a pandas DataFrame; raise InvalidReferencesError if pandas is not installed."""
         try:
             import pandas as pd
         except ModuleNotFoundError as error:
@@ -78,7 +78,7 @@ class Rows:
         return pd.DataFrame({n: self.columns[i] if words[i] else self._kept(i) for i, n in enumerate(names)})
 
     def fed(self, i: int) -> np.ndarray:
-        """Return column i [K, 1] as an ONNX model takes it: texts, or numbers of `dtype`.
+        """Return column i [K, 1] in the ONNX model's form: texts, or numbers of `dtype`.
 
         A missing text is an empty one.
         """
@@ -91,11 +91,7 @@ class Rows:
         return texts[:, None]
 
     def as_fed(self, feeds: Mapping[str, np.ndarray], *, by_column: bool) -> "Rows":
-        """Return the rows that an ONNX model is fed; a column that it does not read is as in the first row.
-
-        Args:
-            feeds: one array [N, F], or an array [N, 1] by the name of a column.
-        """
+        """Return the rows of an ONNX model's feeds; columns that it does not read repeat the first row."""
         if not by_column:
             (array,) = feeds.values()
             return self._of([self._given(i, column) for i, column in enumerate(array.T)])
@@ -109,7 +105,7 @@ class Rows:
         return self._of(columns)
 
     def missing_texts(self, i: int) -> list[Any]:
-        """Return the forms in which column i may lack a text: first that of the rows, if they have one."""
+        """Return the forms of a missing text in column i, first that of the rows if they lack one."""
         own = [value for value in self.columns[i] if as_text(value) == ""]
         return [*own[:1], np.nan, None]
 
@@ -121,7 +117,7 @@ class Rows:
         return self._of([c[picks[:, i]] for i, c in enumerate(self.columns)])
 
     def masked(self, mask: np.ndarray) -> "Rows":
-        """Return the same rows, with the numbers missing where the mask [K, F] says so."""
+        """Return the same rows without the numbers that the mask [K, F] marks."""
         columns = list(self.columns)
         for i in np.flatnonzero(mask.any(axis=0)):
             columns[i] = np.where(mask[:, i], self.dtype.type(np.nan), self._numbers(int(i)))
@@ -137,7 +133,7 @@ class Rows:
         return Rows(tuple(columns), self.names, self.has_words)
 
     def _given(self, i: int, column: np.ndarray) -> np.ndarray:
-        """Return a column that an ONNX model is fed, with missing texts in the model's own form."""
+        """Return a column of an ONNX model's feeds, with missing texts in the fitted model's form."""
         if not self.has_words[i]:
             return column
         missing = self.missing_texts(i)[0]
@@ -158,15 +154,15 @@ class Rows:
         return column.astype(self.dtype)
 
     def _kept(self, i: int) -> np.ndarray:
-        """Return column i in the type that it has."""
+        """Return column i in its own type."""
         return numbers_of(self.columns[i], self.called(i), _fault, missing=True)
 
 
 def rows_of(example: Any, features: Features) -> Rows:
-    """Return the rows of an array [K, F] or a table, whose columns are found by the model's names.
+    """Return the rows of an array [K, F] or a table; the model's names find a table's columns.
 
     Raises:
-        InvalidReferencesError: columns that are missing, or too many or too few of them.
+        InvalidReferencesError: if columns are missing, or there are too many or too few.
     """
     labels = columns_of(example)
     if labels is not None:
@@ -186,7 +182,7 @@ def rows_of(example: Any, features: Features) -> Rows:
 def chosen_labels(
     labels: Sequence[Any], names: Sequence[str] | None, *, underscored: bool = False
 ) -> list[Any]:
-    """Return the features' labels, in their order: all of them where either side has no names.
+    """Return the features' labels, in their order: all of them if either side has no names.
 
     Args:
         underscored: see `Features`.
@@ -204,7 +200,7 @@ def chosen_labels(
 
 
 def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = False) -> Any:
-    """Return a table's columns of these names; anything else, or a table without names, as it is."""
+    """Return a table's columns of these names; anything else, or a table without names, unchanged."""
     labels = columns_of(table)
     if labels is None or names is None:
         return table

@@ -1,4 +1,4 @@
-"""scikit-learn: an estimator or a pipeline, boosters of XGBoost and LightGBM inside it too."""
+"""scikit-learn: estimators and pipelines, which may contain boosters of XGBoost and LightGBM."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,7 +36,7 @@ OPSETS = {"": 18, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classi
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Convert a model; raise what skl2onnx does, and UnsupportedModelError for what predicts nothing."""
+    """Convert a model; raise skl2onnx's errors, and UnsupportedModelError for a model without predictions."""
     if not hasattr(model, "predict"):
         raise UnsupportedModelError(
             f"sklearn.{type(model).__name__} predicts nothing: give an estimator, or a pipeline that ends "
@@ -91,7 +91,7 @@ def _rows(example: Any, known: Features, *, is_text: bool) -> Rows | None:
 def _both(
     model: Any, rows: Rows, places: Sequence[int] | None, read: Sequence[str], *, is_text: bool
 ) -> Both:
-    """Return rows, and how both sides are asked: by column (those at `places`), or whole."""
+    """Return rows, and functions that ask both models: by column (those at `places`), or with one array."""
 
     def feed(examples: Rows) -> dict[str, np.ndarray]:
         if places is None:
@@ -145,7 +145,7 @@ def _types(known: Features, rows: Rows | None, *, by_column: bool, is_text: bool
 
 
 def _splits_columns(model: Any, rows: Rows | None) -> bool:
-    """Tell whether it reads columns by name, or they are of different types."""
+    """Tell whether the model reads columns by name, or they have different types."""
     by_name = any(
         not callable(columns) and any(isinstance(c, str) for c in np.atleast_1d(columns))
         for part in _parts(model)
@@ -162,7 +162,7 @@ def _alike(model: Any) -> list[list[int]]:
 
 
 def _parts(model: Any) -> Iterator[Any]:
-    """Yield the estimators inside of a model, fitted ones that no parameter names among them."""
+    """Yield the estimators inside a model, also fitted ones that no parameter names."""
     seen, waiting = set[int](), [model]
     while waiting:
         part = waiting.pop()
@@ -186,7 +186,7 @@ _BOOSTERS = {  # by what a class's full name begins with
 
 
 def _reader(part: Any) -> str | None:
-    """Return the module that reads a booster; None of any other part."""
+    """Return the module that reads a booster; None for any other part."""
     full = f"{type(part).__module__}.{type(part).__name__}"
     return next((reader for name, reader in _BOOSTERS.items() if full.startswith(name)), None)
 
@@ -196,7 +196,7 @@ def _library(part: Any) -> str:
 
 
 def _register(part: Any) -> None:
-    """Register the class of a part that is read here with skl2onnx."""
+    """Register a part's class with skl2onnx if this package reads it."""
     shapes, options = _shapes, None
     if is_classifier(part):
         shapes = calculate_linear_classifier_output_shapes
@@ -219,7 +219,7 @@ def _declared(scope: Any, model: Any, inputs: Any, custom_parsers: Any = None) -
 
 
 def _shapes(operator: Any) -> None:
-    """Set the columns of a model that answers numbers."""
+    """Set the number of columns of a model that answers numbers."""
     columns = len(import_module(str(_reader(operator.raw_operator))).boosted(operator.raw_operator).base)
     operator.outputs[0].type = operator.outputs[0].type.__class__([None, columns])
 
@@ -271,13 +271,13 @@ def _booster(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _is_set(container: Any, part: Any, option: str) -> bool:
-    """Whether an option is set; not where a part has no such option."""
+    """Tell whether an option is set; false if the part has no such option."""
     given = container.get_options(part, {option: False}, fail=False)
     return bool(given and given[option])
 
 
 def _whole(rows: Rows) -> np.ndarray:
-    """Return [K, F] as the ONNX model takes them."""
+    """Return [K, F] in the ONNX model's form."""
     return np.concatenate([rows.fed(i) for i in range(len(rows.columns))], axis=1)
 
 
@@ -291,7 +291,7 @@ def _answers(model: Any, given: Any) -> Iterator[np.ndarray | None]:
 
 
 def _given(model: Any, rows: Rows, *, is_text: bool) -> Any:
-    """Return rows as a fitted model takes them: texts, a frame, or an array."""
+    """Return rows in the fitted model's form: texts, a frame, or an array."""
     if is_text:
         return rows.columns[0]
     return rows.frame() if hasattr(model, "feature_names_in_") else _array(rows)

@@ -1,7 +1,7 @@
-"""Steps of scikit-learn's pipelines that skl2onnx converts otherwise than scikit-learn computes them, or not.
+"""Steps of scikit-learn's pipelines that skl2onnx does not convert, or converts to something else.
 
-Each is computed in the type that scikit-learn computes it in: float64 of float64, float32 of float32; trees
-take float32 alone. Rounded elsewhere, a number may cross a threshold.
+Each is computed in scikit-learn's own type: float64 for float64, float32 for float32; trees take float32
+alone. Rounded elsewhere, a number may cross a threshold.
 """
 
 import re
@@ -111,10 +111,10 @@ _one_at_a_time = threading.RLock()
 
 @contextmanager
 def converters() -> Iterator[None]:
-    """Register the converters here with skl2onnx, and leave its tables as they were found.
+    """Register these converters with skl2onnx, and restore its tables afterwards.
 
-    skl2onnx knows converters by tables of the whole process: what stayed in them would change what a user's
-    own calls of it make. One conversion at a time reads them.
+    skl2onnx's tables belong to the whole process: an entry left there would change a user's own conversions.
+    One conversion at a time reads them.
     """
     with _one_at_a_time:
         found = [dict(table) for table in _tables]
@@ -181,7 +181,7 @@ def _register_as(
 
 
 def check(part: Any) -> None:
-    """Raise UnsupportedModelError for a fitted part that skl2onnx would make something else of."""
+    """Raise UnsupportedModelError for a fitted part that skl2onnx would convert to something else."""
     name = type(part).__name__
     if has_categories(part):
         raise UnsupportedModelError(
@@ -189,7 +189,7 @@ def check(part: Any) -> None:
             "with rows as they come to it, or encode its categories as numbers before it is fitted."
         )
     if not any(attribute.endswith("_") for attribute in vars(part)):
-        return  # what a fitted part was cloned from
+        return  # the unfitted original of a part
     if isinstance(part, CalibratedClassifierCV) and part.method == "isotonic" and len(part.classes_) > 2:
         raise UnsupportedModelError(
             f"sklearn.{name}(method='isotonic') of more than two classes: skl2onnx makes steps of what is "
@@ -226,7 +226,7 @@ def _has_words(categories: np.ndarray) -> bool:
 
 
 def unknown(error: Exception, parts: Iterable[Any]) -> UnsupportedModelError | None:
-    """Return our error for skl2onnx's "no converter", or of a step that takes no texts; else None."""
+    """Return our error for skl2onnx's "no converter", or for a step that takes no texts; else None."""
     if takes := re.match(r"Operator Sklearn(\w+) .* wrong type <class '.*\.StringTensorType'>", str(error)):
         return UnsupportedModelError(
             f"sklearn.{takes[1]}: skl2onnx converts it for numbers alone, and it reads texts. Put what makes "
@@ -257,13 +257,13 @@ _INSTEAD = {  # by step, or by package
 
 
 def _joined(scope: Any, operator: Any, container: Any) -> Any:
-    """Return what an operator reads, as one tensor."""
+    """Return an operator's inputs, as one tensor."""
     names = [value.full_name for value in operator.inputs]
     return concatenate_variables(scope, operator.inputs, container) if len(names) > 1 else names[0]
 
 
 def _answer(x: Any, scope: Any, operator: Any, container: Any) -> None:
-    """End an operator in `x`, in the type that is due."""
+    """Write `x` to an operator's output, in its type."""
     (result,) = operator.outputs
     _cast(x, _DOUBLE if isinstance(result.type, DoubleTensorType) else _FLOAT, result, scope, container)
 
@@ -276,7 +276,7 @@ def _columns(operator: Any) -> int:
 
 
 def _in_double(steps: Any, scope: Any, operator: Any, container: Any, x: str | None = None) -> None:
-    """Add a cast to double, steps (operator, numbers …) in their order, and a cast to what is due."""
+    """Add a cast to double, steps (operator, numbers …) in their order, and a cast to the output's type."""
     version = container.target_opset
     x = OnnxCast(x or _joined(scope, operator, container), to=_DOUBLE, op_version=version)
     for step, *numbers in steps:
@@ -296,7 +296,7 @@ def _in_place(steps: Any, scope: Any, operator: Any, container: Any) -> None:
 
 
 def _in_floats(steps: Any, scope: Any, operator: Any, container: Any) -> None:
-    """Add steps in float32, of numbers that are rounded to it."""
+    """Add steps in float32, with numbers rounded to it."""
     version, x = container.target_opset, _joined(scope, operator, container)
     for step, *numbers in steps:
         x = step(x, *(np.asarray(n, np.float32) for n in numbers), op_version=version)
@@ -312,7 +312,7 @@ def _scaler(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _in_single(convert: Convert, *, takes_double: bool = False) -> Convert:
-    """Convert what answers in float32 alone, and takes that alone unless it `takes_double`."""
+    """Convert a step that answers in float32 alone, and takes that alone unless it `takes_double`."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
         given, due = list(operator.inputs), list[tuple[Any, str, Any]]()
@@ -335,7 +335,7 @@ def _in_single(convert: Convert, *, takes_double: bool = False) -> Convert:
 
 
 def _in_the_type_read(shapes: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Let a classifier score in the type that it reads; skl2onnx takes that of the pipeline's input."""
+    """Let a classifier score in the type that it reads; skl2onnx uses that of the pipeline's input."""
 
     def calculate(operator: Any) -> None:
         shapes(operator)
@@ -405,7 +405,7 @@ def _into_range(scaler: MinMaxScaler) -> Iterator[tuple[Any, ...]]:
 
 def _to_largest(scaler: MaxAbsScaler) -> Iterator[tuple[Any, ...]]:
     yield OnnxDiv, scaler.scale_
-    if getattr(scaler, "clip", False):  # of scikit-learn 1.8
+    if getattr(scaler, "clip", False):  # since scikit-learn 1.8
         yield OnnxClip, -1.0, 1.0
 
 
@@ -418,7 +418,7 @@ _SCALERS: dict[type, Callable[[Any], Iterator[tuple[Any, ...]]]] = {
 
 
 def _power(scope: Any, operator: Any, container: Any) -> None:
-    """Box-Cox or Yeo-Johnson, and the scaler behind it."""
+    """Convert Box-Cox or Yeo-Johnson, and the scaler behind it."""
     model, version = operator.raw_operator, container.target_opset
     x = OnnxCast(_joined(scope, operator, container), to=_DOUBLE, op_version=version)
     power = np.asarray(model.lambdas_, np.float64)
@@ -447,7 +447,7 @@ def _powered(x: Any, power: np.ndarray, version: int) -> Any:
 
 
 def _polynomial(scope: Any, operator: Any, container: Any) -> None:
-    """Products of columns, the last two first, as scikit-learn multiplies them."""
+    """Add products of columns, the last two first, as scikit-learn multiplies them."""
     model, version = operator.raw_operator, container.target_opset
     kind = np.float64 if isinstance(operator.outputs[0].type, DoubleTensorType) else np.float32
     x = _joined(scope, operator, container)
@@ -490,7 +490,7 @@ def _number(operator: Any) -> type:
 
 
 _BACK = {OnnxSub: OnnxAdd, OnnxAdd: OnnxSub, OnnxDiv: OnnxMul, OnnxMul: OnnxDiv}
-_X = object()  # what comes in, as the second operand too
+_X = object()  # the input, also as the second operand
 _FUNCTIONS: dict[Any, tuple[tuple[Any, ...], ...]] = {
     np.abs: ((OnnxAbs,),),
     np.ceil: ((OnnxCeil,),),
@@ -560,7 +560,7 @@ def _inverse(transformer: Any) -> list[tuple[Any, ...]]:
 
 
 def _target(scope: Any, operator: Any, container: Any) -> None:
-    """Return the regressor, and the way back from its target."""
+    """Convert the regressor, and the way back from its target."""
     model = operator.raw_operator
     inner = scope.declare_local_operator(sklearn_operator_name_map[type(model.regressor_)], model.regressor_)
     inner.inputs = operator.inputs
@@ -577,20 +577,20 @@ def _target_shapes(operator: Any) -> None:
 
 
 def _missing(step: Any, x: Any, version: int) -> Any:
-    """Tell whether a number is missing."""
+    """Return a tensor that tells whether each number is missing."""
     if np.isnan(step.missing_values):
         return OnnxIsNaN(x, op_version=version)
     return OnnxEqual(x, np.asarray([step.missing_values], np.float64), op_version=version)
 
 
 def _gaps(step: Any, x: Any, columns: np.ndarray, version: int) -> Any:
-    """Return 1 where a number is missing, of some columns."""
+    """Return 1 for each missing number, in these columns."""
     taken = OnnxGather(x, np.asarray(columns, np.int64), axis=1, op_version=version)
     return OnnxCast(_missing(step, taken, version), to=_DOUBLE, op_version=version)
 
 
 def _imputer(scope: Any, operator: Any, container: Any) -> None:
-    """Convert an imputer: numbers in double, with what is missing in them apart; words as skl2onnx has it."""
+    """Convert an imputer: numbers in double, with missing ones apart; words as skl2onnx does."""
     imputer = operator.raw_operator
     if not _is_ours(operator):
         encoders.imputed(_known[SimpleImputer])(scope, operator, container)
@@ -608,7 +608,7 @@ def _imputer(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _kept(imputer: SimpleImputer) -> np.ndarray:
-    """Return the columns that had a value when the imputer was fitted: the others are dropped."""
+    """Return the columns that had a value when the imputer was fitted: it drops the others."""
     return np.flatnonzero(~np.isnan(np.asarray(imputer.statistics_, np.float64)))
 
 
@@ -625,7 +625,7 @@ def _imputer_shapes(operator: Any) -> None:
 
 
 def _is_ours(operator: Any) -> bool:
-    """Tell whether an imputer is of numbers."""
+    """Tell whether an imputer fills numbers."""
     of_words = any(isinstance(value.type, StringTensorType) for value in operator.inputs)
     if of_words and operator.raw_operator.indicator_ is not None:
         raise UnsupportedModelError("sklearn.SimpleImputer(add_indicator=True) of words: give numbers.")
@@ -653,7 +653,7 @@ def _check_missing(step: Any) -> None:
 
 
 def _keeping_missing(convert: Convert) -> Convert:
-    """Convert trees as skl2onnx does, and with the side that a missing value takes, which it leaves out."""
+    """Convert trees as skl2onnx does, but keep the side that a missing value takes, which it leaves out."""
 
     def converted(scope: Any, operator: Any, container: Any) -> None:
         first = len(container.nodes)

@@ -1,4 +1,4 @@
-"""The texts that a converted graph tells apart, by the column of the input that they come in."""
+"""The texts that a converted graph tells apart, by the column of the input that holds them."""
 
 from collections.abc import Mapping
 
@@ -10,9 +10,9 @@ _Columns = list[set[tuple[str, int]]]  # of a tensor of texts [N, F]: the inputs
 
 
 def texts_of(proto: onnx.ModelProto) -> dict[tuple[str, int], frozenset[str]]:
-    """Return the texts that are looked up, by input and column; the empty one may be a missing value.
+    """Return the texts that the graph looks up, by input and column; the empty one may be a missing value.
 
-    A column that is read by anything else, such as the words in a text, is not there.
+    A column with another reader, such as one that splits a text into words, is left out.
     """
     constants = {one.name: onnx.numpy_helper.to_array(one) for one in proto.graph.initializer}
     held: dict[str, _Columns] = {}
@@ -53,7 +53,7 @@ def _keys(node: onnx.NodeProto) -> set[str] | None:
 def _handed_on(
     node: onnx.NodeProto, held: Mapping[str, _Columns], constants: Mapping[str, np.ndarray]
 ) -> _Columns | None:
-    """Return the columns of what a node makes of texts; None if it is no choice of these."""
+    """Return the columns that a node passes on; None if it does more than choose among texts."""
     read = [held[name] for name in node.input if name in held]
     if node.op_type in ("Identity", "Where", "Cast"):
         return read[0] if len(read) == 1 else None

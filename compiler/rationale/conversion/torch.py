@@ -1,4 +1,4 @@
-"""torch: a module, with rows such as it takes."""
+"""torch: a module, with an example of its rows."""
 
 import inspect
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from rationale.references.tables import shown
 
 
 def features(_: torch.nn.Module) -> Features:
-    """Return no names and no count: a module knows none."""
+    """Return empty features: a module knows neither names nor a count."""
     return Features(None, None)
 
 
@@ -23,7 +23,7 @@ def as_onnx(model: torch.nn.Module, example: Any) -> AsOnnx:
     """Export the module by tracing (`torch.export`), as it predicts: dropout is off, and statistics stay.
 
     Raises:
-        InvalidOptionError: no example, or one that does not fit the arguments of `forward`.
+        InvalidOptionError: if there is no example, or it does not fit the arguments of `forward`.
     """
     feeds, names = _feeds(model, example)
     given = {name: _tensor(array, model) for name, array in feeds.items()}
@@ -80,7 +80,7 @@ def _array(given: Any) -> np.ndarray:
 
 
 def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
-    """Return a tensor, with floats as the module's own weights are."""
+    """Return a tensor, with floats in the type of the module's weights."""
     if array.ndim == 0 or array.dtype.kind not in "iufb":
         raise InvalidOptionError(f"the example holds {array.dtype} {list(array.shape)}, not rows of numbers.")
     floats = (p.dtype for p in model.parameters() if p.is_floating_point())
@@ -89,12 +89,12 @@ def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:
 
 
 def _two(rows: torch.Tensor) -> torch.Tensor:
-    """Return at least two rows: an axis of length 1 would be taken for one that stays so."""
+    """Return at least two rows: the export would fix an axis of length 1."""
     return rows[:2] if len(rows) > 1 else rows.expand(2, *rows.shape[1:]).clone()
 
 
 def _flat(answer: Any) -> list[torch.Tensor]:
-    """Return its tensors, in the order of the ONNX model's outputs."""
+    """Return an answer's tensors, in the order of the ONNX model's outputs."""
     if isinstance(answer, torch.Tensor):
         return [answer]
     parts = answer.values() if isinstance(answer, Mapping) else answer

@@ -1,4 +1,4 @@
-"""Vectorisers of scikit-learn: words of a text, counted as scikit-learn counts them."""
+"""scikit-learn's vectorisers: words of a text, counted as scikit-learn counts them."""
 
 import copy
 import re
@@ -22,16 +22,16 @@ _CLASSES = {r"\w": _WORD, r"\d": _DIGIT, r"\s": _SPACE}
 _NEGATED = {r"\W": _WORD, r"\D": _DIGIT, r"\S": _SPACE}
 _WHOLE_WORDS = re.compile(r"\\b((?:\\w)*)\\w\+\\b")  # "\b" on both sides says what a longest match is anyway
 _TOKEN = re.compile(r"\\.|\[\^?|.", re.DOTALL)
-_BEYOND = frozenset("(|^$.")  # whatever may match otherwise in RE2, the shortest match among them
+_BEYOND = frozenset("(|^$.")  # tokens that RE2 may match otherwise, also shortest matches
 _weights = get_converter("SklearnTfidfTransformer")
 _LAZY = re.compile(r"(?<!\\)[*+?}][?+]")
 
 
 def reads_text(model: Any, parts: Iterable[Any]) -> bool:
-    """Tell whether a row of a model is one text: it knows of no columns, and counts words.
+    """Tell whether a model's row is one text: it knows no columns, and counts words.
 
     Args:
-        parts: the estimators inside of it.
+        parts: the estimators inside the model.
     """
     known = hasattr(model, "n_features_in_") or hasattr(model, "feature_names_in_")
     return not known and any(isinstance(part, CountVectorizer | HashingVectorizer) for part in parts)
@@ -41,7 +41,7 @@ def as_column(example: Any) -> Any:
     """Return texts as a table of one column: a list, a 1-D array, a Series, or a table of one.
 
     Raises:
-        InvalidReferencesError: several columns.
+        InvalidReferencesError: if there are several columns.
     """
     labels = columns_of(example)
     width = len(labels) if labels is not None else 1 if np.ndim(example) < 2 else np.shape(example)[1]
@@ -54,7 +54,7 @@ def as_column(example: Any) -> Any:
 
 
 def refused(step: CountVectorizer) -> str | None:
-    """Return why a vectoriser is refused, and what to do instead; None if it is not."""
+    """Return the reason for refusing a vectoriser, with advice; None if it is accepted."""
     if callable(step.analyzer) or step.tokenizer is not None or step.preprocessor is not None:
         return (
             " with a function of your own: no graph holds what it computes. Say it by token_pattern, or do "
@@ -84,7 +84,7 @@ def refused(step: CountVectorizer) -> str | None:
 
 
 def counts(scope: Any, operator: Any, container: Any) -> None:
-    """Count words, and words in a row, in texts."""
+    """Count words, and sequences of words, in texts."""
     step = operator.raw_operator
     grams = _grams(step)
     words = {word for gram, _ in grams for word in gram}
@@ -116,7 +116,7 @@ def counts(scope: Any, operator: Any, container: Any) -> None:
 
 
 def weights(scope: Any, operator: Any, container: Any) -> None:
-    """Weigh counts as skl2onnx does, with 1 + log n for a count n, of which it makes log(1 + n)."""
+    """Weigh counts as skl2onnx does, but with 1 + log n for a count n: skl2onnx writes log(1 + n)."""
     step, (given,), (result,) = operator.raw_operator, operator.inputs, operator.outputs
     if not step.sublinear_tf:
         _weights(scope, operator, container)
@@ -136,19 +136,19 @@ def weights(scope: Any, operator: Any, container: Any) -> None:
 
 
 def _grams(step: CountVectorizer) -> list[tuple[tuple[str, ...], int]]:
-    """Return what is counted, as words, with its column: the shortest first."""
+    """Return the counted sequences of words, each with its column: the shortest first."""
     least, most = step.ngram_range
     found = list[tuple[tuple[str, ...], int]]()
     for term, column in step.vocabulary_.items():
         gram = tuple(term.split(" ")) if most > 1 else (term,)
-        if not least <= len(gram) <= most:  # of a vocabulary of the user's own: a word that never comes
+        if not least <= len(gram) <= most:  # a word of the user's own vocabulary that never occurs
             gram = (f" {term}", *[""] * (least - 1))
         found.append((gram, int(column)))
     return sorted(found, key=lambda one: (len(one[0]), one))
 
 
 def _pool(step: CountVectorizer, grams: list[tuple[tuple[str, ...], int]]) -> dict[str, Any]:
-    """Return the attributes of a TfIdfVectorizer: where the words in a row begin, by their number."""
+    """Return the attributes of a TfIdfVectorizer, with the start of each length's sequences."""
     least, most = step.ngram_range
     starts = [sum(len(gram) for gram, _ in grams if len(gram) < n) for n in range(1, most + 1)]
     return {
@@ -168,9 +168,9 @@ def _joins(pattern: str) -> bool:
 
 
 def _expression(pattern: str) -> str | None:
-    """Return a pattern of Python's as RE2 splits the same words; None if it may split others.
+    """Return Python's pattern in a form in which RE2 splits the same words; None if it may split others.
 
-    It is a row of classes of characters with how often they come: the longest match is Python's then.
+    Only a row of character classes with repetitions passes: RE2's longest match is then Python's.
     """
     pattern = _WHOLE_WORDS.sub(r"\1\\w+", pattern.removeprefix("(?u)"))
     if _LAZY.search(pattern) or re.match(pattern, ""):

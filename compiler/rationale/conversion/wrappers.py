@@ -1,10 +1,10 @@
-"""Objects that hold a fitted model and predict as it does, and models of libraries that export their own."""
+"""Wrappers that hold a fitted model and predict as it does, and libraries that export their own models."""
 
 from typing import Any
 
 from rationale.errors import InvalidModelError
 
-_HOLDS = {  # by a class, or one that it derives from: the attribute that holds the fitted model
+_HOLDS = {  # the attribute that holds the fitted model, by a class or its base
     "sklearn.model_selection._search.BaseSearchCV": "best_estimator_",
     "sklearn.frozen._frozen.FrozenEstimator": "estimator",
     "sklearn.semi_supervised._self_training.SelfTrainingClassifier": "estimator_",
@@ -15,7 +15,7 @@ _PMML = (
     "There is no exporter of PMML to ONNX: give the fitted model that the PMML was written from, or write "
     "that one as ONNX"
 )
-_EXPORTERS = {  # by package; models of none of these are converted here
+_EXPORTERS = {  # by package; their models are not converted here
     "keras": _KERAS,
     "tensorflow": f"{_KERAS}; a model of tf.keras 2 by tf2onnx.convert.from_keras",
     "pyspark": "Write it as ONNX by onnxmltools.convert_sparkml, and compile that file",
@@ -33,10 +33,10 @@ _EXPORTERS = {  # by package; models of none of these are converted here
 
 
 def unwrapped(model: Any) -> Any:
-    """Return the fitted model that a wrapper predicts with; any other model as it is.
+    """Return the fitted model that a wrapper predicts with; any other model unchanged.
 
     Raises:
-        InvalidModelError: the wrapper holds none.
+        InvalidModelError: if the wrapper holds none.
     """
     while (attribute := attribute_of(model)) is not None:
         if not hasattr(model, attribute):
@@ -52,7 +52,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def exporter(model: object) -> str | None:
-    """Say how models of a library that is not converted here become ONNX; None of an unknown library."""
+    """Return advice for models that their own library exports to ONNX; None for an unknown library."""
     packages = (kind.partition(".")[0] for kind in _kinds(model))
     return next(filter(None, map(exporter_of, packages)), None)
 
@@ -62,7 +62,7 @@ def exporter_of(package: str) -> str | None:
 
 
 def attribute_of(model: object) -> str | None:
-    """Name the attribute in which a wrapper holds the fitted model; None of any other object."""
+    """Return the name of a wrapper's attribute that holds the fitted model; None for other objects."""
     return next((_HOLDS[kind] for kind in _kinds(model) if kind in _HOLDS), None)
 
 

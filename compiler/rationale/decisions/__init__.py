@@ -1,1 +1,1 @@
-"""From an explained score to a decision and its reasons: no server, no trail, only rules."""
+"""Rules that turn an explained score into a decision and its reasons: no server, no trail."""

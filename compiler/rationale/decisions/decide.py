@@ -19,7 +19,7 @@ from rationale.schema.profile import (
 )
 
 Outcome = Literal["approve", "refer", "decline"]
-# Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.
+# Attributions that differ by less count as tied: float32's resolution of the largest in a row.
 TIE = 1e-6
 NOTHING_ADVERSE = (
     "no feature speaks against the applicant: the base value is adverse by itself. Compare with references "
@@ -30,7 +30,7 @@ _NOTHING_SAID = FeatureRule()
 
 
 class NoReasonsError(RationaleError):
-    """There is a decision, and no reasons that could be given for it."""
+    """An error for a decision for which no reasons can be given."""
 
     status = 422
 
@@ -40,15 +40,15 @@ class PrincipalReason:
     """One reason of a decision.
 
     Attributes:
-        feature: the feature or group, of several that share the code that with the largest attribution;
+        feature: the feature or group; if several share the code, the one with the largest attribution.
             `features` are all of them, largest first.
-        value: the feature's, None where it is missing; of a group by member.
-        unit, category: of the value, as the profile has them; of a group by member that has one.
-        shown: the value as a notice tells it, where it has a unit or is called something.
-        attribution: the sum over `features`, in units of what is explained; None of a knock-out.
-        share: of all adverse attributions together, 0 to 1.
-        tied: as large as the reason that follows, given or not, but for rounding.
-        uncertain: nearer to the reason that follows, or to nothing, than its standard error.
+        value: the feature's value, None if it is missing; a group's values by member.
+        unit, category: the value's unit and category in the profile; a group's by member that has one.
+        shown: the value as a notice prints it, if it has a unit or a label.
+        attribution: the sum over `features`, in units of the explained value; None for a knock-out.
+        share: the share of all adverse attributions together, 0 to 1.
+        tied: whether it is as large as the reason that follows, given or not, but for rounding.
+        uncertain: whether it is nearer to the reason that follows, or to 0, than its standard error.
     """
 
     code: str
@@ -67,12 +67,13 @@ class PrincipalReason:
 
 @dataclass(frozen=True)
 class Decision:
-    """What is decided about one row, and why.
+    """The decision about one row, with its reasons.
 
     Attributes:
-        reasons: principal ones, largest first; none of an approval. Of a knock-out those of the rules alone.
-        attributions: of every feature or group.
-        warnings: what a reader of the reasons has to know.
+        reasons: principal reasons, largest first; none for an approval. A knock-out has those of its rules
+            alone.
+        attributions: attributions of every feature or group.
+        warnings: warnings for a reader of the reasons.
     """
 
     decision: Outcome
@@ -87,7 +88,7 @@ class Decision:
     warnings: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return its members by name; standard errors only where there are any."""
+        """Return its members by name; standard errors only if there are any."""
         members = {**vars(self), "reasons": [_reason_as_json(reason) for reason in self.reasons]}
         members |= {"attributions": {**self.attributions}, "warnings": [*self.warnings]}
         if self.standard_errors is None:
@@ -99,11 +100,11 @@ def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, An
     """Decide about one row.
 
     Args:
-        values: of features, and of what knock-outs look at.
+        values: values of features, and of columns that knock-outs read.
 
     Raises:
-        NoReasonsError: the score is no number, attributions do not add up, or a principal reason may not be
-            disclosed.
+        NoReasonsError: if the score is no number, attributions do not add up, or a principal reason may not
+            be disclosed.
     """
     profile = embedded.profile
     if not math.isfinite(row.score):
@@ -135,7 +136,7 @@ def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, An
 
 
 def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
-    """Return what a score alone decides; at the threshold it passes."""
+    """Return the outcome of a score alone; a score equal to the threshold passes."""
     if profile.refer is not None and profile.refer[0] <= score <= profile.refer[1]:
         return "refer"
     is_adverse = score > profile.threshold if profile.adverse == "above" else score < profile.threshold
@@ -217,7 +218,7 @@ def _reason(
 
 
 def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any, str | None]:
-    """Return the unit and category of a value, and both with its title."""
+    """Return the unit and category of a value, and a text of both with the feature's title."""
     values = value if key in profile.groups else {key: value}
     group = profile.groups.get(key)
     units, called = dict[str, str](), dict[str, str]()
@@ -263,7 +264,7 @@ def worded(text: ReasonText, value: Any) -> str:
 
 
 def fits(rule: KnockOut | Wording, value: Any) -> bool:
-    """Tell whether a value meets a condition; one that is missing meets none."""
+    """Tell whether a value meets a condition; a missing value meets none."""
     if value is None or isinstance(value, dict):
         return False
     if rule.equals is not None:
@@ -274,10 +275,10 @@ def fits(rule: KnockOut | Wording, value: Any) -> bool:
 
 
 def read_cell(cell: Any, feature: str, rules: Sequence[KnockOut]) -> Any:
-    """Return what a table's cell, which may be text, is to the knock-outs that look at a feature.
+    """Return a table's cell, which may be text, as the number, flag or text that knock-outs compare.
 
     Raises:
-        InvalidOptionError: it is no number or flag, where these are needed.
+        InvalidOptionError: if it is no number or flag, and these are needed.
     """
     text = "" if cell is None or cell != cell else str(cell).strip()
     if not text:
@@ -301,7 +302,7 @@ def _reason_as_json(reason: PrincipalReason) -> dict[str, Any]:
 def _standard_error(row: ExplainedRow, features: tuple[str, ...]) -> float:
     """Return a sum's standard error, as if its parts were independent.
 
-    Where it is not known, it is less than any lead.
+    If it is unknown, it counts as less than any lead.
     """
     if row.standard_errors is None:
         return -math.inf

@@ -1,6 +1,7 @@
-"""Rows decided: from what applicants say and the graph answers to decisions.
+"""Decisions on rows, from applicants' values and the graph's answers.
 
-All who decide come through here: `:decide`, `rationale decide`, `Compiled.decide` and `decide_batches`.
+All deciding commands and routes call it: `:decide`, `rationale decide`, `Compiled.decide` and
+`decide_batches`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from rationale.references.frames import columns_of
 from rationale.references.tables import shown
 from rationale.schema.manifest import Manifest
 
-Cells = Mapping[str, Sequence[Any]]  # by column, a cell for each row
+Cells = Mapping[str, Sequence[Any]]  # a cell for each row, by column
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Undecided:
     """A row without a decision.
 
     Attributes:
-        fault: why there is none.
-        decision, score, reasons: none, where a `Decision` has them.
+        fault: the reason why there is none.
+        decision, score, reasons: empty values of a `Decision`'s attributes.
     """
 
     fault: str
@@ -44,10 +45,10 @@ def decided_rows(
     """Yield the decision on each row.
 
     Args:
-        answers: of the combined graph, [N, …] each.
+        answers: answers of the combined graph, [N, …] each.
         values: N mappings, one per row, from each feature and each column that a knock-out reads to its
             value; see `values_of`.
-        inputs: of the model, [N, …] each.
+        inputs: inputs of the model, [N, …] each.
     """
     embedded = profile_of(manifest)
     warnings = manifest.unknown_texts(inputs)
@@ -62,10 +63,10 @@ def decided_rows(
 def refusals(
     manifest: Manifest, inputs: Tensors, values: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[int, str]]:
-    """Yield rows that get no decision, and why: for each value that the model or the profile refuses.
+    """Yield rows that get no decision, and the reason, for each value that the model or the profile refuses.
 
     Args:
-        inputs, values: as for `decided_rows`.
+        inputs, values: see `decided_rows`.
     """
     yield from manifest.refused_texts(inputs)
     profile = profile_of(manifest).profile
@@ -74,7 +75,7 @@ def refusals(
 
 
 def answered(manifest: Manifest, decision: Decision) -> dict[str, Any]:
-    """Return a decision as `:decide` answers it, with the digests of what made it, but without an id."""
+    """Return a decision as `:decide` answers it, with the digests of its sources, but without an id."""
     digests = manifest.digests
     made_by = {
         "model": digests.model,
@@ -91,8 +92,8 @@ def decide_inputs(
     """Decide rows of the model's inputs, each run by itself: its numbers do not depend on the others.
 
     Args:
-        run: the combined graph.
-        inputs: [N, …] each.
+        run: a function that runs the combined graph.
+        inputs: rows by input, [N, …] each.
         beside: cells of the columns that knock-outs read and the model does not; see `cells_of`.
     """
     for i, own in enumerate(values_of(manifest, inputs)):
@@ -114,13 +115,13 @@ def decide_inputs(
 
 
 def knock_outs_beside(manifest: Manifest, inputs: Tensors) -> set[str]:
-    """Return the features that knock-outs look at and the model does not take."""
+    """Return the features that knock-outs read and the model does not take."""
     known = values_of(manifest, {tensor: rows[:1] for tensor, rows in inputs.items()})[0]
     return {rule.feature for rule in profile_of(manifest).profile.knock_outs} - known.keys()
 
 
 def cells_of(manifest: Manifest, columns: Cells, names: Collection[str]) -> dict[str, list[Any]]:
-    """Return cells of a table as knock-outs look at them. Raise InvalidOptionError for odd ones."""
+    """Return cells of a table in the types that knock-outs compare. Raise InvalidOptionError for odd ones."""
     rules = profile_of(manifest).profile.knock_outs
     return {name: [read_cell(cell, name, rules) for cell in columns[name]] for name in names}
 
@@ -129,7 +130,8 @@ def cells_in(manifest: Manifest, inputs: Tensors, given: Any) -> dict[str, list[
     """Return the cells of the columns that knock-outs read and the model does not.
 
     Raises:
-        InvalidOptionError: it is not there, or holds something else than the knock-outs look for.
+        InvalidOptionError: if a column is not there, or holds values of another type than the knock-outs
+            need.
     """
     names = sorted(knock_outs_beside(manifest, inputs))
     there = list(given) if isinstance(given, Mapping) else columns_of(given) or []

@@ -1,4 +1,4 @@
-"""What values a decision profile takes for a feature, and which of an applicant's lie outside."""
+"""Values that a decision profile accepts for a feature, and an applicant's values that lie outside."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,13 +9,13 @@ _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 
 
 def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: bool = True) -> Iterator[str]:
-    """Return a sentence for each feature whose value the profile does not take.
+    """Yield a sentence for each feature whose value the profile does not accept.
 
-    A value that is missing (None) is none: a reason's `missing` is said of it.
+    A missing value (None) is accepted: the `missing` text of a reason covers it.
 
     Args:
-        values: by feature; those of one applicant.
-        with_value: name the value, which a warning leaves out: it is kept where values are not.
+        values: values of one applicant, by feature.
+        with_value: name the value. A warning leaves it out, because it is stored even if values are not.
     """
     for name, rule in profile.features.items():
         value = values.get(name)
@@ -30,7 +30,7 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 
 
 def _fault(rule: FeatureRule, value: Any) -> str | None:
-    """Return what is wrong with a value."""
+    """Return the fault of a value."""
     if rule.categories and not rule.open and rule.label(value) is None:
         known = list(rule.categories)
         more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)

@@ -1,4 +1,4 @@
-"""Population stability: how the attributions of decisions lie, beside those of the references.
+"""Population stability: the distribution of decisions' attributions, compared with the references'.
 
 Siddiqi, "Credit Risk Scorecards", 2006: Σ (p − q) ln(p/q) over classes, q the share of the references and p
 that of decisions. By convention 0.1 is a shift worth a look, and 0.25 a large one.
@@ -12,21 +12,21 @@ from rationale.decisions.rows import ExplainedRow
 from rationale.schema.manifest import Classes
 
 CLASSES = 10
-EMPTY = 1e-4  # what an empty class counts as: the logarithm of its share has to be finite
+EMPTY = 1e-4  # share of an empty class: its logarithm has to be finite
 MOST_KEYS = 100  # features and groups that are watched: each is a series of the metrics
-SCORE = ""  # the score's key, which is no feature's
+SCORE = ""  # the score's key; no feature has it
 _SAME = 1e-6  # of the largest value: nearer ones are equal but for rounding
 
 
 def classes_of(
     rows: Sequence[ExplainedRow], weights: np.ndarray | None, keys: Sequence[str]
 ) -> dict[str, Classes]:
-    """Deciles of the references' attributions by feature or group, and of their scores under SCORE.
+    """Return deciles of the references' attributions by feature or group, and of their scores under SCORE.
 
     Args:
         rows: the references, explained.
-        weights: K of them; None for equal ones.
-        keys: of many, the MOST_KEYS with the largest attributions are taken.
+        weights: K weights; None for equal ones.
+        keys: names of features and groups; those with the MOST_KEYS largest attributions are taken.
     """
     w = np.full(len(rows), 1 / len(rows)) if weights is None else weights / weights.sum()
     values = {key: np.array([row.attributions[key] for row in rows]) for key in keys}
@@ -39,15 +39,15 @@ def classes_of(
 
 
 def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
-    """At most ten classes of about equal weight, whose bounds lie between the values.
+    """Return at most ten classes of about equal weight, whose bounds lie between the values.
 
-    So what rounds otherwise stays in its class, and equal values are never divided: one that has more than a
-    tenth of the weight is a class by itself or with few others. A value that all have is one of three
-    classes, with nothing above or below it.
+    So a value that is rounded otherwise stays in its class, and equal values are never divided: one that has
+    more than a tenth of the weight is a class by itself or with few others. A value that all have is one of
+    three classes, with nothing above or below it.
 
     Args:
         values, weights: [K]; weights sum to 1.
-        same: values that differ by no more are equal.
+        same: the largest difference between equal values.
     """
     order = np.argsort(values, kind="stable")
     values, weights = values[order], weights[order]
@@ -65,10 +65,10 @@ def deciles(values: np.ndarray, weights: np.ndarray, same: float) -> Classes:
 
 
 def stability(classes: Classes, counts: np.ndarray) -> float:
-    """Σ (p − q) ln(p/q).
+    """Return Σ (p − q) ln(p/q).
 
     Args:
-        counts: of decisions, by class; not all 0.
+        counts: the number of decisions in each class; not all 0.
     """
     p = np.maximum(counts / counts.sum(), EMPTY)
     q = np.maximum(classes.shares, EMPTY)

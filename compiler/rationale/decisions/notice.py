@@ -1,4 +1,4 @@
-"""A decline as the statement that an applicant reads: principal reasons, and what else a notice must say.
+"""The statement of a decline for the applicant: principal reasons, and a notice's other contents.
 
 docs/notices.md says which rules ask for what. Templates are Jinja's; two come with Rationale.
 """
@@ -20,7 +20,7 @@ from rationale.errors import InvalidOptionError
 ADVERSE_ACTION, EU = "adverse-action", "eu-consumer-credit"
 TEMPLATES = (ADVERSE_ACTION, EU)
 _OWN = ("decision", "reasons")  # variables that the decision fills
-# What 12 CFR 1002.9(b)(2) calls insufficient as a reason.
+# Reasons that 12 CFR 1002.9(b)(2) calls insufficient.
 _GENERIC = re.compile(r"qualifying score|internal (standards?|polic(y|ies))", re.IGNORECASE)
 
 
@@ -29,7 +29,7 @@ class Notice:
     """A notice of adverse action.
 
     Attributes:
-        warnings: what to look at before it is sent.
+        warnings: points to check before it is sent.
     """
 
     text: str
@@ -47,14 +47,15 @@ def notice(
 
     Args:
         answer: a decision as `:decide` answered it.
-        variables: what the template names besides `decision` and `reasons`, nested by dots. `judgment` holds
-            the reasons of the person who declined what was referred.
-        template: the name of one that comes with Rationale, or a file; in .html what is filled in is escaped.
-        person_declined: a referred application was declined by a person.
+        variables: the template's variables besides `decision` and `reasons`, nested by dots. `judgment` holds
+            the reasons of the person who declined a referred application.
+        template: the name of one that comes with Rationale, or a file; in .html, values are escaped.
+        person_declined: whether a person declined a referred application.
 
     Raises:
-        InvalidOptionError: there is no adverse action, or none with specific reasons; the template cannot be
-            read or rendered; variables are missing, all of which are named.
+        InvalidOptionError: if there is no adverse action, or none with specific reasons; if the template
+            cannot
+            be read or rendered; or if variables are missing, all of which are named.
     """
     taken = [name for name in _OWN if name in variables]
     if taken:
@@ -90,10 +91,10 @@ def notice(
 def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str, Any]:
     """Read the variables of a YAML or JSON file, then NAME=VALUE.
 
-    A dot in NAME leads into what is nested.
+    A dot in NAME leads into a nested mapping.
 
     Raises:
-        InvalidOptionError: the file cannot be read or is no mapping, or a setting is not NAME=VALUE.
+        InvalidOptionError: if the file cannot be read or is no mapping, or a setting is not NAME=VALUE.
     """
     found: Any = {}
     if file is not None:
@@ -119,7 +120,7 @@ def read_variables(file: Path | None, settings: Sequence[str] = ()) -> dict[str,
 
 
 def _spoken(given: Any) -> Any:
-    """Return texts as they were written, such as a telephone number's zero; true, false and null as such."""
+    """Return texts as they were written, such as a telephone number's zero; true, false and null as flags."""
     if isinstance(given, dict):
         return {key: _spoken(value) for key, value in given.items()}
     if isinstance(given, list):
@@ -128,15 +129,15 @@ def _spoken(given: Any) -> Any:
 
 
 def _reason_text(reason: Mapping[str, Any]) -> str:
-    """Return a reason's text, with the applicant's value where the profile gives its unit or category."""
+    """Return a reason's text, with the applicant's value if the profile gives its unit or category."""
     text, shown = str(reason["text"]), reason.get("shown")
-    if shown is None or reason["code"] in reason["features"]:  # then the text is the title of what is shown
+    if shown is None or reason["code"] in reason["features"]:  # then the text is the feature's title
         return text if shown is None else str(shown)
     return f"{text} ({shown})"
 
 
 def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
-    """Return the same texts; raise InvalidOptionError where a notice must not hold them."""
+    """Return the same texts; raise InvalidOptionError if a notice must not hold them."""
     if not reasons or not all(text.strip() for text in reasons):
         raise InvalidOptionError(
             f"decision {answer['id']} has no principal reason: a notice needs at least one that is specific"
@@ -151,7 +152,7 @@ def _specific(answer: Mapping[str, Any], reasons: list[str]) -> list[str]:
 
 
 def _judged(answer: Mapping[str, Any], variables: Mapping[str, Any], *, person_declined: bool) -> list[str]:
-    """Return the reasons of the person who declined what was referred."""
+    """Return the reasons of the person who declined a referred application."""
     if answer["decision"] != "refer":
         if person_declined or variables.get("judgment"):
             raise InvalidOptionError(
@@ -198,7 +199,7 @@ def _found(template: str) -> tuple[Path, str]:
 
 
 class _Members(dict[str, Any]):
-    """Variables that know by what name they are asked for; one without a value is missing."""
+    """Variables that know their own path in the template; one without a value is missing."""
 
     def __init__(self, given: Mapping[str, Any], within: str = "") -> None:
         self.within = within
@@ -212,7 +213,7 @@ class _Members(dict[str, Any]):
 
 
 def _noting(missing: dict[str, None]) -> type[Undefined]:
-    """Return what stands for a variable that nobody gave: it notes its name when it is used."""
+    """Return a class for missing variables, which notes their names when a template uses them."""
 
     class Missing(ChainableUndefined):
         __slots__ = ()

@@ -1,4 +1,4 @@
-"""What a combined graph answers, row by row and by the names of features and groups."""
+"""Answers of a combined graph, row by row and by the names of features and groups."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,8 @@ class ExplainedRow:
 
     Attributes:
         score: the number that is compared with the threshold; see `scores_in`.
-        explained_value: what attributions add up to from the base value: the score, or its margin.
-        attributions: by feature or group.
+        explained_value: the sum of base value and attributions: the score, or its margin.
+        attributions: attributions by feature or group.
         gap: explained_value − base_value − Σ attributions.
     """
 
@@ -42,7 +42,7 @@ def profile_of(manifest: Manifest) -> EmbeddedProfile:
 
 
 def keys_of(manifest: Manifest) -> tuple[str, ...]:
-    """Return the features and groups that are attributed to, in the order of the answers."""
+    """Return the features and groups that get attributions, in the order of the answers."""
     return tuple(
         key
         for item in manifest.attributed
@@ -80,14 +80,14 @@ def explained_rows(manifest: Manifest, tensors: Tensors) -> list[ExplainedRow]:
 def values_of(
     manifest: Manifest, inputs: Tensors, instances: Sequence[Mapping[str, Any]] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the features of each row as plain values, None where one is missing.
+    """Return the features of each row as plain values, None for a missing one.
 
-    Those of one value are there by their input's name too.
+    An input of one value is there by the input's name too.
 
     Args:
-        inputs: of the model, [N, …] each.
-        instances: what they were made of, N: single values are as they were written there, not as a
-            tensor rounds them, and so are those that the model does not take.
+        inputs: inputs of the model, [N, …] each.
+        instances: the N instances that they were made from. Single values are taken from there as they were
+            written, not as a tensor rounds them, and so are those that the model does not take.
     """
     rows = len(next(iter(inputs.values())))
     found: list[dict[str, Any]] = [{} for _ in range(rows)]
@@ -115,7 +115,7 @@ def values_of(
 
 
 def shortest(scores: np.ndarray) -> list[float]:
-    """Return the scores by way of text, which is the shortest: 0.2 of float32, not 0.2000000030.
+    """Return the scores by their shortest texts: 0.2 in float32, not 0.2000000030.
 
     So a score that is the threshold is equal to it.
     """
@@ -123,14 +123,14 @@ def shortest(scores: np.ndarray) -> list[float]:
 
 
 def score_index(index: int | None, elements: int) -> int:
-    """Return which element of a row is the score: the requested one, the only one, or class 1 of two."""
+    """Return the index of the score in a row: the requested one, the only one, or class 1 of two."""
     return index if index is not None else int(elements == 2)
 
 
 def score_at(manifest: Manifest) -> tuple[str, int]:
-    """Return the tensor that holds the score, and which element of its row is it.
+    """Return the tensor that holds the score, and the score's index in its row.
 
-    What is explained, where the entry does not decide or decides by an inner tensor.
+    If the entry does not decide, or decides by an inner tensor, this is the explained value.
     """
     profile = manifest.decision.profile if manifest.decision else None
     for spec in manifest.outputs:
@@ -152,37 +152,37 @@ def sigmoid(margins: np.ndarray) -> np.ndarray:
 
 
 def logit(score: float) -> np.float64:
-    """Return the margin whose Sigmoid is the score, in float64; of 0 and 1 an infinity."""
+    """Return the margin whose Sigmoid is the score, in float64; an infinity for 0 and 1."""
     with np.errstate(divide="ignore"):
         return np.float64(np.log(score) - np.log1p(-score))
 
 
 def scores_in(profile: DecisionProfile, answered: np.ndarray, margins: np.ndarray | None) -> list[float]:
-    """Return the scores of rows; of known margins their Sigmoids in float64.
+    """Return the scores of rows; if margins are known, their Sigmoids in float64.
 
-    So a margin is held against the bound's own: one that is equal to it, as its type rounds that, has the
+    So a margin is compared with the bound's own: one that is equal to it, as its type rounds that, has the
     bound for its score.
 
     Args:
         answered: [N] the model's own answers.
-        margins: [N] of which these are the Sigmoid, but for rounding; None where none are known.
+        margins: [N] margins whose Sigmoids these are, but for rounding; None if none are known.
     """
     if margins is None:
         return shortest(answered)
     exact = sigmoid(margins)
     for bound in (*(profile.refer or ())[::-1], profile.threshold):
         exact[margins == logit(bound).astype(margins.dtype)] = bound
-    is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds what it answers
+    is_same = np.abs(exact - answered) <= SIGMOID_ERROR  # else the model clips or rounds its answers
     return [float(score) for score in np.where(is_same, exact, shortest(answered))]
 
 
 def _scores(manifest: Manifest, tensors: Tensors) -> list[float]:
     profile, margin = profile_of(manifest).profile, margin_at(manifest)
     answered = tensors[manifest.explained_value][:, 0]
-    if profile.tensor in tensors:  # else an inner tensor, which is what is explained
+    if profile.tensor in tensors:  # else an inner tensor, the explained one
         output = tensors[profile.tensor].reshape(len(answered), -1)
         answered = output[:, score_index(profile.index, output.shape[1])]
-    margins = tensors.get(margin) if margin else None  # a comparison's graph answers none
+    margins = tensors.get(margin) if margin else None  # a comparison's graph has none
     return scores_in(profile, answered, None if margins is None else margins[:, 0])
 
 
@@ -200,6 +200,6 @@ def _by_name(
 def _plain(value: Any) -> Any:
     if isinstance(value, bytes | str):  # a missing text is an empty one
         return (value.decode(errors="replace") if isinstance(value, bytes) else value) or None
-    if isinstance(value, np.floating):  # by way of text, which is the shortest: 0.52, not 0.5199999809
+    if isinstance(value, np.floating):  # through text, which is the shortest: 0.52, not 0.5199999809
         return None if np.isnan(value) else float(str(value))
     return value.item() if isinstance(value, np.generic) else value

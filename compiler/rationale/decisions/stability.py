@@ -1,4 +1,4 @@
-"""Which principal reasons stay where the same model is explained by other references."""
+"""Stability of principal reasons if the same model is explained by other references."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,12 +6,12 @@ from rationale.decisions.decide import NoReasonsError, principal
 from rationale.decisions.rows import ExplainedRow
 from rationale.schema.manifest import Comparison, EmbeddedProfile, Manifest
 
-DRAWS = "draws"  # what they are called together
+DRAWS = "draws"  # their common name
 Codes = tuple[str, ...]
 
 
 def judged_by(manifest: Manifest, embedded: EmbeddedProfile) -> Manifest:
-    """Return a comparison's manifest with the profile that decides: its own entry has none."""
+    """Return a comparison's manifest with the deciding entry's profile: its own entry has none."""
     return manifest.model_copy(update={"decision": embedded})
 
 
@@ -19,7 +19,7 @@ def codes_of(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
     """Return the codes of the principal reasons that an explained row would have, largest first.
 
     Raises:
-        NoReasonsError: its attributions do not add up.
+        NoReasonsError: if its attributions do not add up.
     """
     if row.gap is not None and not abs(row.gap) <= embedded.tolerance:
         raise NoReasonsError(
@@ -30,7 +30,7 @@ def codes_of(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
 
 
 def survival(code: str, found: Sequence[tuple[Comparison, Codes]]) -> Mapping[str, bool | float]:
-    """Tell by which other baselines a code is a principal reason, and in which share of draws."""
+    """Return the other baselines by which a code is (or is no) principal reason, and its share of draws."""
     stays: dict[str, bool | float] = {
         one.name: code in codes for one, codes in found if one.kind == "baseline"
     }

@@ -1,1 +1,1 @@
-"""A decision profile held against its model, and the references of its policy."""
+"""Checks of a decision profile against its model, and the references of its policy."""

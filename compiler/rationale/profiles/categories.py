@@ -1,4 +1,4 @@
-"""Which values of a feature a model has a place for: the keys of encoders that read it as it came in."""
+"""Values of a feature that a model tells apart: the keys of encoders that read it unchanged."""
 
 import math
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from rationale.methods.trees.provenance import all_made_of
 
 Categories = frozenset[str | float]
 
-# What hands values on as they are: a Where puts others in the place of some.
+# Operators that pass values on unchanged; a Where replaces some of them.
 _HANDS_ON = frozenset(
     "Cast Concat Flatten Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Transpose "
     "Unsqueeze Where".split()
 )
-_TRUNCATES = ("Sign", "Abs", "Floor")  # sign(x)·⌊|x|⌋, as which a Cast to integers is lowered
+_TRUNCATES = ("Sign", "Abs", "Floor")  # sign(x)·⌊|x|⌋, the lowered form of a Cast to integers
 _KEYS = {
     "CategoryMapper": ("cats_strings", "cats_int64s"),
     "LabelEncoder": ("keys_strings", "keys_int64s", "keys_floats", "keys_tensor"),
@@ -29,7 +29,7 @@ _KEYS = {
 def categories_of(lowered: Lowered, features: Mapping[str, tuple[str, ...] | None]) -> dict[str, Categories]:
     """Return the categories that the model knows, by feature.
 
-    There are none of a feature that is read by anything else, such as a sum.
+    A feature with any other reader, such as a sum, has none.
 
     Args:
         features: names by input.
@@ -69,7 +69,7 @@ def _hands_on(node: ir.Node) -> bool:
 
 
 def _keys(node: ir.Node) -> set[str | float] | None:
-    """Return what a node tells apart from all else; None of one that takes any value."""
+    """Return the values that a node tells apart from all others; None for a node that takes any value."""
     if node.domain == "ai.onnx.ml" and node.op_type in _KEYS:
         given = [node.attributes.get(name) for name in _KEYS[node.op_type]]
         values = [one.value for one in given if one is not None]
@@ -86,7 +86,7 @@ def _keys(node: ir.Node) -> set[str | float] | None:
 
 
 def _key(value: object) -> str | float | None:
-    """Return text, or a number by its shortest digits; None for what is missing."""
+    """Return text, or a number by its shortest digits; None for a missing value."""
     if isinstance(value, bytes | str):
         return value.decode(errors="replace") if isinstance(value, bytes) else value
     number = float(str(np.float32(value) if isinstance(value, float) else value))

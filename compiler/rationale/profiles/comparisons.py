@@ -1,4 +1,4 @@
-"""Other reference sets to explain the model against: do the reasons of a decision stay?"""
+"""Other reference sets to explain the model against: a test whether the reasons of a decision stay."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -21,9 +21,9 @@ class Comparisons:
     """Other reference sets to explain the model against.
 
     Args:
-        baselines: by a name, such as all_applicants, the same method with other references.
-        draws: how many sets of as many references to draw, with replacement, from those that decide.
-        seed: of the draws.
+        baselines: the same method with other references, by a name, such as all_applicants.
+        draws: the number of sets of the same size to draw, with replacement, from the deciding references.
+        seed: the seed of the draws.
     """
 
     baselines: Mapping[str, Method] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Comparisons:
                 raise InvalidOptionError(f"baseline {name!r} needs references: --compare {name}=FILE.")
 
     def methods(self, method: Method) -> Iterator[tuple[str, Literal["baseline", "draw"], Method]]:
-        """Name, kind and method of each. Raises InvalidOptionError where nothing can be drawn from."""
+        """Yield name, kind and method of each. Raise InvalidOptionError if there is nothing to draw from."""
         drawn = draws(method.reference_set, method.reference_weights, self.draws, self.seed)
         for name, other in self.baselines.items():
             yield name, "baseline", other
@@ -60,7 +60,7 @@ class Comparisons:
 
 
 def demand_alike(name: str, own: Manifest, other: Manifest) -> None:
-    """Raise InvalidOptionError where it explains otherwise than by other references."""
+    """Raise InvalidOptionError if the other explanation differs in more than its references."""
     if own.method != other.method:
         ours, theirs = (f"{m.method.name} {m.method.options}" for m in (own, other))
         raise InvalidOptionError(

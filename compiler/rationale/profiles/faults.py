@@ -1,4 +1,4 @@
-"""Whether a decision profile makes sense, and fits the features of its model."""
+"""Faults of a decision profile, by itself and against the features of its model."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,18 +19,18 @@ from rationale.schema.profile import (
 _SHOWN = 8  # names in a sentence
 _USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B
 
-_FAR = 0.1  # of the output's range: as far from the threshold as no chance of the draw explains
+_FAR = 0.1  # of the output's range: a distance from the threshold that no chance of a draw explains
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a model.
+    """A model's features, as far as a profile may name them.
 
     Attributes:
-        features: that get attributions, each once.
+        features: features that get attributions, each once.
         texts: those of them that hold text.
         inputs: names of the model's inputs, which may hold several features or one.
-        categories: of a feature, all values that the model tells apart, where these are known.
+        categories: all values of a feature that the model tells apart, if they are known.
     """
 
     features: Sequence[str]
@@ -46,12 +46,12 @@ class Known:
 
 
 def faults_of(profile: DecisionProfile, known: Known) -> list[str]:
-    """Return all that is wrong with its names, codes, groups, conditions and band; a sentence each."""
+    """Return all faults of its names, codes, groups, conditions and band; a sentence each."""
     return [fault for check in _CHECKS for fault in check(profile, known)]
 
 
 def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
-    """Return what is odd, and may be meant."""
+    """Return warnings about valid but unusual settings."""
     unused = [code for code in profile.reasons if code not in _codes_used(profile)]
     remarks = []
     if unused:
@@ -86,11 +86,11 @@ def remarks_on(profile: DecisionProfile, known: Known) -> list[str]:
 def remarks_on_scores(
     profile: DecisionProfile, scores: np.ndarray, weights: np.ndarray, spread: float
 ) -> Iterator[str]:
-    """Yield what the references' scores say against threshold and policy.
+    """Yield warnings about the references' scores, compared with threshold and policy.
 
     Args:
-        scores, weights: of references, [K] each; weights sum to 1.
-        spread: from the least to the largest score that there is.
+        scores, weights: scores and weights of references, [K] each; weights sum to 1.
+        spread: the difference of the largest and the least possible score.
     """
     mean = float(scores @ weights)
     declined = float(weights @ [outcome_of(profile, score) == "decline" for score in scores.tolist()])
@@ -168,7 +168,7 @@ def _domain(profile: DecisionProfile, known: Known) -> Iterator[str]:
 
 
 def _number(key: str | float) -> float | None:
-    """Return what a category is as a number, a flag as well."""
+    """Return a category as a number, a flag as well; None if it is neither."""
     return {"true": 1.0, "false": 0.0}.get(key, number_of(key)) if isinstance(key, str) else key
 
 
@@ -212,7 +212,7 @@ def _of_condition(rule: Condition) -> Iterator[str]:
 
 
 def _never(rule: Condition, is_text: bool) -> str | None:
-    """Return why no value of a feature of the model meets a condition."""
+    """Return the reason why no value of a feature of the model meets a condition."""
     if is_text and not isinstance(rule.equals, str):
         return "is never met: the feature holds text, so say equals: 'a text'"
     if not is_text and isinstance(rule.equals, str):
@@ -271,7 +271,7 @@ _CHECKS: tuple[Callable[[DecisionProfile, Known], Iterator[str]], ...] = (
 
 
 def _keys(profile: DecisionProfile, known: Known) -> list[str]:
-    """Return what is attributed to: groups, and features in none."""
+    """Return the keys of attributions: groups, and features in none."""
     members = {member for rule in profile.groups.values() for member in rule.members}
     return [*profile.groups, *(feature for feature in known.features if feature not in members)]
 

@@ -1,4 +1,4 @@
-"""What a decision profile asks of a compile, what is wrong with it, and what of it goes into the manifest."""
+"""A decision profile in a compile: its demands, its faults, and its entry in the manifest."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ from rationale.schema.manifest import Classes, EmbeddedProfile
 from rationale.schema.profile import DecisionProfile, faulty, near
 from rationale.schema.request import CompileRequest
 
-MOST_ROWS = 1000  # references that are explained: more would tell deciles no better
+MOST_ROWS = 1000  # references to explain: more would not improve deciles
 TOLERANCE = 1e-4  # of the output's range
 _PROBABILITY = (0.0, 1.0)
 
@@ -57,12 +57,12 @@ class FittedProfile:
     """A profile that fits a model.
 
     Attributes:
-        method, request: what to compile: output, target, groups and space are the profile's.
+        method, request: the compile's method and request; output, target, groups and space are the profile's.
         output_range: least and largest score.
-        transform: what trees make of their scores to get it; empty where none do.
-        remarks: for the user.
-        where: what the profile is called in messages.
-        margin: by which scores in space 'output' are decided near 0 and 1, where it is known.
+        transform: the function that turns the scores of trees into it; empty if no trees make it.
+        remarks: remarks for the user.
+        where: the profile's name in messages.
+        margin: the margin that decides scores in space 'output' near 0 and 1, if it is known.
     """
 
     profile: DecisionProfile
@@ -75,7 +75,7 @@ class FittedProfile:
     margin: Margin | None = None
 
     def scored(self, lowered: Lowered) -> Lowered:
-        """Return the model with the margin by which it decides."""
+        """Return the model with the margin that it decides by."""
         return self.margin.added(lowered) if self.margin else lowered
 
     def alike(self, other: Method) -> Method:
@@ -83,10 +83,10 @@ class FittedProfile:
         return other.in_space(self.profile.space, self.transform)
 
     def embedded(self, compiled: Compiled) -> Compiled:
-        """Return the model with the profile in its manifest, and the classes in which drift is measured.
+        """Return the model with the profile in its manifest, and the classes that measure drift.
 
         Raises:
-            InvalidProfileError: what is explained is not the score, nor its margin.
+            InvalidProfileError: if the explained value is neither the score nor its margin.
         """
         profile, manifest, (least, most) = self.profile, compiled.manifest, self.output_range
         named = [manifest.digests.explanation, {e.tensor.name: e.feature_names for e in manifest.explained}]
@@ -135,7 +135,7 @@ class FittedProfile:
         )
 
     def _space(self, compiled: Compiled) -> str:
-        """Say how the score becomes what is explained."""
+        """Describe how the score becomes the explained value."""
         if self.profile.space == "margin":
             return "say space: output"
         if is_probability(compiled.source, self.profile.output.partition("[")[0]):
@@ -146,12 +146,12 @@ class FittedProfile:
 def apply_profile(
     profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, where: str
 ) -> FittedProfile:
-    """Hold a profile against its model, before anything is chosen in it.
+    """Check a profile against its model, and choose output, target, groups and space by it.
 
     Raises:
-        InvalidProfileError: all that does not fit.
-        InvalidOptionError, InvalidReferencesError, UnsupportedModelError: inputs, names or references of the
-            compile itself do not fit the model.
+        InvalidProfileError: if anything does not fit; the text names all of it.
+        InvalidOptionError, InvalidReferencesError, UnsupportedModelError: if inputs, names or references of
+            the compile itself do not fit the model.
     """
     explained = _explained(lowered, method, request)
     score, faults = _score(profile, lowered)
@@ -176,7 +176,7 @@ def apply_profile(
     if scores is not None:
         spread = output_range[1] - output_range[0]
         remarks += remarks_on_scores(profile, scores, explained.weights(len(scores)), spread)
-    margin = margin if profile.space == "output" else None  # in the other space what is explained is it
+    margin = margin if profile.space == "output" else None  # in the other space it is the explained value
     return FittedProfile(profile, method, request, output_range, transform, (*remarks,), where, margin)
 
 
@@ -188,8 +188,8 @@ class _Explained:
     """The tensors that get attributions, and their features.
 
     Attributes:
-        target: no more of it than its leaves.
-        features: names by tensor; None where they have none.
+        target: the explained target, of which only the leaves are known.
+        features: names by tensor; None if they have none.
     """
 
     lowered: Lowered
@@ -209,7 +209,7 @@ class _Explained:
 
     @property
     def inputs(self) -> list[str]:
-        """Of the model."""
+        """Names of the model's inputs."""
         return [str(value.name) for value in self.lowered.model.graph.inputs]
 
     @cached_property
@@ -217,14 +217,14 @@ class _Explained:
         return prepare_references(Selection(self.lowered, self.target, self.method, None, None))
 
     def weights(self, count: int) -> np.ndarray:
-        """Return the weights of as many references, which sum to 1."""
+        """Return weights of `count` references, which sum to 1."""
         given = self._referenced.set.weights if self._referenced.set else None
         if given is None or given.size != count:
             return np.full(count, 1 / count)
         return given.reshape(-1).astype(np.float64)
 
     def rows(self) -> dict[str, np.ndarray] | None:
-        """Return the references, as the model takes them; None where they are not for all of its inputs."""
+        """Return the references in the model's form; None unless they cover all of its inputs."""
         if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
             return None
         referenced = self._referenced
@@ -253,13 +253,13 @@ def _of_names(explained: _Explained) -> Iterator[str]:
 
 
 def _of_inner(explained: _Explained) -> Iterator[str]:
-    """Yield a fault for tensors of which an instance has no values, so that no reason could name one."""
+    """Yield a fault for each tensor without values in an instance, so that no reason could name one."""
     if inner := [name for name in explained.target.inputs if name not in explained.inputs]:
         yield f"{inner} are no inputs of the model, and reasons are of its features: leave --input out"
 
 
 def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
-    """Yield a fault for inputs whose part in the score no attribution would show."""
+    """Yield a fault for inputs that move the score, and that no attribution would show."""
     ends = explained.target.tensors
     read = reach_backward(explained.lowered.model.graph, output, ends)
     if hidden := [name for name in explained.inputs if name in read and name not in ends]:
@@ -270,7 +270,7 @@ def _of_hidden(explained: _Explained, output: str) -> Iterator[str]:
 
 
 def _of_method(profile: DecisionProfile, method: Method, request: CompileRequest) -> Iterator[str]:
-    """Yield what the request contradicts in the profile, and why the method can give no reasons."""
+    """Yield contradictions of the request to the profile, and reasons why the method can give none."""
     if method.gap is None:
         yield (
             f"attributions by {method.name} do not add up to the score, so that they are no shares of it: "
@@ -312,9 +312,9 @@ class _Score:
     """One element of a tensor's row.
 
     Attributes:
-        index: None where the profile names none that is there.
-        elements: of the row.
-        is_output: whether it is one of the model's outputs, which an answer holds.
+        index: the element's index; None if the profile names none that exists.
+        elements: the number of elements in the row.
+        is_output: whether the tensor is one of the model's outputs, which an answer holds.
     """
 
     tensor: str
@@ -324,7 +324,7 @@ class _Score:
 
 
 def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, list[str]]:
-    """Return the score, or why there is none."""
+    """Return the score, or the faults that exclude one."""
     name, graph = profile.tensor, lowered.model.graph
     made = [str(v.name) for node in graph for v in node.outputs]
     outputs = [str(v.name) for v in graph.outputs]
@@ -350,7 +350,7 @@ def _score(profile: DecisionProfile, lowered: Lowered) -> tuple[_Score | None, l
 
 
 def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ...] | None]:
-    """Return type and shape of one row of a tensor: as inferred, declared, or as trees have them."""
+    """Return type and shape of one row of a tensor: as inferred, as declared, or as trees have them."""
     if name in lowered.specs:
         shape, dtype = lowered.specs[name]
         return dtype, tuple(shape[1:])
@@ -365,7 +365,7 @@ def _row(lowered: Lowered, name: str) -> tuple[ir.DataType | None, tuple[int, ..
 def _range(
     profile: DecisionProfile, explained: _Explained, score: _Score, scores: np.ndarray | None
 ) -> tuple[tuple[float, float] | None, list[str]]:
-    """Return the least and largest score, and what does not fit them."""
+    """Return the least and largest score, and faults of bounds outside of them."""
     given = profile.output_range
     is_closed = is_probability(explained.lowered.source, score.tensor)
     if is_closed and given not in (None, _PROBABILITY):
@@ -390,7 +390,7 @@ def _range(
 def _reference_scores(
     profile: DecisionProfile, explained: _Explained, score: _Score
 ) -> tuple[np.ndarray | None, Margin | None]:
-    """Return the references' scores [K], and the margin by which they are decided; None where unknown."""
+    """Return the references' scores [K], and the margin that decides them; None if unknown."""
     rows, lowered = None if score.index is None else explained.rows(), explained.lowered
     if rows is None:
         return None, None
@@ -401,7 +401,7 @@ def _reference_scores(
 def _adapted(
     profile: DecisionProfile, lowered: Lowered, method: Method, request: CompileRequest, score: _Score
 ) -> tuple[tuple[Method, CompileRequest], list[str]]:
-    """Return the method and the request as the profile has them, and why it cannot."""
+    """Return the method and the request with the profile's settings, and faults that prevent this."""
     groups = {name: list(rule.members) for name, rule in profile.groups.items()}
     request = request.model_copy(update={"output": score.tensor, "groups": groups, "logits": False})
     if score.index is None:
@@ -421,7 +421,7 @@ def _adapted(
 def _of_margin(
     profile: DecisionProfile, lowered: Lowered, request: CompileRequest, score: _Score, index: int
 ) -> tuple[CompileRequest, list[str]]:
-    """Return the request for what the score is the Sigmoid of: two Softmax classes' difference."""
+    """Return the request for the margin whose Sigmoid is the score: two Softmax classes' difference."""
     if not score.is_output:
         return request, [
             f"space 'margin': '{score.tensor}' is none of the model's outputs, so that an answer has no score"
@@ -462,7 +462,7 @@ def classes_of_references(compiled: Compiled, method: Method) -> dict[str, Class
     """Return the deciles of the references' attributions.
 
     Raises:
-        InvalidOptionError: the references are none that the graph could explain.
+        InvalidOptionError: if the graph cannot explain the references.
     """
     given, weights = method.reference_set, method.reference_weights
     if given is None or isinstance(given, Baseline | OpenReferences):

@@ -1,8 +1,8 @@
-"""Whom a decision profile's policy compares an applicant with, and draws of so many of them.
+"""Populations that a decision profile's policy compares an applicant with, and draws from them.
 
 The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names those at or slightly above the passing score, and
-all applicants. A draw is a systematic sample along the score (Madow and Madow, 1944): of each K-th part of
-the rows, in the order of their scores, it has one, so that deciles keep their shares, and the mean stays.
+all applicants. A draw is a systematic sample along the score (Madow and Madow, 1944): it has one of each K-th
+part of the rows, in the order of their scores, so that deciles keep their shares, and the mean stays.
 """
 
 import re
@@ -22,7 +22,7 @@ _BAND = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)(?P<percent>%)?")
 
 @dataclass(frozen=True)
 class Band:
-    """How near the threshold counts as near: a difference of scores, or a part of those who pass."""
+    """The width of "near the threshold": a difference of scores, or a part of those who pass."""
 
     width: float | None = None
     part: float | None = None
@@ -30,7 +30,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Scored:
-    """Rows of a table with what a model says of them.
+    """Rows of a table with a model's scores.
 
     Attributes:
         scores: [rows], as the decision profile takes them.
@@ -61,11 +61,11 @@ def parse_band(text: str) -> Band:
 def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band) -> np.ndarray:
     """Return the rows of a policy, by their indices in the order of the scores.
 
-    Near the threshold are also those whom a person decides about; they are not approved.
+    Rows that a person decides about count as near the threshold too; they are not approved.
 
     Raises:
-        InvalidOptionError: the policy is "custom".
-        InvalidReferencesError: none of the rows is of it.
+        InvalidOptionError: if the policy is "custom".
+        InvalidReferencesError: if none of the rows belongs to it.
     """
     if policy == "custom":
         raise InvalidOptionError(
@@ -99,7 +99,7 @@ def population(profile: DecisionProfile, policy: str, scored: Scored, band: Band
 
 
 def passing(profile: DecisionProfile) -> str:
-    """Say which scores pass."""
+    """Describe the scores that pass."""
     side = "most" if profile.adverse == "above" else "least"
     return f"of at {side} {profile.threshold:g}"
 
@@ -108,7 +108,7 @@ def knocked_out(profile: DecisionProfile, count: int, values: Mapping[str, Seque
     """Return [count]: whether a knock-out of the profile fits a row.
 
     Args:
-        values: of rows, by feature; knock-outs of others fit none.
+        values: values of rows, by feature; knock-outs of others fit none.
     """
     found = np.zeros(count, bool)
     for rule in profile.knock_outs:
@@ -122,8 +122,8 @@ def systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None
 
     Args:
         rows: indices in the order of the scores, K or more.
-        strata: of every row of the table, a value: rows of equal ones stand together, so that each has its
-            share of the K.
+        strata: a value for every row of the table: rows with equal values stand together, so that each
+            stratum has its share of the K.
     """
     if strata is not None:
         rows = np.array(sorted(rows.tolist(), key=lambda row: str(strata[row])), int)
@@ -132,7 +132,7 @@ def systematic(rows: np.ndarray, k: int, seed: int, strata: Sequence[Any] | None
 
 
 def check_count(k: int, rows: np.ndarray, policy: str) -> None:
-    """Raise InvalidReferencesError where there are fewer than K rows."""
+    """Raise InvalidReferencesError if there are fewer than K rows."""
     if k > len(rows):
         wider = " Give a wider --band," if policy == "near_threshold" else " Give"
         raise InvalidReferencesError(

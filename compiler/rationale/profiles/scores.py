@@ -1,4 +1,4 @@
-"""What a model says of rows: the score of a decision profile, and the rows in the model's own dtypes."""
+"""A model's answers to rows: the score of a decision profile, and the rows in the model's own dtypes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ class Scores:
         feeds: [rows, …] by input, in the model's dtypes.
         answers: [rows, m], the profile's output, flattened.
         scores: [rows], as decisions have them.
-        index: which of the m is the score.
+        index: the score's index among the m.
     """
 
     model: str
@@ -53,11 +53,11 @@ def scores_of(
     """Run a model on rows, for the scores of a profile.
 
     Args:
-        rows: [rows, …] by input, or under None of the only one.
+        rows: [rows, …] by input; the key None stands for the only one.
 
     Raises:
-        InvalidModelError, InvalidReferencesError: the model does not run on these rows, or says NaN of some.
-        InvalidProfileError: the model has no such output.
+        InvalidModelError, InvalidReferencesError: if the model does not run on these rows, or answers NaN.
+        InvalidProfileError: if the model has no such output.
     """
     lowered = lower(model, references={name: array.shape for name, array in rows.items()})
     feeds = _feeds(lowered, rows)
@@ -119,7 +119,7 @@ def _check_output(lowered: Lowered, profile: DecisionProfile) -> None:
 
 
 def answering(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
-    """Return a model with a tensor among its outputs, an inner one too."""
+    """Return a model with a tensor among its outputs, also an inner one."""
     if any(value.name == tensor for value in model.graph.output):
         return model
     changed = onnx.ModelProto()
@@ -129,10 +129,10 @@ def answering(model: onnx.ModelProto, tensor: str) -> onnx.ModelProto:
 
 
 class Scorer:
-    """Runs a plain model for the scores of a profile, as decisions have them.
+    """A plain model that answers the scores of a profile, as decisions have them.
 
     Args:
-        margin: of which a score is the Sigmoid; None where none is known, or none is needed.
+        margin: the margin whose Sigmoid is the score; None if none is known, or none is needed.
     """
 
     def __init__(self, lowered: Lowered, profile: DecisionProfile, margin: "Margin | None" = None) -> None:
@@ -142,14 +142,14 @@ class Scorer:
         self._size = 1 if lowered.single_row_only else _BLOCK
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Return [N, m], the profile's output, flattened, and [N], the scores; of rows [N, …] by input."""
+        """Return [N, m], the profile's output, flattened, and [N], the scores, for rows [N, …] by input."""
         answers, margins = self.answers(rows)
         index = score_index(self._profile.index, answers.shape[1])
         answered = answers[:, min(index, answers.shape[1] - 1)]
         return answers, np.array(scores_in(self._profile, answered, margins), np.float64)
 
     def answers(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return [N, m], the profile's output, flattened, and [N], the margins, where they are known."""
+        """Return [N, m], the profile's output, flattened, and [N], the margins, if they are known."""
         names = [self._profile.tensor, *([self._margin.name] if self._margin else ())]
         blocks = [
             self._run({name: array[start : start + self._size] for name, array in rows.items()}, names)
@@ -164,13 +164,13 @@ class Scorer:
 
 @dataclass(frozen=True)
 class Margin:
-    """What a score is the Sigmoid of.
+    """The number whose Sigmoid is a score.
 
     Attributes:
-        tensor: holds it; of trees (`of_trees`) their output, which they make of it.
-        element: of the tensor's row, or a difference of two, such as "1-0".
+        tensor: the tensor that holds it; for trees (`of_trees`) their output, which is computed from it.
+        element: an element of the tensor's row, or a difference of two, such as "1-0".
         negated: whether the score is the Sigmoid of the negative: 1 − p beside p.
-        name: of the output that holds the margin in `added`.
+        name: the name of the output that holds the margin in `added`.
     """
 
     tensor: str
@@ -183,8 +183,9 @@ class Margin:
         """Return the model with one more output, [N, 1], the margin.
 
         Raises:
-            UnsupportedModelError: the tensor has no row for each of the model's, or trees make something else
-                of their scores than they say.
+            UnsupportedModelError: if the tensor has no row for each of the model's, or trees do not answer
+                the
+                function of their scores that they declare.
         """
         tensor: str | None = self.tensor
         if self.of_trees:
@@ -208,14 +209,14 @@ class Margin:
 
 
 def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> Margin | None:
-    """Return what an element of a tensor's row is the Sigmoid of; None where that is not seen.
+    """Return the margin whose Sigmoid is an element of a tensor's row; None if the graph shows none.
 
     Args:
-        elements: of the row.
+        elements: the number of elements in the row.
     """
     transform = transform_of(lowered, tensor)
     closed = closing(lowered.source, tensor)
-    if closed is None and not transform:  # a classifier of ai.onnx.ml, as it is lowered
+    if closed is None and not transform:  # a lowered classifier of ai.onnx.ml
         closed = closing(ir.serde.serialize_model(lowered.model), tensor)
     operator, behind = (transform, tensor) if closed is None else closed
     spec = lowered.specs.get(behind)
@@ -227,10 +228,10 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
 
 
 def margin_on(lowered: Lowered, profile: DecisionProfile, rows: Mapping[str, np.ndarray]) -> Margin | None:
-    """Return the margin by which a profile decides; None where none is needed or known.
+    """Return the margin that a profile decides by; None if none is needed or known.
 
     Args:
-        rows: on most of which the score has to be the Sigmoid of the margin.
+        rows: rows for a test: the score must be the Sigmoid of the margin on most of them.
     """
     if profile.space == "output" and not near_ends(profile):
         return None
@@ -261,13 +262,13 @@ def near_ends(profile: DecisionProfile) -> list[float]:
 
 
 def transform_of(lowered: Lowered, tensor: str) -> str:
-    """Return what an ensemble makes of its scores, such as LOGISTIC; "" where no trees make the tensor."""
+    """Return an ensemble's function of its scores, such as LOGISTIC; "" if no trees make the tensor."""
     trees = trees_behind(lowered.source, tensor)
     return trees.post_transform if trees else ""
 
 
 def trees_behind(model: onnx.ModelProto, output: str) -> Ensemble | None:
-    """Return the ensemble whose scores, or what it makes of them, a tensor holds."""
+    """Return the ensemble whose scores, or a function of them, a tensor holds."""
     producers = {name: node for node in model.graph.node for name in node.output}
     node = producers.get(output)
     while node is not None and node.op_type in _MOVES:

@@ -1,1 +1,1 @@
-"""What is asked for, and what is answered."""
+"""Schemas of requests and answers: compile request, manifest, decision profile, probes."""

@@ -1,14 +1,14 @@
-"""Locales of the machine, by which ONNX Runtime's StringNormalizer changes the case of texts."""
+"""The machine's locales, by which ONNX Runtime's StringNormalizer changes the case of texts."""
 
 import re
 
-DEFAULT = "en_US.UTF-8"  # of a StringNormalizer that names none; images leave it out
+DEFAULT = "en_US.UTF-8"  # for a StringNormalizer that names none; images leave it out
 EVERYWHERE = "C.UTF-8"  # a part of glibc, and of every Debian and Ubuntu; its letters are the same
 _LACKING = re.compile(r"Failed to construct locale with name:([^:\s]*)")
 
 
 def locale_advice(reason: str) -> str:
-    """Say what to do if ONNX Runtime cannot load a model for want of a locale; else return an empty text."""
+    """Return advice if ONNX Runtime cannot load a model for want of a locale; else an empty text."""
     found = _LACKING.search(reason)
     if found is None:
         return ""

@@ -1,6 +1,6 @@
-"""The machine: what this process may use of it, and for which one a graph is made.
+"""The machine: the share that this process may use, and the machine that a graph is made for.
 
-A `Deployment` decides a graph's speed and memory, and nothing of what it answers.
+A `Deployment` decides a graph's speed and memory, and nothing of its answers.
 """
 
 import functools
@@ -23,27 +23,27 @@ Storage = Literal["float32", "float16"]
 Runtime = Literal["onnxruntime", "openvino", "tensorrt", "any"]
 
 DEFAULT_BUDGET = 4 << 30
-MAX_BATCH = 64  # rows of one request, whatever fits
+MAX_BATCH = 64  # rows of one request, even if more fit
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """Where the combined graph will run, and what it may use there.
+    """The runtime and machine of the combined graph, and its limits there.
 
     Args:
-        provider: of ONNX Runtime; operators are emitted in the variants that are fastest there.
-        threads: that one run may use; None for as many as this process has cores.
+        provider: ONNX Runtime's execution provider; operators are emitted in its fastest variants.
+        threads: threads of one run; None for as many as this process has cores.
         memory_budget: bytes for precomputed references and working memory together, at one row. Above it the
-            references are walked in chunks, and recomputed where they do not fit.
-        storage: how precomputed reference activations are kept; float16 halves them, at an error that the
-            check measures.
+            references are walked in chunks, and recomputed if they do not fit.
+        storage: the type of stored reference activations; float16 halves them, at an error that the check
+            measures.
         one_shot: one entry, in which a BOOL input `explain` decides whether the explanation is computed.
-        runtime: that will load the graph; of others than ONNX Runtime it avoids what they get wrong or lack,
-            and "any" avoids all of that (docs/runtimes.md).
+        runtime: the runtime that will load the graph. The graph avoids the faults and gaps of any runtime but
+            ONNX Runtime; "any" avoids all of them (docs/runtimes.md).
 
     Raises:
-        InvalidOptionError: a value that is none of these.
+        InvalidOptionError: if a value is none of these.
     """
 
     provider: Provider = "cpu"
@@ -67,7 +67,7 @@ class Deployment:
 
     @property
     def is_portable(self) -> bool:
-        """Whether other runtimes than ONNX Runtime may load the graph."""
+        """True if other runtimes than ONNX Runtime may load the graph."""
         return self.runtime != "onnxruntime"
 
     @property
@@ -83,7 +83,7 @@ def parse_bytes(text: str) -> int:
     """Parse "2GB", "512 MiB" or "1500000" to bytes; K, M, G and T are powers of 1024.
 
     Raises:
-        InvalidOptionError: anything else.
+        InvalidOptionError: if the text has another form.
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * (1 << _UNITS[match[2].upper()])) if match else 0
@@ -95,7 +95,7 @@ def parse_bytes(text: str) -> int:
 
 
 def in_words(size: float) -> str:
-    """Write bytes as "1.4 GB", as `parse_bytes` reads it."""
+    """Return bytes as "1.4 GB", which `parse_bytes` reads."""
     for unit in ("bytes", "KB", "MB"):
         if size < 1024:
             return f"{size:.3g} {unit}"
@@ -104,7 +104,7 @@ def in_words(size: float) -> str:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may run on: fewer than the machine has where it is confined."""
+    """Return the number of cores that this process may use, which can be fewer than the machine has."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 

@@ -1,4 +1,4 @@
-"""`explanation.json`: what a combined graph is, for whoever serves it.
+"""`explanation.json`: the description of a combined graph for whoever serves it.
 
 The compiler writes it and the service reads it; the two packages meet nowhere else.
 """
@@ -20,14 +20,14 @@ from rationale.schema.request import CompileRequest
 
 FILE_NAME = "explanation.json"
 EXPLAIN_SUFFIX = "_explain"
-OPEN_SUFFIX = "_explain_open"  # of the entry whose references come with a request
+OPEN_SUFFIX = "_explain_open"  # for the entry whose references come with a request
 PLANNED_NODES = (
     3_000  # above: ONNX Runtime's search for buffers to reuse takes time that grows with their square
 )
 EXPLAIN, EXPLAINED = "explain", "explained"  # a one-shot graph's own input and output
-GROUPS = "group"  # what all players together are called where a tensor would be
+GROUPS = "group"  # name of all players together in place of a tensor's
 _AS_THEY_ARE = ("BOOL", *(f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)))
-DATATYPES = {  # OIP's names of ONNX's types, those that a protocol carries
+DATATYPES = {  # OIP's names of the ONNX types that a protocol carries
     "FLOAT": "FP32",
     "DOUBLE": "FP64",
     "FLOAT16": "FP16",
@@ -42,7 +42,7 @@ FLOATS = frozenset({"FP16", "BF16", "FP32", "FP64"})
 
 
 def is_float(dtype: np.dtype) -> bool:
-    """Tell whether it holds floats: bfloat16 as well, which numpy itself does not know as one."""
+    """Tell whether it holds floats, including bfloat16, which numpy itself does not count as one."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
@@ -58,7 +58,7 @@ def elements(tensor: str, count: int) -> tuple[str, ...]:
 
 
 def in_digits(number: Any) -> str:
-    """Return a number as categories write it: 1 of 1.0, and nothing of a missing one."""
+    """Return a number as categories write it: 1 for 1.0, and an empty text for a missing one."""
     if number != number:
         return ""
     return str(int(number)) if float(number).is_integer() else str(number)
@@ -78,7 +78,7 @@ def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str
 
 
 class Frozen(BaseModel):
-    """A part of what is written next to a graph: it never changes, and takes no member it does not know."""
+    """A part of the files next to a graph: it never changes, and accepts no unknown member."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -92,7 +92,7 @@ class TensorSpec(Frozen):
 
     @property
     def is_column(self) -> bool:
-        """Whether a row of it is one number or text: [N, 1], or [N]."""
+        """True if a row of it is one number or text: [N, 1], or [N]."""
         return self.shape in ((1,), ())
 
 
@@ -121,16 +121,20 @@ class Attributed(Frozen):
 
 
 class ExplainedInput(Frozen):
-    """What has attributions: `tensor` is explained, `attributions` is the output that explains it.
+    """An explained tensor and the outputs that explain it.
 
     `tensor` is an input of the model or an inner tensor. An integer input is explained `at` the inner tensors
-    in which its elements are looked up, summed to one value for each of them.
+    that look up its elements, summed to one value for each of them.
 
     `attributions` is a float tensor [N, T, *tensor.shape], and so is `standard_error`, their standard errors,
-    where the graph gives them; where a feature is in a group, the players' output holds them instead, and
-    both are None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose
-    sum over the last axis is the attributions. `feature_names` names these features in row-major order; None
-    where they are too many to be named (images).
+    if
+    the graph gives them. If a feature is in a group, the players' output holds both instead, and here they
+    are
+    None. `interactions` is a float tensor [N, T, F, F] of the flattened features of one row, whose sum over
+    the
+    last axis is the attributions. `feature_names` names these features in row-major order; None if they are
+    too
+    many to be named (images).
     """
 
     tensor: TensorSpec
@@ -145,12 +149,12 @@ class ExplainedInput(Frozen):
 
     @property
     def given_names(self) -> tuple[str, ...] | None:
-        """Names of a table's features, where somebody gave them; None for those such as x[0]."""
+        """Names of a table's features, if someone gave them; None for defaults such as x[0]."""
         made_up = elements(self.tensor.name, len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
     def by(self, attributions: str, standard_error: str | None = None) -> Attributed:
-        """Return it as an output attributes to it."""
+        """Return the input as a part of an output of attributions."""
         return Attributed(
             tensor=self.tensor,
             attributions=attributions,
@@ -184,7 +188,7 @@ class ExplainedLayer(Frozen):
 
 
 class ExplainedConcepts(Frozen):
-    """The channels of one tensor on the way, and what each input contributes to the most relevant ones."""
+    """The channels of one tensor on the way, and each input's contributions to the most relevant ones."""
 
     tensor: TensorSpec
     axis: int = Field(description="of the tensor, that of its channels")
@@ -195,7 +199,7 @@ class ExplainedConcepts(Frozen):
 
 
 class LayerRule(Frozen):
-    """The rule by which relevance propagation leaves one operator."""
+    """The rule of relevance propagation for one operator."""
 
     operator: str = Field(description="its type, such as Conv")
     name: str = Field(description="of its node")
@@ -222,7 +226,7 @@ class Method(Frozen):
 
 
 class Extension(Frozen):
-    """What the compile took from outside Rationale: of an installed package, or of a script."""
+    """An extension that took part in the compile, from an installed package or a script."""
 
     group: str = Field(description="of entry points: rationale.lrp_rules …")
     name: str = Field(description="by which it is asked for")
@@ -240,7 +244,7 @@ class Category(Frozen):
 
 
 class Spread(Frozen):
-    """How the values of one feature are spread over the references: no row of them, nor which go together."""
+    """The distribution of one feature's values over the references, without rows and combinations."""
 
     feature: str
     quantiles: tuple[float, ...] = Field(
@@ -269,12 +273,12 @@ class OpenReferences(Frozen):
 
     @property
     def names(self) -> set[str]:
-        """Inputs of the graph that it needs for itself."""
+        """Inputs of the graph for references and weights."""
         return {self.weights.name, *(spec.name for spec in self.inputs.values())}
 
 
 class OpenLength(Frozen):
-    """A length that each request chooses, within what the graph was made for; see docs/adr/0019."""
+    """A length that each request chooses, within the graph's limits; see docs/adr/0019."""
 
     name: str = Field(description="what the model calls it")
     least: int = Field(ge=1)
@@ -284,7 +288,7 @@ class OpenLength(Frozen):
     )
 
     def fault(self, shapes: Mapping[str, Sequence[int]]) -> str | None:
-        """Return what is wrong with inputs of these shapes, and what to do; None for valid ones."""
+        """Return the fault of inputs of these shapes, with advice; None for valid ones."""
         lengths = {f"{name}, axis {axis}": shapes[name][axis] for name, axis in self.axes}
         if len(set(lengths.values())) > 1:
             return f"the inputs differ in their length '{self.name}': {lengths}"
@@ -301,8 +305,7 @@ class OpenLength(Frozen):
 class Digests(Frozen):
     """SHA-256, so that an answer can be reproduced.
 
-    `explanation` is the digest of the other three; where the entry decides, of that and the names of
-    features.
+    `explanation` is the digest of the other three; if the entry decides, of that and the names of features.
     """
 
     model: str
@@ -312,7 +315,7 @@ class Digests(Frozen):
 
 
 class Variants(Frozen):
-    """In which of several equal variants operators were emitted, and for what machine."""
+    """The emitted variants of operators that have several equal ones, and the machine that they suit."""
 
     provider: str = Field(description="of ONNX Runtime: cpu or cuda")
     threads: int = Field(description="of one run")
@@ -323,7 +326,7 @@ class Variants(Frozen):
 
 
 class Measured(Frozen):
-    """What the check at compile time measured, on `rows` rows."""
+    """The measurements of the check at compile time, on `rows` rows."""
 
     rows: int
     outputs_error: float = Field(description="largest |combined − original| over largest |original|")
@@ -384,7 +387,7 @@ class Measured(Frozen):
 
 
 class Memory(Frozen):
-    """How the graph uses memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
+    """The graph's use of memory: bytes, estimated for a batch of one row; `work` grows with the batch."""
 
     budget: int = Field(description="what weights, precomputed references and work may take together")
     needed: int = Field(description="what they take, with the copies that ONNX Runtime makes of weights")
@@ -405,7 +408,7 @@ class Memory(Frozen):
 
 
 class Stopped(Frozen):
-    """Where attributions end on the way: what goes on from there has none."""
+    """The tensor on the way at which attributions end: paths that go on from there have none."""
 
     node: str
     operator: str
@@ -414,7 +417,7 @@ class Stopped(Frozen):
 
 
 class Texts(Frozen):
-    """The texts, or numbers in digits, that a fitted model knows of one feature, and what it makes of others.
+    """A fitted model's known texts, or numbers in digits, of one feature, and its treatment of others.
 
     In a graph a missing text is an empty one, and a missing number NaN.
     """
@@ -430,7 +433,7 @@ class Texts(Frozen):
         return frozenset((*self.known, *(text.encode() for text in self.known)))
 
     def fault(self, text: str | bytes) -> str | None:
-        """Return what is wrong with a value that the model refuses."""
+        """Return the fault of a value that the model refuses."""
         if text in self._accepted:
             return None
         if not text:
@@ -444,7 +447,7 @@ class Texts(Frozen):
         )
 
     def warning(self, text: str | bytes) -> str | None:
-        """Return what to know of a value that the model takes as unknown; the value is left out."""
+        """Return a warning, without the value, about a value that the model takes as unknown."""
         if not text or self.others == "refused" or text in self._accepted:
             return None
         return "is a category that the model was not trained on: it takes it as unknown or missing"
@@ -460,11 +463,12 @@ def _listed(known: Sequence[str]) -> str:
 
 
 class Parity(Frozen):
-    """How far the ONNX model is from the fitted model of which it was made.
+    """The distance of the ONNX model from the fitted model that it was made from.
 
-    Both are asked about the references, about mixtures of them (features of one, the others of another: what
-    Shapley values are made of), and about references some of whose values are missing. Errors are told by
-    column of the outputs: those of the one that is worst by its own range.
+    Both answer the references, mixtures of them (features of one, the others of another: the arguments of
+    Shapley values), and references with missing values. Errors are those of the output column that is worst
+    by
+    its own range.
     """
 
     model: str = Field(description="the fitted model's class: xgboost.XGBClassifier …")
@@ -523,7 +527,7 @@ class Parity(Frozen):
 
     @property
     def relative(self) -> float:
-        """The error, of the column's range."""
+        """The error as a share of the column's range."""
         return self.error / self.output_range if self.output_range else self.error
 
 
@@ -546,7 +550,7 @@ class Comparison(Frozen):
 
 
 class Classes(Frozen):
-    """Into which drift is counted: what lies up to a bound, between two, and above the last."""
+    """Classes for measuring drift: up to the first bound, between two bounds, and above the last."""
 
     bounds: tuple[float, ...]
     shares: tuple[float, ...] = Field(description="of the references: one more than there are bounds")
@@ -654,7 +658,7 @@ class Manifest(Frozen):
 
     @property
     def suffix(self) -> str:
-        """Of the entry's name, where it explains `NAME` without being asked for by another one."""
+        """The suffix of the entry that explains `NAME` unless a request names another one."""
         return EXPLAIN_SUFFIX if self.open_references is None else OPEN_SUFFIX
 
     @property
@@ -683,7 +687,7 @@ class Manifest(Frozen):
         return {name: rule for _, _, name, rule in self._text_rules()}
 
     def _text_rules(self) -> Iterator[tuple[str, int, str, Texts]]:
-        """Yield an input, a column of it, the feature's name and what is known of its texts."""
+        """Yield an input, a column of it, the feature's name and the rule of its texts."""
         named = {item.tensor.name: item.feature_names for item in self.explained}
         for tensor, rules in (self.parity.texts if self.parity else {}).items():
             names = named.get(tensor) or ((tensor,) if len(rules) == 1 else elements(tensor, len(rules)))
@@ -695,13 +699,13 @@ class Manifest(Frozen):
         """Yield the row, and a sentence, for each text that the fitted model refuses.
 
         Args:
-            inputs: [N, …] each.
+            inputs: inputs of the model, [N, …] each.
         """
         for row, feature, fault in self._odd_texts(inputs, refused=True):
             yield row, f"feature '{feature}' {fault}"
 
     def unknown_texts(self, inputs: Mapping[str, np.ndarray]) -> list[tuple[str, ...]]:
-        """Return of each row [N] a sentence for each text that the fitted model takes as unknown."""
+        """Return for each row [N] a sentence for each text that the fitted model takes as unknown."""
         found: list[tuple[str, ...]] = [()] * len(next(iter(inputs.values())))
         for row, feature, warning in self._odd_texts(inputs, refused=False):
             found[row] += (f"feature '{feature}' {warning}",)
@@ -716,10 +720,10 @@ class Manifest(Frozen):
     def _odd_texts(
         self, inputs: Mapping[str, np.ndarray], *, refused: bool
     ) -> Iterator[tuple[int, str, str]]:
-        """Yield the row, the feature and what is wrong with each text that the fitted model does not know.
+        """Yield the row, the feature and a description for each text that the fitted model does not know.
 
         Args:
-            inputs: [N, …] each.
+            inputs: inputs of the model, [N, …] each.
             refused: yield those that it refuses; else those that it takes as unknown.
         """
         for tensor, i, name, rule in self._text_rules():
@@ -775,22 +779,22 @@ class Manifest(Frozen):
 
     @property
     def given_names(self) -> dict[str, tuple[str, ...]] | None:
-        """Names of features by explained input, where somebody gave them."""
+        """Names of features by explained input, if someone gave them."""
         given = {e.tensor.name: e.given_names for e in self.explained}
         return {name: names for name, names in given.items() if names} or None
 
     @property
     def groups(self) -> dict[str, list[str]]:
-        """As they were asked for: the players that are no single feature of that name."""
+        """The requested groups: players other than a single feature of the same name."""
         return {p.name: list(p.features) for p in self.players if p.features != (p.name,)}
 
     @property
     def contrasts(self) -> tuple[str, ...]:
-        """Those targets that are differences of two elements."""
+        """Targets that are differences of two elements."""
         return tuple(t for t in self.targets if isinstance(t, str)) if self.targets != "predicted" else ()
 
     def class_name(self, element: object) -> str | None:
-        """Return what the model's label calls a target, of a contrast both ends; None if it says nothing."""
+        """Return the model's label of a target, of a contrast both ends; None if there is none."""
         ends = str(element).split("-")
         known = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
         return " against ".join(self.class_names[int(end)] for end in ends) if known else None
@@ -803,7 +807,7 @@ class Manifest(Frozen):
         """Read `explanation.json`.
 
         Raises:
-            RepositoryError: the file is missing, is no JSON, or is not a manifest of this version.
+            RepositoryError: if the file is missing, is no JSON, or is not a manifest of this version.
         """
         try:
             return Manifest.model_validate_json(path.read_bytes())

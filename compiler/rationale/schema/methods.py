@@ -21,8 +21,8 @@ class Option:
     Attributes:
         kind: type of the value; `list` stands for several texts, `Path` for a file of rows, which only the
             command line reads.
-        help: for help texts and the API's schema; they put the methods' names before it.
-        advice: what to give, if a method needs the option and it is missing.
+        help: text for help and the API's schema; they put the methods' names before it.
+        advice: advice for a user who omits the option, if a method needs it.
     """
 
     kind: type
@@ -144,16 +144,15 @@ def takers(option: str) -> list[str]:
 
 
 def takes_seed(method: str) -> bool:
-    """Tell whether a method of that name draws."""
+    """Tell whether a method of that name draws samples."""
     return method in METHODS and METHODS[method].knows("seed")
 
 
 def check_options(method: str, given: Iterable[str]) -> None:
-    """Check the names of the options that a method is given.
+    """Check the names of a method's options.
 
     Raises:
-        InvalidOptionError: an unknown method, an option that it does not take, or one that it needs and
-            lacks.
+        InvalidOptionError: if the method is unknown, does not take an option, or lacks one that it needs.
     """
     if method not in METHODS:
         raise InvalidOptionError(f"--method {method!r}: choose {_listed(list(METHODS))}.")

@@ -1,6 +1,6 @@
 """Kinds of outputs of an explanation: the one registry for manifest, files, tables, APIs and pages.
 
-A new kind takes a row here, the name of its output in the manifest, and a method that emits it. All that
+A new kind takes a row here, the name of its output in the manifest, and a method that emits it. All code that
 writes answers loops over these rows.
 """
 
@@ -14,12 +14,12 @@ class OutputKind:
     """A kind of output.
 
     Attributes:
-        name: in the manifest; of a value also in answers and tables.
+        name: the name in the manifest; that of a value also in answers and tables.
         axes: one number for each row and target (NT), for each of its features or groups too (NTF), or for
             each pair of features (NTFF).
-        meaning: for the API's schema and the docs.
+        meaning: a description for the API's schema and the docs.
         member: name of the object in an explanation's JSON that holds the numbers by feature.
-        suffix: of a feature's name as a column of a table.
+        suffix: the suffix of a feature's name in a table's column of this kind.
         in_tables: whether tables have columns of it.
     """
 

@@ -22,8 +22,8 @@ ALLOW = "RATIONALE_ALLOW_DRIFT"  # the setting that lets broken entries answer
 WARNED = 1e-5  # of an output's range: float32 in another order differs by a hundredth of that
 BROKEN = 1e-3  # of an output's range: beyond, it is another answer
 KERNELS = 2  # times the difference that was measured between kernels of one machine
-ROUNDINGS = 8  # of an output's largest number, which count as no difference
-MOST_ELEMENTS = 1024  # of a row of one output that are compared: they lie evenly spaced
+ROUNDINGS = 8  # of an output's largest number; they count as no difference
+MOST_ELEMENTS = 1024  # compared elements of a row of one output, evenly spaced
 _EPSILON = {"FP16": 2.0**-10, "BF16": 2.0**-7, "FP32": 2.0**-23, "FP64": 2.0**-52}
 
 
@@ -54,7 +54,7 @@ class ProbeOutput(Frozen):
 
     @property
     def rounding(self) -> float | None:
-        """What counts as no difference, of floats."""
+        """The largest difference of floats that counts as none."""
         if self.datatype not in FLOATS:
             return None
         largest = max((abs(value) for value in self.data if value is not None), default=0.0)
@@ -63,7 +63,7 @@ class ProbeOutput(Frozen):
     def difference(self, answer: np.ndarray) -> float:
         """Return the largest difference of an answer [N, …] from the due one, over the range.
 
-        Of numbers that are no floats, and of texts, it is the share that differs.
+        For texts, and numbers that are no floats, return the share of elements that differ.
         """
         found: np.ndarray = (
             np.asarray(answer).reshape(len(answer), -1) if np.ndim(answer) else np.zeros((0, 0))
@@ -87,7 +87,7 @@ class ProbeOutput(Frozen):
 
 
 class Difference(Frozen):
-    """How far answers are from those that are due, in the output where that is most."""
+    """The difference of answers from those that are due, in the output in which it is largest."""
 
     value: float = Field(description="of the output's range")
     output: str
@@ -103,7 +103,7 @@ class Difference(Frozen):
         return not self.value <= self.warned
 
     def describe(self, runtime: str, made_by: str) -> str:
-        """Describe it in a sentence. `runtime` answers now; `made_by` answered when it was compiled."""
+        """Describe it in a sentence: `runtime` answers now, `made_by` answered at compile time."""
         return (
             f"{runtime} answers its probe rows otherwise than is due: {self.output!r} differs by "
             f"{self.value:.2g} of its range ({self.limit:.1g} is the most; compiled with {made_by})"
@@ -154,15 +154,15 @@ class Probes(Frozen):
 
     @property
     def warned(self) -> float:
-        """The difference above which the user is told."""
+        """The difference above which the user is warned."""
         return max(WARNED, KERNELS * self.kernels)
 
     def of(self, outputs: Collection[str]) -> "Probes":
-        """Return those of an entry that has these outputs alone."""
+        """Return the probes of an entry that has these outputs alone."""
         return self.model_copy(update={"outputs": tuple(o for o in self.outputs if o.name in outputs)})
 
     def write(self, version: Path) -> None:
-        """Write them into the folder of a version, whose other files are whole. Raises OSError."""
+        """Write the probes into the folder of a version, whose other files are complete. Raise OSError."""
         whole = self.model_copy(update={"files": _others(version)})
         (version / FILE).write_text(json.dumps(whole.model_dump(), allow_nan=False) + "\n", encoding="utf-8")
 
@@ -176,13 +176,13 @@ class Probes(Frozen):
 
     @staticmethod
     def read(version: Path, *, promised: bool = False) -> "Probes | None":
-        """Read the folder's probes; None if there are none.
+        """Read the folder's probes; return None if there are none.
 
         Args:
             promised: whether the entry's manifest says that there are some.
 
         Raises:
-            RepositoryError: the file cannot be read, or is damaged; or it is promised and not there.
+            RepositoryError: if the file cannot be read, or is damaged; or if it is promised and missing.
         """
         path = version / FILE
         try:
@@ -207,7 +207,7 @@ def file_digests(version: Path) -> dict[str, str]:
     """Return SHA-256 of each file of a version's folder, by name, in the order of their names.
 
     Raises:
-        RepositoryError: one cannot be read.
+        RepositoryError: if a file cannot be read.
     """
     found = {}
     try:
@@ -226,7 +226,7 @@ def _others(version: Path) -> dict[str, str]:
 
 
 def values(array: np.ndarray) -> list[Any]:
-    """Return an array's elements for JSON, as short as its type reads them; None if not finite."""
+    """Return an array's elements for JSON, in the shortest digits that its type reads; None if not finite."""
     flat = array.reshape(-1)
     if array.dtype.kind in "iub":
         return [*flat.tolist()]

@@ -1,6 +1,6 @@
-"""`decision.yaml`: by what rules a model's output becomes a decision, and an explanation its reasons.
+"""`decision.yaml`: the rules by which a model's output becomes a decision, and an explanation its reasons.
 
-A lender writes it, `rationale compile --decision` holds it against the model and embeds it in the manifest,
+A lender writes it, `rationale compile --decision` checks it against the model and embeds it in the manifest,
 and the service decides by it. docs/adr/0038-decisions.md says why it stands in the compiled entry.
 """
 
@@ -21,7 +21,7 @@ from rationale.errors import InvalidProfileError
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
 _FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
 _LARGEST = 1 << 20  # bytes of a file
-_MOST, _LONGEST = 20, 80  # faults that are told, characters of a value in one
+_MOST, _LONGEST = 20, 80  # faults in a message, characters of a value in one
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
 # The comment 9(b)(2)-5 on Regulation B, 12 CFR 1002.9, names these two.
 NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
@@ -36,7 +36,7 @@ class _Strict(BaseModel):
 
 
 class ExplainedRule(_Strict):
-    """What is said of a feature, or of a group, and by which reason."""
+    """The texts of a feature, or of a group, and its reason."""
 
     title: Text | None = Field(None, description="for people; by default the feature's name")
     unit: Text | None = None
@@ -45,7 +45,7 @@ class ExplainedRule(_Strict):
 
 
 class FeatureRule(ExplainedRule):
-    """And what values it takes; one that is missing is taken everywhere."""
+    """The texts of a feature, and the values that it accepts; a missing value is always accepted."""
 
     least: Number | None = None
     most: Number | None = None
@@ -53,7 +53,7 @@ class FeatureRule(ExplainedRule):
     open: Flag = Field(False, description="values beside the categories are taken")
 
     def label(self, value: Any) -> str | None:
-        """Return what it calls a value, if that is one of its categories; texts have to be equal."""
+        """Return the title of a value, if it is one of its categories; texts have to be equal."""
         found = self.categories.get(as_category(value))
         if found is not None or isinstance(value, str):
             return found
@@ -61,19 +61,19 @@ class FeatureRule(ExplainedRule):
 
     @property
     def is_bounded(self) -> bool:
-        """Whether there are values that it does not take."""
+        """True if it excludes any values."""
         closed = bool(self.categories) and not self.open
         return closed or self.least is not None or self.most is not None
 
 
 class GroupRule(ExplainedRule):
-    """Features that are explained as one: a category's one-hot columns, or what tells the same."""
+    """Features that are explained as one: a category's one-hot columns, or features with the same meaning."""
 
     members: tuple[Text, ...] = Field(min_length=1)
 
 
 class Condition(_Strict):
-    """On a value: above, below, between both (the ends are not in it), or equal."""
+    """A condition on a value: above, below, between both (the ends are not in it), or equal."""
 
     above: Number | None = None
     below: Number | None = None
@@ -105,7 +105,7 @@ class KnockOut(Condition):
 
 
 class ReferencePolicy(_Strict):
-    """With whom an applicant is compared."""
+    """The population that an applicant is compared with."""
 
     policy: Literal["near_threshold", "all_applicants", "approved", "custom"] = "custom"
 
@@ -118,20 +118,20 @@ class DecisionProfile(_Strict):
     """The rules of one decision. Features and groups are named by the model's own names.
 
     Attributes:
-        output: the score, a tensor or an element of its flattened row, TENSOR[index]. The index may be left
-            out of one element, and of two, which are classes: the score is the second one.
-        adverse: on which side of the threshold a score is adverse; at the threshold it passes.
+        output: the score, a tensor or an element of its flattened row, TENSOR[index]. A tensor of one element
+            needs no index, nor does one of two, which are classes: the score is the second one.
+        adverse: the side of the threshold on which a score is adverse; a score equal to the threshold passes.
         refer: scores from low to high, both included, that a person decides.
-        space: what attributions add up to: the score, or the margin of which the score is the Sigmoid.
-        outside: what becomes of an applicant with a value that its feature does not take: no decision, or one
+        space: the sum of attributions: the score, or the margin whose Sigmoid is the score.
+        outside: the answer to an applicant with a value that its feature does not accept: no decision, or one
             with a warning.
-        least_share: of all adverse attributions together, below which none but the largest is a reason.
+        least_share: the share of all adverse attributions below which none but the largest is a reason.
         never_disclose: features and groups that no notice may name. It is an error if one is a principal
-            reason: to leave it out would be to give other reasons than the true ones.
-        protected: attributes that the model must not have as inputs, but for those in `allow_protected`.
-        output_range: least and largest score, where neither a closing Sigmoid or Softmax nor the references
+            reason: a notice without it would give other reasons than the true ones.
+        protected: attributes that the model must not have as inputs, except those in `allow_protected`.
+        output_range: least and largest score, if neither a closing Sigmoid or Softmax nor the references
             show them.
-        tolerance: completeness gap above which there are no reasons, in units of what is explained; by
+        tolerance: completeness gap above which there are no reasons, in units of the explained value; by
             default 1e-4 of the output's range.
     """
 
@@ -161,14 +161,14 @@ class DecisionProfile(_Strict):
 
     @cached_property
     def index(self) -> int | None:
-        """Of the flattened row, where one is given."""
+        """The index in the flattened row, if there is one."""
         return self._output()[1]
 
     def _output(self) -> tuple[str, int | None]:
         return element_in(self.output)
 
     def rule(self, key: str) -> ExplainedRule:
-        """Return what is said of a feature or group; of one that is not in the profile, nothing."""
+        """Return the rule of a feature or group; an empty one if the profile has none."""
         return self.groups.get(key) or self.features.get(key) or ExplainedRule()
 
     def title(self, key: str) -> str:
@@ -177,7 +177,7 @@ class DecisionProfile(_Strict):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what it says, as JSON, in its own order: of reasons that tie, the first comes first."""
+        """SHA-256 of the profile as JSON, in its own order: of tied reasons, the first in it comes first."""
         return sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
 
 
@@ -205,12 +205,13 @@ def element_in(output: str) -> tuple[str, int | None]:
 
 
 def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> DecisionProfile:
-    """Return the profile of its members, or of its file of YAML, or a profile itself.
+    """Return a profile from its members, or from a YAML file, or the profile itself.
 
-    Whether it makes sense is seen when a model is compiled.
+    A compile checks whether it makes sense.
 
     Raises:
-        InvalidProfileError: what cannot be read; all unknown or missing keys, and values of another kind.
+        InvalidProfileError: if it cannot be read, keys are unknown or missing, or values are of another kind;
+            the text names all of them.
     """
     if isinstance(given, DecisionProfile):
         return given
@@ -236,7 +237,7 @@ def as_profile(given: DecisionProfile | Mapping[str, Any] | str | Path) -> Decis
 
 
 def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
-    """Return one error for all."""
+    """Return one error for all faults."""
     numbered = " ".join(f"({i}) {fault}." for i, fault in enumerate(faults[:_MOST], 1))
     first = f", of which the first {_MOST}" * (len(faults) > _MOST)
     text = f"{faults[0]}." if len(faults) == 1 else f"{len(faults)} problems{first}: {numbered}"
@@ -244,7 +245,7 @@ def faulty(where: str, faults: Sequence[str]) -> InvalidProfileError:
 
 
 def near(word: str, known: Sequence[str]) -> str:
-    """Return a question that follows a name which is not among the known ones."""
+    """Return a question that follows an unknown name and suggests a similar known one."""
     folded = {name.strip().casefold(): name for name in known}
     found = get_close_matches(word.strip().casefold(), folded, 1)
     return f" (do you mean '{folded[found[0]]}'?)" if found else ""
@@ -254,7 +255,7 @@ def near(word: str, known: Sequence[str]) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without aliases, whose copies of copies may fill any memory; keys that come twice are noted.
+    """A loader of YAML without aliases, whose copies of copies may fill any memory; it notes duplicate keys.
 
     As in YAML 1.2, flags are true and false alone, so that NO stays a text; 1e-4 is a number, 10:30 and 007
     are none.
@@ -296,7 +297,7 @@ _Loader.add_implicit_resolver(
 
 
 def _read(path: Path) -> tuple[Any, list[str]]:
-    """Return what is in a file, and the keys that it gives twice; raise InvalidProfileError."""
+    """Return a file's content, and its duplicate keys; raise InvalidProfileError."""
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
@@ -316,13 +317,13 @@ def _read(path: Path) -> tuple[Any, list[str]]:
         ValueError,
         LookupError,
         AttributeError,
-    ) as error:  # dates and flags that are none
+    ) as error:  # invalid dates and flags
         raise InvalidProfileError(f"{path}: is not YAML: {' '.join(str(error).split())}.") from error
 
 
 # -- what pydantic finds, in a lender's words ------------------------------------------------------------
 
-_MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by the first part of a place, and how many it has
+_MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by a place's first part, and its number of parts
     ("", 0): DecisionProfile,
     ("references", 1): ReferencePolicy,
     ("features", 2): FeatureRule,
@@ -353,13 +354,13 @@ _DUE = {
 
 
 def _messages(error: ValidationError) -> Iterator[str]:
-    """Yield a sentence for each place at which something is wrong."""
+    """Yield a sentence for each place with an error."""
     messages = dict[str, str]()
     for detail in error.errors(include_url=False):
         loc = list(detail["loc"])
         if loc[-1] == "[key]" and detail["type"] != "extra_forbidden":  # False would stand as 0 before it
             loc[-2:] = [str(detail["input"])]
-        if _is_condition(loc[:-1]):  # of one of the kinds that it may be held against
+        if _is_condition(loc[:-1]):  # one of the kinds that it may be compared with
             loc.pop()
         messages.setdefault(".".join(map(str, loc))[:_LONGEST], _fault(detail, loc))
     yield from (f"{where} {fault}" for where, fault in messages.items())
@@ -390,7 +391,7 @@ def _fault(detail: ErrorDetails, loc: Sequence[str | int]) -> str:
 
 
 def _as_written(given: Any) -> str:
-    """Write a value as a reader of YAML meets it."""
+    """Return a value as YAML writes it."""
     if given is None:
         return "empty"
     if isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""What a compile is asked for, in plain values: as a command line, an API and the manifest have it."""
+"""The request of a compile, in plain values, as command line, API and manifest have it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,18 +30,18 @@ def silent(*_: object) -> None:
 
 @dataclass(frozen=True)
 class Concepts:
-    """What is asked about the channels of one tensor.
+    """A question about the channels of one tensor.
 
     Achtibat et al., "From attribution maps to human-understandable explanations through concept relevance
     propagation", 2023.
 
     Args:
         layer: a tensor on the way to the output, by its name in the file.
-        count: of channels that get a heatmap of their own: those of the largest attributions by size.
-        axis: of the layer, that of its channels; 1 of images, 2 of tokens [N, S, E].
+        count: the number of channels with a heatmap of their own: those of the largest attributions by size.
+        axis: the layer's channel axis; 1 for images, 2 for tokens [N, S, E].
 
     Raises:
-        InvalidOptionError: a count or an axis that is no whole number.
+        InvalidOptionError: if the count or the axis is no whole number.
     """
 
     layer: str
@@ -55,9 +55,9 @@ class Concepts:
 
 
 class CompileRequest(BaseModel):
-    """A method by its name on the command line, its options, and what to explain by which inputs.
+    """A method by its name on the command line, its options, and the targets and inputs to explain.
 
-    What a model decides (names, numbers of elements, lengths) is held against it when it is compiled.
+    A compile checks names, numbers of elements and lengths against its model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -138,7 +138,7 @@ class CompileRequest(BaseModel):
 
 
 def plain(value: Any) -> Any:
-    """Return collections, arrays and NumPy's numbers as JSON has them; anything else as it is."""
+    """Return collections, arrays and NumPy's numbers as JSON has them; anything else unchanged."""
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
     if isinstance(value, Mapping):
@@ -149,7 +149,7 @@ def plain(value: Any) -> Any:
 
 
 def whole_number(name: str, value: int, least: int, most: int | None = None) -> None:
-    """Raise InvalidOptionError for anything else."""
+    """Raise InvalidOptionError unless the value is a whole number within the limits."""
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least or (most is not None and value > most):
         span = f"{least} to {most}" if most is not None else f"{least} or more"
@@ -176,7 +176,7 @@ def parse_compare(given: Sequence[str]) -> dict[str, Path]:
     """Parse "all_applicants=all.npz": files of references by the name of a baseline.
 
     Raises:
-        InvalidOptionError: another form, or a name given twice.
+        InvalidOptionError: if a text has another form, or a name is given twice.
     """
     found: dict[str, Path] = {}
     for text in given:
@@ -227,7 +227,7 @@ def parse_groups(given: Sequence[str]) -> dict[str, list[str]]:
     """Parse "housing=own,rent,free" …: features by the name of their group.
 
     Raises:
-        InvalidOptionError: another form, or a name given twice.
+        InvalidOptionError: if a text has another form, or a name is given twice.
     """
     groups: dict[str, list[str]] = {}
     for text in given:

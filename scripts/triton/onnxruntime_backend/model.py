@@ -1,12 +1,12 @@
 """Triton's `onnxruntime` backend, written for the Python backend: the same entries load, unchanged.
 
 A stand-in for machines without Docker. It follows the C++ backend (triton-inference-server/
-onnxruntime_backend) in what a caller can see: the checks at load and their words, the parameters it
+onnxruntime_backend) in all that a caller can see: the checks at load and their words, the parameters it
 reads, one `session.run` per batch with every configured output, requested outputs alone in the answer,
 and `onnx runtime error <code>: <message>`.
 
-Where it differs: it computes on the CPU alone, ignores `execution_accelerators`, shares no session
-between instances, and text that is not UTF-8 is refused (ONNX Runtime's Python interface takes `str`).
+It differs in four points: it computes on the CPU alone, ignores `execution_accelerators`, shares no session
+between instances, and refuses text that is not UTF-8 (ONNX Runtime's Python interface takes `str`).
 """
 
 import json
@@ -19,7 +19,7 @@ import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 
-# What ONNX Runtime raises has no base class of its own.
+# ONNX Runtime's errors have no base class of their own.
 ORT_ERRORS = tuple(
     value for value in vars(ort_state).values() if isinstance(value, type) and issubclass(value, Exception)
 )
@@ -56,7 +56,7 @@ DATA_TYPES = {
 
 
 def model_path(args, config):
-    """`model.onnx` of this version; a folder of that name holds the model and its external data."""
+    """Return `model.onnx` of this version; a folder of that name holds the model and its external data."""
     name = config.get("default_model_filename") or "model.onnx"
     path = Path(args["model_repository"]) / args["model_version"] / name
     if path.is_dir():
@@ -73,7 +73,7 @@ def string_parameters(config):
 
 
 def integer(parameters, name):
-    """The parameter as an integer, 0 where it is not given."""
+    """Return the parameter as an integer, 0 if it is not given."""
     text = parameters.get(name, "0")
     try:
         return int(text)
@@ -107,7 +107,7 @@ def session_options(config):
     options.enable_cpu_mem_arena = boolean(parameters, "enable_mem_arena", options.enable_cpu_mem_arena)
     options.enable_mem_pattern = boolean(parameters, "enable_mem_pattern", options.enable_mem_pattern)
     for library in config.get("model_operations", {}).get("op_library_filename", []):
-        options.register_custom_ops_library(library)  # from where the server runs, as the C++ backend does
+        options.register_custom_ops_library(library)  # relative to the server's folder, as in the C++ backend
     if DEVICE_ALLOCATOR in parameters:
         options.add_session_config_entry(DEVICE_ALLOCATOR, parameters[DEVICE_ALLOCATOR])
     return options
@@ -125,7 +125,7 @@ def run_options(config):
 
 
 def dims_of(tensor):
-    """The shape ONNX Runtime knows, −1 where it is symbolic."""
+    """Return the shape ONNX Runtime knows, −1 for symbolic sizes."""
     return [size if isinstance(size, int) else -1 for size in tensor.shape or []]
 
 
@@ -134,7 +134,7 @@ def text(dims):
 
 
 def check_dims(model, tensor, dims, batched, exact):
-    """CompareDimsSupported: outputs must match exactly, inputs where the model's size is fixed."""
+    """Check sizes (CompareDimsSupported): outputs must match exactly, inputs if the model's size is fixed."""
     have = dims_of(tensor)
     if not have:  # a scalar
         if any(size != 1 for size in dims):
@@ -168,7 +168,7 @@ def check_dims(model, tensor, dims, batched, exact):
 
 
 def check_tensor(model, entry, known, kind, batched):
-    """One input or output of the configuration against the model's own."""
+    """Check one input or output of the configuration against the model's own."""
     name = entry["name"]
     if name not in known:
         allowed = ", ".join(sorted(known))
@@ -186,7 +186,7 @@ def check_tensor(model, entry, known, kind, batched):
 
 
 def check_config(config, session):
-    """Raises TritonModelException where the configuration and the model disagree."""
+    """Raise TritonModelException if the configuration and the model disagree."""
     model, batched = config["name"], config["max_batch_size"] > 0
     inputs = config["input"]
     required = [entry for entry in inputs if not entry.get("optional")]
@@ -213,7 +213,7 @@ def check_config(config, session):
 
 
 def ort_error(error):
-    """`onnx runtime error <code>: <message>`, as the C++ backend spells it."""
+    """Return `onnx runtime error <code>: <message>`, as the C++ backend spells it."""
     match = ORT_MESSAGE.search(str(error))
     if match is None:
         return f"onnx runtime error 1: {error}"
@@ -221,7 +221,7 @@ def ort_error(error):
 
 
 def read_value(tensor):
-    """The tensor as ONNX Runtime takes it; BYTES become `str`. Raises UnicodeDecodeError."""
+    """Return the tensor as ONNX Runtime takes it; BYTES become `str`. Raise UnicodeDecodeError."""
     value = tensor.as_numpy()
     if value.dtype != np.object_:
         return value
@@ -230,12 +230,12 @@ def read_value(tensor):
 
 
 def row_shapes(feed):
-    """What requests of one `session.run` must have in common."""
+    """Return the shapes that requests of one `session.run` must have in common."""
     return tuple((name, value.shape[1:]) for name, value in sorted(feed.items()))
 
 
 def refusal(message, code=None):
-    """A response with an error of its own: one TritonError in two responses hangs the stub."""
+    """Return a response with an error of its own: one TritonError in two responses hangs the stub."""
     # The stub adds TritonError to pb_utils after this file was imported: no default argument can name it.
     code = pb_utils.TritonError.INTERNAL if code is None else code
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code))
@@ -261,7 +261,7 @@ class TritonPythonModel:
         }
 
     def execute(self, requests):
-        """One response per request, in order."""
+        """Return one response per request, in order."""
         responses = [None] * len(requests)
         feeds = {}
         for index, request in enumerate(requests):
@@ -278,7 +278,7 @@ class TritonPythonModel:
         return responses
 
     def groups(self, feeds):
-        """Indices of the requests that run together: those whose rows have equal shapes."""
+        """Return indices of the requests that run together: those whose rows have equal shapes."""
         if not self.batched:
             return [[index] for index in feeds]
 
@@ -288,7 +288,7 @@ class TritonPythonModel:
         return [list(group) for _, group in groupby(sorted(feeds, key=key), key=key)]
 
     def answer(self, requests, feeds):
-        """Responses of requests that run as one batch."""
+        """Return responses of requests that run as one batch."""
         try:
             values = self.run(feeds)
         except ORT_ERRORS as error:
@@ -306,7 +306,7 @@ class TritonPythonModel:
         ]
 
     def run(self, feeds):
-        """Every configured output of the joined batch, by name, as the C++ backend computes them."""
+        """Return every configured output of the joined batch, by name, as the C++ backend computes them."""
         feed = feeds[0]
         if len(feeds) > 1:
             feed = {name: np.concatenate([other[name] for other in feeds]) for name in feed}

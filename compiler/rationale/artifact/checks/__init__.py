@@ -1,1 +1,1 @@
-"""What a graph must pass before anything is written: it is measured beside the model, and judged."""
+"""The checks that a graph must pass before anything is written: measurements beside the model, and limits."""

@@ -40,8 +40,8 @@ from rationale.schema.manifest import Measured, Memory
 from rationale.schema.probes import Probes
 
 GAP_WARNING = 1e-4  # relative to the largest explained − base
-AVERAGE_WARNING = 1e-2  # of quadrature and sampling errors, which a user chooses by steps and samples
-ABSORBED_WARNING = 1.0  # what a method keeps by definition, relative to the largest explained value
+AVERAGE_WARNING = 1e-2  # for quadrature and sampling errors, which a user chooses by steps and samples
+ABSORBED_WARNING = 1.0  # the part that a method keeps by definition, relative to the largest explained value
 GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
 
 
@@ -50,10 +50,10 @@ class FinishedGraph:
     """A finished graph that is written if it passes.
 
     Attributes:
-        served: with its weights, as it is served.
+        served: the graph that is served, with its weights.
         edges: inputs and outputs of the combined graph, without weights.
-        longest: the same, where a length stays open at the longest.
-        exact: the same graph without float16; None where nothing is stored so.
+        longest: the same, at the longest length if one stays open.
+        exact: the same graph without float16; None if it stores nothing as float16.
         one_shot: whether it stands behind a gate.
         span: the lengths that stay open.
     """
@@ -69,14 +69,14 @@ class FinishedGraph:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was measured.
+    """The measurements of a finished graph.
 
     Attributes:
-        answers: of the graph on the probe rows, by name of the output.
+        answers: the graph's answers to the probe rows, by name of the output.
         sample: one row for each input that is nobody's, with which a server warms up.
-        warnings: for the user.
+        warnings: warnings for the user.
         probes: rows with the answers that are due; None if no row has a finite answer.
-        layers: the gap of each layer that is answered, in the graph's order; None where none is promised.
+        layers: the gap of each explained layer, in the graph's order; None if the method promises none.
     """
 
     measured: Measured
@@ -94,12 +94,12 @@ def check(
     """Check the graph against the model, on rows near the references: the sixth stage of a compile.
 
     Args:
-        fitted: what the fitted model says of rows, if there is one.
+        fitted: the fitted model's answers to rows, if there is one.
 
     Raises:
-        CheckFailedError: the graph does not reproduce the model, or its attributions do not add up.
-        UnsupportedModelError: the model itself mixes the rows of a batch.
-        InvalidModelError: ONNX Runtime does not run it.
+        CheckFailedError: if the graph does not reproduce the model, or its attributions do not add up.
+        UnsupportedModelError: if the model itself mixes the rows of a batch.
+        InvalidModelError: if ONNX Runtime does not run it.
     """
     lowered, method = selection.lowered, selection.method
     outputs = method.engine.outputs(selection)
@@ -143,7 +143,7 @@ def check(
 
 
 def _near(selection: Selection, referenced: Referenced, *, nobodys: bool = False) -> dict[str, np.ndarray]:
-    """Return the rows of the model's inputs near which it is checked; `nobodys` ids are drawn at random."""
+    """Return rows of the model's inputs to check near; `nobodys` ids are drawn at random."""
     if isinstance(selection.method.reference_set, Baseline):
         return {}
     known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
@@ -159,11 +159,12 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
     """Return warnings for the user.
 
     Args:
-        gap: why the method's attributions may miss the output's difference.
-        ended: whether attributions end somewhere on the way, so that they may miss what goes on from there.
+        gap: the reason why the method's attributions may miss the output's difference.
+        ended: whether attributions end at a tensor on the way, so that they may miss paths that go on from
+            it.
 
     Raises:
-        CheckFailedError: outputs differ, rows mix, or attributions do not add up.
+        CheckFailedError: if outputs differ, rows mix, or attributions do not add up.
     """
     messages = _judge_outputs(measured)
     limit = max(ROWS_LIMIT, OUTPUT_ROUNDINGS * measured.own_rounding)
@@ -198,7 +199,7 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
 
 
 def adds_up(measured: Measured, gap: Gap | None) -> bool:
-    """Tell whether attributions that have to add up do, on the rows of the check."""
+    """Tell whether attributions that must add up do so on the rows of the check."""
     found = measured.completeness_gap
     return gap is Gap.ROUNDING and found is not None and found <= GAP_WARNING
 
@@ -266,7 +267,7 @@ def _judge_quadrature(_: Measured, gap: float) -> tuple[str, ...]:
 def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
     """Warn of a large sampling gap.
 
-    A large gap says that the draws are few; one of many standard errors, that it is no accident.
+    A large gap means too few draws; a gap of many standard errors is no accident.
     """
     errors = measured.gap_in_standard_errors
     if errors is not None and errors > GAP_ERRORS:
@@ -284,7 +285,7 @@ def _judge_sampling(measured: Measured, gap: float) -> tuple[str, ...]:
 
 
 def _judge_absorbed(measured: Measured, gap: float) -> tuple[str, ...]:
-    """Warn where more is absorbed than there is to explain, by a row's own output; some is by definition."""
+    """Warn if more is absorbed than there is to explain, by a row's own output; some is by definition."""
     kept = max(gap, measured.gap_of_a_row or 0.0)
     if kept > ABSORBED_WARNING:
         return (

@@ -1,4 +1,4 @@
-"""The probe rows of an entry, and the answers that are due: what proves a runtime wherever it is loaded."""
+"""The probe rows of an entry, and the answers that are due: a proof of any runtime that loads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -23,16 +23,16 @@ from rationale.schema.probes import (
     values,
 )
 
-BRIEF_MS = 15.0  # what all probe rows may take together; of a slower graph there is one
+BRIEF_MS = 15.0  # limit for all probe rows together; a slower graph has one
 SLOW_MS = 1000.0  # a row that takes longer is not computed in a second way
-_EVALUATED_MS, _EVALUATED_BYTES = 1.0, 1 << 20  # what ONNX's reference evaluator takes a second for
+_EVALUATED_MS, _EVALUATED_BYTES = 1.0, 1 << 20  # the evaluator takes a second for these
 _VALUES = (BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR)  # all in the unit of the explained output
 Arrays = Mapping[str, np.ndarray]
 Ask = Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
 def probe_count(measured: Measured, most: int) -> int:
-    """Return how many rows are asked before an entry is trusted: more than one only if they are brief."""
+    """Return the number of rows to ask before an entry is trusted: more than one only if they are brief."""
     return ROWS if most >= ROWS and ROWS * measured.latency_ms <= BRIEF_MS else 1
 
 
@@ -46,14 +46,14 @@ def expect(
     """Return the probe rows of a graph, with the answers that are due; and warnings for the user.
 
     The model's own outputs are the fitted model's if there is one, else those of ONNX's reference evaluator
-    for a small model; all others are what ONNX Runtime answers here. If the evaluator contradicts ONNX
+    for a small model; all others are ONNX Runtime's answers here. If the evaluator contradicts ONNX
     Runtime, its answers are not taken: it is wrong about some operators (LRN, LSTM, sets of trees …).
 
     Args:
         source: the plain model.
-        found: what the check measured of both.
+        found: the check's measurement of both.
         rows: rows to ask, [n, …] for each input; the first that have a finite answer are taken.
-        fitted: what a fitted model says of such rows, by output.
+        fitted: the fitted model's answers to such rows, by output.
     """
     measured = found.measured
     feeds, answers = _answered(found.run, rows)
@@ -93,7 +93,7 @@ def expect(
 
 
 def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the first of several sets of rows with finite answers, as far as they have them."""
+    """Return the first set of rows with finite answers, reduced to those rows, and the answers."""
     for feeds in rows:
         try:
             answers = {n: a for n, a in run(feeds).items() if isinstance(a, np.ndarray) and a.ndim}
@@ -113,7 +113,7 @@ def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], 
 
 
 def _confirmed(probes: Probes, due: Arrays, source: str) -> Probes | None:
-    """Return the probes with these answers as the due ones; None if the runtime's are not the same."""
+    """Return the probes with these answers as the due ones; None if the runtime's differ."""
     if not due or probes.compare(due).value > WARNED:
         return None
     outputs = tuple(
@@ -123,13 +123,13 @@ def _confirmed(probes: Probes, due: Arrays, source: str) -> Probes | None:
 
 
 def _evaluated(source: onnx.ModelProto, own: Arrays, names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Return what ONNX's reference evaluator answers; nothing if it cannot."""
+    """Return the answers of ONNX's reference evaluator; nothing if it fails."""
     from onnx.reference import ReferenceEvaluator  # here, since it is slow to import
 
     try:
         with np.errstate(all="ignore"):
             found = ReferenceEvaluator(source).run(list(names), dict(own))
-    except Exception:  # of many kinds: it does not know the operator, or this form of it
+    except Exception:  # errors of many kinds: it does not know the operator, or this form of it
         return {}
     return {n: a for n, a in zip(names, found, strict=True) if isinstance(a, np.ndarray) and a.ndim}
 
@@ -158,7 +158,7 @@ def _output(name: str, array: np.ndarray, datatype: str, scale: float) -> ProbeO
 
 
 def _range(*arrays: np.ndarray) -> float:
-    """Return the largest number of all less the smallest; if all are equal, their size, or 1."""
+    """Return the difference of the largest and the smallest number; if all are equal, their size, or 1."""
     if not all(is_float(array.dtype) for array in arrays):
         return 1.0
     numbers = np.concatenate([array.astype(np.float64).reshape(-1) for array in arrays])

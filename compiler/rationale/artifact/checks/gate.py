@@ -1,4 +1,4 @@
-"""What a one-shot graph must keep to: answers depend neither on the gate nor on which other rows ask."""
+"""The check of a one-shot graph: answers depend neither on the gate nor on other rows that ask."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ def check_gate(
     Args:
         probes: [rows, …] for each input but the gate, two rows or more.
         originals: the outputs of the model itself, which the gate leaves alone.
-        run: the graph elsewhere than in ONNX Runtime.
+        run: the graph in another runtime than ONNX Runtime.
 
     Raises:
-        CheckFailedError: an answer depends on the gate, or on which other rows ask, where it must not.
+        CheckFailedError: if an answer wrongly depends on the gate, or on which other rows ask.
     """
     run = run or Runner(model)
     rows = max(len(p) for p in probes.values() if p.ndim)
@@ -38,7 +38,7 @@ def check_gate(
                 continue
             if np.any(array[~gate]):
                 raise _failed(name, "is not zero for rows that did not ask")
-            if name != GAP:  # roundings, and what it is made of is compared
+            if name != GAP:  # it is all rounding, and its terms are compared
                 _demand_equal(name, array[gate], whole[name][gate], whole[name])
 
 

@@ -1,4 +1,4 @@
-"""What every compile measures: the combined graph beside the model, on a few rows."""
+"""The measurements of every compile: the combined graph beside the model, on a few rows."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -28,13 +28,13 @@ from rationale.schema.manifest import Measured, is_float
 
 OUTPUTS_LIMIT = 1e-4  # relative to the largest value: far above float32's noise, far below a wrong graph
 GAP_LIMIT = 1e-2  # relative to the largest explained − base
-OUTPUT_ROUNDINGS = 8  # of the model itself: of its half-precision inputs and outputs, or of another order
+OUTPUT_ROUNDINGS = 8  # the model's own: of half-precision inputs and outputs, or of another order
 ROWS_LIMIT = 1e-3  # a batch against its rows alone; float32 sums in another order differ by about 1e-6
 GAP_NOISE = 32  # roundings of the output: the means and sums that form the gap; 9 where a Softmax is full
-DRAWS = 3  # of weights rounded otherwise: one alone may answer alike by chance
-BATCH_SECONDS = 1.0  # what a request of the largest batch may take
+DRAWS = 3  # copies with weights rounded otherwise: one alone may answer alike by chance
+BATCH_SECONDS = 1.0  # limit for a request of the largest batch
 PROPORTIONAL_SECONDS = 0.1  # from a batch that takes as long, the time of larger ones follows in proportion
-LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the time of few above which no more are made
+LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the total time after which no more are made
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 Arrays = Mapping[str, np.ndarray]
@@ -42,12 +42,12 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was measured.
+    """The measurements, with both models loaded.
 
     Attributes:
-        answers: of the combined graph on the probe rows, by name of the output.
-        run: that graph, loaded; every row is explained.
-        original: the model itself, loaded; it takes its own inputs alone.
+        answers: the combined graph's answers to the probe rows, by name of the output.
+        run: the loaded combined graph, which explains every row.
+        original: the loaded model, which takes its own inputs alone.
     """
 
     measured: Measured
@@ -70,12 +70,12 @@ def measure(
         attributions: names of the attribution outputs.
         probes: [rows, …] for each input.
         most: rows of a batch that the memory budget holds; below the number of probe rows, each runs alone.
-        run: the combined graph elsewhere than in ONNX Runtime, which still runs the original.
+        run: the combined graph in another runtime than ONNX Runtime, which still runs the original.
 
     Raises:
-        InvalidModelError: ONNX Runtime does not run the original.
-        UnsupportedModelError: the original model itself mixes the rows of a batch.
-        CheckFailedError: it has no finite answer on any probe row, or the combined graph does not run.
+        InvalidModelError: if ONNX Runtime does not run the original.
+        UnsupportedModelError: if the original model itself mixes the rows of a batch.
+        CheckFailedError: if it has no finite answer on any probe row, or the combined graph does not run.
     """
     comparable, halves = on_cpu(ir.from_proto(source))
     graph = outline(combined)
@@ -118,7 +118,7 @@ def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np
     """Run the model as ONNX Runtime optimises it; return it with its answers.
 
     Raises:
-        InvalidModelError: it does not run, and whether the optimisation is at fault.
+        InvalidModelError: if it does not run; the text says whether the optimisation is at fault.
     """
     try:
         original = Runner(model, given=True)
@@ -133,13 +133,13 @@ def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np
 
 
 def storage_error(exact: Runner, checked: Measurement, attributions: Sequence[str], probes: Arrays) -> float:
-    """Return the largest difference of attributions from a graph's without float16, over the largest."""
+    """Return the largest error of attributions through float16, over the largest attribution without it."""
     answers = _joined([exact(_row(probes, i)) for i in range(checked.measured.rows)])
     return max(relative_error(checked.answers[name], answers[name]) for name in attributions)
 
 
 def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, np.ndarray]], float]:
-    """Return the answers on each row alone, and the median milliseconds of a row.
+    """Return the answers to each row alone, and the median milliseconds of a row.
 
     Slow graphs run no row twice.
     """
@@ -158,7 +158,7 @@ def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, 
 
 
 def _joined(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Join the answers on single rows to a batch's; what has no rows (a ZipMap's list) is the first's."""
+    """Join the answers to single rows to a batch's; one without rows (a ZipMap's list) is the first row's."""
     return {
         name: np.concatenate([s[name] for s in singles])
         if isinstance(value, np.ndarray) and value.ndim
@@ -176,7 +176,7 @@ def _batch_error(singles: Sequence[Arrays], together: Arrays) -> float:
 
 
 def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
-    """Return the largest power of two of rows that fits and answers within BATCH_SECONDS, as timed."""
+    """Return the largest batch, a power of two, that fits in memory and answers within BATCH_SECONDS."""
     batch = 1
     while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
         if seconds < PROPORTIONAL_SECONDS:
@@ -202,7 +202,7 @@ def _row(probes: Arrays, i: int) -> dict[str, np.ndarray]:
 
 
 def relative_error(a: np.ndarray, b: np.ndarray, scale_of: np.ndarray | None = None) -> float:
-    """Return the largest |a − b| over the largest |b| (or |scale_of|); infinite where one alone is finite."""
+    """Return the largest |a − b| over the largest |b| (or |scale_of|); infinite if one alone is finite."""
     if b.dtype.kind not in "iub" and not is_float(b.dtype):
         return 0.0 if np.array_equal(a, b) else float("inf")
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
@@ -220,14 +220,13 @@ def _outputs_error(original: Arrays, combined: Arrays) -> float:
 
 
 def _own_rounding(original: ir.Model, probes: Arrays, outputs: Arrays) -> float:
-    """Return what the model's outputs differ by through rounding alone.
+    """Return the model's own rounding: how far its outputs differ if ONNX Runtime computes them otherwise.
 
-    ONNX Runtime then computes the same in another order, unfused, or with weights rounded otherwise.
-
-    Where one value follows from many that almost cancel, more than float32's rounding is lost.
+    ONNX Runtime then computes in another order, unfused, or with weights rounded otherwise. If one value
+    follows from many that almost cancel, more than float32's rounding is lost.
 
     Args:
-        outputs: of the model with no layers on whole numbers, which round by design.
+        outputs: the outputs of the model without layers on whole numbers, which round by design.
     """
     other = [_rounded_otherwise(original, seed) for seed in range(DRAWS)]
     others = [Runner(model, given=True, fuse_integers=False)(probes) for model in other]
@@ -255,7 +254,7 @@ def _demand_separate_rows(
     tensors = {n: v for n, v in outputs.items() if isinstance(v, np.ndarray) and is_float(v.dtype)}
     batched = {n: v for n, v in tensors.items() if v.ndim and len(v) == rows}
     singles = [original(_row(probes, i), list(batched)) for i in range(rows) if batched]
-    batched = {n: v for n, v in batched.items() if len(singles[0][n]) == 1}  # not what a loop collects
+    batched = {n: v for n, v in batched.items() if len(singles[0][n]) == 1}  # no loop's lists
     error = _batch_error(singles, batched) if batched else 0.0
     if error > max(ROWS_LIMIT, OUTPUT_ROUNDINGS * rounding):
         raise UnsupportedModelError(
@@ -266,7 +265,7 @@ def _demand_separate_rows(
 
 
 def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
-    """Mark the rows with finite answers of the model itself; a logarithm of a probe may not be one."""
+    """Mark the rows to which the model has finite answers; a logarithm of a probe may not be finite."""
     sound = np.ones(rows, bool)
     for value in outputs.values():
         if isinstance(value, np.ndarray) and is_float(value.dtype) and value.shape[:1] == (rows,):
@@ -280,9 +279,9 @@ def _sound_rows(outputs: Arrays, rows: int) -> np.ndarray:
 
 
 def _gap(results: Arrays, sound: np.ndarray) -> float | None:
-    """Return the larger of the gaps on rows about the references and on all rows, each over its difference.
+    """Return the larger of two gaps: on rows near the references, and on all rows, each over its difference.
 
-    Together with a row a unit away, the former would be compared with a difference that is not theirs.
+    Rows near the references need a difference of their own: that of a row a unit away is too large for them.
     """
     about = sound & (np.arange(len(sound)) < NEAR)
     found = [gap for gap in (_gap_of(results, about), _gap_of(results, sound)) if gap is not None]
@@ -292,9 +291,10 @@ def _gap(results: Arrays, sound: np.ndarray) -> float | None:
 def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
     """Return the largest gap over the largest difference it should explain; 0 for the output's rounding.
 
-    NaN where a gap is not finite, infinite where there is no difference that the gap could be a part of,
-    and None where there is neither: a network that is constant near its references has a difference of a few
-    roundings, of which a complete rule and any other make nothing.
+    NaN if a gap is not finite, infinite if there is no difference that the gap could be a part of, and None
+    if
+    there is neither: a network that is constant near its references has a difference of a few roundings, on
+    which complete and incomplete rules look alike.
     """
     gap, difference = results[GAP][rows].astype(np.float64), _difference(results, rows)
     if not np.isfinite(gap).all():
@@ -309,7 +309,7 @@ def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
 def _gap_of_a_row(results: Arrays, sound: np.ndarray) -> float | None:
     """Return the median over rows of |gap| over the row's own difference, the largest of all targets.
 
-    Rows whose output and gap are both rounding say nothing; None where no row says anything.
+    Rows whose output and gap are both rounding do not count; None if no row counts.
     """
     gap = np.abs(results[GAP][sound].astype(np.float64))
     explained = results[EXPLAINED_VALUE][sound].astype(np.float64)
@@ -322,7 +322,7 @@ def _gap_of_a_row(results: Arrays, sound: np.ndarray) -> float | None:
 
 
 def layer_gap(results: Arrays, attributions: str) -> float | None:
-    """Return the same of a layer on the way, from its attributions [N, T, …]."""
+    """Return the gap of a layer on the way, from its attributions [N, T, …]; see `_gap`."""
     explained = results[EXPLAINED_VALUE].astype(np.float64)
     base = results[BASE_VALUE].astype(np.float64) if BASE_VALUE in results else 0.0
     given = results[attributions].astype(np.float64)
@@ -338,15 +338,15 @@ def _difference(results: Arrays, sound: np.ndarray) -> float:
 
 
 def _gap_rounding(results: Arrays, sound: np.ndarray, rounding: float) -> float:
-    """Return what the outputs' relative rounding makes of the difference that attributions add up to."""
+    """Return the outputs' relative rounding as a share of the difference that attributions add up to."""
     explained, difference = np.abs(results[EXPLAINED_VALUE][sound]), _difference(results, sound)
     return max(rounding, 0.0) * float(explained.max(initial=0)) / difference if difference else 0.0
 
 
 def _noise(results: Arrays, sound: np.ndarray) -> float:
-    """Return what rounding may leave of a gap.
+    """Return the gap that rounding alone may leave.
 
-    √tiny is what a multiplier of almost 0 leaves where all is 0.
+    A multiplier of almost 0 leaves √tiny if all values are 0.
     """
     explained = np.abs(results[EXPLAINED_VALUE][sound].astype(np.float64)).max(initial=0.0)
     info = np.finfo(results[GAP].dtype)
@@ -354,7 +354,7 @@ def _noise(results: Arrays, sound: np.ndarray) -> float:
 
 
 def _gap_in_errors(results: Arrays, sound: np.ndarray) -> float:
-    """Return the largest gap in standard errors of its own; what is rounding counts as none."""
+    """Return the largest gap in standard errors of its own; rounding counts as none."""
     gap, error = (np.abs(results[name][sound].astype(np.float64)) for name in (GAP, GAP_ERROR))
     noise = _noise(results, sound)
     beyond = np.maximum(gap - noise, 0)

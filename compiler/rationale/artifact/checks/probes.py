@@ -1,4 +1,4 @@
-"""Rows on which a compile measures, and the row with which a server warms up."""
+"""Rows for a compile's measurements, and the row with which a server warms up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,22 +19,22 @@ from rationale.schema.manifest import is_float
 
 NEAR = 3  # probe rows about the references: one of them, one near one, one at random
 ROWS = NEAR + 1  # and one a unit away: where the only reference is zeros, the others hardly move an output
-_NEAR = (0.0, 0.3, 1.0, 1.0)  # share of the ids of each that are redrawn
-_DIGITS = 10  # ids are drawn below this where no table says how many there are
+_NEAR = (0.0, 0.3, 1.0, 1.0)  # share of redrawn ids in each probe row
+_DIGITS = 10  # ids are drawn below this if no table limits them
 _ENDS = (0.05, 0.95)  # quantiles of the known rows between which a synthetic number is drawn
 _ROUNDED = 4  # digits of a synthetic number
-_SHARE = 0.3  # of its size, by which a number that all rows share is moved
+_SHARE = 0.3  # relative shift of a number that all rows share
 
 Arrays = Mapping[str, np.ndarray]
 
 
 def probe_rows(model: onnx.ModelProto, known: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
-    """Return [ROWS, …] for each input of a model: around an input's `known` rows where there are any.
+    """Return [ROWS, …] for each input of a model: around an input's `known` rows if there are any.
 
-    Integers that nobody knows are 1: a mask that lets through, a length, a place that most axes have.
+    Unknown integers are 1: a mask that lets through, a length, a place that most axes have.
 
     Args:
-        unit: whether the last row is a unit away from what is known, else as near as the one before it.
+        unit: whether the last row is a unit away from the known ones, else as near as the one before it.
     """
     random = np.random.default_rng(0)
     initializers = {t.name for t in model.graph.initializer}
@@ -72,7 +72,7 @@ def _probe(
 
 
 def _probe_integers(size: tuple[int, ...], dtype: np.dtype, known: np.ndarray | None) -> np.ndarray:
-    """Return the known rows; of fewer, the same ids at other positions."""
+    """Return the known rows; if they are too few, repeat their ids at other positions."""
     if dtype.kind == "O" and (known is None or not size):
         return np.full(size, "", object)
     if known is None or not size:
@@ -98,7 +98,7 @@ def probe_ids(leaves: Sequence[Leaf], row: Sequence[int], given: np.ndarray | No
 def sound_probes(
     source: onnx.ModelProto, combined: onnx.ModelProto, known: Arrays, *, unit: bool
 ) -> dict[str, np.ndarray]:
-    """Return `probe_rows`, with zeros for unknown integers where ones have no finite answer."""
+    """Return `probe_rows`, with zeros for unknown integers if ones have no finite answer."""
     probes = probe_rows(combined, known, unit=unit)
     guessed = [n for n, p in probes.items() if p.ndim and p.dtype.kind in "iub" and n not in known]
     if not guessed or _answers(source, probes):
@@ -148,7 +148,7 @@ def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
 
 
 def check_open(method: Method, deployment: Deployment) -> None:
-    """Raise InvalidOptionError for what needs to know the references when the graph is made."""
+    """Raise InvalidOptionError for options that need the references when the graph is made."""
     wrong = {
         **dict.fromkeys(method.open_faults, True),
         "--one-shot": deployment.one_shot,
@@ -182,9 +182,9 @@ def synthetic_probes(
     """Return [count, …] rows that are nobody's, for each input.
 
     Args:
-        probes: the rows of the check, from which inputs are taken of which nobody knows any row.
+        probes: the rows of the check, from which inputs without known rows are taken.
         known: rows [K, …] of the other inputs.
-        references: open ones are drawn as the rows are.
+        references: the reference set; open references are drawn as the rows are.
     """
     rows = {name: array[:count] if array.ndim else array for name, array in probes.items()}
     rows |= {n: synthetic_rows(a, count, seed) for seed, (n, a) in enumerate(known.items()) if n in rows}
@@ -198,8 +198,8 @@ def synthetic_probes(
 def synthetic_rows(known: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
     """Return [count, …] rows drawn feature by feature from `known` rows [K, …].
 
-    A number lies between two neighbours among the known ones, and is whole where all of them are. Ids and
-    texts are taken from the known ones, each feature from another row. A value is missing as often as there.
+    A number lies between two neighbours among the known ones, and is whole if all of them are. Ids and
+    texts are taken from the known ones, each feature from another row. Values are missing as often as there.
     """
     random = np.random.default_rng(seed)
     if not is_float(known.dtype):

@@ -1,4 +1,4 @@
-"""A written entry proves itself before it answers: it runs its probe rows, and compares."""
+"""Proof of a written entry before it answers: it runs its probe rows, and compares."""
 
 import os
 import warnings
@@ -13,13 +13,13 @@ from rationale.schema.probes import ALLOW, Difference, Probes
 
 
 def read_proven(version: Path, *, promised: bool) -> Probes | None:
-    """Return the probe rows of a version's folder, whose other files are those that were compiled.
+    """Return the probe rows of a version's folder, and check that its other files are the compiled ones.
 
     Args:
         promised: whether the manifest says that there are some.
 
     Raises:
-        RepositoryError: a file is missing, damaged or another one.
+        RepositoryError: if a file is missing, damaged or another one.
     """
     probes = Probes.read(version, promised=promised)
     if probes is not None:
@@ -33,13 +33,13 @@ def read_proven(version: Path, *, promised: bool) -> Probes | None:
 
 
 def demand_proof(probes: Probes, run: Run, runtime: str | None = None) -> Difference:
-    """Run the probe rows, and return how far the answers are from those that are due.
+    """Run the probe rows, and return the difference of the answers from those that are due.
 
     Args:
-        runtime: what runs them; by default ONNX Runtime here.
+        runtime: the runtime's name; by default ONNX Runtime here.
 
     Raises:
-        CheckFailedError: they are other answers, and RATIONALE_ALLOW_DRIFT does not allow it.
+        CheckFailedError: if the answers differ, and RATIONALE_ALLOW_DRIFT does not allow it.
     """
     found = probes.compare(run(probes.feeds))
     text = found.describe(runtime or f"ONNX Runtime {ort.__version__} on {processor()}", probes.runtime)

@@ -1,1 +1,1 @@
-"""Sums of trees, of boosters and scorecards: read as each library keeps them, written as ONNX in one way."""
+"""Sums of trees from boosters and scorecards: a reader for each library, and one writer of ONNX."""

@@ -29,10 +29,10 @@ _LINKS = {
     **dict.fromkeys("Poisson Tweedie".split(), "Exp"),
     "MultiClass": "SOFTMAX",
 }
-_OTHER = -1.0  # the code of a category that no row of the references has
+_OTHER = -1.0  # the code of a category that the references lack
 _EMPTY = 2**64 - 1  # in place of a hash
 _FACTOR = np.uint64(0x4906BA494954CB65)
-MOST_COMBINATIONS = 1 << 20  # of categories, in one table
+MOST_COMBINATIONS = 1 << 20  # limit on combinations of categories in one table
 
 
 def features(model: Any) -> Features:
@@ -45,12 +45,12 @@ def as_onnx(model: Any, example: Any, categories: Mapping[str, Collection[str]] 
     """Convert a CatBoost model.
 
     Args:
-        categories: more of them, by column: they are taken if the example lacks some that the model knows.
+        categories: additional categories by column, used if the example lacks some that the model knows.
 
     Raises:
-        InvalidOptionError: the model has categories, and there is no example.
-        UnsupportedModelError: what is not read.
-        InvalidReferencesError: a category is missing.
+        InvalidOptionError: if the model has categories, and there is no example.
+        UnsupportedModelError: if a part of the model cannot be read.
+        InvalidReferencesError: if a category is missing.
     """
     known, coded = features(model), model.get_cat_feature_indices()
     if example is None and coded:
@@ -77,7 +77,7 @@ def as_onnx(model: Any, example: Any, categories: Mapping[str, Collection[str]] 
 
 
 def _read_coded(model: Any, table: Table, rows: Rows, coded: Sequence[int]) -> tuple[Boosted, Table]:
-    """Return a model with the categories of some rows, and its table."""
+    """Return a model with the categories of these rows, and its table."""
     categories = [set(map(_plain, c)) if i in coded else () for i, c in enumerate(rows.columns)]
     kept: list[Categories | None] = [
         {v: float(code) for code, v in enumerate(sorted(own))} or None for own in categories
@@ -87,7 +87,7 @@ def _read_coded(model: Any, table: Table, rows: Rows, coded: Sequence[int]) -> t
 
 
 def _with_categories(rows: Rows, i: int, categories: Collection[str]) -> Rows:
-    """Return the rows, and the first one again with each of some categories in column i."""
+    """Return the rows, and a copy of the first one for each of these categories in column i."""
     if not categories:
         return rows
     own = rows.columns[i]
@@ -100,12 +100,12 @@ def _with_categories(rows: Rows, i: int, categories: Collection[str]) -> Rows:
 
 
 def boosted(model: Any) -> Boosted:
-    """Return a model of numbers alone, as a step of a pipeline."""
+    """Return a model without categories, as a step of a pipeline."""
     return _read(model, table_of(model))
 
 
 def table_of(model: Any) -> Table:
-    """Return the columns of a model of numbers alone."""
+    """Return the columns of a model without categories."""
     known = features(model)
     assert known.count is not None
     return _Table(known.count, known.names, [None] * known.count, _OTHER)
@@ -119,7 +119,7 @@ def _read(model: Any, table: Table, **given: Any) -> Boosted:
 
 
 def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray]:
-    """Return a classifier's labels and probabilities, as its ONNX model; else numbers."""
+    """Return a classifier's labels and probabilities, as its ONNX model answers them; else numbers."""
     if read.classes is None:
         kind = "Exponent" if read.link == "Exp" else "RawFormulaVal"
         # A ranker's own predict() knows no types.
@@ -129,7 +129,7 @@ def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray]:
 
 
 class _Table(Table):
-    """With categories as they are given: texts, or whole numbers."""
+    """A table whose categories keep their type: texts, or whole numbers."""
 
     def frame(self, rows: Rows) -> Any:
         table = rows.frame()
@@ -140,12 +140,12 @@ class _Table(Table):
 
 
 def _plain(category: Any) -> str | int:
-    """Return a category as CatBoost takes it: it hashes a whole number like its digits."""
+    """Return a category in CatBoost's form: it hashes a whole number like its digits."""
     return category if isinstance(category, str) else int(category)
 
 
 class _Reading:
-    """CatBoost's JSON, with the categories of the references."""
+    """A reader of CatBoost's JSON, with the categories of the references."""
 
     def __init__(self, dump: Any, table: Table) -> None:
         self.dump, self.table, self.known = dump, table, dump["features_info"]
@@ -178,7 +178,7 @@ class _Reading:
         )
 
     def _splits(self) -> Iterator[Split]:
-        """Yield the splits by their numbers; `yes`: a bit of a leaf's index is 0, but for a category."""
+        """Yield the splits by their numbers; `yes`: the leaf index's bit is 0, but 1 for a category."""
         for one in self.known.get("float_features", ()):
             for border in one["borders"]:
                 missing = one["nan_value_treatment"] != "AsTrue"
@@ -203,7 +203,7 @@ class _Reading:
             )
 
     def _lookup(self, ctr: Any) -> Lookup:
-        """Return a statistic of the target, by the hash of categories.
+        """Return the lookup of a target statistic, by the hash of categories.
 
         One or several categories count, and splits together with them.
         """
@@ -264,7 +264,7 @@ def _statistic(ctr: Any, stored: Any, counts: np.ndarray) -> float:
 def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: float) -> Tree:
     """Return a symmetric tree.
 
-    A node's index among those of its level is what the splits above made of the bits.
+    A node's index within its level consists of the bits of the splits above it.
     """
     levels = [splits[one["split_index"]] for one in tree["splits"] or ()]
     nodes = dict[int, Split | Leaf]()
@@ -278,7 +278,7 @@ def _level_by_level(tree: Any, splits: Sequence[Split], columns: int, scale: flo
 
 
 def _side_by_side(root: Any, splits: Sequence[Split], scale: float) -> Tree:
-    """Return a tree of any shape, whose splits lead to the right where the bit is 1."""
+    """Return a tree of any shape, whose splits lead to the right if the bit is 1."""
     nodes, pending = dict[int, Split | Leaf](), [root]
     for number, node in enumerate(pending):
         if "split" in node:

@@ -1,4 +1,4 @@
-"""scikit-learn's RandomTreesEmbedding: of each leaf of its trees, 1 for the rows in it and 0 for others."""
+"""scikit-learn's RandomTreesEmbedding: for each leaf of its trees, 1 for the rows in it and 0 for others."""
 
 from typing import Any
 

@@ -57,8 +57,8 @@ def _tree(predictor: Any, column: int, columns: Sequence[int], codes: Sequence[A
     """Return a tree's nodes; a category that it does not know goes where a missing value does.
 
     Args:
-        columns: of the table, for each feature of the tree: categories stand in front there.
-        codes: of each feature's categories, as they come in.
+        columns: the table's column for each feature of the tree, whose own order puts categories first.
+        codes: the categories of each feature, as rows hold them.
     """
     nodes = dict[int, Split | Leaf]()
     for number, node in enumerate(predictor.nodes):
@@ -82,7 +82,7 @@ def _tree(predictor: Any, column: int, columns: Sequence[int], codes: Sequence[A
 
 
 def _codes(categories: Categories) -> Sequence[float]:
-    """Categories as they come in: texts are numbered in front, and numbers are not."""
+    """Return the codes of a column's categories: texts are numbered, and numbers stay as they are."""
     return list(categories.values()) if is_text(categories) else list(map(float, categories))
 
 

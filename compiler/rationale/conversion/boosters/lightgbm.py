@@ -25,9 +25,9 @@ _LINKS = {
     "cross_entropy_lambda": "Softplus",
 }
 _CLASSIFIERS = ("binary", "multiclass", "multiclassova", "cross_entropy")
-_MADE_UP = re.compile(r"Column_\d+")  # names where nobody gave any
+_MADE_UP = re.compile(r"Column_\d+")  # LightGBM's default names
 _CATEGORICAL = re.compile(r"\[categorical_feature: ([\d,]+)\]")  # columns, in the parameters
-_ZERO = float(np.float32(1e-35))  # what is nearer to 0 counts as 0
+_ZERO = float(np.float32(1e-35))  # smaller numbers count as 0
 
 
 def features(model: Any) -> Features:
@@ -98,12 +98,12 @@ def _tree(root: Any, column: int, factor: float) -> Tree:
 
 
 def _missing_left(node: Any) -> bool:
-    """Tell whether NaN goes left; it counts as 0 where nothing was missing in the training."""
+    """Tell whether NaN goes left; it counts as 0 if the training had no missing values."""
     return bool(node["threshold"] >= 0 if node["missing_type"] == "None" else node["default_left"])
 
 
 def _zero_as_missing(nodes: dict[int, Split | Leaf], number: int) -> None:
-    """Send zeros where NaN goes, by two more splits where the bound sends them elsewhere."""
+    """Send zeros where NaN goes, with two more splits if the bound sends them elsewhere."""
     split, more = nodes[number], len(nodes)
     assert isinstance(split, Split)
     feature, left, right = split.feature, split.yes, split.no

@@ -1,4 +1,4 @@
-"""optbinning's scorecards: a sum of points, read by asking the card for those of each bin."""
+"""optbinning's scorecards: sums of points, read from the card's scores for a value of each bin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raise UnsupportedModelError for what is no fitted scorecard of bins."""
+    """Convert a scorecard; raise UnsupportedModelError for any model that is no fitted scorecard of bins."""
     variables = _variables(model)
     table = _table_of(variables)
     read = _boosted(model, variables, table)
@@ -31,11 +31,11 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
 
 @dataclass(frozen=True)
 class _Variable:
-    """One that the card reads.
+    """A variable that the card reads.
 
     Attributes:
-        bounds: of a numerical one, where a bin ends and the next begins.
-        values: those with points of their own: categories, and special codes.
+        bounds: bounds between the bins of a numerical variable.
+        values: values with points of their own: categories, and special codes.
     """
 
     name: str
@@ -44,14 +44,14 @@ class _Variable:
 
     @property
     def codes(self) -> Categories | None:
-        """Of texts, and one for what is missing."""
+        """Return the codes of texts, with one for a missing text; None for a numerical variable."""
         if not any(isinstance(value, str) for value in self.values):
             return None
         return {value: float(code) for code, value in enumerate([*map(str, self.values), _MISSING])}
 
     @property
     def probes(self) -> list[Any]:
-        """A value of each bin: those of `values`, a missing one, any other, and one above each bound."""
+        """Values of all bins: those of `values`, a missing one, any other, and one above each bound."""
         if self.codes is not None:
             return [*self.values, None, _UNKNOWN]
         return [*self.values, np.nan, *map(self._free, [min(self.bounds, default=0.0) - 1, *self.bounds])]
@@ -60,7 +60,7 @@ class _Variable:
         """Return a chain of splits, each with the points of one bin or of several values on one side.
 
         Args:
-            points: of each probe.
+            points: the points of each probe.
         """
         coded, alike = self.codes, dict[float, list[float]]()
         for value, own in zip(self.values, points, strict=False):
@@ -91,7 +91,7 @@ class _Variable:
 
 class _Table(Table):
     def frame(self, rows: Rows) -> Any:
-        """With texts as they are given: to a card, an unknown one may be another bin than a missing one."""
+        """Return a DataFrame with texts as they are: a card may bin unknown and missing ones apart."""
         texts = {self.called(i): {_MISSING: None} for i, own in enumerate(self.categories) if is_text(own)}
         return rows.frame().replace(texts)
 
@@ -128,7 +128,7 @@ def _table_of(variables: Sequence[_Variable]) -> Table:
 
 
 def _boosted(model: Any, variables: Sequence[_Variable], table: Table) -> Boosted:
-    """Each bin's points are what a row gains by it over a row whose values are all the first probes."""
+    """Return a tree for each variable: a bin's points are its score less that of the row of first probes."""
     probes = [variable.probes for variable in variables]
     rows = [[own[0] for own in probes]]
     for i, own in enumerate(probes):
@@ -141,7 +141,7 @@ def _boosted(model: Any, variables: Sequence[_Variable], table: Table) -> Booste
 
 
 def _scores(model: Any, rows: Any) -> np.ndarray:
-    """Of a DataFrame, or of numbers [K, F], of the columns that the card reads."""
+    """Return the card's scores of a DataFrame, or of numbers [K, F] in the columns that it reads."""
     import pandas as pd
 
     names = list(map(str, model.binning_process_.get_support(names=True)))

@@ -1,4 +1,4 @@
-"""The table that a booster takes, as inputs of ONNX: one tensor of numbers, or each column by itself."""
+"""The table that a booster takes, as ONNX inputs: one tensor of numbers, or one input for each column."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from rationale.conversion.rows import Features, Rows, rows_of
 OPSETS = {"": 17, ML: 3}
 _FLOAT, _TEXT, _INT = onnx.TensorProto.FLOAT, onnx.TensorProto.STRING, onnx.TensorProto.INT64
 
-Categories = Mapping[str | float, float]  # the code of each
+Categories = Mapping[str | float, float]  # codes by category
 Answers = Callable[[Any], Sequence[np.ndarray | None]]
 
 
@@ -23,8 +23,8 @@ class Table:
     """The columns of a booster.
 
     Attributes:
-        names: where anybody gave some.
-        categories: of each column, texts or numbers; None of one of plain numbers.
+        names: the columns' names, if they have any.
+        categories: the categories of each column, texts or numbers; None for a column of plain numbers.
         other: the code of any other category, and of a missing text.
         underscored: see `Features`.
     """
@@ -72,13 +72,13 @@ class Table:
         return [text if text or "" in own else None for text in rows.fed(i)[:, 0]]
 
     def fed(self, rows: Rows) -> dict[str, np.ndarray]:
-        """Return rows as the ONNX model takes them."""
+        """Return rows in the form that the ONNX model takes."""
         if not self.by_column:
             return {INPUT: rows.numbers()}
         return {self.called(i): rows.fed(i) for i in range(len(self.categories))}
 
     def inputs(self, nodes: Nodes, dtype: np.dtype) -> list[onnx.ValueInfoProto]:
-        """Return the inputs, of which the nodes make `x` [N, F].
+        """Return the inputs, and add nodes that join them to `x` [N, F].
 
         Args:
             dtype: the type of the number inputs, float32 or float64.
@@ -95,7 +95,7 @@ class Table:
         return inputs
 
     def _coded(self, nodes: Nodes, i: int, own: Categories, dtype: np.dtype) -> str:
-        """Return the codes of a column's categories: a number is one only if it is whole, or all are not."""
+        """Return a column's codes; if all categories are whole, other numbers count as unknown ones."""
         name, values = self.called(i), {"values_floats": list(own.values()), "default_float": self.other}
         if is_text(own):
             found = nodes.add("LabelEncoder", [name], domain=ML, keys_strings=list(own), **values)
@@ -124,9 +124,9 @@ def as_onnx(
     """Return the model with its example, if there is one.
 
     Args:
-        output: its name, of anything but a classifier.
-        answers: what the fitted model says of rows for each output: of numbers [K, F] as they are, else of a
-            DataFrame.
+        output: the output's name; a classifier has names of its own.
+        answers: a function that returns the fitted model's answers for each output: to numbers [K, F] if all
+            columns are numbers, else to a DataFrame.
         numbers: the categories of each column whose categories are numbers, if all columns are numbers.
     """
     rows = None if example is None else rows_of(example, table.features)

@@ -1,4 +1,4 @@
-"""Boosted trees in one form, whichever library dumped them, and the ONNX nodes that compute them.
+"""Boosted trees in one form for all libraries, and the ONNX nodes that compute them.
 
 A linear booster has weights instead of trees.
 """
@@ -18,16 +18,16 @@ STEP = "Step"  # 1 above 0
 SINGLE, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _NOWHERE = 0.5  # the code of no category
 _ZERO = 1e-30  # no step makes a number between it and 0
-_MARGIN = 2.0**-45  # of a feature's largest bound: a hundred roundings
+_MARGIN = 2.0**-45  # relative to a feature's largest bound: a hundred roundings
 
 
 @dataclass(frozen=True)
 class Split:
-    """A split whose numbers at most `bound` (below it where `strict`) go to `yes`.
+    """A split that sends numbers of at most `bound` (below it if `strict`) to `yes`.
 
     Attributes:
         missing: whether NaN goes to `yes`.
-        among: of a category, the codes that go to `yes` instead.
+        among: codes that go to `yes`, for a split by category.
     """
 
     feature: int
@@ -39,13 +39,13 @@ class Split:
     among: tuple[int, ...] | None = None
 
 
-Leaf = Mapping[int, float]  # what it adds, by column of the scores
-Tree = Mapping[int, Split | Leaf]  # by number; the root is 0
+Leaf = Mapping[int, float]  # summands by column of the scores
+Tree = Mapping[int, Split | Leaf]  # nodes by number; the root is 0
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A number that the trees read behind the table's columns: it is looked up by digits of some of these.
+    """A table of numbers that trees read as a further column; digits of other columns index it.
 
     Attributes:
         digits: for each axis of the table the feature, and the operator and the number that make its digit.
@@ -60,16 +60,16 @@ class Boosted:
     """Trees whose leaves are added up.
 
     Attributes:
-        trees: those that predict.
-        base: what the scores of each column begin with.
-        link: what is made of the scores: NONE, LOGISTIC or SOFTMAX, or an operator of ONNX, SQUARE or STEP.
-        classes: labels of a classifier; None of anything else.
-        coded: features that are codes of categories. Numbers between two are the lower one.
-        to_zero: or the one nearer to zero.
+        trees: the trees that predict.
+        base: the starting score of each column.
+        link: the function of the scores: NONE, LOGISTIC or SOFTMAX, or an operator of ONNX, SQUARE or STEP.
+        classes: labels of a classifier; None for any other model.
+        coded: features that are codes of categories. Numbers between two count as the lower one.
+        to_zero: whether they count as the one nearer to zero instead.
         missing: a number that means a missing value.
-        lookups: what they read beside the table.
-        weights: [features, columns] of a linear booster, to which a missing value is 0; it has no trees.
-        dtype: in which the library compares numbers: float32 numbers are compared as they are.
+        lookups: further columns that the trees read.
+        weights: [features, columns] of a linear booster, for which a missing value is 0; it has no trees.
+        dtype: the type in which the library compares numbers; float32 needs no rounding of bounds.
     """
 
     trees: Sequence[Tree]
@@ -85,27 +85,27 @@ class Boosted:
 
 
 def unknown(library: str, what: str, given: str, known: Iterable[str]) -> UnsupportedModelError:
-    """Return a refusal by name."""
+    """Return an error for an unknown setting, with the settings that can be converted."""
     return UnsupportedModelError(
         f"{library}'s {what} {given!r} is not converted: train with one of {', '.join(known)}."
     )
 
 
 def labels_of(classes: Any) -> np.ndarray:
-    """Return a classifier's labels as ONNX holds them: texts, or whole numbers."""
+    """Return a classifier's labels in ONNX's types: texts, or whole numbers."""
     labels = np.asarray(classes)
     return labels.astype(np.int64) if labels.dtype.kind in "bf" else labels
 
 
 @dataclass
 class Nodes:
-    """ONNX nodes as they are made, with their constants."""
+    """A growing list of ONNX nodes, with their constants."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
     def add(self, op: str, inputs: Sequence[str], *outputs: str, domain: str = "", **attributes: Any) -> str:
-        """Return the first output; one is named where none is."""
+        """Add a node and return its first output; name the output if the caller gives no name."""
         outputs = outputs or (f"/{op}_{len(self.nodes)}",)
         self.nodes.append(onnx.helper.make_node(op, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
@@ -166,7 +166,7 @@ class Nodes:
     def _ended(
         self, op: str, x: str, link: str, outputs: Sequence[str], attributes: Mapping[str, Any]
     ) -> None:
-        """Add an operator of `ai.onnx.ml` and the link, which is an attribute of it or operators behind."""
+        """Add an operator of `ai.onnx.ml` and the link, which is its attribute or operators behind it."""
         if link in ("NONE", "LOGISTIC", "SOFTMAX"):
             self.add(op, [x], *outputs, domain=ML, post_transform=link, **attributes)
         else:
@@ -210,10 +210,10 @@ class Nodes:
 
 
 def with_margins(boosted: Boosted) -> Boosted:
-    """Return trees that take a number for the bound that it is next to, as float64 holds it.
+    """Return trees that take a number for the bound that it is next to in float64.
 
     They stand behind steps, whose last digits are ONNX Runtime's. A bound is often a number of the training:
-    that number stays on the bound's own side. What LightGBM takes for 0 stays as it is.
+    that number stays on the bound's own side. Numbers that LightGBM takes for 0 stay as they are.
     """
     sizes = dict[int, float]()
     for split in _splits(boosted.trees):
@@ -236,10 +236,10 @@ def _splits(trees: Sequence[Tree]) -> Iterator[Split]:
 
 
 def _of_two(boosted: Boosted) -> Boosted:
-    """Return a classifier of two classes, as ONNX Runtime computes it right.
+    """Return a classifier of two classes in a form that ONNX Runtime computes correctly.
 
-    It takes one score without a negative leaf for a sum of probabilities, and of two scores with base values
-    it answers the first alone: then there is a score of each class, and the base is a tree of one leaf.
+    ONNX Runtime takes one score without a negative leaf for a sum of probabilities; of two scores with base
+    values it answers the first alone. So each class has a score here, and the base is a tree of one leaf.
     """
     trees, base = boosted.trees, boosted.base
     if len(base) == 1:
@@ -281,7 +281,7 @@ def _named(prefix: str, names: str, rows: Sequence[Sequence[Any]]) -> Iterator[t
 
 
 def _rows_of(tree: Tree, dtype: np.dtype) -> Iterator[tuple[int, int, str, float, int, int, int]]:
-    """Write a set as a chain of equals with one way out, which ONNX Runtime makes one node of again."""
+    """Yield the nodes; a set is a chain of equals with one way out, which ONNX Runtime joins to one node."""
     number = len(tree)
     for n, node in tree.items():
         if not isinstance(node, Split):
@@ -298,7 +298,7 @@ def _rows_of(tree: Tree, dtype: np.dtype) -> Iterator[tuple[int, int, str, float
 
 
 def _bound(split: Split, dtype: np.dtype) -> float:
-    """Return a bound of this type with every number of it on the side where the split's bound has it."""
+    """Return a bound of this type that leaves each of its numbers on the side of the split's bound."""
     with np.errstate(over="ignore"):
         rounded = dtype.type(split.bound)
     if float(rounded) == split.bound:

@@ -31,7 +31,7 @@ _CLASSIFIERS = ("binary:logistic", "multi:softprob", "multi:softmax")
 _SCORES = (
     "binary:logitraw",
     "binary:hinge",
-)  # of a classifier too: its booster's answers are no probabilities
+)  # a classifier too: its booster's answers are no probabilities
 _SPLIT_BY_CATEGORIES = 1
 
 
@@ -40,7 +40,7 @@ def features(model: Any) -> Features:
 
 
 def as_onnx(model: Any, example: Any) -> AsOnnx:
-    """Raise UnsupportedModelError for objectives that are not known."""
+    """Convert a model; raise UnsupportedModelError for unknown objectives."""
     table, missing = table_of(model), _missing(model)
     if _learner(_booster(model))["objective"]["name"] in _SCORES:
         model = _booster(model)
@@ -49,7 +49,7 @@ def as_onnx(model: Any, example: Any) -> AsOnnx:
 
 
 def boosted(model: Any) -> Boosted:
-    """Return the rounds up to the best one where training stopped early, as `predict` does."""
+    """Return the rounds up to the best one if training stopped early, as `predict` does."""
     booster = _booster(model)
     learner = _learner(booster)
     kind, trained = learner["gradient_booster"]["name"], learner["gradient_booster"]
@@ -80,7 +80,7 @@ def boosted(model: Any) -> Boosted:
 
 
 def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
-    """Return a tree's nodes, those numbered anew that a row can reach."""
+    """Return a tree's nodes that a row can reach, with new numbers."""
     nodes, numbers = dict[int, Split | Leaf](), {0: 0}
     width = int(tree["tree_param"]["size_leaf_vector"])
     sets = zip(tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True)
@@ -98,7 +98,7 @@ def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
             for child in (left, right):
                 numbers[child] = len(numbers)
             feature, missing_left = tree["split_indices"][node], bool(tree["default_left"][node])
-            if tree["split_type"][node] == _SPLIT_BY_CATEGORIES:  # those of the set go to the right
+            if tree["split_type"][node] == _SPLIT_BY_CATEGORIES:  # categories of the set go right
                 yes, no, missing = numbers[right], numbers[left], not missing_left
                 nodes[number] = Split(feature, yes, no, missing, among=among[node])
             else:
@@ -108,7 +108,7 @@ def _tree(tree: Any, column: int, factor: np.float32) -> Tree:
 
 
 def _margin(base: np.ndarray, link: str) -> np.ndarray:
-    """Of the base score, which is saved as a prediction."""
+    """Return the margin of the base score, which XGBoost saves as a prediction."""
     if link == "LOGISTIC":
         return np.asarray(np.log(base) - np.log1p(-base))
     return np.asarray(np.log(base)) if link == "Exp" else base
@@ -120,7 +120,7 @@ def _rounds(booster: xgb.Booster) -> int:
 
 
 def _missing(model: Any) -> float:
-    """Return what the scikit-learn class knows, and of a file `read_fitted` notes."""
+    """Return the number for a missing value, from the class or, for a file, from `read_fitted`."""
     missing = model.attr("missing") if isinstance(model, xgb.Booster) else model.missing
     return np.nan if missing is None else float(missing)
 
@@ -138,7 +138,7 @@ def _categories(kept: Any) -> Categories | None:
     """Return the codes of a column's categories, which are texts or numbers."""
     values = kept["values"]
     if "offsets" in kept:
-        if any(letter < 0 for letter in values):  # cut: it counts letters for bytes
+        if any(letter < 0 for letter in values):  # truncated: XGBoost counts letters as bytes
             raise UnsupportedModelError(
                 "XGBoost does not keep the names of categories with letters outside ASCII: rename them, and "
                 "fit the model again."
@@ -157,15 +157,15 @@ def _learner(booster: xgb.Booster) -> Any:
 
 
 def _answers(model: Any, read: Boosted, rows: Any) -> Sequence[np.ndarray | None]:
-    """Of a classifier labels (a booster has none) and probabilities, as its ONNX model; else numbers."""
+    """Return a classifier's labels (a booster has none) and probabilities, as in ONNX; else numbers."""
     names = _booster(model).feature_names
     if read.weights is not None and names is not None and not isinstance(model, xgb.Booster):
         import pandas as pd
 
-        rows = pd.DataFrame(rows, columns=names)  # which a linear booster finds its columns by
+        rows = pd.DataFrame(rows, columns=names)  # a linear booster finds its columns by name
     if read.classes is not None and hasattr(model, "predict_proba"):
         return np.asarray(model.predict(rows)), np.asarray(model.predict_proba(rows))
-    if hasattr(model, "predict_proba"):  # of several labels
+    if hasattr(model, "predict_proba"):  # a classifier with several labels
         return (np.asarray(model.predict_proba(rows)),)
     if isinstance(model, xgb.Booster):
         given = xgb.DMatrix(
