@@ -1,11 +1,12 @@
-"""`rationale serve --workers N`: processes that share the ports, watched over by one that only does that.
+"""`rationale serve --workers N`: processes that share the ports, and one that supervises them.
 
-Each worker listens on the same addresses (SO_REUSEPORT), so that the kernel spreads connections over them.
-Each is a replica of the state, as gateways on several machines are. A worker that ends by itself is started
-again, and so is one whose event loop stands still for 10 s; the calls that it had are lost, no others.
+Workers listen on the same addresses (SO_REUSEPORT), so that the kernel spreads connections over them.
+Each is a replica of the state, as gateways on several machines are. The supervisor restarts a worker that
+ends by itself or whose event loop stands still for 10 s; only the calls of that worker are lost.
 
-    python -m rationale_service.workers   is one of them: what to do comes on stdin; at its end nobody waits.
-                                          Its stdout has what it announces, and a sign of life each second
+            python -m rationale_service.workers   runs one worker: its order comes on stdin, whose end stops
+            it;
+                                                  it writes announcements and, each second, a beat to stdout
 """
 
 import asyncio
@@ -50,13 +51,13 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_workers(settings: Settings, announce: Announce) -> int:
-    """Serve by `settings.workers` processes until SIGTERM or Ctrl-C; returns the status to exit with.
+    """Serve with `settings.workers` processes until SIGTERM or Ctrl-C; return the exit status.
 
-    SIGHUP has each of them read the repository again.
+    On SIGHUP each of them reads the repository again.
 
     Raises:
-        CannotListenError: an address is taken.
-        InvalidOptionError: the system cannot share a port, or what metrics are sent by is not installed.
+        CannotListenError: if an address is taken.
+        InvalidOptionError: if the system cannot share a port, or the extra for metrics is not installed.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise InvalidOptionError("this system cannot share a port among processes: serve with one worker")
@@ -72,7 +73,7 @@ def run_workers(settings: Settings, announce: Announce) -> int:
 
 @contextlib.contextmanager
 def _pushing(settings: Settings, metrics: Path) -> Iterator[None]:
-    """Send what all workers count, where that is asked for: from here, which outlives each of them."""
+    """Send all workers' metrics if the settings ask for it; this process outlives each worker."""
     if settings.metrics_endpoint is None:
         yield
         return
@@ -88,7 +89,7 @@ def _pushing(settings: Settings, metrics: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reserved(settings: Settings) -> Iterator[Settings]:
-    """Reserve ports for the workers, which stay ours while none listens; yields the settings with them."""
+    """Reserve ports for the workers, even while none listens; yield the settings with these ports."""
     ports: dict[str, int | str] = {}
     with contextlib.ExitStack() as sockets:
         for flag, (host, port) in settings.ends.items():
@@ -133,7 +134,7 @@ class _Supervisor:
         return self._status
 
     async def _keep(self, index: int, ready: "asyncio.Future[list[str]]") -> None:
-        """Run a worker, and another one in its place when it ends, until all are to stop."""
+        """Run a worker, and replace it whenever it ends, until all workers stop."""
         while not self._stopping.is_set():
             process = self._running[index] = await self._start(index)
             if self._stopping.is_set():  # meanwhile
@@ -173,7 +174,7 @@ class _Supervisor:
         return process
 
     async def _watch(self, index: int, process: Process, ready: "asyncio.Future[list[str]]") -> int:
-        """Set `ready` to what the process announces; returns its status when it has ended."""
+        """Set `ready` to the lines that the process announces; return its status after it ends."""
         lines: list[str] = []
         while process.stdout is not None and (line := await process.stdout.readline()):
             if index in self._beats_left:
@@ -189,9 +190,9 @@ class _Supervisor:
         return status if status >= 0 else 128 - status  # as a shell tells of a signal
 
     async def _kill_silent(self) -> None:
-        """Kill workers that show no life: one that hangs, or is stopped (SIGSTOP), ends by nothing else.
+        """Kill workers that send no beats: nothing else ends one that hangs or is stopped (SIGSTOP).
 
-        It counts beats of its own: if all processes stood still together, no worker is to blame.
+        It counts its own beats instead of time: if the whole machine paused, no worker is to blame.
         """
         while True:
             await asyncio.sleep(BEAT_S)
@@ -202,7 +203,7 @@ class _Supervisor:
                     self._signal(index, signal.SIGKILL)
 
     def _stop(self) -> None:
-        """Stop all workers. A second time has them give up what runs, as a second signal does."""
+        """Stop all workers. A second call makes them abandon running requests, as a second signal does."""
         self._stopping.set()
         for index in self._running:
             self._end(index)

@@ -1,7 +1,6 @@
-"""OpenTelemetry metrics: what `GET /metrics` shows, sent to a collector (OTLP over gRPC). An optional extra.
+"""OpenTelemetry metrics: those of `GET /metrics`, sent to a collector (OTLP over gRPC). An optional extra.
 
-Nothing is counted twice: what is sent is read from the registry that Prometheus' page is made of, and has
-its names.
+Nothing is counted twice: these metrics come from the registry of Prometheus' page and have its names.
 """
 
 import logging
@@ -29,7 +28,7 @@ _Read = Callable[[], CollectorRegistry]
 
 
 class MetricsPush:
-    """Sends the metrics at an interval, by a thread that no request waits for, and the stop for CLOSE_S."""
+    """Thread that sends the metrics at an interval. No request waits for it, and the stop at most CLOSE_S."""
 
     def __init__(
         self, exporter: "otel.MetricExporter", resource: "Resource", read: _Read, interval_s: float
@@ -46,7 +45,7 @@ class MetricsPush:
         self._thread.start()
 
     def close(self) -> None:
-        """Send what was counted last, within a bounded time."""
+        """Send the last counts, within a bounded time."""
         self._closing.set()
         self._thread.join(CLOSE_S)
         self._exporter.shutdown()  # ends a call that is under way
@@ -75,10 +74,10 @@ class MetricsPush:
 
 
 def metrics_of(family: Family, began_ns: int, now_ns: int) -> Iterator["otel.Metric"]:
-    """Yield a family of Prometheus' as OpenTelemetry metrics: sums, gauges, or a histogram.
+    """Convert a family of Prometheus' → OpenTelemetry metrics: sums, gauges, or a histogram.
 
     Args:
-        began_ns: since when its counters count.
+        began_ns: time at which its counters began.
     """
     from opentelemetry.sdk.metrics import export as otel
 
@@ -100,7 +99,7 @@ def metrics_of(family: Family, began_ns: int, now_ns: int) -> Iterator["otel.Met
 def _histogram_points(family: Family, began_ns: int, now_ns: int) -> list["otel.HistogramDataPoint"]:
     """Return a point for each series.
 
-    Prometheus' buckets count what is up to a bound, OpenTelemetry's what is between two.
+    Prometheus' buckets count values up to a bound, OpenTelemetry's count values between two bounds.
     """
     from opentelemetry.sdk.metrics import export as otel
 
@@ -133,7 +132,7 @@ def _histogram_points(family: Family, began_ns: int, now_ns: int) -> list["otel.
 
 
 def resource() -> "Resource":
-    """Return what this gateway is called; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME come first."""
+    """Return this gateway's resource; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME take precedence."""
     from opentelemetry.sdk.resources import (
         SERVICE_INSTANCE_ID,
         SERVICE_NAME,
@@ -146,10 +145,10 @@ def resource() -> "Resource":
 
 
 def create_metrics_push(endpoint: str, interval_s: float, read: _Read) -> MetricsPush:
-    """Create what sends metrics to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317.
+    """Create a push of metrics to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317.
 
     Raises:
-        InvalidOptionError: the extra is not installed.
+        InvalidOptionError: if the extra is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter

@@ -1,4 +1,4 @@
-"""Counts and durations of a model as Triton's statistics tell them: another view of what Prometheus gets."""
+"""Counts and durations of a model in the form of Triton's statistics: another view of Prometheus' metrics."""
 
 from collections import defaultdict
 from collections.abc import Iterable

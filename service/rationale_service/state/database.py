@@ -1,6 +1,6 @@
-"""A SQLite file or a PostgreSQL database: opened when it is needed, with the tables of this version.
+"""A SQLite file or a PostgreSQL database, opened on first use, with the tables of this version.
 
-The audit trail and the state of the gateway are kept so, in one database or in two.
+It holds the audit trail and the gateway's state, in one database or in two.
 """
 
 import contextlib
@@ -43,11 +43,11 @@ class Schema:
     """Tables that belong together.
 
     Attributes:
-        name: what a user calls what is in them.
-        setting: begins the error about a URL of no database: the setting, and what else it may be.
-        migrations: the folder of Alembic's scripts.
-        versions: the table with the revision they are at.
-        lock: PostgreSQL's advisory lock of whoever migrates or prunes.
+        name: their name in errors, such as state.
+        setting: start of the error about an invalid URL: the setting and its other valid values.
+        migrations: folder of Alembic's scripts.
+        versions: table with their revision.
+        lock: PostgreSQL's advisory lock for migrations and pruning.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Schema:
 
 
 class Database:
-    """Connections are made when they are needed, by any thread."""
+    """A database. Any thread may use it; it connects on first use."""
 
     def __init__(
         self,
@@ -68,15 +68,15 @@ class Database:
         is_made: bool = True,
         count: Callable[[], None] = lambda: None,
     ) -> None:
-        """Name the database; connections are made later.
+        """Name the database without connecting to it.
 
         Args:
-            where: the file of a SQLite database, or a database URL.
-            is_made: whether a file that is missing is made; else StateUnavailableError reports it.
-            count: called for each transaction that the database fails.
+            where: file of a SQLite database, or a database URL.
+            is_made: True to create a missing file; else StateUnavailableError reports it.
+            count: function that counts each transaction that fails in the database.
 
         Raises:
-            InvalidOptionError: no URL of a database that can be used here.
+            InvalidOptionError: if the URL names no database that can be used here.
         """
         is_file = isinstance(where, Path)
         self.url = URL.create("sqlite", database=str(where)) if is_file else parse_url(str(where), schema)
@@ -89,18 +89,18 @@ class Database:
         self._opening = threading.Lock()
 
     def close(self) -> None:
-        """Close every connection; the next use makes others."""
+        """Close every connection; the next use opens new ones."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()
 
     @contextlib.contextmanager
     def reading(self, limit_s: float | None = None) -> Iterator[Connection]:
-        """Yield a transaction that sees one state. Raise StateUnavailableError.
+        """Yield a transaction that sees one snapshot. Raises StateUnavailableError.
 
         Args:
-            limit_s: that PostgreSQL may take for an answer, and the caller between two questions; None for
-                what is usual.
+            limit_s: limit for each answer of PostgreSQL and for each pause of the caller between two queries;
+                None for the usual limit.
         """
         with self._reported(), self._opened().connect() as connection:
             if not self.is_sqlite:  # there, it is so
@@ -110,11 +110,11 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Yield a transaction: all of it is on the disk when it ends without an error, or nothing.
+        """Yield a transaction; its end without an error puts all of it on the disk, an error nothing.
 
         Raises:
-            StateUnavailableError: it cannot be written.
-            IntegrityError: a row is there already.
+            StateUnavailableError: if the database cannot be written.
+            IntegrityError: if a row exists already.
         """
         is_moved = False
         try:
@@ -130,13 +130,13 @@ class Database:
 
     @contextlib.contextmanager
     def administering(self) -> Iterator[Connection]:
-        """Yield what `writing` does, to one process at a time."""
+        """Yield a transaction as `writing` does, to one process at a time."""
         with self.writing() as connection:
             self._take_turn(connection)
             yield connection
 
     def _opened(self) -> Engine:
-        """Return the engine, once its tables are of this version."""
+        """Return the engine; first migrate its tables to this version."""
         with self._opening:
             if self._engine is None:
                 engine = self._create()
@@ -174,7 +174,7 @@ class Database:
 
     @contextlib.contextmanager
     def _limited(self, connection: Connection, limit_s: float | None) -> Iterator[None]:
-        """Give PostgreSQL another time for each answer of a transaction."""
+        """Set another time limit for each answer of PostgreSQL in a transaction."""
         if self.is_sqlite or limit_s is None:
             yield
             return
@@ -187,7 +187,7 @@ class Database:
             driver.limit_s = before_s  # the server's own ends with the transaction
 
     def _is_moved(self) -> bool:
-        """Tell whether SQLite writes to a file that is there no more."""
+        """Tell whether SQLite writes to a file that has been moved or removed."""
         return self.is_sqlite and _identity(self.url) != self._file
 
     def _make_folder(self) -> None:
@@ -208,7 +208,7 @@ class Database:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": self._schema.lock})
 
     def _migrate(self, connection: Connection) -> None:
-        """Raise StateUnavailableError where a newer version has been here."""
+        """Migrate the tables. Raise StateUnavailableError if a newer version has migrated them."""
         config = Config(attributes={"connection": connection})
         config.set_main_option("script_location", str(self._schema.migrations).replace("%", "%%"))
         script = ScriptDirectory.from_config(config)
@@ -238,7 +238,7 @@ class Database:
 
 
 def parse_url(given: str, schema: Schema) -> URL:
-    """Parse a database URL. Raises InvalidOptionError for what is none, or needs what is not installed."""
+    """Parse a database URL. Raises InvalidOptionError if it is invalid or its driver is not installed."""
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
@@ -257,7 +257,7 @@ def parse_url(given: str, schema: Schema) -> URL:
 
 
 def _identity(url: URL) -> tuple[int, int] | None:
-    """Return what tells a SQLite file from another; None where there is none."""
+    """Return the identity of a SQLite file, (device, inode); None if there is no file."""
     with contextlib.suppress(OSError):
         found = os.stat(url.database or "")
         return found.st_dev, found.st_ino
