@@ -83,7 +83,7 @@ class ModelCache:
 
     @contextlib.asynccontextmanager
     async def pinned(self, entry: Entry) -> AsyncIterator[None]:
-        """Keep a resident loaded until the context ends. Requests that wait for the same one share its loading.
+        """Keep a resident loaded until the context ends; requests that wait for it share its loading.
 
         Raises:
             NotReadyError: if it cannot be loaded now.

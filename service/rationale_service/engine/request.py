@@ -81,7 +81,7 @@ class Answer:
 
     @property
     def identity(self) -> dict[str, str]:
-        """Identity of an explanation, which reproduces it: its method and digests, and any drift and warnings.
+        """Identity of an explanation: the method and digests that reproduce it, and any drift and warnings.
 
         Empty for the answer of a plain model without drift or warnings.
         """

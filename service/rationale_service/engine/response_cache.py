@@ -32,7 +32,7 @@ class ResponseCache:
         return int(self._answers.currsize)
 
     def key(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> tuple[int, bytes] | None:
-        """Return the key of a request; None for an entry that does not explain, whose answers are not cached."""
+        """Return the key of a request; None for an entry that does not explain, which is never cached."""
         if entry.manifest is None:
             return None
         return self._era, _digest(entry, inputs, outputs)

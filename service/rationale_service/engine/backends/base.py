@@ -85,7 +85,7 @@ class Backend(Protocol):
 
 
 def gated(inputs: Tensors, gate: bool) -> Tensors:
-    """Return the feeds of a one-shot entry's graph: `inputs` and the gate, which says whether to explain them."""
+    """Return the feeds of a one-shot entry's graph: `inputs`, and the gate that asks for explanations."""
     rows = len(next(iter(inputs.values())))
     return inputs | {EXPLAIN: np.full((rows, 1), gate)}
 

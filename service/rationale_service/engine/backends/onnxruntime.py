@@ -479,7 +479,7 @@ def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
 
 
 def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
-    """Reshape [N, …] → [N, *shape], as Triton applies a config's `reshape`; None leaves the array as it is."""
+    """Reshape [N, …] → [N, *shape], as Triton applies a config's `reshape`; None changes nothing."""
     return array if shape is None else array.reshape(len(array), *shape)
 
 

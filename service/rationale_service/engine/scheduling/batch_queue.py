@@ -178,7 +178,7 @@ class BatchQueue:
         self._ran_here = False
 
     def admit(self, deadline_s: float = math.inf, rows: int = 1) -> None:
-        """Raise the error that `submit` would raise for such a request now; called before its body is read."""
+        """Raise the error that `submit` would raise now; called before the request's body is read."""
         if self._closed:
             raise NotReadyError("the server is stopping")
         count = len(self._waiting) + len(self._delayed)
@@ -249,7 +249,7 @@ class BatchQueue:
             self._start(lane)
 
     def _open_lane(self) -> _Lane | None:
-        """Return a lane for the next batch: a free instance's, or one behind a running batch; None if there is none."""
+        """Return a lane for the next batch: a free instance's, or one behind a running batch; else None."""
         if self._is_free():
             return _Lane(self._turn)
         for batch, lane in self._running.items():
@@ -343,7 +343,7 @@ class BatchQueue:
             )
 
     def _overdue_timer(self, item: PendingRequest) -> asyncio.TimerHandle | None:
-        """Start a timer for the queue policy's timeout, which limits the wait in the queue alone, as in Triton."""
+        """Start a timer for the queue policy's timeout, which as in Triton limits the wait in the queue alone."""
         if self._entry.queue_timeout_s is None:
             return None
         action = self._delay if self._entry.delays_overdue else self._refuse_overdue

@@ -1,4 +1,4 @@
-"""Makes artifacts: never one twice, and no more at once than the machine is to bear."""
+"""Builder of artifacts: never one twice, and a limited number at once."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ OnProgress = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a compile is: `done` of `total` steps of a stage of the compiler."""
+    """Progress of a compile: `done` of `total` steps of a stage of the compiler."""
 
     stage: str
     done: int
@@ -47,13 +47,13 @@ class Progress:
 
 
 async def compile_entry(order: Order, timeout_s: float, on_progress: OnProgress) -> int:
-    """Run the order in a process of its own; returns the bytes of the entry it wrote.
+    """Run the order in a new process; return the size of the written entry in bytes.
 
-    Cancelled, it ends the process before it returns. What a failed one wrote is left to the caller.
+    If cancelled, it ends the process before it returns. The caller cleans up after a failure.
 
     Raises:
-        CompileFailedError: the compiler refuses, or the process went over a limit or was killed.
-        UnknownResourceError: the reference set was deleted meanwhile.
+        CompileFailedError: if the compiler refuses, or the process exceeds a limit or is killed.
+        UnknownResourceError: if the reference set was deleted meanwhile.
     """
     async with _worker() as process:
         try:
@@ -129,7 +129,7 @@ def _ending(status: int, watch: "asyncio.Task[bool]", tail: "asyncio.Task[str]",
 
 
 async def _watch(process: Process, memory_bytes: int) -> bool:
-    """Kill the process when it takes more memory than it may, and return True then."""
+    """Kill the process if it exceeds its memory limit; return True in that case."""
     while (resident := _resident_bytes(process.pid)) is not None:
         if resident > memory_bytes:
             with contextlib.suppress(ProcessLookupError):
@@ -140,7 +140,7 @@ async def _watch(process: Process, memory_bytes: int) -> bool:
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Return the memory of a process; None where it is gone, or the system does not report it."""
+    """Return the memory of a process; None if it has ended, or the system does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
@@ -148,7 +148,7 @@ def _resident_bytes(pid: int) -> int | None:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return the end of what was written, in bounded memory."""
+    """Return the end of a stream, in bounded memory."""
     kept = b""
     while chunk := await stream.read(1 << 16):
         kept = (kept + chunk)[-_TAIL_BYTES:]
@@ -159,17 +159,17 @@ Report = Callable[[Stage, Progress | None], None]
 
 
 class ReferenceFiles(Protocol):
-    """Where reference sets are. Both methods may block."""
+    """Store of reference sets. Both methods may block."""
 
     def find(self, name: str, model: str) -> str:
-        """Return the digest of the set of that name, made for that model. Raises UnknownResourceError."""
+        """Return the digest of the set of that name for that model. Raises UnknownResourceError."""
 
     def path(self, digest: str) -> Path:
-        """Return a file of its rows, as `rationale compile` takes it. Raises UnknownResourceError."""
+        """Return a file of its rows for `rationale compile`. Raises UnknownResourceError."""
 
 
 class Builder:
-    """Sees to it that an artifact lies in the repository. Nothing served changes by that."""
+    """Builder that supplies artifacts in the repository. It changes nothing that is served."""
 
     def __init__(
         self, artifacts: ArtifactStore, settings: Settings, references: ReferenceFiles, metrics: Metrics
@@ -185,20 +185,20 @@ class Builder:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def turn(self, digest: str) -> asyncio.Lock:
-        """Return the lock of whoever makes or deletes the artifact."""
+        """Return the lock for making or deleting the artifact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
     async def supply(self, record: Record, model: Model, known: Artifact | None, report: Report) -> Artifact:
-        """Return the artifact of `record`, in the repository: found there, or compiled. Hold its turn.
+        """Return the artifact of `record`, from the repository or compiled into it. Hold its turn.
 
         Args:
-            known: the artifact, where it is recorded.
-            report: hears at which stage this is.
+            known: recorded artifact, if any.
+            report: function that gets each stage and its progress.
 
         Raises:
-            CompileFailedError: it cannot be made.
-            UnknownResourceError: its reference set was deleted meanwhile.
-            StateUnavailableError: it cannot be written.
+            CompileFailedError: if it cannot be made.
+            UnknownResourceError: if its reference set was deleted meanwhile.
+            StateUnavailableError: if it cannot be written.
         """
         name = entry_name(record.model, record.digest)
         if known is not None and await asyncio.to_thread(self._artifacts.fetch, known):

@@ -1,4 +1,4 @@
-"""The other replicas: what they have written is taken up here, and what is written here waits for them."""
+"""Follower of the other replicas: it adopts their changes and waits until they adopt this process's."""
 
 import asyncio
 import contextlib
@@ -34,16 +34,16 @@ _FOLLOWED_S = 3.0  # a process that takes longer to take up a change does so by 
 
 
 async def nothing(_: object = None) -> None:
-    """Change nothing, or report to nobody."""
+    """Do nothing: a change, or a callback, without effect."""
 
 
 class Tasks:
-    """What this process does in the background.
+    """The background tasks of this process.
 
     Attributes:
-        making: tasks that make an explainer.
-        ending: those of them that were cancelled, and still hold what may be deleted then.
-        unshown: ready here, and not known to every other process yet.
+        making: tasks that make an explainer, by its key.
+        ending: cancelled tasks that still hold files to be deleted after them.
+        unshown: explainers that are ready here, but that not every other process knows yet.
     """
 
     def __init__(self) -> None:
@@ -61,14 +61,14 @@ class Tasks:
         return task
 
     def cancel(self, key: Key) -> None:
-        """Cancel what makes an explainer that is not wanted any more."""
+        """Cancel the making of an explainer that is no longer wanted."""
         task = self.making[key]
         task.cancel()
         self.ending.add(task)
         task.add_done_callback(self.ending.discard)
 
     async def stop(self) -> None:
-        """Cancel all, and return when they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         self.stopping = True
         while self._running:
             for task in self._running:
@@ -77,10 +77,10 @@ class Tasks:
 
 
 class Following:
-    """Follows the other processes, and reports to them how far it has followed.
+    """Follower of the other processes, which reports the adopted revision to them.
 
     Attributes:
-        elsewhere: what other processes are making.
+        elsewhere: leases of other processes, with their progress.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Following:
         begin: Callable[[Record], None],
         retire: Callable[[str], None],
     ) -> None:
-        """Take what changes with what others write.
+        """Take the objects that other processes' changes affect.
 
         Args:
-            begin: makes what nobody is at.
-            retire: deletes the artifact of a digest, when nobody uses it any more.
+            begin: function that makes an explainer on which no process works.
+            retire: function that deletes the artifact of a digest once it is unused.
         """
         self.elsewhere: Mapping[str, Lease] = {}
         self._plane = plane
@@ -110,7 +110,7 @@ class Following:
         self._news: Known | None = None  # that nobody else in this process has heard of yet
 
     async def published(self) -> None:
-        """Return when every other process answers by what is recorded now, or has had the time for it."""
+        """Wait until every other process serves the present revision, or its time to do so is over."""
         end_s = time.monotonic() + _FOLLOWED_S
         with contextlib.suppress(ServiceError):
             revision = await asyncio.to_thread(self._state.revision)
@@ -118,18 +118,18 @@ class Following:
                 await asyncio.sleep(LOOK_S / 5)
 
     async def exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Run a change alone, after what others have written was taken up: see `RecordStore.exclusively`."""
+        """Adopt others' changes, then run a change alone: see `RecordStore.exclusively`."""
         return await self._store.exclusively(change, self._adopt)
 
     def show(self) -> None:
-        """Answer requests from here on by what the records say."""
+        """Publish the registry of the present records to the data plane."""
         before, now = self._plane.repository.made_by_others, self._store.registry()
         self._plane.repository = now
         if now.made_by_others not in ("", before):
             log.warning(now.made_by_others)
 
     async def follow(self, followed: Callable[[Known], Awaitable[None]]) -> None:
-        """Look for what others write, for ever: see `refresh`."""
+        """Refresh for ever at an interval: see `refresh`."""
         is_lost = False
         while True:
             try:
@@ -146,10 +146,10 @@ class Following:
             await asyncio.sleep(LOOK_S)
 
     async def refresh(self, followed: Callable[[Known], Awaitable[None]]) -> None:
-        """Take up what other processes have written, and begin what nobody is at. Raises as `State.open`.
+        """Adopt other processes' changes, and begin explainers that nobody makes. Raises as `State.open`.
 
         Args:
-            followed: called with what is recorded now, if others have written it.
+            followed: function that gets the present records if others have written them.
         """
         if not (self._state.exists or self._state.is_shared):
             return
@@ -170,7 +170,7 @@ class Following:
                 self._begin(one)
 
     async def _is_of_here(self, record: Record) -> bool:
-        """Return whether what is wanted explains the model that is here, and not another version of it."""
+        """Tell whether a record is for this process's version of the model."""
         spec = ExplainerSpec.model_validate(record.spec)
         try:
             return await self._store.digest(record.model, spec, record.references) == record.digest
@@ -180,7 +180,7 @@ class Following:
             return True
 
     async def _adopt(self, known: Known) -> None:
-        """Go by what other processes have written; what is being made here goes on while it is wanted."""
+        """Adopt other processes' records; continue work here that is still wanted."""
         made = self._store.artifacts
         self._store.artifacts = {one.digest: one for one in known.artifacts}
         await self.open_entries(known.records)  # before anybody here hears that they are ready
@@ -201,7 +201,7 @@ class Following:
         self._news = known
 
     def _merged(self, one: Record) -> Record:
-        """Return a record with what only this process knows of it: how far it is, and when it was used."""
+        """Return a record with this process's own knowledge of its stage and last use."""
         mine = self._store.records.get(one.key)
         if mine is None or mine.generation != one.generation:
             return one
@@ -209,10 +209,9 @@ class Following:
         return replace(one, stage=stage, updated_s=max(one.updated_s, mine.updated_s))
 
     async def open_entries(self, records: Iterable[Record]) -> None:
-        """Have the entries by which records answer.
+        """Open the serving entries of records.
 
-        Not served by this process are those that cannot be read, and those that explain another version of a
-        model than it has.
+        This process skips entries that it cannot read, and those for another version of a model than its own.
         """
         for one in list(records):
             artifact = self._store.artifacts.get(one.serving or "")
@@ -233,7 +232,7 @@ class Following:
             self._plane.model_cache.admit(entry)
 
     async def _let_go(self, artifact: Artifact) -> None:
-        """Free what another process has deleted, when those who use it are answered."""
+        """Free an artifact that another process has deleted, after its running requests."""
         entry = self._store.entries.pop(artifact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
