@@ -1,4 +1,4 @@
-"""Compute the decision in answer.json again, from request.json and model.onnx, by `python check.py`."""
+"""Check of the decision in answer.json: `python check.py` recomputes it from request.json and model.onnx."""
 
 import contextlib
 import json
@@ -11,13 +11,13 @@ import onnxruntime as ort
 
 
 def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it once)
-    """Return 1 where a number differs."""
+    """Return 1 if a number differs, else 0."""
     folder, files = Path(__file__).parent, ("request", "answer", "profile", "graph")
     texts = ((folder / f"{file}.json").read_text("utf-8") for file in files)
     request, answer, profile, graph = map(json.loads, texts)
     applicant, above = request["instances"][0], profile["adverse"] == "above"
 
-    # What the graph takes, by the names of its features. null, a missing value, is NaN, or an empty text.
+    # Inputs of the graph, by the names of its features. null, a missing value, is NaN or an empty text.
     owned = {feature for tensor in graph["inputs"] for feature in tensor["features"]}
     single, values = dict[str, object](), dict(applicant)
     feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
@@ -34,7 +34,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
         single |= {name: cells[0]} if len(cells) == 1 else {}
     values = single | values
 
-    # One run gives the score, and what each feature contributes to it.
+    # One run gives the score and each feature's attribution.
     options = ort.SessionOptions()
     for library in graph["libraries"]:
         options.register_custom_ops_library(str(folder / library))
@@ -57,7 +57,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     for name, features in graph["attributions"]:
         attributions |= dict(zip(features, out[name].tolist(), strict=True))
 
-    # What speaks against the applicant adds up by reason code: the largest sums are the reasons.
+    # Adverse attributions add up by reason code: the largest sums are the reasons.
     rules, sums = {**profile["features"], **profile["groups"]}, dict[str, float]()
     for feature, value in attributions.items():
         if value > 0 if above else value < 0:
@@ -75,7 +75,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     extra = [code for code in ranked[most:] if profile["reasons"].get(code, {}).get("inquiry")]
     scored = {code: [sums[code], sums[code] / total] for code in ranked[:most] + extra[:1]}
 
-    # What the score decides, where no knock-out declines by itself.
+    # The score's decision, unless a knock-out declines by itself.
     knocked: dict[str, list[float | None]] = {}
     for rule in profile["knock_outs"]:
         given, low, high = values.get(rule["feature"]), rule["above"], rule["below"]
@@ -90,7 +90,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     decision = "decline" if knocked else "refer" if is_referred else "decline" if adverse else "approve"
     reasons = knocked or (scored if adverse or is_referred else {})
 
-    # Both, number by number. Another machine sums in another order: the last digits may differ.
+    # Compare number by number. Another machine sums in another order, so the last digits may differ.
     found = {"decision": decision, "threshold": profile["threshold"], "score": score, "base_value": base}
     gap = explained - base - sum(attributions.values())
     found |= {"explained_value": explained, "completeness_gap": gap}

@@ -1,4 +1,4 @@
-"""`rationale decide`: the rows of a file, or of many, decided as `:decide` decides them, and saved."""
+"""`rationale decide`: decide the rows of one or more files by the rules of `:decide`, and save them."""
 
 import hashlib
 import importlib.util
@@ -37,7 +37,7 @@ _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("graph", "recorded"))
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
     """Return the trail of a portfolio's decisions.
 
-    Raises InvalidOptionError: as `trail_of`; or an audit is requested that the settings switch off.
+    Raises InvalidOptionError if `trail_of` does, or if `audited` contradicts the settings.
     """
     if not audited:
         return NoTrail()
@@ -53,10 +53,10 @@ def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How many rows were decided how.
+    """Number of rows for each outcome.
 
     Attributes:
-        recorded: how many decisions this run has added to the audit trail; None without one.
+        recorded: number of decisions that this run has added to the audit trail; None without a trail.
     """
 
     counts: Counter[str]
@@ -80,11 +80,11 @@ def _recorded(trail: AuditTrail, session: DecisionSession) -> int | None:
 
 @dataclass(frozen=True)
 class Portfolio:
-    """Rows of a file, and what decides them.
+    """Rows of a file, and the entry that decides them.
 
     Attributes:
-        digest: of the rows and of what decides them: where it is the same, an interrupted run goes on.
-        kept: columns that are written as they are.
+        digest: digest of the rows and of the entry; an interrupted run with the same digest goes on.
+        kept: columns to copy unchanged.
     """
 
     deciding: Deciding
@@ -98,11 +98,12 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
 
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
-        keep: columns of a table that are written as they are.
+        keep: columns of a table to copy unchanged.
 
     Raises:
-        RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
-        InvalidOptionError, InvalidReferencesError: rows that do not fit.
+        RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
+            decide.
+        InvalidOptionError, InvalidReferencesError: if rows do not fit.
     """
     deciding = Deciding.of(local_repository(settings), name)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
@@ -114,19 +115,19 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
 def decide_portfolio(
     portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, progress: Progress = silent
 ) -> Outcomes:
-    """Decide every row and save them.
+    """Decide every row and save the decisions.
 
-    What is decided stands in a file beside `save` until all is there: called again after it was interrupted,
-    with the same rows and entry, it goes on where that ends. A decision that was recorded and not saved is
-    found in the trail again.
+    Decisions go to a file beside `save` until all are there: after an interruption, another call with the
+    same
+    rows and entry goes on at its end. The trail returns decisions that were recorded but not saved.
 
     Args:
-        save: .csv and .parquet, a row for each and its reasons in columns; .jsonl, whole answers. Replaced
-            where it is.
+        save: file to write or replace: .csv and .parquet with a row for each decision and its reasons in
+            columns, .jsonl with whole answers.
 
     Raises:
-        InvalidOptionError: it cannot be written.
-        StateUnavailableError, ConflictError: the trail cannot be.
+        InvalidOptionError: if the file cannot be written.
+        StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     if save.suffix.lower() not in WRITERS:
         raise InvalidOptionError(
@@ -157,7 +158,7 @@ def _told(save: Path) -> Iterator[None]:
 
 
 def _resume(kept: Path) -> int:
-    """Count the rows that an interrupted run saved, as whole parts; what is there of another is dropped."""
+    """Count the rows that an interrupted run saved in whole parts; drop an incomplete part."""
     if not kept.exists():
         return 0
     count = size = 0
@@ -205,18 +206,19 @@ def decide_files(
     keep: Sequence[str] = (),
     progress: Progress = silent,
 ) -> tuple[Answered, Outcomes]:
-    """Decide the rows of parquet files, as `answer_files` does it.
+    """Decide the rows of parquet files through `answer_files`.
 
-    A file that an interrupted run left out is decided from its first row on: what was recorded of it is found
-    in the trail again.
+    A file that an interrupted run did not finish is decided from its first row; the trail returns decisions
+    that it has already.
 
     Args:
-        keep: columns that are written as they are.
+        keep: columns to copy unchanged.
 
     Raises:
-        RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
-        InvalidOptionError, InvalidReferencesError: files or rows that cannot be used.
-        StateUnavailableError, ConflictError: the trail cannot be.
+        RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
+            decide.
+        InvalidOptionError, InvalidReferencesError: if files or rows cannot be used.
+        StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     deciding = Deciding.of(local_repository(settings), name)
     with deciding.session(settings, trail) as decide:

@@ -1,4 +1,4 @@
-"""In the same call: which reasons stay by the comparisons that were compiled beside."""
+"""Stability of reasons under the compiled comparisons, computed in the same call."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Decisions = Sequence[Mapping[str, Any]]
 
 
 def demand_comparisons(manifest: Manifest) -> None:
-    """Raise InvalidInputError where stability is requested and there is nothing to compute it from."""
+    """Raise InvalidInputError if the model has no comparisons from which to compute stability."""
     if not profile_of(manifest).comparisons:
         raise InvalidInputError(
             f"stability: model '{manifest.model}' was compiled without comparisons. Compile it with "
@@ -32,12 +32,12 @@ async def with_survival(
     """Return the decisions, with `survival` in each reason that has an attribution.
 
     Args:
-        inputs: of the model, [N, …] each; a row for each decision.
+        inputs: inputs of the model, [N, …] each; a row for each decision.
 
     Raises:
-        BrokenExplanationError: a comparison is not served.
-        UndecidedError: attributions of a comparison do not add up.
-        ServiceError: what `DataPlane.infer` raises.
+        BrokenExplanationError: if a comparison is not served.
+        UndecidedError: if attributions of a comparison are not complete.
+        ServiceError: if `DataPlane.infer` raises it.
     """
     decided = profile_of(manifest)
     attributed = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
@@ -63,7 +63,7 @@ async def with_survival(
 
 
 def _is_attributed(reason: Mapping[str, Any]) -> bool:
-    """Return whether a reason has one; a knock-out's stays whatever the references are."""
+    """Tell whether a reason has an attribution; a knock-out's has none and holds for any references."""
     return reason["attribution"] is not None
 
 

@@ -128,7 +128,7 @@ class DataPlane:
         await self.backend.stop()
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        """Tell whether all entries, or one, can answer; an unloaded explainer can, since a request loads it."""
+        """Tell whether all entries, or one, can answer; requests load an unloaded explainer, so it can."""
         return await self.why_not_ready(entry) is None
 
     async def why_not_ready(self, entry: Entry | None = None) -> ServiceError | None:
@@ -205,7 +205,7 @@ class DataPlane:
         return answers[0] if len(answers) == 1 else _joined(answers)
 
     def deadline(self, timeout_s: float | None = None) -> float:
-        """Return the deadline of a request from now, on the event loop's clock; `timeout_s` can only shorten it."""
+        """Return the deadline of a request from now (event loop's clock); `timeout_s` can only shorten it."""
         limit_s = self.timeout_s if timeout_s is None else min(self.timeout_s, timeout_s)
         return asyncio.get_running_loop().time() + limit_s
 

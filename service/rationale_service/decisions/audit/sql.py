@@ -1,4 +1,4 @@
-"""A trail in SQLite or PostgreSQL: how it is opened, read and written, and what is reported when it fails."""
+"""A trail in SQLite or PostgreSQL."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,10 +27,10 @@ _SCHEMA = Schema(
 
 
 class SqlStore(Database):
-    """An `AuditStore` in SQLite or PostgreSQL. Connections are made when they are needed."""
+    """An `AuditStore` in SQLite or PostgreSQL, which connects on first use."""
 
     def __init__(self, where: str | Path, *, is_made: bool = True) -> None:
-        """Name the database; connections are made later. Arguments and errors are those of `Database`."""
+        """Name the database without connecting. Arguments and errors are those of `Database`."""
         super().__init__(where, _SCHEMA, is_made=is_made)
 
     def _create(self) -> Engine:
@@ -150,10 +150,10 @@ class SqlStore(Database):
                     taken_back.rollback()
 
     def forget(self) -> None:
-        """Overwrite what was deleted in SQLite's journal too; PostgreSQL does so at its next VACUUM.
+        """Overwrite deleted data in SQLite's journal too; PostgreSQL does so at its next VACUUM.
 
         Raises:
-            StateUnavailableError: somebody reads, so that the journal cannot be overwritten.
+            StateUnavailableError: if a reader keeps the journal from being overwritten.
         """
         if not self.is_sqlite:
             return
@@ -172,7 +172,7 @@ def _keep_bytes(connection: Any, _: Any) -> None:
 
 
 def _text(value: bytes) -> str | bytes:
-    """Return text of SQLite, or the bytes where it is none, for whoever reads the row to name it."""
+    """Decode SQLite's text; return the bytes if it is no UTF-8, so that the reader of the row can report it."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -180,7 +180,7 @@ def _text(value: bytes) -> str | bytes:
 
 
 def _rows() -> Select[Any]:
-    """Return the query of rows as `AuditStore` gives them."""
+    """Return the query of rows in the form of `AuditStore`."""
     joined = decisions.outerjoin(input_keys, decisions.c.id == input_keys.c.id)
     joined = joined.outerjoin(erasures, decisions.c.id == erasures.c.id)
     columns = (decisions, input_keys.c.wrapped, erasures.c.time.label("erased"), erasures.c.signature)

@@ -126,7 +126,7 @@ class TritonBackend:
             self._drifts[entry] = drift
 
     async def _wait_for(self, missing: Sequence[Entry]) -> dict[Entry, str]:
-        """Return reasons for entries that Triton does not serve. Raises NotReadyError if there is no Triton."""
+        """Return reasons for entries that Triton does not serve. Raises NotReadyError without a Triton."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
         late = (

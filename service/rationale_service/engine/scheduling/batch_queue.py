@@ -343,7 +343,7 @@ class BatchQueue:
             )
 
     def _overdue_timer(self, item: PendingRequest) -> asyncio.TimerHandle | None:
-        """Start a timer for the queue policy's timeout, which as in Triton limits the wait in the queue alone."""
+        """Start a timer for the queue policy's timeout: as in Triton, for the wait in the queue alone."""
         if self._entry.queue_timeout_s is None:
             return None
         action = self._delay if self._entry.delays_overdue else self._refuse_overdue

@@ -328,7 +328,7 @@ class RecordStore:
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
-    """Await work; if cancelled meanwhile, raise only when the work has ended, so that none is left half done."""
+    """Await work to its end; if cancelled meanwhile, raise only then, so that none is half done."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)

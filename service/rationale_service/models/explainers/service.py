@@ -234,7 +234,7 @@ class Explainers:
         return self.store.entries[record.serving]
 
     def get(self, model: str, name: str) -> Status:
-        """Return an explainer's status. Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
+        """Return a status. Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
         self.store.models.entry(model)
         record = self.store.records.get((model, name))
         if record is None:

@@ -124,7 +124,7 @@ class ExplainerSpec(_Strict):
         return request
 
     def digest(self, model: str, references: str | None) -> str:
-        """Return the SHA-256 of all that determines the artifact: model, references, options, compiler version.
+        """Return the SHA-256 of all that determines the artifact: model, references, options, compiler.
 
         If installed packages bring rules, it includes their versions.
         """

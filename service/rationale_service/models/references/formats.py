@@ -131,7 +131,7 @@ def to_file(rows: Rows) -> dict[str, Array]:
 
 
 def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
-    """Parse `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows in v1's form of instances."""
+    """Parse `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows like v1's instances."""
     if len(body) > most_bytes // _JSON_SHARE:
         raise TooLargeError(
             f"references in JSON may have {most_bytes // _JSON_SHARE} bytes: send npz, parquet or CSV"

@@ -248,7 +248,7 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
 
 
 def _written(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
-    """Return an open entry that explains as `entry` does: itself, or one from `rationale compile`; else None."""
+    """Return an open entry that explains as `entry` does: itself, or a compiled one; else None."""
     for found in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
         opened = found and found.manifest and found.manifest.open_references
         if found and opened and rows <= opened.count and _way(found) == _way(entry):

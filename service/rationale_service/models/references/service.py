@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class ReferenceSetService:
-    """One gateway's sets. It parses one upload at a time, since parsing takes several times the rows' memory."""
+    """One gateway's sets, and one upload at a time: parsing takes several times the memory of the rows."""
 
     def __init__(
         self, sets: ReferenceSets, explainers: Explainers, plane: DataPlane, most_bytes: int
@@ -70,7 +70,7 @@ class ReferenceSetService:
             await self._explainers.following.published()
 
     def users(self, one: ReferenceSet) -> tuple[list[str], list[str]]:
-        """Return the explainers that use a set, as `model/explainer`: named ones, and those made for requests.
+        """Return the explainers of a set as `model/explainer`: named ones, and those made for requests.
 
         The latter are deleted without `force`.
         """

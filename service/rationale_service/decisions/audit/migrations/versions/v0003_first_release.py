@@ -1,4 +1,4 @@
-"""The tables of the first release. Versions before it had the numbers that are missing here."""
+"""The tables of the first release. Earlier, unreleased versions used the missing numbers."""
 
 import sqlalchemy as sa
 from alembic import op
