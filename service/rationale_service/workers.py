@@ -4,9 +4,8 @@ Workers listen on the same addresses (SO_REUSEPORT), so that the kernel spreads 
 Each is a replica of the state, as gateways on several machines are. The supervisor restarts a worker that
 ends by itself or whose event loop stands still for 10 s; only the calls of that worker are lost.
 
-            python -m rationale_service.workers   runs one worker: its order comes on stdin, whose end stops
-            it;
-                                                  it writes announcements and, each second, a beat to stdout
+    python -m rationale_service.workers   runs one worker: its order comes on stdin, whose end stops it;
+                                          it writes announcements, and a beat each second, to stdout
 """
 
 import asyncio

@@ -257,7 +257,7 @@ def notice(
 
 
 def _read(file: Path | None) -> dict[str, Any] | None:
-    """Read an instance, alone or as the one of a request. Raises InvalidOptionError."""
+    """Read an instance, alone or as the only one of a request. Raises InvalidOptionError."""
     if file is None:
         return None
     try:
@@ -296,7 +296,7 @@ def _likeness(replayed: "Replayed") -> str:
 
 
 def _replay_all(replayer: "Replayer", decisions: "Iterable[RecordedDecision]") -> bool:
-    """Print a line for each that differs or cannot be replayed, and how many there are of each kind."""
+    """Print a line for each decision that differs or cannot be replayed, and the number of each kind."""
     from collections import Counter
 
     from rationale.errors import RationaleError

@@ -1,7 +1,7 @@
 """`rationale triton start|stop|logs`: the official Triton container, through the Docker SDK.
 
-docker-compose.yml, the chart and docs/operations.md say the same of it, and tests compare them. The SDK is
-the optional extra `docker`.
+docker-compose.yml, the chart and docs/operations.md use the same settings, and tests compare them. The SDK
+is the optional extra `docker`.
 """
 
 import http.client
@@ -62,12 +62,12 @@ Port = Annotated[int, typer.Option(min=1, max=65535)]
 
 
 class EngineError(RationaleError):
-    """The Docker engine, or the container in it, did not do what was asked."""
+    """A failure of the Docker engine or of the container in it."""
 
 
 @contextmanager
 def containers() -> Iterator[Any]:
-    """Return those of the local engine. Raises EngineError: no SDK, no engine, or a call to it fails."""
+    """Yield the local engine's containers. Raises EngineError without SDK or engine, or if a call fails."""
     try:
         import docker
     except ImportError as error:
@@ -85,13 +85,13 @@ def containers() -> Iterator[Any]:
 
 
 def find(engine: Any) -> Any:
-    """Return our container, None where there is none."""
+    """Return Triton's container, or None."""
     found = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
     return found[0] if found else None
 
 
 def is_ready(port: int) -> bool:
-    """Return whether Triton and all its models are ready."""
+    """Tell whether Triton and all its models are ready."""
     with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
         try:
             connection.request("GET", "/v2/health/ready")
@@ -101,7 +101,7 @@ def is_ready(port: int) -> bool:
 
 
 def wait_until_ready(container: Any, port: int, timeout_s: float) -> None:
-    """Wait until Triton is ready. Raises EngineError with the log's end where it ended, or took too long."""
+    """Wait until Triton is ready. Raises EngineError with the log's end if it ended or took too long."""
     end_s = time.monotonic() + timeout_s
     while not is_ready(port):
         container.reload()

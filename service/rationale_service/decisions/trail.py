@@ -49,7 +49,7 @@ class AuditTrail(Protocol):
 
     @property
     def fault(self) -> str | None:
-        """Reason why no decision can be recorded now, or None. For the operator alone: it may name machines."""
+        """Reason why no decision can be recorded now, or None. For operators only: it may name machines."""
 
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]

@@ -172,7 +172,7 @@ def _keep_bytes(connection: Any, _: Any) -> None:
 
 
 def _text(value: bytes) -> str | bytes:
-    """Decode SQLite's text; return the bytes if it is no UTF-8, so that the reader of the row can report it."""
+    """Decode SQLite's text; return the bytes if it is no UTF-8, so that the row's reader can report it."""
     try:
         return value.decode()
     except UnicodeDecodeError:

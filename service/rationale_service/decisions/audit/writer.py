@@ -210,7 +210,7 @@ class DatabaseTrail:
             self._write_together(waited_for)
 
     def _write_together(self, waited_for: Sequence[_Job]) -> None:
-        """Write all jobs in one transaction. If the store refuses one request's rows, write each separately."""
+        """Write all jobs in one transaction. If the store refuses one request's rows, write each alone."""
         began_s = time.monotonic()
         try:
             with self._busy():
@@ -282,7 +282,7 @@ class DatabaseTrail:
 
     @contextlib.contextmanager
     def _refusing(self, requests: int) -> Iterator[None]:
-        """Report an unavailable trail to callers, and its reason, which may name machines, only to the log."""
+        """Report an unavailable trail to callers; only the log has the reason, which may name machines."""
         try:
             yield
         except (StateUnavailableError, InvalidOptionError) as error:

@@ -5,9 +5,9 @@ with references as an input answers for a request's own references (an open entr
 repository, or one made in the background). If the operator asks for it, the gateway also stores and
 precomputes references that come repeatedly. All graphs give the same numbers.
 
-        OIP    tensors `{input}_references` [K, …] beside the inputs, and `reference_weights` [K] if they have
-               weights; or the parameter `reference_set`
-        v1     the member `references`, a list like `instances`; or `reference_set`
+    OIP    tensors `{input}_references` [K, …] beside the inputs, and `reference_weights` [K] if they have
+           weights; or the parameter `reference_set`
+    v1     the member `references`, a list like `instances`; or `reference_set`
 """
 
 import asyncio

@@ -66,7 +66,7 @@ class ReferenceSets:
         self._coming: set[str] = set()  # contents whose record is not written yet
 
     def all(self) -> list[ReferenceSet]:
-        """Return all sets by name. Only the first call blocks, to read the records; so in `get` and `named`."""
+        """Return all sets by name. Like `get` and `named`, it blocks on the first call, to read the records."""
         return [one for _, one in sorted(self._records().items())]
 
     def follow(self, rows: Iterable[Mapping[str, Any]]) -> None:

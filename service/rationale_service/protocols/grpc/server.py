@@ -1,4 +1,4 @@
-"""The gRPC end: a server of `grpc.aio` for inference, health and reflection."""
+"""The gRPC server, on `grpc.aio`, for inference, health and reflection."""
 
 import asyncio
 import logging
@@ -42,10 +42,10 @@ _OPTIONS = (
 
 
 class GrpcServer:
-    """Belongs to the running event loop. Connections that come before `start` wait for it.
+    """A gRPC server on the running event loop. Connections that come before `start` wait for it.
 
     Attributes:
-        scopes: those that each method declares, by the method's path.
+        scopes: declared scopes of each method, by path.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class GrpcServer:
         *,
         shared: bool = False,
     ) -> None:
-        """Take the place of `listener`: gRPC listens on sockets of its own.
+        """Replace `listener`: gRPC listens on its own sockets.
 
         Args:
-            shared: other processes listen there, too; else two gateways could, and neither would say so.
+            shared: True if other processes listen there too; else a second gateway must fail.
 
         Raises:
-            CannotListenError
-            UndeclaredScopesError: a method does not say which keys open it.
+            CannotListenError: if gRPC cannot listen on the address.
+            UndeclaredScopesError: if a method does not declare its scopes.
         """
         settings, plane = gateway.settings, gateway.plane
         own = (
@@ -109,10 +109,11 @@ class GrpcServer:
         await self._server.start()
 
     async def leave(self, seconds: float) -> None:
-        """Send callers elsewhere; what they have sent by then may take `seconds` to be answered.
+        """Send callers elsewhere; requests sent by then have `seconds` to be answered.
 
-        gRPC drops what lies in its own queue when it stops, and what is sent until a caller has heard of it.
-        So it is emptied first, and nobody is answered meanwhile, who would ask again.
+        When gRPC stops, it drops the calls in its own queue and those sent before a caller has noticed the
+        stop.
+        So its queue is emptied first; meanwhile no call is answered, since its caller would send another.
         """
         with self._interceptor.holding():
             await asyncio.sleep(_HELD_S)
@@ -121,24 +122,24 @@ class GrpcServer:
         await asyncio.sleep(_BEGUN_S)
 
     async def stop(self, seconds: float) -> None:
-        """Take no more calls, and give up those that are not answered in `seconds`."""
+        """Accept no more calls, and abandon calls that are not answered in `seconds`."""
         await asyncio.gather(*self._stopping, self._server.stop(seconds))
 
     def give_up(self, _: object = None) -> None:
-        """End a `stop` that waits."""
+        """End a waiting `stop`."""
         self._stopping.append(asyncio.ensure_future(self._server.stop(None)))
 
 
 def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
-    """Return whether a record of gRPC's log reports more than that a caller left.
+    """Tell whether a record of gRPC's log reports more than a caller that left.
 
-    gRPC logs a fault where it cannot send an answer, unless it knows by then that the caller is gone.
+    gRPC logs a fault if it cannot send an answer, unless it knows already that the caller has left.
     """
     return record.exc_info is None or record.exc_info[0] is not cygrpc.ExecuteBatchError
 
 
 def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) -> dict[str, Scopes]:
-    """Return the scopes that `servicer` declares for those of a service's methods that it has of its own.
+    """Return the scopes that `servicer` declares for the service's methods that it implements.
 
     Raises UndeclaredScopesError.
     """
@@ -163,7 +164,7 @@ class _Reflection(reflection.aio.ReflectionServicer):
 
 
 def _add_reflection(servicer: _Reflection, server: grpc.aio.Server) -> None:
-    """Add v1alpha, and by the same messages v1, which the package does not know."""
+    """Add v1alpha and, with the same messages, v1, which the package lacks."""
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,

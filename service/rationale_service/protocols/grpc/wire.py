@@ -1,4 +1,4 @@
-"""Messages as they come, looked at before they are parsed: a field of 2 bytes may become an object of 90."""
+"""Check of raw messages before parsing, since a field of 2 bytes may become an object of 90."""
 
 from rationale_service.engine.large_requests import SMALL
 from rationale_service.errors import TooLargeError
@@ -10,12 +10,12 @@ _MOST_SHIFT = 63
 
 
 def check_message(body: bytes, most_json_bytes: int) -> None:
-    """Bound what a message grows to when it is parsed. Up to 1 MiB that is no harm.
+    """Limit the memory of a parsed message. Up to 1 MiB needs no limit.
 
-    Only the outermost fields are looked at, one by one. What they hold takes at most 45 times its bytes.
+    It only reads the outermost fields, one by one. Their content takes at most 45 times its bytes.
 
     Raises:
-        TooLargeError: very many fields, or much that is not `raw_input_contents`.
+        TooLargeError: if there are too many fields, or too many bytes outside of `raw_input_contents`.
     """
     if len(body) <= SMALL:
         return
@@ -48,7 +48,7 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at`, and what is behind it; the body's end where it is cut off or too long."""
+    """Return the number at `at` and the position after it; the body's end if it is cut off or too long."""
     number = shift = 0
     while at < len(body) and shift <= _MOST_SHIFT:
         byte = body[at]

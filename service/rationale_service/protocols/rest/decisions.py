@@ -1,4 +1,4 @@
-"""Decisions that were recorded: read by id, written as the notice of an applicant, computed again."""
+"""Recorded decisions: read one by id, write its applicant's notice, replay it."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from rationale_service.security.keys import AUDIT, needs
 _NOT_STORED = {"Cache-Control": "no-store"}
 
 
-# Whoever looks at a decision looks at a person's data: each call is recorded.
+# A decision holds a person's data, so each call is recorded.
 router = APIRouter(prefix="/v1/decisions", tags=["decisions"], route_class=RecordedRoute)
 
 
@@ -155,11 +155,11 @@ async def replay_decision(request: Request, decision: str) -> Replay:
 async def _read(
     request: Request, decision: str, instance: Mapping[str, Any] | None = None
 ) -> RecordedDecision:
-    """Return a decision of a model that the caller may ask.
+    """Return a decision of a model that the caller may use.
 
     Raises:
-        ForbiddenError: of another one.
-        ServiceError: what `Archive.read` raises.
+        ForbiddenError: if the caller may not use the decision's model.
+        ServiceError: if `Archive.read` raises it.
     """
     found = await gateway_of(request).archive.read(decision, instance)
     context = current()
@@ -169,6 +169,6 @@ async def _read(
 
 
 def _shown(one: RecordedDecision) -> Response:
-    """Return what `Recorded` describes, every bit and every member of the answer as they were."""
+    """Return a response of `Recorded` with every member and bit of the original answer."""
     content = {name: getattr(one, name) for name in Recorded.model_fields}
     return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)

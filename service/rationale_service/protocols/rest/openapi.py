@@ -1,8 +1,8 @@
-"""The OpenAPI document: what FastAPI gathers, made fit to generate a client from.
+"""The OpenAPI document: FastAPI's own, adapted for generators of clients.
 
-Bodies and problems become components that are there once, FastAPI's own 422 goes, which no route here
-answers, and every operation gets its example: `examples/OPERATION.json`, with the answer and, where the
-operation takes a body, the request. They are of a model `score` with four named features and three outputs,
+Bodies and problems become components that occur once. FastAPI's own 422, which no route here answers, is
+removed. Every operation gets its example, `examples/OPERATION.json`, with the answer and, if the operation
+takes a body, the request. The examples use a model `score` with four named features and three outputs,
 y = x·W + b, explained by DeepSHAP; its first output decides. A test sends each and compares.
 """
 
@@ -48,7 +48,7 @@ _SCHEMES = {
 _PATH = "/docs"
 _FILES = f"{_PATH}/files"
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
-# Swagger UI sets styles on its elements, and has its pictures in its style sheet.
+# Swagger UI sets styles on its elements and has its pictures in its style sheet.
 _POLICY = (
     "default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "script-src 'self' 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -71,7 +71,7 @@ def body_of(
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return a reference to its JSON schema, which is made when a document with the reference is."""
+    """Return a reference to a model's JSON schema, which each document with the reference includes."""
     _MODELS[model.__name__] = model
     return {"$ref": _REF.format(model=model.__name__)}
 
@@ -80,7 +80,7 @@ MODEL_PARAMETER = {"name": "model", "in": "path", "required": True, "schema": {"
 
 
 def header(name: str, kind: str, description: str) -> dict[str, Any]:
-    """Return an optional parameter that comes as a header."""
+    """Return an optional header parameter."""
     return {
         "name": name,
         "in": "header",
@@ -94,7 +94,7 @@ def install(app: FastAPI, denied: Responses) -> None:
     """Make `app.openapi` return the document below, and serve it.
 
     Args:
-        denied: what all but open routes may answer too.
+        denied: additional responses of all routes that need a key.
     """
     app.openapi = lambda: _document(app, denied)  # type: ignore[method-assign]
 
@@ -130,7 +130,7 @@ def _operations(document: Document) -> Iterator[dict[str, Any]]:
 
 
 def _scopes(app: FastAPI) -> dict[str, Scopes]:
-    """Return the scopes of each operation; where they depend on the model, those of the examples' model."""
+    """Return the scopes of each operation; if they depend on the model, those of the examples' model."""
     found: dict[str, Scopes] = {}
     for route in app.routes:
         if isinstance(route, APIRoute) and route.operation_id is not None:
@@ -140,7 +140,7 @@ def _scopes(app: FastAPI) -> dict[str, Scopes]:
 
 
 def _secure(operation: dict[str, Any], scopes: Scopes, denied: Responses) -> None:
-    """Add which keys open an operation, where the operator wants keys."""
+    """Add the scopes that an operation needs if the operator wants keys."""
     if not scopes:
         return
     operation["security"] = [*({name: []} for name in _SCHEMES), {}]
@@ -186,10 +186,10 @@ class _Files(StaticFiles):
 
 
 def add_page(app: FastAPI) -> None:
-    """Add `/docs`: the API in a browser, by Swagger UI, whose files come from this server alone.
+    """Add `/docs`: the API in a browser, through Swagger UI, whose files come from this server alone.
 
-    The page's policy keeps it so: nothing of it is loaded from elsewhere, nor sent there. Its links are
-    relative: a proxy may put it under a prefix.
+    The page's policy enforces this: the page neither loads from nor sends to other servers. Its links are
+    relative, so that a proxy may put it under a prefix.
     """
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
@@ -211,6 +211,6 @@ def add_page(app: FastAPI) -> None:
 
 
 def _digest(page: str) -> str:
-    """Return the digest of the page's one script, as a policy names it."""
+    """Return the digest of the page's only script for a policy."""
     (script,) = _SCRIPT.findall(page)
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

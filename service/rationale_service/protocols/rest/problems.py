@@ -35,7 +35,7 @@ _UNREAD = (SlowBodyError, TooLargeError)  # the rest of the body is still to com
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return for OpenAPI what a route may answer other than its 200."""
+    """Return the OpenAPI descriptions of a route's error responses."""
     return {
         status: {
             "description": http.HTTPStatus(status).phrase,
@@ -64,7 +64,7 @@ def _kinds(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
 
 
 def _document(status: int, slug: str, title: str, detail: str, path: str) -> dict[str, Any]:
-    """Return what schemas.Problem describes, but not made by it: refusals must be cheap."""
+    """Return a document of schemas.Problem, built without pydantic: refusals must be cheap."""
     return {
         "type": _URN + slug,
         "title": title,
@@ -110,7 +110,7 @@ def answer(request: Request, error: Exception) -> Response:
 
 
 def _headers(error: ServiceError) -> dict[str, str]:
-    """Return the headers that say what to do about it."""
+    """Return headers with instructions for the caller, such as Retry-After."""
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if isinstance(error, _UNREAD):
         headers["Connection"] = "close"

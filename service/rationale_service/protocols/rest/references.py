@@ -1,6 +1,6 @@
-"""Reference sets over HTTP: uploaded, listed, read back and deleted, by who has the scope admin alone.
+"""Reference sets over HTTP: upload, list, read and delete them, with the scope admin.
 
-What uses a set stands between it and its deletion: with `force` that goes too.
+Explainers that use a set prevent its deletion; `force` deletes them too.
 """
 
 import asyncio
