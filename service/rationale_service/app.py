@@ -131,7 +131,7 @@ def _new_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # it would name the caller's Host
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # its own tell more and need less
     )
     app.state.gateway = gateway
     for router in routers:
@@ -182,7 +182,7 @@ def _add_metrics(app: FastAPI, scopes: Scopes) -> None:
         response_class=PlainTextResponse,
     )
     @needs(scopes)
-    def metrics(request: Request) -> Response:  # no coroutine: many models take it milliseconds, in a thread
+    def metrics(request: Request) -> Response:  # runs in a thread: many models take milliseconds
         page, content_type = gateway_of(request).metrics.exposition(request.headers.get("accept", ""))
         return Response(page, headers={"Content-Type": content_type})
 

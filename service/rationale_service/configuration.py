@@ -74,7 +74,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _told(error: ValidationError, flags: Mapping[str, Any]) -> str:
     first = error.errors(include_input=False)[0]
     fault = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:  # of several settings together
+    if not first["loc"]:  # a fault of several settings together
         return f"settings: {fault}"
     name = str(first["loc"][0])
     flag, value = name.removesuffix("_s").replace("_", "-"), flags.get(name)

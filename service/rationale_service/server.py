@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
 
 
-_Listeners = dict[str, socket.socket]  # by the flag of their port
+_Listeners = dict[str, socket.socket]  # sockets by the flag of their port
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class _Ends:
 
 # Longest wait of a finished run's thread for a busy event loop; Python's default is 5 ms.
 _SWITCH_S = 0.0005
-_COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones before one at the older
+_COLLECT_AFTER = (10_000, 20, 20)  # thresholds of the generations: objects, then collections
 _FIRST = asyncio.FIRST_COMPLETED
-_UNDRAINED_S = 8.5  # from the end of the drain until the process ends, at the latest
-_STOPPED_S = 3.0  # the same, when all has been stopped but threads that hang
+_UNDRAINED_S = 8.5  # longest time from the end of the drain to the process's end
+_STOPPED_S = 3.0  # the same, once all but hanging threads has stopped
 
 
 def run_server(

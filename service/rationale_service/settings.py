@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-PREFIX = "RATIONALE_"  # of a setting's name in the environment
+PREFIX = "RATIONALE_"  # prefix of a setting's name in the environment
 MEBIBYTE = 1 << 20
 OFF: Literal["off"] = "off"
-LEAST_RATE, MOST_RATE = 1e-5, 1e9  # requests a second: one in a day, more than anybody sends
+LEAST_RATE, MOST_RATE = 1e-5, 1e9  # requests a second: one a day; more than anybody sends
 _LARGEST_PORT = 65535
 _MOST_WORKERS = 64
 _SIGNATURES = {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
@@ -32,7 +32,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
-    repository: Path | str = Path("model_repository")  # text is a URL
+    repository: Path | str = Path("model_repository")  # a str is a URL
     state: SecretStr | None = None
     artifacts: str | None = None
     strict: bool = False

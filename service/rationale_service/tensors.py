@@ -42,7 +42,7 @@ _JSON_TYPES: dict[str, tuple[set[type], str]] = {
     "f": ({int, float}, "numbers"),
     "O": ({str}, "strings"),
 }
-_PART = 100_000  # values that are looked at in one step, which holds Python's lock
+_PART = 100_000  # values per step, which holds Python's lock
 _JSON_NAMES = {bool: "a boolean", str: "a string", dict: "an object", type(None): "null", list: "a list"}
 
 
@@ -99,12 +99,12 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
         _check_range(name, datatype, values)
     if dtype.kind == "O":
         values = [value.encode() for value in values]
-    if datatype in _C_FLOATS:  # a third of numpy's time for a row
+    if datatype in _C_FLOATS:  # takes a third of numpy's time for a row
         numbers = c_array(_C_FLOATS[datatype])
         for part in _parts(values):
             numbers.fromlist(part)
         return np.frombuffer(numbers, dtype).reshape(shape)
-    with np.errstate(over="ignore"):  # a number too large becomes inf, which is refused where all input is
+    with np.errstate(over="ignore"):  # too large a number becomes inf, which is refused later
         wide = np.float64 if dtype.kind == "f" else dtype
         arrays = [np.array(part, dtype=wide) for part in _parts(values)]
         return np.concatenate(arrays).astype(dtype, copy=False).reshape(shape)
@@ -179,7 +179,7 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview
 def to_binary(array: Array) -> bytes:
     """Convert an array → the bytes that `from_binary` reads."""
     if array.dtype.kind != "O":
-        return array.tobytes()  # row-major, however it lies in memory
+        return array.tobytes()  # row-major, in any memory layout
     return b"".join(struct.pack("<I", len(element)) + element for element in array.reshape(-1))
 
 

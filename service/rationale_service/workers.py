@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 
 Announce = Callable[[str], None]
 
-READY = "ready on "  # begins the last line that a gateway announces
-METRICS = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client adds up what processes count
-_PAUSE_S = 0.5  # before a worker is started again
-_SILENT_BEATS = 10  # of one that serves, until it is killed: its callers wait in vain
-_STARTING_BEATS = 30  # of one that is to stop before it has served
+READY = "ready on "  # start of the last line that a gateway announces
+METRICS = "PROMETHEUS_MULTIPROC_DIR"  # folder in which prometheus_client adds up the processes' metrics
+_PAUSE_S = 0.5  # before a worker restarts
+_SILENT_BEATS = 10  # missed beats after which a serving worker is killed
+_STARTING_BEATS = 30  # the same for a worker that stops before it has served
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -104,10 +104,10 @@ class _Supervisor:
     def __init__(self, settings: Settings, metrics: Path, started: Path, announce: Announce) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._started = started  # a file that is there once all workers have started
+        self._started = started  # file that appears once all workers have started
         self._announce = announce
         self._running: dict[int, Process] = {}
-        self._beats_left: dict[int, int] = {}  # until a worker is killed, unless it shows life before
+        self._beats_left: dict[int, int] = {}  # beats until a worker is killed, unless it sends one
         self._stopping = asyncio.Event()
         self._status = 0
 
@@ -122,7 +122,7 @@ class _Supervisor:
             for index in range(self._settings.workers):
                 ready: asyncio.Future[list[str]] = loop.create_future()
                 workers.create_task(self._keep(index, ready))
-                # One after the other: what is wrong is told once, and the first puts the state in order.
+                # One by one: a fault is reported once, and the first worker recovers the state.
                 started = await ready
                 lines = lines or started
             if lines:
@@ -136,13 +136,13 @@ class _Supervisor:
         """Run a worker, and replace it whenever it ends, until all workers stop."""
         while not self._stopping.is_set():
             process = self._running[index] = await self._start(index)
-            if self._stopping.is_set():  # meanwhile
+            if self._stopping.is_set():  # a stop has come meanwhile
                 self._end(index)
             status = await self._watch(index, process, ready)
             del self._running[index]
             self._beats_left.pop(index, None)
-            mark_process_dead(process.pid, str(self._metrics))  # what it had under way ended with it
-            if not ready.done():  # it cannot start, and would not the next time
+            mark_process_dead(process.pid, str(self._metrics))  # its running requests have ended
+            if not ready.done():  # it cannot start, and would fail again
                 ready.set_result([])
                 self._status = self._status or status
                 self._stop()
@@ -161,15 +161,15 @@ class _Supervisor:
                 stdin=PIPE,
                 stdout=PIPE,
                 env={**os.environ, METRICS: str(self._metrics)},
-                process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
+                process_group=0,  # Ctrl-C in a terminal reaches this process alone, which stops the workers
             )
-        if process.stdin is not None:  # always: it was asked for
+        if process.stdin is not None:  # always true
             order = {
                 "index": index,
                 "started": str(self._started),
                 "settings": _as_json(self._settings),
             }
-            process.stdin.write(json.dumps(order).encode() + b"\n")  # and it stays open
+            process.stdin.write(json.dumps(order).encode() + b"\n")  # stdin stays open
         return process
 
     async def _watch(self, index: int, process: Process, ready: "asyncio.Future[list[str]]") -> int:
@@ -186,7 +186,7 @@ class _Supervisor:
                 if not ready.done():
                     ready.set_result(lines)
         status = await process.wait()
-        return status if status >= 0 else 128 - status  # as a shell tells of a signal
+        return status if status >= 0 else 128 - status  # a shell's status for a signal
 
     async def _kill_silent(self) -> None:
         """Kill workers that send no beats: nothing else ends one that hangs or is stopped (SIGSTOP).

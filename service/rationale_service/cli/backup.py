@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-STATE, REPOSITORY, AUDIT = "state", "repository", "audit.sqlite3"  # in the copy
-_OF_PROCESSES = ("state_leases", "state_replicas")  # tables: who restores runs none of these
-_ATTEMPTS = 5  # at an entry that is replaced while it is copied
+STATE, REPOSITORY, AUDIT = "state", "repository", "audit.sqlite3"  # names in the copy
+_OF_PROCESSES = ("state_leases", "state_replicas")  # tables that a restored state lacks
+_ATTEMPTS = 5  # tries for an entry that is replaced during the copy
 
 
 @app.command(rich_help_panel=Panel.SERVE)

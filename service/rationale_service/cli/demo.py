@@ -1,4 +1,4 @@
-"""`rationale demo`: compile and serve the credit example, let it decide, print the results for a loan officer.
+"""`rationale demo`: compile the credit example, serve it, decide, and print results for a loan officer.
 
 Compiler and gateway run as children, through the users' command line: the demo shows what users get. Its
 output fits 80 columns and reads the same without colour.
@@ -50,7 +50,7 @@ STOP_TIMEOUT_S = 10.0
 
 def run_demo() -> int:
     """Run the demo; return 0, or 1 after a failed step, which a line on stderr names."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as an exception, so that child and files go too
+    for number in (signal.SIGTERM, signal.SIGHUP):  # exit by exception, to clean up child and files
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     console = Console(highlight=False, markup=False)
     console.width = min(console.width, 80)
@@ -113,7 +113,7 @@ def child(arguments: str, workspace: Path) -> Iterator["subprocess.Popen[str]"]:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_TIMEOUT_S)
-            process.kill()  # does nothing to one that has ended
+            process.kill()  # no effect if it has ended
 
 
 def failure(command: str, process: "subprocess.Popen[str]", workspace: Path) -> RationaleError:

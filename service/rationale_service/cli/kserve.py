@@ -15,7 +15,7 @@ from rationale_service.cli.running import run_gateway
 
 app = typer.Typer()
 
-_MOUNT = Path("/mnt/models")  # where KServe puts what STORAGE_URI names
+_MOUNT = Path("/mnt/models")  # KServe's mount of STORAGE_URI
 _STATE = "RATIONALE_STATE"
 
 

@@ -30,7 +30,7 @@ def run_gateway(flags: Mapping[str, Any], config: Path | None = None) -> None:
             from rationale_service.workers import run_workers
 
             raise typer.Exit(run_workers(settings, announce))
-        gc.disable()  # until all is loaded: what it would look through stays
+        gc.disable()  # until all is loaded, since those objects stay
         from rationale_service.server import run_server
 
         run_server(settings, announce)

@@ -24,10 +24,10 @@ IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
 COMMAND = (
     "tritonserver",
     "--model-repository=/models",
-    "--model-control-mode=explicit",  # the gateway loads explainers that are made over its API
+    "--model-control-mode=explicit",  # so that the gateway can load explainers
     "--load-model=*",
     "--disable-auto-complete-config",
-    "--strict-readiness=false",  # a model that does not load leaves the others served
+    "--strict-readiness=false",  # one broken model must not stop the others
     "--exit-on-error=false",
     "--exit-timeout-secs=30",
 )
@@ -37,7 +37,7 @@ OPTIONS = {
     "name": "rationale-triton",
     "environment": {"ORT_DISABLE_TELEMETRY": "1"},  # ONNX Runtime sends no usage events (docs/security.md)
     "security_opt": ["no-new-privileges:true"],
-    "working_dir": "/models",  # from which entries name their libraries of kernels
+    "working_dir": "/models",  # base of entries' paths of libraries of kernels
 }
 STOP_TIMEOUT_S = 40
 HINTS = {
@@ -156,7 +156,7 @@ def start(
                 **OPTIONS,
             )
             wait_until_ready(container, http_port, timeout)
-        except BaseException:  # Ctrl-C too: whatever ends the wait, no half-started server stays
+        except BaseException:  # Ctrl-C too: never leave a half-started server
             if left := find(engine):
                 left.remove(force=True)
             raise

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _READERS = 2
-_REPLAYS_WAITING = 8  # each loads a model of its own
+_REPLAYS_WAITING = 8  # each loads its own model
 Instance = Mapping[str, Any]
 
 
@@ -131,7 +131,7 @@ def noticed(
     Raises:
         InvalidInputError: if there is no such template or notice, or variables are missing.
     """
-    if template not in TEMPLATES:  # a file of this machine is for the command line
+    if template not in TEMPLATES:  # only the command line may name files
         raise InvalidInputError(f"template: must be {' or '.join(TEMPLATES)}")
     try:
         return notice(decision.answer, variables, template, person_declined=person_declined)

@@ -28,7 +28,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
         cells = [None if value == "" else value for value in np.array(row, object).ravel()]
         fed = ["" if tensor["dtype"] == "object" and value is None else value for value in cells]
         feeds[name] = np.array(fed, tensor["dtype"]).reshape(1, *tensor["shape"])
-        if whole and feeds[name].dtype.kind == "f":  # told as the graph holds them
+        if whole and feeds[name].dtype.kind == "f":  # reported in the graph's precision
             cells = [None if np.isnan(value) else float(str(value)) for value in feeds[name].ravel()]
         values |= dict(zip(features, cells, strict=True))
         single |= {name: cells[0]} if len(cells) == 1 else {}
@@ -42,7 +42,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     names = [output.name for output in session.get_outputs()]
     out = {name: np.ravel(array) for name, array in zip(names, session.run(names, feeds), strict=True)}
     score, explained, base = (float(str(out[name][index])) for name, index in graph["numbers"])
-    if graph["margin"]:  # near 0 and 1 the graph's own Sigmoid tells no margins apart
+    if graph["margin"]:  # near 0 and 1 the graph's Sigmoid cannot distinguish margins
         margin = out[graph["margin"]][0]
         small = math.exp(-abs(margin))
         exact = (small if margin < 0 else 1) / (1 + small)
@@ -66,7 +66,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     order, most = [*profile["reasons"], *sorted(sums)], profile["max_reasons"]
     ranked = sorted(sums, key=lambda code: (-abs(sums[code]), order.index(code)))
     tie, rank = 1e-6 * max(map(abs, sums.values()), default=0), dict[str, int]()
-    for i, code in enumerate(ranked):  # those that tie with the first of a run have its rank
+    for i, code in enumerate(ranked):  # codes that tie with the first of a run share its rank
         first = ranked[rank[ranked[i - 1]]] if i else code
         rank[code] = ranked.index(first) if abs(sums[first]) - abs(sums[code]) <= tie else i
     ranked = sorted(ranked, key=lambda code: (rank[code], order.index(code)))
@@ -106,7 +106,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     near, different = 1e-4 * max(map(abs, [explained, base, *attributions.values()])), 0
     for name in answered | found:
         same = answered.get(name) == found.get(name)
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # what is no number has to be equal
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # other values must be equal
             same = same or np.allclose(answered[name], found[name], rtol=0, atol=near)
         print(" " if same else "!", f"{name}: answered {answered.get(name)}, computed {found.get(name)}")
         different += not same

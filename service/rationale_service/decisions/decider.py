@@ -40,10 +40,10 @@ from rationale_service.repository.registry import ModelRegistry
 from rationale_service.security import keys
 from rationale_service.tensors import Tensors, json_type_name
 
-_AT_ONCE = 32  # rows that are decided before others get their turn
+_AT_ONCE = 32  # rows per turn of the event loop
 WINDOW = 1000  # decisions
-LEAST = 200  # figures of fewer decisions are 0: chance alone would make 9/200
-REFRESH_S = 1.0  # counting a decision takes microseconds, the figures of 100 features a millisecond
+LEAST = 200  # with fewer decisions figures are 0: chance alone would give 9/200
+REFRESH_S = 1.0  # a count takes microseconds, figures of 100 features a millisecond
 _KEY = re.compile(r"[!-~]{1,255}")
 Instance = Mapping[str, Any]
 
@@ -166,7 +166,7 @@ class Decider:
         made = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
         async with _until(deadline_s):
             recorded = await self._trail.record(made)
-        if recorded and recorded[0].id == made[0].id:  # else another request with the key was the first
+        if recorded and recorded[0].id == made[0].id:  # otherwise another request with the key was first
             for start in range(0, len(recorded), _AT_ONCE):
                 self._drift.observe(manifest, [one.answer for one in recorded[start : start + _AT_ONCE]])
                 await asyncio.sleep(0)

@@ -30,7 +30,7 @@ from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
 WITHOUT = "without a decision"
-_AT_ONCE = 100  # rows that are written, and synced, together
+_AT_ONCE = 100  # rows that are written and flushed together
 _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("graph", "recorded"))
 
 

@@ -23,7 +23,7 @@ from rationale_service.repository.registry import folders
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
-TOLERANCE = 1e-4  # elsewhere, of the largest number: sums are made in another order there
+TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
     "hashed": "of decision {}'s inputs only a digest was kept: give what was decided on, --instance FILE",
     "erased": "the inputs of decision {} were erased: nobody can compute it again",

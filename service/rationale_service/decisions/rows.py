@@ -33,7 +33,7 @@ from rationale_service.settings import Settings
 
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
-Instance = Mapping[str, Any]  # as a caller of `:decide` would send it
+Instance = Mapping[str, Any]  # in the form of `:decide`
 _ERASED = "the inputs of this decision were erased: the values of its reasons are not shown"
 
 
@@ -153,7 +153,7 @@ class DecisionSession:
         """Record decisions; return the answers that the trail has."""
         try:
             recorded = await self._trail.record(made)
-        except ErasedInputsError as error:  # the key says that the rows are the same
+        except ErasedInputsError as error:  # the key proves that the rows are the same
             recorded = error.decisions
         self.new += sum(ours.id == one.id for ours, one in zip(made, recorded, strict=True))
         return [

@@ -13,7 +13,7 @@ from rationale_service.errors import BrokenExplanationError, InvalidInputError, 
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
-_AT_ONCE = 32  # rows that are looked at before others get their turn
+_AT_ONCE = 32  # rows per turn of the event loop
 Decisions = Sequence[Mapping[str, Any]]
 
 

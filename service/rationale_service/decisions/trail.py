@@ -59,7 +59,7 @@ class AuditTrail(Protocol):
         Raises:
             ConflictError: if they were for other instances.
             ErasedInputsError: if inputs of the decisions are erased.
-            QueueFullError, StateUnavailableError: as `record`.
+            QueueFullError, StateUnavailableError: if `record` would raise them.
         """
 
     async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:

@@ -17,11 +17,11 @@ from rationale_service.repository.entry import Entry
 from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of
 
 _MOST = 10
-_MOST_TOLD = 10_000  # faults: pydantic writes the texts of all in one step, of so many in 25 ms
-_LONGEST = 300  # characters of one among several
+_MOST_TOLD = 10_000  # faults; pydantic writes this many texts in one step of 25 ms
+_LONGEST = 300  # characters of one fault among several
 _LONGEST_NAME = 80
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_TINY = 32  # values: so few are looked at sooner one by one than by numpy
+_TINY = 32  # values; for so few, a loop is faster than numpy
 
 
 class Faults:

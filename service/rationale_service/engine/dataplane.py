@@ -60,7 +60,7 @@ class DataPlane:
         self.backend = backend
         self.model_cache = ModelCache(backend, settings.max_loaded_explainers, metrics)
         self._state = Lifecycle.LOADING
-        self._loaded = asyncio.Event()  # or never will be
+        self._loaded = asyncio.Event()  # also set if loading has failed
         self.timeout_s = settings.request_timeout_s
         self.budget = MemoryLimit(settings.max_queue_bytes)
         self.off_loop = OffLoop()
@@ -69,7 +69,7 @@ class DataPlane:
         self._working = _Working()
         self._cannot_decide = cannot_decide
         self._all_started = all_started
-        self.stopping = asyncio.Event()  # what waits for more than one request ends by it
+        self.stopping = asyncio.Event()  # ends tasks that outlive a request
 
     @property
     def state(self) -> Lifecycle:

@@ -13,12 +13,12 @@ import orjson
 
 from rationale_service.tensors import Array
 
-PIECE = 256 << 10  # bytes: parsing so much holds the lock for 10 ms at most
-MOST_MEMBERS = 100_000  # of one object: the time to make it, and to free it, cannot be divided
-_BLOCK = 512 << 10  # bytes that are looked at in one step
-_DEEPEST = 1000  # as orjson
-_MOST_LARGE = 50  # lists or objects, larger than a piece, within one another
-_EMPTY = 2  # marks of a container without commas
+PIECE = 256 << 10  # bytes, whose parsing holds the lock for 10 ms at most
+MOST_MEMBERS = 100_000  # per object: its creation and release cannot be divided
+_BLOCK = 512 << 10  # bytes per step
+_DEEPEST = 1000  # orjson's limit
+_MOST_LARGE = 50  # depth of nested lists or objects larger than a piece
+_EMPTY = 2  # number of marks of a container without commas
 _BLANK = b" \t\r\n"
 _QUOTE, _COMMA, _OPEN, _CLOSE = 1, 2, 3, 4
 _KINDS = np.zeros(256, np.uint8)

@@ -18,8 +18,8 @@ from rationale_service.engine import json_pieces
 from rationale_service.errors import DeadlineError, MalformedError, QueueFullError, TooLargeError
 from rationale_service.tensors import Tensors, bytes_of
 
-SMALL = 1 << 20  # bytes of a request that any model's usual one stays below
-MEDIUM = 64 << 10  # bytes: decoding so much JSON takes about 10 ms
+SMALL = 1 << 20  # bytes; usual requests of any model are smaller
+MEDIUM = 64 << 10  # bytes, whose decoding from JSON takes about 10 ms
 LARGE = 1 << 20
 _THREADS = 4
 
@@ -129,7 +129,7 @@ class OffLoop:
                 f"{size} bytes could not be read or written in time: send fewer rows, or binary tensors"
             ) from error
         finally:
-            del work, running  # what is raised would keep them, and they the request
+            del work, running  # an error's traceback would keep them, and the request
 
     def stop(self) -> None:
         """Begin no more work."""

@@ -46,7 +46,7 @@ class ModelCache:
         self._backend = backend
         self._metrics = metrics
         self.residents: OrderedDict[Entry, _Resident] = OrderedDict()
-        self._placed = 0  # loaded, or on the way in or out
+        self._placed = 0  # entries that are loaded, loading or unloading
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -77,7 +77,7 @@ class ModelCache:
         """
         self.admit(entry)
         loading = self._spawn(self._bring_in(entry, self.residents[entry], within=False))
-        await asyncio.shield(loading)  # a backend told to load does so: it is not to be left in the middle
+        await asyncio.shield(loading)  # never abandon a load in the middle
         self.residents.move_to_end(entry)
         await self._shrink(but=entry)
 
@@ -159,7 +159,7 @@ class ModelCache:
         entry, resident = next(idle, (None, None))
         if entry is None or resident is None:
             return False
-        resident.ready = False  # whoever wants it from now on waits for its turn
+        resident.ready = False  # later requests wait for its turn
         async with resident.turn:
             await self._take_out(entry, resident)
         return True
@@ -189,4 +189,4 @@ class ModelCache:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.debug("loading: %s", task.exception())  # those who waited for it have it
+            log.debug("loading: %s", task.exception())  # the waiting requests got the error

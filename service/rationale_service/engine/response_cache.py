@@ -15,7 +15,7 @@ from rationale_service.observability.metrics import CacheMetrics
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Array, Tensors, bytes_of
 
-_OVERHEAD = 512  # bytes of a key, of dictionaries and of array headers, per answer
+_OVERHEAD = 512  # bytes per answer for key, dictionaries and array headers
 
 
 class ResponseCache:

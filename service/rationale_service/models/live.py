@@ -66,9 +66,9 @@ class LiveRepository:
         self._backend = backend
         self._strict = settings.strict
         self._state = state
-        self._loads = ""  # which load of a folder this process has heard of last
-        self._written = 0  # revision of the state at which this process wrote last
-        self._telling = asyncio.Lock()  # what others wrote is not looked at between a change and its record
+        self._loads = ""  # token of the latest known load of a folder
+        self._written = 0  # revision of this process's last write
+        self._telling = asyncio.Lock()  # no following between a change and its record
         self._turn = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -85,7 +85,7 @@ class LiveRepository:
             for name in unserved:
                 log.error("entry %s is not served: %s", name, registry.why_unserved(name))
             await self._publish(registry)
-        with contextlib.suppress(ServiceError):  # what was unloaded is known when the state answers
+        with contextlib.suppress(ServiceError):  # unloads are known once the state answers
             await self.follow(await asyncio.to_thread(read, self._state))
 
     async def stop(self) -> None:
@@ -135,7 +135,7 @@ class LiveRepository:
             except OSError as error:
                 log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
                 return
-            owned.update(self._explainers.store.owned())  # before and after: they come and go
+            owned.update(self._explainers.store.owned())  # read before and after, since they change
             known = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
             known |= {name: one.stamp for name, one in self._registry.unserved.items()}
             changed = [
@@ -146,7 +146,7 @@ class LiveRepository:
     async def follow(self, known: Known) -> None:
         """Adopt loads and unloads that were requested from other processes of the state."""
         async with self._telling:
-            if known.revision >= self._written:  # else it is from before what was requested here
+            if known.revision >= self._written:  # older records precede a request made here
                 await self._follow(known)
 
     async def _follow(self, known: Known) -> None:
@@ -159,10 +159,10 @@ class LiveRepository:
             {str(row["name"]) for row in known.others.get(_UNLOADED, ())},
         )
         for name in unloaded - own:
-            with contextlib.suppress(UnknownModelError, ConflictError):  # gone from the disk
+            with contextlib.suppress(UnknownModelError, ConflictError):  # the folder was removed
                 await self._unload(name)
         for name in own - unloaded:
-            with contextlib.suppress(RationaleError):  # listed, with the reason
+            with contextlib.suppress(RationaleError):  # the index lists the reason
                 await self._load(name)
 
     async def load(self, name: str) -> None:
@@ -270,7 +270,7 @@ class LiveRepository:
         """Publish these entries; the former ones leave after the grace time."""
         before, unloaded = set(self._registry.entries.values()), self._registry.unloaded()
         await self._publish(_with(self._registry, served, unserved))
-        for name in unloaded & served.keys():  # it has changed: what was requested of it is over
+        for name in unloaded & served.keys():  # the folder has changed, which ends its unload
             with contextlib.suppress(ServiceError):
                 await asyncio.to_thread(self._state.write, (_UNLOADED, name, None))
         now = set(self._registry.entries.values())

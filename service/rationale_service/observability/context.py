@@ -19,7 +19,7 @@ from rationale_service.security.keys import ANY_KEY, Caller
 REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
 CLIENT_LEFT = 499  # nginx's status for a request whose caller did not wait
-_ID = re.compile(r"[!-~]{1,128}")  # visible ASCII: it goes into headers and logs as it is
+_ID = re.compile(r"[!-~]{1,128}")  # visible ASCII: headers and logs contain it unchanged
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PROCESS = secrets.token_hex(8)
 _numbers = itertools.count()
@@ -36,15 +36,15 @@ class RequestContext:
     traceparent: str | None = None
     caller: Caller = _ANYONE
     entry: Entry | None = None
-    decides: bool = False  # by the entry, which explains
-    arm: str | None = None  # of a model whose requests are split: default or canary
+    decides: bool = False  # True if the explain entry is to decide
+    arm: str | None = None  # default or canary, if the model has one
     rows: int = 0
-    problem: str | None = None  # the slug of what it was refused with
-    status: int = CLIENT_LEFT  # until there is an answer
+    problem: str | None = None  # slug of the error
+    status: int = CLIENT_LEFT  # until the answer
     began_s: float = field(default_factory=time.monotonic)
     waited: list[tuple[float, float]] = field(default_factory=list)
     computed: list[tuple[float, float]] = field(default_factory=list)
-    span: Any = None  # of tracing, where that is on
+    span: Any = None  # tracing's span, if tracing is on
 
     @property
     def trace(self) -> dict[str, str]:

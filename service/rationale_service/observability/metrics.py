@@ -23,12 +23,12 @@ from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
 INFER, EXPLAIN, DECIDE = "infer", "explain", "decide"
-OUTCOMES = ("ready", "failed")  # of compiles
-PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's, of a request
+OUTCOMES = ("ready", "failed")  # outcomes of compiles
+PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's phases of a request
 Labels = tuple[str, str]  # model and verb
-DEFAULT, CANARY = "default", "canary"  # the arms of a model whose explain requests are split
+DEFAULT, CANARY = "default", "canary"  # the arms of a model with a canary
 BAD = 400  # from here on a status has no result
-UNKNOWN = ""  # the model, or verb, of a request that was refused before it named a known one
+UNKNOWN = ""  # model and verb of requests refused before these are known
 
 _DURATIONS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
@@ -132,7 +132,7 @@ class Metrics:
         self._compile_s = self._histogram(
             "compile_duration_seconds", "Compiles of explainers.", ("outcome",), _LONG_DURATIONS_S
         )
-        for outcome in OUTCOMES:  # told as 0 until then: what begins at 1 does not rise
+        for outcome in OUTCOMES:  # shown as 0 first: a series that begins at 1 shows no rise
             self._compile_s.labels(outcome)
         self._load_s = self._histogram(
             "load_duration_seconds", "Loading and warming of an entry.", by_verb, _LONG_DURATIONS_S
@@ -274,7 +274,7 @@ class Metrics:
             return self.registry
         together = CollectorRegistry()
         MultiProcessCollector(together)
-        ProcessCollector(registry=together)  # of the one that is asked
+        ProcessCollector(registry=together)  # metrics of the process that answers
         return together
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
@@ -333,7 +333,7 @@ def relative_gaps(manifest: Manifest, tensors: Tensors) -> list[float]:
         return []
     base = tensors.get(manifest.base_value or "")
     tiny = float(np.finfo(explained.dtype).tiny)
-    if gap.shape == (1, 1):  # most requests: a row, and a target
+    if gap.shape == (1, 1):  # most requests: one row and one target
         scales = [abs(explained.item()), tiny] + ([] if base is None else [abs(base.item())])
         return [abs(gap.item()) / max(scales)]
     scale = np.abs(explained) if base is None else np.maximum(np.abs(explained), np.abs(base))

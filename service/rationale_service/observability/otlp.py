@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLOSE_S = 2.0  # a collector that does not answer does not hold the stop up for longer
+CLOSE_S = 2.0  # longest delay of the stop by a collector
 _Read = Callable[[], CollectorRegistry]
 
 
@@ -48,7 +48,7 @@ class MetricsPush:
         """Send the last counts, within a bounded time."""
         self._closing.set()
         self._thread.join(CLOSE_S)
-        self._exporter.shutdown()  # ends a call that is under way
+        self._exporter.shutdown()  # ends a running call
 
     def _run(self) -> None:
         is_last = False
@@ -123,7 +123,7 @@ def _histogram_points(family: Family, began_ns: int, now_ns: int) -> list["otel.
                 count=reached[-1],
                 sum=sums[series],
                 bucket_counts=[high - low for low, high in zip([0, *reached], reached, strict=False)],
-                explicit_bounds=bounds[:-1],  # the last is infinity
+                explicit_bounds=bounds[:-1],  # without the last, infinity
                 min=None,  # type: ignore[arg-type]  # optional in the protocol, and not known here
                 max=None,  # type: ignore[arg-type]
             )

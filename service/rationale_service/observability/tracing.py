@@ -54,7 +54,7 @@ class Tracing:
 
         span: Span = context.span
         ended_ns = time.time_ns()
-        if isinstance(span, ReadableSpan):  # else it is not recorded
+        if isinstance(span, ReadableSpan):  # other spans are not recorded
             self._describe(context, span)
             within_span = trace.set_span_in_context(span)
             epoch_ns = ended_ns - time.monotonic_ns()
@@ -78,7 +78,7 @@ class Tracing:
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(CLOSE_S)
-        self._exporter.shutdown()  # ends a call that is under way
+        self._exporter.shutdown()  # ends a running call
 
     @staticmethod
     def _describe(context: RequestContext, span: "Span") -> None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 log = logging.getLogger(__name__)
 
-_LEAST_S = 0.5  # of each step, where one before has used up the time
+_LEAST_S = 0.5  # least time of each step, even after the limit
 
 
 async def take_steps(steps: Mapping[str, Callable[[], Awaitable[object]]], limit_s: float) -> None:

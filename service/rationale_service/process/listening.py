@@ -32,7 +32,7 @@ def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) 
 
 def reserve(host: str, port: int, flag: str) -> socket.socket:
     """Reserve a port for processes that share it, without listening. Raises as `listen`."""
-    with _bound(host, port, flag, shared=False) as alone:  # nobody shares it by chance
+    with _bound(host, port, flag, shared=False) as alone:  # no other process may share it
         port = port_of(alone)
     return _bound(host, port, flag, shared=True)
 

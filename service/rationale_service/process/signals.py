@@ -55,7 +55,7 @@ class Signals:
 
     def show_life(self, pipe: IO[str]) -> None:
         """Write `BEAT` to a pipe every `BEAT_S` from the event loop: its reader knows that the loop runs."""
-        if select.select([], [pipe], [], 0)[1]:  # full where nobody reads
+        if select.select([], [pipe], [], 0)[1]:  # the pipe is full if nobody reads
             with contextlib.suppress(OSError):  # the reader is gone
                 os.write(pipe.fileno(), BEAT)
         self._loop.call_later(BEAT_S, self.show_life, pipe)

@@ -35,7 +35,7 @@ from rationale_service.settings import Settings
 from rationale_service.state.blobs import Blobs
 from rationale_service.state.state import State
 
-_STOP_S = 5.0  # for what is left when requests are answered
+_STOP_S = 5.0  # for the remaining steps after the last answer
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class Gateway:
         if self.push is not None:
             self.push.start()
         if self.settings.workers > 1:
-            await self.plane.loaded()  # until then, others have the callers
+            await self.plane.loaded()  # until then, other workers serve callers
 
     async def stop(self) -> None:
         """Refuse new work, answer running requests, and stop every part."""
@@ -101,7 +101,7 @@ class Gateway:
         await take_steps(steps, _STOP_S)
 
     async def _load(self) -> None:
-        _start_if_needed(self.trail, self.plane.repository)  # it opens while the models are loaded
+        _start_if_needed(self.trail, self.plane.repository)  # opens the trail while the models load
         await self.plane.start(self.live.start)
         await self.explainers.resume(self._follow)
         await self.trail.opened()

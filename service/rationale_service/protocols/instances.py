@@ -11,9 +11,9 @@ from rationale_service.engine.features import Instances
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import MalformedError, TooLargeError
 
-MOST_DECISIONS = 10_000  # each is run, and written, by itself
-DECISION_BYTES = 2000  # of one as JSON, about
-_MOST_FEATURES = 100_000  # of one instance
+MOST_DECISIONS = 10_000  # each runs and is recorded alone
+DECISION_BYTES = 2000  # approximate size of one as JSON
+_MOST_FEATURES = 100_000  # per instance
 _CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
 
 
@@ -42,7 +42,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
 
 
 def check_rows(name: str, rows: Sequence[Any], most: int) -> None:
-    """Raise TooLargeError for too many rows or features: each takes Python objects before it is in a tensor."""
+    """Raise TooLargeError for too many rows or features, whose Python objects would fill the memory."""
     if len(rows) > most:
         raise TooLargeError(f"{name} has {len(rows)} rows, more than {most}: send fewer at a time")
     for i, row in enumerate(rows):

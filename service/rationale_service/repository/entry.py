@@ -21,7 +21,7 @@ _DATATYPES = {
     pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
 }  # TYPE_BF16 is left out: numpy has no such type
 PLATFORM = "onnxruntime_onnx"
-Stamp = tuple[tuple[str, int, int, int], ...]  # of files: path, time of change (ns), size, inode
+Stamp = tuple[tuple[str, int, int, int], ...]  # for each file: path, time of change (ns), size, inode
 _UNSUPPORTED_FIELDS = ("optional", "allow_ragged_batch", "is_shape_tensor")
 
 
@@ -45,7 +45,7 @@ class InstanceGroup:
     """Instances on the CPU or on each of `gpus`; on every GPU if `gpus` is empty."""
 
     count: int = 1
-    kind: str = "KIND_AUTO"  # of ModelInstanceGroup
+    kind: str = "KIND_AUTO"  # a kind of ModelInstanceGroup
     gpus: tuple[int, ...] = ()
 
 
@@ -63,25 +63,25 @@ class Entry:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch_size: int
-    batching: bool = False  # may rows of several requests share a batch?
+    batching: bool = False  # True if rows of several requests may share a batch
     max_queue_delay_s: float = 0.0
     max_queue_size: int | None = None
-    queue_timeout_s: float | None = None  # in the queue, whatever the request's own deadline
-    delays_overdue: bool = False  # past it a request is served after all others; else it is refused
+    queue_timeout_s: float | None = None  # limit in the queue, besides the request's deadline
+    delays_overdue: bool = False  # True: overdue requests run last; else they are refused
     instance_groups: tuple[InstanceGroup, ...] = (InstanceGroup(),)
-    instances: int = 1  # on the CPU
+    instances: int = 1  # number of instances on the CPU
     intra_op_threads: int | None = None
     inter_op_threads: int | None = None
     warmups: tuple[Warmup, ...] = ()
     custom_ops: tuple[Path, ...] = ()  # libraries of kernels, in the entry's own folder
     manifest: Manifest | None = None
-    stored: "Entry | None" = None  # the entry on disk that it is a side of; None where it is one itself
-    gate: bool | None = None  # what a side feeds to `explain` for every row
+    stored: "Entry | None" = None  # entry on disk, if this is a side of one
+    gate: bool | None = None  # a side's input `explain` for every row
     # The model's own shapes of tensors whose config has `reshape`: {name: shape without the batch axis}.
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     config: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)  # as read; never changed
-    stamp: Stamp = field(default=(), repr=False)  # of its files when they were read
-    graph_digest: str | None = None  # of the files of its version, where decisions are made by them
+    stamp: Stamp = field(default=(), repr=False)  # stamp of its files when they were read
+    graph_digest: str | None = None  # digest of its version's files, if it decides
 
     @property
     def model(self) -> str:
@@ -164,7 +164,7 @@ def stamp_of(folder: Path) -> Stamp:
     """Return a stamp that changes with the configuration, the manifest or a file of the newest version."""
     files = [folder / "config.pbtxt", folder / FILE_NAME]
     found = []
-    with contextlib.suppress(OSError):  # what is being removed
+    with contextlib.suppress(OSError):  # a folder may be removed meanwhile
         newest = max(_versions(folder), key=int, default=None)
         files += [] if newest is None else sorted((folder / newest).iterdir())
     for path in files:

@@ -23,7 +23,7 @@ from rationale_service.errors import (
 )
 from rationale_service.repository.entry import Entry, Stamp, read_entry, sides, stamp_of
 
-COMPILED = "compiled"  # the explainer that `NAME_explain` of the repository is, beside those of the API
+COMPILED = "compiled"  # name of the repository's explainer, `NAME_explain`
 _SHOWN_NAMES = 20
 UNLOADED = "unloaded by request"
 

@@ -16,7 +16,7 @@ class Circuit:
         """
         self._pause_s = pause_s
         self._count = count
-        self._again_s: float | None = None  # when one call finds out
+        self._again_s: float | None = None  # time of the next test call
 
     def lets_through(self) -> bool:
         """Tell whether to make a call; its caller then reports `failed` or `answered`."""

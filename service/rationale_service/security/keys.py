@@ -27,7 +27,7 @@ from rationale_service.errors import ForbiddenError, UnauthenticatedError
 from rationale_service.repository.entry import Entry
 from rationale_service.settings import LEAST_RATE, MOST_RATE, Settings
 
-TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find a token that was committed somewhere
+TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find committed tokens
 _TOKEN_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
 
@@ -41,7 +41,7 @@ class Scope(enum.StrEnum):
 
 
 Scopes = frozenset[Scope]
-NOBODY_NEEDS: Scopes = frozenset()  # open: no key is looked at
+NOBODY_NEEDS: Scopes = frozenset()  # open: no key is checked
 ANY_KEY: Scopes = frozenset(Scope)
 INFER: Scopes = frozenset({Scope.INFER})
 EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
@@ -61,9 +61,9 @@ class Caller:
 
     name: str
     scopes: Scopes
-    requests_per_s: float | None = None  # None: as the settings say
+    requests_per_s: float | None = None  # None: the settings' rate
     burst: int | None = None
-    models: frozenset[str] | None = None  # that it may ask; None: all
+    models: frozenset[str] | None = None  # models that it may use; None: all
 
     def require(self, needed: Scopes) -> None:
         """Raise ForbiddenError unless the caller has one of the scopes `needed`."""
@@ -201,7 +201,7 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # another name may stand for any address
+    except ValueError:  # another name may mean any address
         return False
 
 
@@ -217,7 +217,7 @@ def token_of(authorization: str | None, api_key: str | None) -> str | None:
 
 # --- what a request needs -------------------------------------------------------------------------------
 
-Needs = Scopes | Callable[[str], Scopes]  # fixed, or given by the name of the model in the path
+Needs = Scopes | Callable[[str], Scopes]  # fixed, or depending on the model's name in the path
 Endpoint = TypeVar("Endpoint")
 _NEEDS = "needs_scopes"
 
@@ -241,7 +241,7 @@ def needs(scopes: Needs) -> Callable[[Endpoint], Endpoint]:
 
 
 def declared(endpoint: object, name: str) -> Needs:
-    """Return the scopes that `needs` declared. Raises UndeclaredScopesError, which names the route or method."""
+    """Return the scopes that `needs` declared. Raises UndeclaredScopesError, which names the endpoint."""
     scopes: Needs | None = getattr(endpoint, _NEEDS, None)
     if scopes is None:
         raise UndeclaredScopesError(

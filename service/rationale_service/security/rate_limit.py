@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 MEMORY = "memory://"
 _REDIS_TIMEOUT_S = 0.25  # requests wait for it
-_REDIS_PAUSE_S = 5.0  # after which one request finds out whether it answers again
+_REDIS_PAUSE_S = 5.0  # pause before one request tests it again
 
 
 class RateLimits:

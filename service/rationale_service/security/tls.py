@@ -36,7 +36,7 @@ class ServerTls:
 
     def reload(self) -> None:
         """Read the files again for new connections. Raises InvalidOptionError and then changes nothing."""
-        self._new_context()  # a pair that does not fit must not get into the one that serves
+        self._new_context()  # test first: a pair that does not fit must not be served
         _load(self.context, self.certificates)
         self._for_grpc = _grpc_configuration(self.certificates)
 
@@ -70,7 +70,7 @@ class ServerTls:
 
 @dataclass(frozen=True)
 class ClientTls:
-    """PEM files for TLS to Triton: its authority (None for gRPC's own) and the gateway's certificate, if any."""
+    """PEM files for TLS to Triton: its authority (None: gRPC's own), and the gateway's chain and key."""
 
     authority: str | None = None
     chain: str | None = None

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 MODELS, RATE = "rationale_models", "rationale_requests_per_s"  # claims
 _LONGEST = 16_384  # characters
-_SUBJECT = 128  # characters of a subject that stay as they are
+_SUBJECT = 128  # longest subject that names keep unchanged
 _REQUIRED = ["exp", "iss", "aud", "sub"]
-_FETCH_S, _KEPT_S, _COOLDOWN_S = 5.0, 300.0, 10.0  # of the provider's keys
-_PAUSE_S = 5.0  # after a fetch that failed
+_FETCH_S, _KEPT_S, _COOLDOWN_S = 5.0, 300.0, 10.0  # times for the provider's keys
+_PAUSE_S = 5.0  # after a failed fetch
 
 
 class TokenIssuer:

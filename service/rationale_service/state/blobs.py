@@ -48,7 +48,7 @@ class Blobs:
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
                 self._files.put_file(str(file), f"{target}.part")
                 self._files.mv(f"{target}.part", target)
-            else:  # an object appears when all of it has arrived
+            else:  # an object appears only when complete
                 self._files.put_file(str(file), target, **self._limit(file.stat().st_size))
 
     def get(self, name: str, file: Path) -> bool:
@@ -89,7 +89,7 @@ class Blobs:
             yield
         except StateUnavailableError:
             raise
-        except Exception as error:  # each storage has errors of its own
+        except Exception as error:  # each storage has its own errors
             self._count()
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise StateUnavailableError(f"the artifacts cannot be read or written: {lines[0]}") from error

@@ -28,14 +28,14 @@ from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import StateUnavailableError
 
-_BUSY_S = 5  # that SQLite waits for another process's transaction
+_BUSY_S = 5  # SQLite's wait for another process's transaction
 _RETRY_S = 0.01
 _CONNECT_S = 5
-_ANSWER_S = 10.0  # after which a PostgreSQL that does not answer is given up
-SCAN_S = 600.0  # the same, while it reads a whole table
+_ANSWER_S = 10.0  # limit for an answer of PostgreSQL
+SCAN_S = 600.0  # the same for reading a whole table
 _OWNER_ONLY = 0o700
 _MIGRATING = threading.Lock()  # Alembic has one context for a whole process
-_NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may be of its memory
+_NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may name memory
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Database:
         self._is_made = is_made
         self._count = count
         self._engine: Engine | None = None
-        self._file: tuple[int, int] | None = None  # of SQLite
+        self._file: tuple[int, int] | None = None  # identity of SQLite's file
         self._opening = threading.Lock()
 
     def close(self) -> None:
@@ -103,7 +103,7 @@ class Database:
                 None for the usual limit.
         """
         with self._reported(), self._opened().connect() as connection:
-            if not self.is_sqlite:  # there, it is so
+            if not self.is_sqlite:  # SQLite does so always
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with self._limited(connection, limit_s):
                 yield connection
@@ -166,7 +166,7 @@ class Database:
             "tcp_user_timeout": int(_ANSWER_S * 1e3),
             "keepalives_idle": _CONNECT_S,
         }
-        encoding = {"client_encoding": "utf8"}  # else one of SQL_ASCII gives bytes where text was written
+        encoding = {"client_encoding": "utf8"}  # otherwise an SQL_ASCII database returns bytes for text
         engine = create_engine(self.url, pool_pre_ping=True, connect_args=limits | encoding)
         event.listen(engine, "do_connect", lambda *given: LimitedConnection.connect(**given[-1]))
         event.listen(engine, "connect", lambda connection, _: connection.limit(_ANSWER_S))
@@ -184,7 +184,7 @@ class Database:
         try:
             yield
         finally:
-            driver.limit_s = before_s  # the server's own ends with the transaction
+            driver.limit_s = before_s  # the server's limit ends with the transaction
 
     def _is_moved(self) -> bool:
         """Tell whether SQLite writes to a file that has been moved or removed."""
@@ -200,11 +200,11 @@ class Database:
                 "Give the gateway's --repository or --config"
             )
         file.parent.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # made by another process meanwhile
+        with contextlib.suppress(FileExistsError):  # another process may have created it
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     def _take_turn(self, connection: Connection) -> None:
-        if not self.is_sqlite:  # there, a transaction that writes has no other at its side
+        if not self.is_sqlite:  # SQLite has one writing transaction at a time
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": self._schema.lock})
 
     def _migrate(self, connection: Connection) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_STARTED = 22  # the field of /proc/PID/stat with the time at which a process began
+_STARTED = 22  # field of /proc/PID/stat: the process's start time
 _ID = re.compile(r"(?P<machine>[\w.-]+)~(?P<process>\d+)~(?P<started>\d+)(~\w+)?")
 
 

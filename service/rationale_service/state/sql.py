@@ -21,7 +21,7 @@ SCHEMA = Schema(
     versions="state_version",
     lock=0x7261_7473,
 )
-LEASE_S = 10.0  # after which what another machine does is taken over, unless it is renewed
+LEASE_S = 10.0  # after which another machine's lease expires unless renewed
 HEARD_S = 5.0  # after which a replica of another machine counts as gone
 
 

@@ -84,7 +84,7 @@ class State:
                 if self._url is not None and self.folder.stat().st_uid != os.getuid():
                     raise StateUnavailableError(f"the folder {self.folder} for copies is somebody else's")
             if self._database is None:
-                from rationale_service.state.sql import StateDatabase  # with SQLAlchemy, which takes a while
+                from rationale_service.state.sql import StateDatabase  # slow: imports SQLAlchemy
 
                 self._database = StateDatabase(self._url or self.folder / DATABASE, self._count)
             return self._database
@@ -93,7 +93,7 @@ class State:
         """Release this process's leases and close the database; the next use opens it again."""
         database, self._database = self._database, None
         if database is not None:
-            with contextlib.suppress(Exception):  # gone already: others find out by themselves
+            with contextlib.suppress(Exception):  # others notice by themselves
                 database.leave(self.replica)
             database.close()
 
@@ -157,7 +157,7 @@ class State:
         """Release a lease."""
         self.open().release(name, self.replica)
 
-    # --- what is being made -------------------------------------------------------------------------------
+    # --- unfinished work ----------------------------------------------------------------------------------
 
     def new_staging(self) -> Path:
         """Return a new folder for unfinished work, which the caller deletes. Raises as `open`."""

@@ -87,10 +87,10 @@ class Ledger:
         for _ in range(_ATTEMPTS):
             try:
                 return self._append(requests, earlier)
-            except DuplicateError:  # another process was the first with one of the keys
+            except DuplicateError:  # another process was first with one of the keys
                 earlier = {key: self.store.find(*key) for key in map(_key, requests) if key is not None}
             except BaseException:
-                self._head = new_chain()  # what the store has of the last transaction is not known
+                self._head = new_chain()  # the result of the last transaction is unknown
                 raise
         raise StateUnavailableError("the audit trail refuses decisions: their ids or keys are there already")
 
@@ -127,7 +127,7 @@ class Ledger:
             with_inputs: False to leave instances None, which needs no key.
 
         Raises:
-            StateUnavailableError, InvalidOptionError: as `read`, also during the iteration.
+            StateUnavailableError, InvalidOptionError: if `read` would raise them, also during the iteration.
         """
         for given in (since, until):
             if given is not None and not _TIME.fullmatch(given):

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
-GENESIS = "0" * 64  # what the first row of a chain follows
+GENESIS = "0" * 64  # predecessor's digest in a chain's first row
 PLACED = ("chain", "sequence", "previous", "time", "content")
 CONTENT = (
     *("id", "model", "version", "caller", "request_id", "latency_ms", "answer", "runtime", "kept", "inputs"),
@@ -40,7 +40,7 @@ Instance = Mapping[str, Any]
 _NUMBERS = {"sequence": int, "number": int, "place": int, "status": int, "latency_ms": int | float}
 _LEAST_BYTES = 32
 _NONCE = 12
-_OF_VALUE = ("value", "category", "shown")  # of a reason, what tells the applicant's value
+_OF_VALUE = ("value", "category", "shown")  # members of a reason with the applicant's value
 
 
 class WrongInstanceError(InvalidOptionError):

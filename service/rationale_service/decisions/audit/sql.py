@@ -16,7 +16,7 @@ from rationale_service.errors import StateUnavailableError
 from rationale_service.state.database import SCAN_S, Database, Schema
 
 _READ_AT_ONCE = 500  # rows
-_PRUNED_AT_ONCE = 2000  # rows of one transaction: decisions wait for it
+_PRUNED_AT_ONCE = 2000  # rows per transaction, for which decisions wait
 _SCHEMA = Schema(
     name="audit trail",
     setting="setting audit (RATIONALE_AUDIT) must be off, or",
@@ -117,7 +117,7 @@ class SqlStore(Database):
         return 0
 
     def erase(self, decision: str, time: str, signature: str) -> bool:
-        with self.administering() as connection:  # the row is not pruned meanwhile
+        with self.administering() as connection:  # no pruning meanwhile
             is_recorded = connection.execute(select(erasures.c.id).where(erasures.c.id == decision)).first()
             deleted = connection.execute(delete(input_keys).where(input_keys.c.id == decision)).rowcount
             if deleted and not is_recorded:
@@ -142,7 +142,7 @@ class SqlStore(Database):
 
     def probe(self) -> None:
         with self.writing() as connection:
-            if self.is_sqlite:  # a row that is taken back would not reach the disk
+            if self.is_sqlite:  # a row that is rolled back would not reach the disk
                 connection.exec_driver_sql("PRAGMA user_version = 0")
             else:
                 with connection.begin_nested() as taken_back:

@@ -57,9 +57,9 @@ checkpoints = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("hash", Text, nullable=False),
     Column("previous", Text, nullable=False),
-    Column("time", Text, nullable=False),  # of the row
+    Column("time", Text, nullable=False),  # time of the row
     Column("content", Text, nullable=False),
-    Column("pruned", Text, nullable=False),  # when
+    Column("pruned", Text, nullable=False),  # time of the pruning
 )
 
 # Administrators' acts, as one chain of all processes. Rows are only added.

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DAY_S = 86_400
-_LOOK_S = 10.0  # after a write or a look that succeeded
-_LOOK_AGAIN_S = 2.0  # after one that did not
+_LOOK_S = 10.0  # after a successful write or probe
+_LOOK_AGAIN_S = 2.0  # after a failed one
 _PRUNE_AGAIN_S = 600.0
-_STUCK_S = 5.0  # one transaction, after which decisions are refused at once
-_STUCK_AGAIN_S = 1.0  # the same, while the trail is known to fail
+_STUCK_S = 5.0  # limit of a transaction, after which decisions are refused at once
+_STUCK_AGAIN_S = 1.0  # the same during an outage
 _WATCH_S = 0.5
-_STOP_S = 5.0  # for what waits; nobody waits for its answer
-_LOG_S = 60.0  # between two lines on the same
-_OPENING_S = 5.0  # that a start waits for
+_STOP_S = 5.0  # for waiting decisions, whose callers have left
+_LOG_S = 60.0  # between two log lines on one outage
+_OPENING_S = 5.0  # longest wait of a start
 _NOT_OPEN = "the audit trail is not open yet"
 _READERS = 2
 _Answer = Sequence[RecordedDecision]
@@ -66,7 +66,7 @@ class DatabaseTrail:
         self._ledger: Ledger | None = None
         self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._busy_since_s: float | None = None  # the thread, with one transaction
+        self._busy_since_s: float | None = None  # start of the thread's present transaction
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -168,7 +168,7 @@ class DatabaseTrail:
                     self._ledger = self._open()
                 except RationaleError:
                     raise
-                except Exception as error:  # such as a library that cannot be read without a descriptor
+                except Exception as error:  # such as a library that needs a free file descriptor
                     raise StateUnavailableError(
                         f"the audit trail cannot be opened: {_line(error)}"
                     ) from error
@@ -192,7 +192,7 @@ class DatabaseTrail:
                     self._looked.set_result(None)
             if time.monotonic() >= prune_s:
                 prune_s = time.monotonic() + self._prune()
-            if self._outage.reason is not None:  # the watchdog may have said so meanwhile
+            if self._outage.reason is not None:  # the watchdog may have begun it meanwhile
                 look_s = min(look_s, time.monotonic() + _LOOK_AGAIN_S)
 
     def _taken(self, due_s: float) -> list[_Job | None]:
@@ -238,7 +238,7 @@ class DatabaseTrail:
         try:
             with self._busy():
                 self._opened().store.probe()
-        except Exception:  # of any kind: the store fails, and no single row is to blame
+        except Exception:  # any error: the store fails, and no single row is to blame
             return False
         return True
 
@@ -350,7 +350,7 @@ def trail_of(settings: Settings, metrics: AuditMetrics | None = None) -> AuditTr
     if settings.audit is not None and settings.audit.get_secret_value() == OFF:
         return NoTrail()
     if settings.audit is not None or settings.audit_inputs != "plain" or settings.audit_key_file is not None:
-        _ledger(settings)  # faults are told before anything is served
+        _ledger(settings)  # report faults before serving
     return DatabaseTrail(lambda: _ledger(settings), settings, metrics or Metrics().audit)
 
 

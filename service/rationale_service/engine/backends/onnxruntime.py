@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 _ORT_TYPES = {f"tensor({kind.lower()})": name for kind, name in DATATYPES.items()}
 # ONNX Runtime's Python exceptions share no base but Exception. These mean that a node refused its input.
 _ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
-_LONG_WARMUP_S = 0.25  # a batch that takes longer is the last size that is warmed
-_HOP_S = 0.0002  # of CPU: the way to a thread and back. A shorter run is cheaper on the event loop
-_INSTANT_S = 0.0005  # what the event loop can do without for one request that comes alone
+_LONG_WARMUP_S = 0.25  # warmup stops after a batch that takes longer
+_HOP_S = 0.0002  # CPU time of a thread switch and back; shorter runs are cheaper on the event loop
+_INSTANT_S = 0.0005  # longest run on the event loop for a request that comes alone
 _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
 
 
@@ -47,7 +47,7 @@ class Sessions:
     """Sessions of a stored entry: one for each device, which all its instances there share."""
 
     by_device: Mapping[str, ort.InferenceSession]
-    devices: tuple[str, ...]  # of each instance
+    devices: tuple[str, ...]  # device of each instance
 
     @property
     def on_gpus(self) -> bool:
@@ -124,7 +124,7 @@ class OnnxRuntimeBackend:
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
         loaded = self._loaded.get(entry)
-        if loaded is not None:  # else it may be loaded for this request
+        if loaded is not None:  # an unloaded entry may be loaded for this request
             loaded.queue.admit(deadline_s)
 
     async def infer(
@@ -441,7 +441,7 @@ def _check_tensors(
 
 
 def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int | str | None]) -> None:
-    if not found:  # unknown, even its rank
+    if not found:  # even the rank is unknown
         return
     batch, *shape = (size if isinstance(size, int) else -1 for size in found)
     expected = entry.reshapes.get(spec.name, spec.shape)

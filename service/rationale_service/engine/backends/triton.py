@@ -32,8 +32,8 @@ from rationale_service.security.tls import ClientTls
 from rationale_service.tensors import Tensors
 
 _POLL_S = 0.25
-_LOAD_S, _UNLOAD_S = 300.0, 10.0  # a Triton that hangs is not waited for beyond these
-_PROBE_S = 5.0  # a health question that takes longer counts as a no
+_LOAD_S, _UNLOAD_S = 300.0, 10.0  # limits for a Triton that hangs
+_PROBE_S = 5.0  # a slower health check counts as a failure
 
 
 class TritonBackend:
@@ -71,10 +71,10 @@ class TritonBackend:
         self._is_shared = is_shared
         self._allows_drift = allows_drift
         self._drifts: dict[Entry, float] = {}
-        self._broken: set[str] = set()  # names under which Triton may serve what does not prove itself
+        self._broken: set[str] = set()  # names under which Triton may serve an unproven model
         self._in_flight: Counter[Entry] = Counter()
         self._connected: InferenceServerClient | None = None
-        self._latest: dict[str, Entry] = {}  # what Triton serves under a name
+        self._latest: dict[str, Entry] = {}  # entries that Triton serves, by name
 
     @property
     def _client(self) -> InferenceServerClient:
@@ -166,7 +166,7 @@ class TritonBackend:
                 raise not_loaded(entry, error) from error
         try:
             await self._prove(entry)
-        except RepositoryError:  # what Triton served under the name before is gone
+        except RepositoryError:  # Triton has already dropped its former model of this name
             self._broken.add(entry.model)
             await self._unload(entry)
             raise
@@ -198,7 +198,7 @@ class TritonBackend:
         try:
             if entry is not None and entry.model in self._broken:
                 return False
-            if entry is None:  # not whether it is ready: one model that it cannot load makes it unready
+            if entry is None:  # live, not ready: one broken model makes Triton unready
                 return bool(await self._client.is_server_live(client_timeout=_PROBE_S))
             return bool(
                 await self._client.is_model_ready(entry.model, entry.version, client_timeout=_PROBE_S)
@@ -234,7 +234,7 @@ class TritonBackend:
         finally:
             self._in_flight[entry] -= 1
             ended_s = time.monotonic()
-            note_run(began_s, began_s, ended_s)  # what waits does so in Triton
+            note_run(began_s, began_s, ended_s)  # requests wait in Triton
         of = self._metrics.of(entry)
         of.compute_s(ended_s - began_s)
         of.batch_rows(len(next(iter(inputs.values()))))

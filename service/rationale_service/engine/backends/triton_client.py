@@ -48,7 +48,7 @@ _SERVICE_CONFIG = {
 }
 _CHANNEL = [
     ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
-    ("grpc.per_rpc_retry_buffer_size", (1 << 31) - 1),  # a larger request would not be repeated
+    ("grpc.per_rpc_retry_buffer_size", (1 << 31) - 1),  # gRPC would not retry a larger request
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.primary_user_agent", "rationale"),

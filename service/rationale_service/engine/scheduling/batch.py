@@ -16,14 +16,14 @@ from rationale_service.errors import ModelFailedError
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
-_FORGET = 0.95  # weight of what was known when one more batch is seen: about the last twenty count
-_SURPRISE = 4.0  # times what was expected: more of one batch is a stall, and says little of the next
-_SURE = 5.0  # batches after which there are expectations
-_LEAST_SPREAD = 1e-3  # of batch sizes, relative to their mean square: below it a slope would be noise
-_BATCH_MARGIN = 2.5  # a batch twice as large is hardly faster by row, and late for all in it
+_FORGET = 0.95  # weight of earlier batches at each new one: about the last twenty count
+_SURPRISE = 4.0  # times the estimate: a longer batch is a stall and says little about the next
+_SURE = 5.0  # number of batches after which estimates are reliable
+_LEAST_SPREAD = 1e-3  # variance of sizes per mean square; below it a slope is noise
+_BATCH_MARGIN = 2.5  # twice as large a batch is hardly faster per row, but late for all its members
 
 Key = tuple[tuple[str, tuple[int, ...]], ...]
-Joined = tuple[Tensors, Sequence[str]]  # the inputs of a run, and the outputs that it is asked for
+Joined = tuple[Tensors, Sequence[str]]  # inputs of a run, and requested outputs
 
 
 @dataclass(eq=False)
@@ -92,10 +92,10 @@ class Batch:
     members: list[PendingRequest] = field(default_factory=list)
     late: list[PendingRequest] = field(
         default_factory=list
-    )  # out of the line: they cannot be answered in time
+    )  # removed from the line: they cannot be answered in time
     rows: int = 0
-    _until_s: float = math.inf  # when the most hurried of the members leaves
-    _share: int = 0  # rows of those that wait
+    _until_s: float = math.inf  # earliest deadline of the members
+    _share: int = 0  # this batch's share of the waiting rows
 
     def take(
         self,
@@ -210,14 +210,14 @@ class LatencyModel:
             self.observe(rows, seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
-        if self._count > _SURE and rows * self._count <= self._rows:  # of a usual size
+        if self._count > _SURE and rows * self._count <= self._rows:  # a usual size
             seconds = min(seconds, _SURPRISE * self.estimate(rows))
         self._count = _FORGET * self._count + 1
         self._rows = _FORGET * self._rows + rows
         self._seconds = _FORGET * self._seconds + seconds
         self._rows_rows = _FORGET * self._rows_rows + rows * rows
         self._rows_seconds = _FORGET * self._rows_seconds + rows * seconds
-        self._line = None  # last: who asks meanwhile is told of the batches before
+        self._line = None  # last: other threads use the old line until then
 
     def estimate(self, rows: int) -> float:
         """Return the estimated seconds for a batch of `rows`; 0.0 before the first batch.
@@ -239,5 +239,5 @@ class LatencyModel:
         if spread < _LEAST_SPREAD * square:
             return mean_seconds, 0.0
         slope = (self._rows_seconds / self._count - mean_rows * mean_seconds) / spread
-        slope = min(max(slope, 0.0), mean_seconds / mean_rows)  # neither part of a duration is negative
+        slope = min(max(slope, 0.0), mean_seconds / mean_rows)  # neither part is negative
         return mean_seconds - slope * mean_rows, slope

@@ -28,14 +28,14 @@ from rationale_service.observability.context import note_run
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
-TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one turn of the loop
+TIMER_S = 0.001  # resolution of the event loop's timers: a shorter delay is one turn
 # An estimate is a mean, but an admitted request should keep its deadline in nearly every case. A longer
 # queue would not keep the machine any busier.
 _RUN_MARGIN = 1.25
 _WAIT_MARGIN = 2.0
 _LONGEST_RETRY_S = 60
-_COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
-_WORTH_FOLLOWING_S = 0.002  # a batch that takes less time is over before the next one could stand ready
+_COMPANY = 0.2  # learning rate of `_company`
+_WORTH_FOLLOWING_S = 0.002  # a shorter batch ends before its successor could be ready
 
 # `Run` calls its `Compose` as late as it can, in any thread, and runs the inputs that it returns. Both return
 # None if there is nothing left to run. The number is the approximate number of rows.
@@ -109,11 +109,11 @@ class BatchQueue:
         self._turn = turn
         self._run_here = run_here
         self._ahead = ahead
-        self._ran_here = False  # in this turn of the event loop
+        self._ran_here = False  # True if a request ran here in this turn of the event loop
         self._waited = waited
         self._max_size = max_size
         self._waiting = Line()
-        self._delayed = Line()  # past the queue's own timeout, where the config says to delay those
+        self._delayed = Line()  # overdue requests, if the config delays them
         self._running: dict[Batch, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.times = LatencyModel()
@@ -282,7 +282,7 @@ class BatchQueue:
         try:
             async with lane:
                 answers = await self._answer(batch)
-        finally:  # before whoever was answered can ask again: it should find the instance free
+        finally:  # before answered callers ask again: they should find the instance free
             del self._running[batch]
             self._look()
         _settle(batch.members, answers)
@@ -301,7 +301,7 @@ class BatchQueue:
             answers = self._checked(batch.members, await self._run(rows, take))
         except (
             Exception
-        ) as error:  # whatever a run raises belongs to its callers, and must not end this worker
+        ) as error:  # errors of a run go to its callers and must not end this task
             await self._answer_apart(batch.members, error)
         for item in batch.late:
             self._refuse_late(item)
@@ -318,7 +318,7 @@ class BatchQueue:
                 try:
                     answer = await self._run(item.rows, partial(joined, [item]))
                     _settle([item], self._checked([item], answer))
-                except Exception as own:  # as above
+                except Exception as own:  # see `_answer`
                     error = own
             if not item.future.done():
                 item.future.set_exception(error)
@@ -350,7 +350,7 @@ class BatchQueue:
         return asyncio.get_running_loop().call_later(self._entry.queue_timeout_s, action, item)
 
     def _delay(self, item: PendingRequest) -> None:
-        if self._waiting.remove(item):  # else a batch has just taken it
+        if self._waiting.remove(item):  # False if a batch has just taken it
             self._delayed.add(item)
 
     def _refuse_overdue(self, item: PendingRequest) -> None:

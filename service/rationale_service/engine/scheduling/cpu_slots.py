@@ -23,7 +23,7 @@ class CpuSlots:
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
-        self._used = {True: 0, False: 0}  # threads, by whether the run is a prediction's
+        self._used = {True: 0, False: 0}  # used threads; True: by predictions
         self._waiting: dict[bool, deque[_Turn]] = {True: deque(), False: deque()}
 
     @contextlib.asynccontextmanager

@@ -23,7 +23,7 @@ from rationale_service.state.blobs import Blobs
 from rationale_service.state.files import reported, sync
 from rationale_service.state.state import State
 
-_ON_THE_WAY = ".publishing-"  # hidden folders of the repository, which nobody reads
+_ON_THE_WAY = ".publishing-"  # prefix of hidden folders in the repository
 _BLOBS = "artifacts"  # the folder of the storage
 _YOUNG_S = 60.0  # a copy may be newer than the records that were read
 
@@ -149,7 +149,7 @@ class ArtifactStore:
                     _delete(path)
         if self.blobs is not None:
             self._sweep_copies({one.entry for one in artifacts})
-            if not self.state.behind(sys.maxsize):  # nobody else makes one
+            if not self.state.behind(sys.maxsize):  # no other process makes one
                 known = {_blob(one.digest) for one in artifacts}
                 for name in self.blobs.names(_BLOBS):
                     if f"{_BLOBS}/{name}" not in known:

@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 _LINE_BYTES = 1 << 20
 _WATCH_S = 0.2
-_TAIL_BYTES = 4000  # of what the worker writes on stderr
-_LAST_WORDS_S = 1.0  # for those of a worker that has ended
+_TAIL_BYTES = 4000  # end of the worker's stderr to keep
+_LAST_WORDS_S = 1.0  # to read the stderr of a worker that has ended
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 OnProgress = Callable[["Progress"], None]
@@ -91,8 +91,8 @@ async def _worker() -> AsyncIterator[Process]:
 
 async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> int:
     if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise CompileFailedError("the compile process has no pipes")  # never so: they were asked for
-    process.stdin.write(order.to_line())  # and it stays open: its end tells the worker that nobody waits
+        raise CompileFailedError("the compile process has no pipes")  # never happens
+    process.stdin.write(order.to_line())  # stdin stays open: its end stops the worker
     tail = asyncio.create_task(_tail(process.stderr))
     watch = asyncio.create_task(_watch(process, order.memory_bytes))
     last: dict[str, Any] = {}
@@ -103,7 +103,7 @@ async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> i
                 on_progress(Progress(last["stage"], last["done"], last["total"]))
         status = await process.wait()
         await asyncio.wait([tail], timeout=_LAST_WORDS_S)
-    finally:  # nothing to wait for in here: whoever gave up kills the process next
+    finally:  # waits for nothing: the caller kills the process next
         watch.cancel()
         tail.cancel()
     if "written" in last:
@@ -222,7 +222,7 @@ class Builder:
             made = Artifact(record.digest, name, model.name, model.digest, record.references, size, kept)
             await to_its_end(
                 asyncio.to_thread(records.write, self._artifacts.state, [made])
-            )  # first: else it is not ours
+            )  # record it first: unrecorded entries are foreign
             await to_its_end(asyncio.to_thread(self._artifacts.publish, folder / name))
             outcome = "ready"
         finally:

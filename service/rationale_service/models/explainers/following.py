@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_S = 0.25  # between two looks at what other processes have written
+LOOK_S = 0.25  # between two looks at other processes' changes
 _HEARD_S = 2.0  # between two signs of life for other machines
-_FOLLOWED_S = 3.0  # a process that takes longer to take up a change does so by itself
+_FOLLOWED_S = 3.0  # longest wait for other processes to adopt a change
 
 
 async def nothing(_: object = None) -> None:
@@ -106,8 +106,8 @@ class Following:
         self._tasks = tasks
         self._begin = begin
         self._retire = retire
-        self._noted, self._heard_s = -1, 0.0  # what others know of this process
-        self._news: Known | None = None  # that nobody else in this process has heard of yet
+        self._noted, self._heard_s = -1, 0.0  # the revision and time that others know
+        self._news: Known | None = None  # records that this process's other parts lack
 
     async def published(self) -> None:
         """Wait until every other process serves the present revision, or its time to do so is over."""
@@ -139,7 +139,7 @@ class Following:
                 if not is_lost:
                     log.error("other processes are not followed: %s", error)
                 is_lost = True
-            except Exception:  # a fault at one change: later ones are followed all the same
+            except Exception:  # a fault in one change must not stop later ones
                 if not is_lost:
                     log.exception("other processes are not followed")
                 is_lost = True
@@ -154,7 +154,7 @@ class Following:
         if not (self._state.exists or self._state.is_shared):
             return
         await self.exclusively(nothing)
-        if self._tasks.ending:  # they hold what may be deleted now
+        if self._tasks.ending:  # they hold files that may now be deleted
             await asyncio.wait(self._tasks.ending)
         news, self._news = self._news, None
         if news is not None:
@@ -174,16 +174,16 @@ class Following:
         spec = ExplainerSpec.model_validate(record.spec)
         try:
             return await self._store.digest(record.model, spec, record.references) == record.digest
-        except (UnknownModelError, ConflictError):  # not here, or not loaded as it is on the disk now
+        except (UnknownModelError, ConflictError):  # missing, or not loaded in its present version
             return False
-        except ServiceError:  # which its making meets, too, and reports
+        except ServiceError:  # the compile will meet and report it
             return True
 
     async def _adopt(self, known: Known) -> None:
         """Adopt other processes' records; continue work here that is still wanted."""
         made = self._store.artifacts
         self._store.artifacts = {one.digest: one for one in known.artifacts}
-        await self.open_entries(known.records)  # before anybody here hears that they are ready
+        await self.open_entries(known.records)  # before this process shows them as ready
         before, now = self._store.records, {one.key: self._merged(one) for one in known.records}
         self._store.records = now
         self._store.splits = {one.model: one for one in known.splits}
@@ -236,5 +236,5 @@ class Following:
         entry = self._store.entries.pop(artifact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
-        with contextlib.suppress(ServiceError):  # it is swept at the next start
+        with contextlib.suppress(ServiceError):  # the next start sweeps it
             await to_its_end(asyncio.to_thread(self._artifacts.forget, artifact))

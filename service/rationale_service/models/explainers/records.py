@@ -17,7 +17,7 @@ from rationale_service.state.state import State
 
 T = TypeVar("T")
 Key = tuple[str, str]
-HIDDEN = "~"  # begins the names of explainers that no person asked for
+HIDDEN = "~"  # prefix of hidden explainers' names, which were made for requests
 
 
 class Stage(enum.StrEnum):
@@ -104,10 +104,10 @@ class Split:
 
 def lease_of(digest: str) -> str:
     """Return the name of the lease for making or deleting an artifact."""
-    return f"artefact/{digest}"  # as other replicas spell it
+    return f"artefact/{digest}"  # spelling shared with other replicas
 
 
-EXPLAINER, ARTIFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records, as states hold them
+EXPLAINER, ARTIFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records
 
 
 Written = Record | Artifact | Split
@@ -336,10 +336,10 @@ async def to_its_end(work: Awaitable[T]) -> T:
         while not task.done():
             await _quietly(task)
         if not task.cancelled():
-            task.exception()  # looked at, so that it is not reported as forgotten
+            task.exception()  # retrieved, so that asyncio does not report it
         raise
 
 
 async def _quietly(task: "asyncio.Future[Any]") -> None:
-    with contextlib.suppress(asyncio.CancelledError):  # asked for twice: the first one is raised in the end
+    with contextlib.suppress(asyncio.CancelledError):  # cancelled twice: the first one is raised in the end
         await asyncio.wait([task])

@@ -45,9 +45,9 @@ from rationale_service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_BUSY_S = 10  # what a client is told to wait when too many compiles are queued
-_RENEW_S = 1.0  # between two signs that an entry is still being made
-_ATTEMPTS = 3  # at one explainer, in as many lives of processes: the third does not try again
+_BUSY_S = 10  # retry time for clients if the queue of compiles is full
+_RENEW_S = 1.0  # between two renewals of a lease
+_ATTEMPTS = 3  # processes that may die of one explainer: the third gives up
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Explainers:
         Args:
             followed: function that gets the records whenever another process has written.
         """
-        with contextlib.suppress(ServiceError):  # which is logged in a moment
+        with contextlib.suppress(ServiceError):  # `follow` logs it soon
             await self.following.refresh(followed)
         self._tasks.spawn(self.following.follow(followed))
         self._tasks.spawn(self._clear())
@@ -125,7 +125,7 @@ class Explainers:
         digests = await asyncio.to_thread(digests_of, changed, repository)
         try:
             renewed = await self.following.exclusively(partial(self._rebase, repository, changed, digests))
-        except StateUnavailableError as error:  # the models answer all the same
+        except StateUnavailableError as error:  # the models still answer
             log.error("what explains models that have changed is not made anew: %s", error)
             self.store.rebase(repository)
             renewed = []
@@ -151,7 +151,7 @@ class Explainers:
         try:
             if renewed:
                 await self.store.write([*renewed.values()])
-        except ServiceError as error:  # what is made anew is made so again at the next start
+        except ServiceError as error:  # the next start makes them anew again
             log.error("%s", error)
         self.store.rebase(repository)
         self.store.records.update(renewed)
@@ -216,7 +216,8 @@ class Explainers:
         Raises:
             CompileFailedError: if it cannot be made.
             NotReadyError: if the queue of compiles is full.
-            UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError: as `ensure`.
+            UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError: if `ensure` raises
+                them.
         """
         found = await self.ensure(model, spec, references)
         if found is not None:
@@ -397,7 +398,7 @@ class Explainers:
             async with self._builder.turn(record.digest):
                 left_by = await to_its_end(asyncio.to_thread(self._state.take, lease))
                 if left_by is None:
-                    return  # another process is at it
+                    return  # another process makes it
                 renewing = self._tasks.spawn(self._renew(lease, record))
                 try:
                     if left_by:
@@ -445,7 +446,7 @@ class Explainers:
         """Count an attempt that a process left unfinished. Raises CompileFailedError for the third."""
         now = self.store.current(record)
         if now is None:
-            return record  # another one was asked for meanwhile, or none
+            return record  # a newer request replaced it, or it was deleted
         if now.attempts + 1 >= _ATTEMPTS:
             raise CompileFailedError(
                 f"the gateway ended {_ATTEMPTS} times while this was made: PUT it again to try once more"
@@ -460,7 +461,7 @@ class Explainers:
         try:
             await self._plane.model_cache.load(entry)
         except BaseException:
-            if not self._tasks.stopping:  # the backend is about to stop, loading or not
+            if not self._tasks.stopping:  # the backend stops soon anyway
                 await to_its_end(self._plane.model_cache.drop(entry))
             raise
         self.store.entries[artifact.digest] = entry
@@ -521,7 +522,7 @@ class Explainers:
             self.store.records[record.key] = failed
             try:
                 await self.store.save(failed)
-            except ServiceError as fault:  # a full disk may be why it failed
+            except ServiceError as fault:  # the cause may be a full disk
                 log.error("its failure could not be recorded: %s", fault)
 
         await self.following.exclusively(note)
@@ -578,7 +579,7 @@ class Explainers:
         await to_its_end(asyncio.to_thread(self._artifacts.remove, artifact))
         await self.following.exclusively(partial(self.store.write, removed=[artifact]))
 
-    # --- what is so ---------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------
 
     def _status(self, record: Record) -> Status:
         progress = self._progress.get(record.key)

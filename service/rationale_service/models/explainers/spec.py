@@ -21,7 +21,7 @@ from rationale_service.errors import ConflictError, InvalidExplainerError, Unkno
 from rationale_service.repository.entry import Entry, stamp_of
 from rationale_service.repository.registry import ModelRegistry
 
-_DIGITS = 16  # of a digest in an entry's name
+_DIGITS = 16  # digits of a digest in an entry's name
 Count = Annotated[int, Field(ge=1)]
 Target = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+-\d+$")]
 

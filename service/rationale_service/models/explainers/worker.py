@@ -23,7 +23,7 @@ _NICENESS = 10
 _SHOWN = 4000  # characters of an error
 _MARGIN_BYTES = (
     512 << 20
-)  # over the limit that the gateway watches: threads' stacks, and what one step may take
+)  # beyond the gateway's limit: threads' stacks and one step's memory
 _ORPHANED = 3
 
 
@@ -131,7 +131,7 @@ def _take_a_back_seat(memory_bytes: int) -> None:
     """Give this process low CPU priority, a memory limit, and the first place to be killed without memory."""
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # elsewhere RLIMIT_DATA does not hold what mmap gives
+    if sys.platform == "linux":  # elsewhere RLIMIT_DATA does not cover mmap
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = memory_bytes + _MARGIN_BYTES
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -30,7 +30,7 @@ MEDIA_TYPES = {
     "application/x-parquet": ".parquet",
     "text/csv": ".csv",
 }
-_JSON_SHARE = 32  # JSON takes about 40 times its own size while it is read
+_JSON_SHARE = 32  # parsing takes about 40 times the size of the JSON
 _BODY = "the body"
 
 

@@ -34,8 +34,8 @@ from rationale_service.tensors import Tensors
 
 log = logging.getLogger(__name__)
 
-_SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # as an entry's request has them
-_REMEMBERED = 4096  # digests of sets that came: digests alone, no rows
+_SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # copied from an entry's request
+_REMEMBERED = 4096  # number of digests of earlier sets, without their rows
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class ReferenceResolver:
         opened = entry.manifest.open_references if entry.manifest is not None else None
         count = max((len(array) for array in inputs.values() if array.ndim), default=0)
         if opened is None or not count:
-            return inputs  # an empty request is refused as any other is
+            return inputs  # the usual check refuses an empty request
         each = sum(array.nbytes // len(array) for array in rows.arrays.values())
         if count * opened.count * each > self._most_bytes:
             raise TooLargeError(
@@ -206,7 +206,7 @@ def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
     """Return the references of a request by their input names."""
     opened = manifest.open_references
     if opened is None and len(inputs) == len(entry.inputs):
-        return {}  # most requests, or one that does not fit
+        return {}  # most requests, or an unfit one
     if opened is not None and opened.weights.name in inputs and inputs[opened.weights.name].ndim > 1:
         return {}  # the graph's own inputs, one set for each row
     names = _explained(manifest)

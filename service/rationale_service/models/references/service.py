@@ -92,7 +92,7 @@ class ReferenceSetService:
             return {next(iter(one.inputs)): tuple(one.features)}
         try:
             manifest = self._explained(one.model)
-        except UnknownModelError:  # it has gone since
+        except UnknownModelError:  # the model was removed since
             manifest = None
         return {} if manifest is None else {e.tensor.name: e.feature_names for e in manifest.explained}
 

@@ -24,8 +24,8 @@ from rationale_service.state.files import reported, sync
 from rationale_service.state.state import State
 from rationale_service.tensors import datatype_of
 
-KIND = "reference_set"  # of records
-_YOUNG_S = 60.0  # a file may come before its record, from another process
+KIND = "reference_set"  # kind of records
+_YOUNG_S = 60.0  # another process may write a file before its record
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class ReferenceSets:
         self._state = state
         self._blobs = blobs
         self._clock = clock
-        self._known: dict[str, ReferenceSet] | None = None  # as recorded
-        self._leaving: set[str] = set()  # contents that nothing new may be made of
-        self._coming: set[str] = set()  # contents whose record is not written yet
+        self._known: dict[str, ReferenceSet] | None = None  # recorded sets by name
+        self._leaving: set[str] = set()  # contents being deleted
+        self._coming: set[str] = set()  # contents without a record yet
 
     def all(self) -> list[ReferenceSet]:
-        """Return all sets by name. Like `get` and `named`, it blocks on the first call, to read the records."""
+        """Return all sets by name. Like `get` and `named`, it blocks only on the first call."""
         return [one for _, one in sorted(self._records().items())]
 
     def follow(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -168,7 +168,7 @@ class ReferenceSets:
             try:
                 self._delete_unnamed()
             except StateUnavailableError:
-                if not self._state.is_remote:  # a database that does not answer is followed when it does
+                if not self._state.is_remote:  # the gateway follows the database once it answers
                     raise
 
     def _delete_unnamed(self) -> None:

@@ -121,7 +121,7 @@ def inputs_of(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
 
 
 def _decode(name: str, tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Array:
-    datatype, shape = tensor.datatype, list(tensor.shape)  # each look into a message makes an object
+    datatype, shape = tensor.datatype, list(tensor.shape)  # each access to a message makes an object
     check_parameters(name, parameters_of(tensor.parameters))
     check_form(name, datatype, shape)
     if raw is None:

@@ -117,7 +117,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                     del body
                     response: bytes = handler.response_serializer(await responding)
                     self._hold(len(response), context)
-                except Exception as error:  # gRPC would send the text of a fault of ours to the caller
+                except Exception as error:  # gRPC would send an internal fault's text to the caller
                     return _note(request_context, refusal_of(error, method))
                 if request_context is not None:
                     request_context.status = http.HTTPStatus.OK

@@ -22,10 +22,10 @@ from rationale_service.security.tls import ServerTls
 
 MAX_CALLS = 1024  # at one time, streams among them
 _MAX_CALLS_OF_A_CONNECTION = 128
-_MAX_METADATA_BYTES = 64 << 10  # as of HTTP's headers
+_MAX_METADATA_BYTES = 64 << 10  # the limit of HTTP's headers
 _LARGEST_LIMIT = (1 << 31) - 1  # gRPC counts a message's bytes in 32 bits
-_HELD_S = 0.05  # what has been sent arrives meanwhile
-_BEGUN_S = 0.2  # what was held is begun meanwhile
+_HELD_S = 0.05  # for sent calls to arrive
+_BEGUN_S = 0.2  # for held calls to begin
 _REFLECTION = "grpc.reflection.v1.ServerReflection"
 _REFLECTION_METHODS = ("ServerReflectionInfo",)
 _OPTIONS = (
@@ -33,11 +33,11 @@ _OPTIONS = (
     ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
     ("grpc.max_concurrent_streams", _MAX_CALLS_OF_A_CONNECTION),
-    ("grpc.http.overload_protection", 0),  # it refuses callers who keep to that as well
+    ("grpc.http.overload_protection", 0),  # it also refuses callers within the limit
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.keepalive_time_ms", 60_000),  # a caller who is gone without a word does not hold its calls
+    ("grpc.keepalive_time_ms", 60_000),  # ends calls of callers who vanished
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # 5 minutes by itself: clients ping sooner
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # default: 5 minutes; clients ping sooner
 )
 
 
@@ -145,7 +145,7 @@ def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) ->
     """
     found: dict[str, Scopes] = {}
     for name in methods:
-        if name in vars(type(servicer)):  # else it is the stub of the package's own servicer
+        if name in vars(type(servicer)):  # other methods are stubs of the package
             scopes = declared(getattr(servicer, name), f"the gRPC method /{service}/{name}")
             if not isinstance(scopes, frozenset):
                 raise UndeclaredScopesError(

@@ -29,7 +29,7 @@ from rationale_service.security.keys import INFER as INFER_SCOPE
 
 EXTENSIONS = ["model_configuration", "model_repository", "statistics"]
 T = TypeVar("T")
-_RUNS = INFER_SCOPE | EXPLAIN | DECIDE  # the data plane looks which, by the model
+_RUNS = INFER_SCOPE | EXPLAIN | DECIDE  # the data plane decides by the model
 _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE: str = _DESCRIPTOR.full_name
 

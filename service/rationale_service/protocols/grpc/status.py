@@ -29,7 +29,7 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-_SHOWN_BYTES = 2000  # of a refusal: clients take 8 KiB of metadata, where each byte may become three
+_SHOWN_BYTES = 2000  # per refusal: clients accept 8 KiB of metadata; a byte may become three
 
 
 @dataclass(frozen=True)

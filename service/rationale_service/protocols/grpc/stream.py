@@ -14,7 +14,7 @@ from rationale_service.observability.context import current
 from rationale_service.protocols.grpc.status import refusal_of
 from rationale_service.protocols.interceptor import RequestInterceptor
 
-IN_FLIGHT = 16  # requests of one stream; the next is read when one of them is answered
+IN_FLIGHT = 16  # requests of one stream at a time
 _NAME = "ModelStreamInfer"
 # Triton's header to let the first error end the stream with its own status.
 _STRICT = ("triton_grpc_error", "true")
@@ -99,7 +99,7 @@ class _Stream:
                 response = await self._infer(self._handler, request, self._context.time_remaining())
                 grow(2 * response.ByteSize())  # gRPC makes a copy
                 answer.infer_response.CopyFrom(response)
-        except Exception as error:  # one request's failure is its own
+        except Exception as error:  # a failed request does not affect others
             if self._strict:
                 raise
             refusal = refusal_of(error, _NAME)

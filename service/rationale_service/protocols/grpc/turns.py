@@ -5,7 +5,7 @@ import time
 from collections import deque
 
 _LONG_S = 0.01
-_PAUSE = 2  # times as long as it took: the message is copied and parsed meanwhile, and others have their turn
+_PAUSE = 2  # times the duration of the read, for its parsing and for others' turns
 
 
 class Turns:
@@ -29,7 +29,7 @@ class Turns:
             try:
                 await turn
             except asyncio.CancelledError:
-                if not turn.cancelled():  # it was this call's turn already
+                if not turn.cancelled():  # this call had its turn already
                     self._next()
                 raise
         self._busy = True

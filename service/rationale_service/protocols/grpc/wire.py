@@ -3,9 +3,9 @@
 from rationale_service.engine.large_requests import SMALL
 from rationale_service.errors import TooLargeError
 
-_MOST_FIELDS = 30_000  # of a message: inputs, outputs and raw tensors, of as many as JSON may name
-_RAW_TENSORS = 7  # the field of ModelInferRequest that is kept as it comes
-_TYPED_SHARE = 4  # of the bytes that JSON may have: each may be a number; parsing 4 MiB of these takes 60 ms
+_MOST_FIELDS = 30_000  # per message: inputs, outputs and raw tensors, as many as in JSON
+_RAW_TENSORS = 7  # field of ModelInferRequest that is not parsed
+_TYPED_SHARE = 4  # of JSON's limit: each byte may be a number; parsing 4 MiB takes 60 ms
 _MOST_SHIFT = 63
 
 
@@ -36,9 +36,9 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
             case 5:  # a number of 4 bytes
                 at += 4
             case _:
-                return  # no message: whoever parses it says so
+                return  # no message: its parser reports it
         if at > len(body):
-            return  # cut off: its parser says so too
+            return  # cut off: its parser reports it
         typed += 0 if tag >> 3 == _RAW_TENSORS else at - began
         if typed > most:
             raise TooLargeError(

@@ -11,12 +11,12 @@ from rationale_service.errors import ServiceError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.endpoint import gateway_of
 
-_READS_PEOPLE = "/rows"  # ends the path of a GET whose answer holds rows of people
+_READS_PEOPLE = "/rows"  # end of the paths that return rows of people
 _FAILED = 500
 
 
 class RecordedRoute(APIRoute):
-    """Route that records each call's caller, act, address and status, and refuses calls that it cannot record.
+    """Route that records each call: caller, act, address and status. It refuses calls that it cannot record.
 
     A caller without the route's scopes is refused earlier and leaves no row.
     """
@@ -57,7 +57,7 @@ class AdministrativeRoute(RecordedRoute):
 
 def _act(request: Request, status: int) -> Act:
     context = current()
-    path = request.scope.get("raw_path") or request.url.path.encode()  # as it was sent: it holds no NUL
+    path = request.scope.get("raw_path") or request.url.path.encode()  # as sent: it holds no NUL
     query = f"?{request.url.query}" if request.url.query else ""
     return Act(
         caller="" if context is None else context.caller.name or "",

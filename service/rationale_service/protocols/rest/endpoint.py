@@ -28,7 +28,7 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 LENGTH_HEADER = "Inference-Header-Content-Length"
-_TENSORS_TO_JSON = 2  # an answer's bytes of tensors, to bytes of JSON that a request may have
+_TENSORS_TO_JSON = 2  # limit of an answer's tensors, as a multiple of a request's JSON
 Decode = Callable[[Request, bytearray], InferenceRequest]
 Encode = Callable[[Answer], Response]
 T = TypeVar("T")
@@ -37,11 +37,11 @@ MOST_UNKNOWN = 10
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _LONGEST_TIMEOUT = 12  # digits
-_GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
+_GZIP_OR_ZLIB = 47  # zlib's code for detection by the header
 
 _FORM = "application/x-www-form-urlencoded"
-_AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecond; what is more, a thread
-_MOST_INFLATION = 200  # as Apache's DeflateInflateRatioLimit; DEFLATE itself goes to 1032
+_AT_ONCE = 256 * 1024  # bytes that inflate in a millisecond on the event loop; a thread inflates the rest
+_MOST_INFLATION = 200  # Apache's DeflateInflateRatioLimit; DEFLATE allows 1032
 
 
 def gateway_of(request: Request) -> Gateway:

@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 from rationale_service.protocols.rest.routes import needs_of
 from rationale_service.security.keys import NOBODY_NEEDS, Scopes, needs
 
-MODEL = "score"  # of the examples
+MODEL = "score"  # the examples' model
 EXAMPLES = Path(__file__).parent / "examples"
 JSON = "application/json"
 _REF = "#/components/schemas/{model}"
@@ -56,10 +56,10 @@ _POLICY = (
 
 _NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 
-_MODELS: dict[str, type[BaseModel]] = {}  # those that routes refer to, by name
+_MODELS: dict[str, type[BaseModel]] = {}  # models that routes refer to, by name
 
 Document = dict[str, Any]
-Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI has them
+Responses = dict[int | str, dict[str, Any]]  # FastAPI's responses by status
 
 
 def body_of(

@@ -31,7 +31,7 @@ _ROUTER_SAYS = {
     404: "there is nothing at this path; /docs lists what there is",
     405: "{} is not allowed here",
 }
-_UNREAD = (SlowBodyError, TooLargeError)  # the rest of the body is still to come
+_UNREAD = (SlowBodyError, TooLargeError)  # errors before the end of the body
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -97,11 +97,11 @@ def answer(request: Request, error: Exception) -> Response:
                 log.error("%s: %s", path, error)
             status, slug, title, detail = error.status, error.slug, error.title, str(error)
             headers = _headers(error)
-        case HTTPException():  # what the router answers: no such path, or not by this method
+        case HTTPException():  # the router's errors: no such path or method
             status = http.HTTPStatus(error.status_code)
             title, detail = status.phrase, _ROUTER_SAYS.get(status, status.phrase).format(request.method)
             slug, headers = title.lower().replace(" ", "-"), dict(error.headers or {})
-        case _:  # a fault of ours. The server's log has its traceback; the caller gets no inner text
+        case _:  # internal fault: the log has its traceback, the caller gets no details
             log.error("%s: %s", path, type(error).__name__)
             status, slug, title = 500, ServiceError.slug, ServiceError.title
             detail, headers = "an unexpected fault; the server's log tells more", {}

@@ -169,7 +169,7 @@ async def put_reference_set(
     service, plane = gateway.references, gateway.plane
     check_name(name, "a reference set's", InvalidInputError)
     media_type = media_type_of(request, *MEDIA_TYPES)
-    plane.repository.entry(model)  # before the body is read: there may be no such model
+    plane.repository.entry(model)  # before the body is read, in case there is no such model
     with plane.budget.growing() as grow:
         body = bytes(await read_body(request, service.most_bytes, plane.deadline(), grow))
         rows = await service.parse(body, MEDIA_TYPES[media_type], model)

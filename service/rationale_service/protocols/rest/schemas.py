@@ -56,7 +56,7 @@ Instance = Annotated[
 ]
 
 
-_MOST_TENSORS = 10_000  # a table may come as an input for each column
+_MOST_TENSORS = 10_000  # a table may have an input for each column
 _MOST_PARAMETERS = 100
 
 

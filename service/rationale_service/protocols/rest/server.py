@@ -32,9 +32,9 @@ log = logging.getLogger(__name__)
 MAX_HEADER_BYTES = 64 * 1024
 _TOO_LARGE = "431 Request Header Fields Too Large"
 HEADER_TIMEOUT_S = 10.0
-_LEAVE_S = 0.3  # who asks one question after the other has asked again meanwhile
-_LINGER_S = 2.0  # for the rest of a body that nobody reads
-MAX_PIPELINED = 64  # requests that wait for the answer of one before; they hold some KB each
+_LEAVE_S = 0.3  # time for sequential callers to send their next request
+_LINGER_S = 2.0  # for the rest of an unread body
+MAX_PIPELINED = 64  # requests that wait for an earlier answer, some KB each
 
 
 class BoundedHttp(HttpToolsProtocol):
@@ -47,7 +47,7 @@ class BoundedHttp(HttpToolsProtocol):
     itself closes idle connections after an answer (its keep-alive timeout).
     """
 
-    _unread = 0  # bytes since the last that were part of a body, or ended a header
+    _unread = 0  # bytes since the last body or end of headers
     _timer: asyncio.TimerHandle | None = None
     _answering: RequestResponseCycle | None = None
 
@@ -76,7 +76,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_waiting()
         self._unread = 0
         if self.transport.is_closing():
-            return  # the rest of what came at once
+            return  # the rest of the same packet
         if self._head_bytes() > MAX_HEADER_BYTES:
             self._give_up(_TOO_LARGE)
             return
@@ -84,7 +84,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._give_up("400 Bad Request")
             return
         super().on_headers_complete()
-        self.headers = []  # of trailers, which are no headers of the request
+        self.headers = []  # for trailers, which are no headers of the request
         if len(self.pipeline) > MAX_PIPELINED:
             self.pipeline.clear()
             self.transport.close()
@@ -188,7 +188,7 @@ def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool
         http=BoundedHttp,
         ws="none",
         lifespan="on" if lifespan else "off",
-        log_config=None,  # its lines go the way of all others
+        log_config=None,  # uvicorn's lines use the gateway's logging
         access_log=False,  # the interceptor writes one
         server_header=False,
         proxy_headers=False,
@@ -229,9 +229,9 @@ class HttpMiddleware:
                 await self._app(scope, receive, answering.send)
             except ServiceError as error:
                 await answer(Request(scope), error)(scope, receive, answering.send)
-            except Exception as error:  # the last resort, inside of Starlette's own: it is named and noted
+            except Exception as error:  # last resort inside Starlette's own, which reports and notes errors
                 if answering.begun:
-                    raise  # only breaking off says that the answer is not whole
+                    raise  # only a broken connection shows that the answer is incomplete
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
 
@@ -265,7 +265,7 @@ class _Body:
         return message
 
     async def linger(self) -> None:
-        """Read the rest of the body before the connection closes; otherwise its sender would see no answer."""
+        """Read the rest of the body if the connection closes next: else its sender sees no answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 while self._last and not self.ended:
@@ -294,7 +294,7 @@ class _Answering:
 
 
 class NamedHosts(TrustedHostMiddleware):
-    """Check of Host that accepts requests without one: browsers never send these, health checks of proxies do."""
+    """Check of Host. It accepts requests without one, which proxies' health checks send, but no browser."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if any(name == b"host" for name, _ in scope.get("headers", ())):
