@@ -118,7 +118,7 @@ async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
 
 
 class Handler:
-    """Answers requests for predictions and explanations."""
+    """Handler of requests for predictions and explanations."""
 
     def __init__(self, plane: DataPlane, references: ReferenceResolver) -> None:
         self.plane = plane
@@ -175,7 +175,7 @@ def _may_bring_references(entry: Entry, inputs: Tensors) -> bool:
 
 
 def _explaining(registry: ModelRegistry, model: str, version: str | None) -> Entry:
-    """Return the default explainer, or the model that has none. Raise UnknownModelError."""
+    """Return the default explainer, or a model that has none. Raises UnknownModelError."""
     entry = registry.entry(model, version)
     return registry.default_explainer(entry) or entry
 

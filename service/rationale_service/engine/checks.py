@@ -39,7 +39,7 @@ class Faults:
         return bool(self._found)
 
     def add(self, fault: ServiceError, part: str | None = None) -> None:
-        """Add a fault. Raises as `report` does, once there are ten."""
+        """Add a fault. The tenth one raises all, as `report` does."""
         self._found.append(fault)
         if part is not None:
             self.parts.add(part)
@@ -193,7 +193,7 @@ def _check_together(entry: Entry, inputs: Tensors) -> None:
 
 
 def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) -> tuple[str, ...]:
-    """Return the outputs to compute."""
+    """Check the requested outputs and return those to compute."""
     known = entry.output_names
     if not outputs:
         return known

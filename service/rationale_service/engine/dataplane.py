@@ -107,7 +107,7 @@ class DataPlane:
             self.state = Lifecycle.LEAVING
 
     async def idle(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until no request runs."""
         await self._working.none.wait()
 
     @property

@@ -331,5 +331,5 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _shown(text: str | None) -> str:
-    """Shorten a caller's own text for an error."""
+    """Shorten a caller's text for an error."""
     return (text or "")[:80]

@@ -179,7 +179,7 @@ def read_keyring(
 
 
 def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -> tuple[str, str]:
-    """Return a new token and its table for the key file. Raises InvalidOptionError for the name."""
+    """Return a new token and its table for the key file. Raises InvalidOptionError for an invalid name."""
     if not NAME.fullmatch(name):
         raise InvalidOptionError(
             f"'{name[:80]}': a key's name has letters, digits, '.', '_' and '-', 64 at most"

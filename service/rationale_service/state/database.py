@@ -278,7 +278,7 @@ def _set_up(connection: sqlite3.Connection, _: Any) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Let readers work beside a writer.
+    """Switch SQLite to WAL, so that readers work beside a writer.
 
     SQLite's own timeout does not cover this switch: while another connection writes to a new file, SQLite
     reports a locked database without waiting.

@@ -258,7 +258,7 @@ class Ledger:
 
 
 def row_of(store: AuditStore, decision: str) -> Row:
-    """Return the row with this id. Raise UnknownResourceError, StateUnavailableError."""
+    """Return the row with this id. Raises UnknownResourceError, StateUnavailableError."""
     row = store.read(decision)
     if row is None:
         raise UnknownResourceError(f"there is no decision '{decision[:80]}' in the audit trail")

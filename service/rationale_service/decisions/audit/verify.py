@@ -75,7 +75,7 @@ def verify(
 def _walk(
     chain: Chain, signed: Sequence[SignedHead], kept_since: str | None, keys: Sequence[PublicKey]
 ) -> Iterator[Fault | None]:
-    """Yield faults, and None for each row."""
+    """Verify a chain; yield its faults, and None for each row."""
     beginning, of_checkpoint = _beginning(chain, kept_since)
     yield from of_checkpoint
     last, hashes, erased = beginning, {head.sequence: "" for head in signed}, set[int]()

@@ -288,7 +288,7 @@ def load_warmed(entry: Entry, loaded: Sessions | None = None, devices: Devices |
 
 
 def _prove(proof: Proof, session: ort.InferenceSession, device: str) -> float | None:
-    """Return the drift of a session. Raises RepositoryError."""
+    """Send the probe rows to a session and return its drift. Raises RepositoryError."""
     try:
         answers = [run(proof.entry, session, rows, proof.outputs) for rows in proof.requests()]
     except RationaleError as error:

@@ -207,7 +207,7 @@ class BatchQueue:
         return self._busy_s() + rows / largest * self.times.estimate(largest) / self._entry.instances
 
     async def close(self) -> None:
-        """Refuse new requests and return when the accepted ones are answered."""
+        """Refuse new requests, and wait until the accepted ones are answered."""
         self._closed = True
         self._look()
         while self._tasks:
@@ -299,9 +299,7 @@ class BatchQueue:
         answers: list[Tensors] = []
         try:
             answers = self._checked(batch.members, await self._run(rows, take))
-        except (
-            Exception
-        ) as error:  # errors of a run go to its callers and must not end this task
+        except Exception as error:  # errors of a run go to its callers and must not end this task
             await self._answer_apart(batch.members, error)
         for item in batch.late:
             self._refuse_late(item)

@@ -156,7 +156,7 @@ class ArtifactStore:
                         self.blobs.remove(f"{_BLOBS}/{name}")
 
     def _sweep_copies(self, known: Collection[str]) -> None:
-        """Delete copies of entries that were removed while this machine did not follow."""
+        """Delete copies of entries that others removed while this machine did not follow."""
         if self.repository != copies_in(self.state) or not self.repository.is_dir():
             return
         with reported("the entry"):

@@ -141,7 +141,7 @@ def entry_name(model: str, digest: str) -> str:
 
 
 def file_digest(folder: Path) -> str:
-    """Hash (SHA-256) an entry's name and its version's files: two models of the same content stay apart."""
+    """Hash (SHA-256) an entry's name and its version's files; equal files of two models hash differently."""
     digest = hashlib.sha256(f"{folder.parent.name}\n".encode())
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         with path.open("rb") as file:

@@ -21,9 +21,7 @@ from rationale.schema.request import CompileRequest
 
 _NICENESS = 10
 _SHOWN = 4000  # characters of an error
-_MARGIN_BYTES = (
-    512 << 20
-)  # beyond the gateway's limit: threads' stacks and one step's memory
+_MARGIN_BYTES = 512 << 20  # beyond the gateway's limit: threads' stacks and one step's memory
 _ORPHANED = 3
 
 

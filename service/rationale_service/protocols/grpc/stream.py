@@ -1,4 +1,4 @@
-"""`ModelStreamInfer`: many requests on one stream, each answered in its own time, under its own id."""
+"""`ModelStreamInfer`: many requests on one stream, each answered when it is ready, under its own id."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
