@@ -23,11 +23,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 from fastapi import FastAPI
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from starlette.routing import Route
@@ -133,11 +133,11 @@ class Gateway:
 
     def ask(self, body: Body, content: bytes) -> bytes:
         """Return the answer; an answer may come, and the connection close, before the whole body is there."""
-        with contextlib.closing(HTTPConnection(self.server.http, timeout=_TIMEOUT_S)) as connection:
-            with contextlib.suppress(ConnectionError):
-                connection.request(body.method, body.path, content, body.headers)
-            with contextlib.suppress(ConnectionError, HTTPException):
-                return connection.getresponse().read()
+        url = f"http://{self.server.http}{body.path}"
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.request(
+                body.method, url, content=content, headers=body.headers, timeout=_TIMEOUT_S
+            ).content
         return b""
 
     def call(self, method: str, message: bytes) -> None:

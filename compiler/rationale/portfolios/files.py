@@ -38,7 +38,9 @@ def check_kind(path: Path, keep: Collection[str] = ()) -> None:
     if keep and path.suffix.lower() == ".npz":
         raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json or .parquet.")
     if path.suffix.lower() not in _WRITERS:
-        raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(_WRITERS)}.")
+        raise InvalidOptionError(
+            f"{path}: cannot be written: its name must end in {', '.join(_WRITERS)}, or .svg, a picture."
+        )
     if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
         raise InvalidOptionError(
             f"{path}: parquet files need pyarrow: {install('parquet')}, or save .csv or .npz."

@@ -1,6 +1,6 @@
 """A SQLite file or a PostgreSQL database, opened on first use, with the tables of this version.
 
-It holds the audit trail and the gateway's state, in one database or in two.
+It holds the audit trail and the gateway's state, in one database or in two; each has all tables.
 """
 
 import contextlib
@@ -34,27 +34,23 @@ _CONNECT_S = 5
 _ANSWER_S = 10.0  # limit for an answer of PostgreSQL
 SCAN_S = 600.0  # the same for reading a whole table
 _OWNER_ONLY = 0o700
+_MIGRATIONS, VERSIONS = Path(__file__).parent / "migrations", "rationale_version"  # table of the revision
+_LOCK = 0x7261_7469  # PostgreSQL's advisory lock for migrations and pruning
 _MIGRATING = threading.Lock()  # Alembic has one context for a whole process
 _NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may name memory
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Tables that belong together.
+    """Names of a database in errors.
 
     Attributes:
-        name: their name in errors, such as state.
+        name: name in errors, such as state.
         setting: start of the error about an invalid URL: the setting and its other valid values.
-        migrations: folder of Alembic's scripts.
-        versions: table with their revision.
-        lock: PostgreSQL's advisory lock for migrations and pruning.
     """
 
     name: str
     setting: str
-    migrations: Path
-    versions: str
-    lock: int
 
 
 class Database:
@@ -205,14 +201,14 @@ class Database:
 
     def _take_turn(self, connection: Connection) -> None:
         if not self.is_sqlite:  # SQLite has one writing transaction at a time
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": self._schema.lock})
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
 
     def _migrate(self, connection: Connection) -> None:
         """Migrate the tables. Raise StateUnavailableError if a newer version has migrated them."""
         config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(self._schema.migrations).replace("%", "%%"))
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         script = ScriptDirectory.from_config(config)
-        versions = {"version_table": self._schema.versions}
+        versions = {"version_table": VERSIONS}
         found = MigrationContext.configure(connection, opts=versions).get_current_revision()
         if found is not None and found not in [known.revision for known in script.walk_revisions()]:
             raise StateUnavailableError(

@@ -347,6 +347,10 @@ def test_one_row_without_reasons_leaves_all_undecided(url: str, trail: MemoryTra
     ]
     assert "late_payments is a principal reason" in text
     assert trail.records == []
+    many = [INSTANCES[min(set(range(len(INSTANCES))) - {*without})]] * 70  # more than are decided at once
+    for i in (0, 31, 32, 33, 64, 69):
+        rows = [*many[:i], INSTANCES[without[0]], *many[i + 1 :]]
+        assert f"instances[{i}]: " in detail(decide(url, rows, "secret"), 422)
     approved = [instance for i, instance in enumerate(INSTANCES) if i not in without]
     assert len(decisions(decide(url, approved, "secret"))) == len(approved)
 

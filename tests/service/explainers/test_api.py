@@ -211,10 +211,10 @@ async def test_no_default_changes_how_predictions_read_rows(tmp_path: Path) -> N
     """Missing values are taken as the compiled explainer takes them."""
     made.write_score(tmp_path / "models")
     async with administered(tmp_path) as client:
-        registry = client.app.state.plane.repository  # type: ignore[attr-defined]
+        registry = client.app.state.gateway.plane.repository  # type: ignore[attr-defined]
         before = registry.manifest_of(registry.entry("score"))
         await made_ready(client, f"{PATH}/mine", {**GRADIENT, "default": True})
-        now = client.app.state.plane.repository  # type: ignore[attr-defined]
+        now = client.app.state.gateway.plane.repository  # type: ignore[attr-defined]
         assert now.entry("score_explain").name != "score_explain"
         assert now.manifest_of(now.entry("score")) is before
 

@@ -299,10 +299,10 @@ async def test_an_explainer_of_another_version_is_named_by_its_name(tmp_path: Pa
     write_plain(tmp_path / "models")
     async with administered(tmp_path, sets) as client:
         entry = (await made_ready(client, f"{PATH}/one", DEEPSHAP))["serving"]["entry"]
-        assert client.app.state.plane.repository.made_by_others == ""  # type: ignore[attr-defined]
+        assert client.app.state.gateway.plane.repository.made_by_others == ""  # type: ignore[attr-defined]
     made_by(tmp_path / "models" / entry, "0.0.1")
     async with administered(tmp_path, sets) as client:
-        named = client.app.state.plane.repository.made_by_others  # type: ignore[attr-defined]
+        named = client.app.state.gateway.plane.repository.made_by_others  # type: ignore[attr-defined]
         assert f"are served by {version()}: score/one (by 0.0.1). " in named
 
 

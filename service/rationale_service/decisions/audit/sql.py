@@ -20,9 +20,6 @@ _PRUNED_AT_ONCE = 2000  # rows per transaction, for which decisions wait
 _SCHEMA = Schema(
     name="audit trail",
     setting="setting audit (RATIONALE_AUDIT) must be off, or",
-    migrations=Path(__file__).parent / "migrations",
-    versions="audit_version",
-    lock=0x7261_7469,
 )
 
 

@@ -10,11 +10,11 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from rationale.schema.manifest import Manifest
+from rationale.schema.manifest import Manifest, unshared
 from rationale.schema.outputs import OUTPUT_KINDS
 from rationale_service.decisions.decider import DECIDE
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import Instances, unshared
+from rationale_service.engine.features import Instances
 from rationale_service.engine.large_requests import parse_json
 from rationale_service.engine.request import Answer, InferenceRequest, name_of
 from rationale_service.errors import MalformedError, NotExplainableError

@@ -430,12 +430,15 @@ async def test_a_stop_does_not_wait_for_a_thread_that_hangs(
         hangs.set()
         thawed.wait()
 
+    closed = list[bool]()
     monkeypatch.setattr(SqlStore, "probe", hanging)
+    monkeypatch.setattr(SqlStore, "close", lambda _: closed.append(thawed.is_set()))
     trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
     trail.start()
     await asyncio.to_thread(hangs.wait)
     await asyncio.sleep(0.2)
     await asyncio.wait_for(trail.stop(), 1)
+    assert closed == []  # the thread still writes to the store
     thawed.set()
 
 
