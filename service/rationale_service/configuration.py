@@ -53,17 +53,17 @@ def _variables() -> list[str]:
 
 def _read(config: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(config.read_text())
+        values = tomllib.loads(config.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOptionError(f"cannot read the settings file {config}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidOptionError(f"{config}: not valid TOML: {error}") from error
-    for name in found:
+    for name in values:
         if name not in Settings.model_fields:
             raise InvalidOptionError(
                 f"{config}: {name} is not a setting{_nearest(name, Settings.model_fields)}"
             )
-    return found
+    return values
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

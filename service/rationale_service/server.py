@@ -95,19 +95,19 @@ def run_server(
 @contextlib.contextmanager
 def _listening(settings: Settings, *, is_shared: bool) -> Iterator[_Listeners]:
     """Listen on every port. Raises CannotListenError, which names every port that fails."""
-    found: _Listeners = {}
+    listeners: _Listeners = {}
     refused: list[str] = []
     with contextlib.ExitStack() as sockets:
         for flag, (host, port) in settings.ends.items():
             if port is None:
                 continue
             try:
-                found[flag] = sockets.enter_context(listen(host, port, flag, shared=is_shared))
+                listeners[flag] = sockets.enter_context(listen(host, port, flag, shared=is_shared))
             except CannotListenError as error:
                 refused.append(str(error))
         if refused:
             raise CannotListenError("\n".join(dict.fromkeys(refused)))
-        yield found
+        yield listeners
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

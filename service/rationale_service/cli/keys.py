@@ -71,8 +71,8 @@ def _add(file: Path, name: str, table: str) -> None:
     if not file.exists():
         _replace(file, table)
         return
-    known = read_keyring(file, None, admin_is_local=True).keys.values()
-    if name in [caller.name for caller, _ in known]:
+    keys = read_keyring(file, None, admin_is_local=True).keys.values()
+    if name in [caller.name for caller, _ in keys]:
         raise InvalidOptionError(f"{file} has a key '{name}' already: take another name, or remove it first")
     _replace(file, f"{file.read_text().rstrip()}\n\n{table}")
 

@@ -86,8 +86,8 @@ def containers() -> Iterator[Any]:
 
 def find(engine: Any) -> Any:
     """Return Triton's container, or None."""
-    found = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
-    return found[0] if found else None
+    matches = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
+    return matches[0] if matches else None
 
 
 def is_ready(port: int) -> bool:

@@ -91,24 +91,24 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     reasons = knocked or (scored if adverse or is_referred else {})
 
     # Compare number by number. Another machine sums in another order, so the last digits may differ.
-    found = {"decision": decision, "threshold": profile["threshold"], "score": score, "base_value": base}
+    recomputed = {"decision": decision, "threshold": profile["threshold"], "score": score, "base_value": base}
     gap = explained - base - sum(attributions.values())
-    found |= {"explained_value": explained, "completeness_gap": gap}
-    answered = {name: answer[name] for name in found}
+    recomputed |= {"explained_value": explained, "completeness_gap": gap}
+    answered = {name: answer[name] for name in recomputed}
     answered |= {f"attribution of {feature}": value for feature, value in answer["attributions"].items()}
-    found |= {f"attribution of {feature}": value for feature, value in attributions.items()}
+    recomputed |= {f"attribution of {feature}": value for feature, value in attributions.items()}
     for i, reason in enumerate(answer["reasons"], 1):
         answered[f"reason {i}: {reason['code']}"] = [reason["attribution"], reason["share"]]
         shown = reason["value"] if isinstance(reason["value"], dict) else {reason["feature"]: reason["value"]}
         answered |= {f"value of {feature}": value for feature, value in shown.items()}
-        found |= {f"value of {feature}": values.get(feature, value) for feature, value in shown.items()}
-    found |= {f"reason {i}: {code}": pair for i, (code, pair) in enumerate(reasons.items(), 1)}
+        recomputed |= {f"value of {feature}": values.get(feature, value) for feature, value in shown.items()}
+    recomputed |= {f"reason {i}: {code}": pair for i, (code, pair) in enumerate(reasons.items(), 1)}
     near, different = 1e-4 * max(map(abs, [explained, base, *attributions.values()])), 0
-    for name in answered | found:
-        same = answered.get(name) == found.get(name)
+    for name in answered | recomputed:
+        same = answered.get(name) == recomputed.get(name)
         with contextlib.suppress(KeyError, TypeError, ValueError):  # other values must be equal
-            same = same or np.allclose(answered[name], found[name], rtol=0, atol=near)
-        print(" " if same else "!", f"{name}: answered {answered.get(name)}, computed {found.get(name)}")
+            same = same or np.allclose(answered[name], recomputed[name], rtol=0, atol=near)
+        print(" " if same else "!", f"{name}: answered {answered.get(name)}, computed {recomputed.get(name)}")
         different += not same
     print(f"{different} DIFFERENT" if different else "the same decision, by the same reasons")
     return min(different, 1)

@@ -151,9 +151,9 @@ class Decider:
             )
         if key is not None:
             async with _until(deadline_s):
-                found = await self._trail.find(manifest.model, caller, key, rows)
-            if found:
-                return [one.answer for one in found]
+                earlier = await self._trail.find(manifest.model, caller, key, rows)
+            if earlier:
+                return [one.answer for one in earlier]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
         decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
         if request.stability:
@@ -163,10 +163,10 @@ class Decider:
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
         facts = RequestFacts(caller, request_id, latency_ms, key)
-        made = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
+        records = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
         async with _until(deadline_s):
-            recorded = await self._trail.record(made)
-        if recorded and recorded[0].id == made[0].id:  # otherwise another request with the key was first
+            recorded = await self._trail.record(records)
+        if recorded and recorded[0].id == records[0].id:  # otherwise another request with the key was first
             for start in range(0, len(recorded), _AT_ONCE):
                 self._drift.observe(manifest, [one.answer for one in recorded[start : start + _AT_ONCE]])
                 await asyncio.sleep(0)
@@ -307,8 +307,8 @@ async def decisions_of(
     Raises:
         UndecidedError: if rows have no reasons; lists them all.
     """
-    faults, found = Faults(), []
-    known = {} if drift is None else {"drift": drift}
+    faults, decisions = Faults(), []
+    extra = {} if drift is None else {"drift": drift}
     for start in range(0, len(instances), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         of_graph, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
@@ -317,7 +317,7 @@ async def decisions_of(
             if isinstance(decided, Undecided):
                 faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:
-                found.append({"id": secrets.token_hex(16), **answered(manifest, decided), **known})
+                decisions.append({"id": secrets.token_hex(16), **answered(manifest, decided), **extra})
         await asyncio.sleep(0)
     faults.report()
-    return found
+    return decisions

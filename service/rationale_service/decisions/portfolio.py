@@ -137,15 +137,15 @@ def decide_portfolio(
         raise InvalidOptionError(
             f"--save {save}: parquet files need pyarrow: {install('parquet')}, or save .csv or .jsonl."
         )
-    kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
+    partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):
-        done = _resume(kept)
-        with kept.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
+        done = _resume(partial)
+        with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
-            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept), portfolio.kept)
-        counts = Counter(_outcome(line) for line in _lines(kept))
-        kept.unlink()
+            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(partial), portfolio.kept)
+        counts = Counter(_outcome(line) for line in _lines(partial))
+        partial.unlink()
     return Outcomes(counts, _recorded(trail, decide))
 
 
@@ -243,8 +243,8 @@ class _Decisions:
 
     def schema(self, given: Any) -> Any:
         own = schema_of(self._manifest)
-        kept = kept_columns(given.empty_table(), self.keep, own.names)
-        for name in kept:
+        columns = kept_columns(given.empty_table(), self.keep, own.names)
+        for name in columns:
             own = own.append(given.field(name))
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
@@ -261,10 +261,10 @@ class _Decisions:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
             key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
-            found = batch_of(self._manifest, lines)
+            answers = batch_of(self._manifest, lines)
             for name, column in kept_columns(batch, self.keep).items():
-                found = found.append_column(batch.schema.field(name), column)
-            yield found
+                answers = answers.append_column(batch.schema.field(name), column)
+            yield answers
             first = last + 1
 
     @property

@@ -82,16 +82,16 @@ def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> Non
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=folder.parent) as aside:
-            made = Path(aside) / "receipt"
-            shutil.copytree(version, made)
-            files = " ".join(sorted(path.name for path in made.iterdir()))
+            receipt = Path(aside) / "receipt"
+            shutil.copytree(version, receipt)
+            files = " ".join(sorted(path.name for path in receipt.iterdir()))
             used = decision.runtime.get("version", ort.__version__)
             readme = README.format(version=used, graph=entry.graph_digest, files=files)
-            (made / "README.txt").write_text(readme, encoding="utf-8")
-            shutil.copyfile(Path(__file__).parent / "check.py", made / "check.py")
+            (receipt / "README.txt").write_text(readme, encoding="utf-8")
+            shutil.copyfile(Path(__file__).parent / "check.py", receipt / "check.py")
             for name, content in contents.items():
-                (made / name).write_bytes(content)
-            made.rename(folder)
+                (receipt / name).write_bytes(content)
+            receipt.rename(folder)
     except (OSError, shutil.Error) as error:
         raise InvalidOptionError(f"--out {folder}: cannot be written: {error}") from error
 

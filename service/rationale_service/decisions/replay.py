@@ -75,14 +75,14 @@ class Replayer:
         """
         digests = decision.answer["digests"]
         wanted = (digests["explainer"], digests["profile"])
-        found = [
+        candidates = [
             entry
             for folder, manifest in self._deciding()
             if (manifest.digests.explanation, profile_of(manifest).profile.digest) == wanted
             for entry in self._read(folder)
             if entry.manifest is not None
         ]
-        if not found:
+        if not candidates:
             raise RepositoryError(
                 f"{self._repository}: has no entry with the explainer {wanted[0][:12]}… and the profile "
                 f"{wanted[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
@@ -94,7 +94,7 @@ class Replayer:
             assert entry.manifest is not None  # noqa: S101 (those without are left out)
             return entry.graph_digest != graph, entry.manifest.model != model, entry.name
 
-        return min(found, key=distance)
+        return min(candidates, key=distance)
 
     def replay(self, decision: RecordedDecision) -> Replayed:
         """Compute a decision again.

@@ -140,14 +140,16 @@ class DecisionSession:
 
     async def _lines(self, rows: Sequence[Instance], key: str) -> list[Line]:
         began_s = time.monotonic()
-        found = [await self._decided(row) for row in rows]
-        decided = [(row, each) for row, each in zip(rows, found, strict=True) if not isinstance(each, str)]
+        outcomes = [await self._decided(row) for row in rows]
+        decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
         recorded = iter(
             await self._recorded(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
         )
-        return [{"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in found]
+        return [
+            {"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in outcomes
+        ]
 
     async def _recorded(self, made: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
         """Record decisions; return the answers that the trail has."""

@@ -41,7 +41,7 @@ async def with_survival(
     """
     decided = profile_of(manifest)
     attributed = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
-    found: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in attributed}
+    codes_by_row: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in attributed}
     if attributed:
         chosen = {name: array[attributed] for name, array in inputs.items()}
         for one in decided.comparisons:
@@ -51,13 +51,13 @@ async def with_survival(
                 zip(attributed, explained_rows(judged_by(own, decided), answers), strict=True)
             ):
                 try:
-                    found[i].append((one, codes_of(decided, row, one.name)))
+                    codes_by_row[i].append((one, codes_of(decided, row, one.name)))
                 except NoReasonsError as error:
                     raise UndecidedError(f"instances[{i}]: {error}") from error
                 if place % _AT_ONCE == _AT_ONCE - 1:
                     await asyncio.sleep(0)
     return [
-        {**one, "reasons": [_with(reason, found.get(i, ())) for reason in one["reasons"]]}
+        {**one, "reasons": [_with(reason, codes_by_row.get(i, ())) for reason in one["reasons"]]}
         for i, one in enumerate(decisions)
     ]
 

@@ -163,21 +163,21 @@ def tell_all(
 
 
 def _check_inputs(entry: Entry, inputs: Tensors, missing: Collection[str], faults: Faults) -> None:
-    known = entry.input_specs
-    if inputs.keys() != known.keys():
+    specs = entry.input_specs
+    if inputs.keys() != specs.keys():
         named = {
-            "unknown": inputs.keys() - known.keys(),
-            "missing": known.keys() - inputs.keys() - faults.parts,
+            "unknown": inputs.keys() - specs.keys(),
+            "missing": specs.keys() - inputs.keys() - faults.parts,
         }
         for verb, names in named.items():
             if names:
                 faults.note(
-                    f"{verb} input {listed(sorted(names))}: model '{entry.name}' takes {listed(known)}"
+                    f"{verb} input {listed(sorted(names))}: model '{entry.name}' takes {listed(specs)}"
                 )
     for name, array in inputs.items():
-        if name in known:
+        if name in specs:
             with faults:
-                _check_input(known[name], array, missing=name in missing)
+                _check_input(specs[name], array, missing=name in missing)
     if not faults:
         with faults:
             _check_together(entry, inputs)
@@ -194,12 +194,12 @@ def _check_together(entry: Entry, inputs: Tensors) -> None:
 
 def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) -> tuple[str, ...]:
     """Check the requested outputs and return those to compute."""
-    known = entry.output_names
+    names = entry.output_names
     if not outputs:
-        return known
-    unknown = [name for name in outputs if name not in known]
+        return names
+    unknown = [name for name in outputs if name not in names]
     if unknown:
-        faults.note(f"unknown output {listed(unknown)}: model '{entry.name}' gives {listed(known)}")
+        faults.note(f"unknown output {listed(unknown)}: model '{entry.name}' gives {listed(names)}")
     return tuple(dict.fromkeys(outputs))
 
 

@@ -141,22 +141,24 @@ def _marks_of(text: bytes | bytearray) -> list[Array]:
     quotes = depth = 0
     for start in range(0, len(plain), _BLOCK):
         kinds = _KINDS[np.frombuffer(plain, np.uint8, min(_BLOCK, len(plain) - start), start)]
-        found = np.flatnonzero(kinds)
-        if not len(found):
+        positions = np.flatnonzero(kinds)
+        if not len(positions):
             continue
-        is_quote = kinds[found] == _QUOTE
+        is_quote = kinds[positions] == _QUOTE
         count = quotes + np.cumsum(is_quote)
-        found = found[(count % 2 == 0) & ~is_quote]
+        positions = positions[(count % 2 == 0) & ~is_quote]
         quotes = int(count[-1])
-        if not len(found):
+        if not len(positions):
             continue
-        level = depth + np.cumsum(_STEPS[kinds[found]])
+        level = depth + np.cumsum(_STEPS[kinds[positions]])
         depth = int(level[-1])
-        level += kinds[found] == _CLOSE
+        level += kinds[positions] == _CLOSE
         wrong = (level < 1) | (level > _DEEPEST)
         if wrong.any():
-            raise FaultError("brackets do not match, or are too many,", start + int(found[wrong.argmax()]))
-        places.append((found + start).astype(np.uint32))
+            raise FaultError(
+                "brackets do not match, or are too many,", start + int(positions[wrong.argmax()])
+            )
+        places.append((positions + start).astype(np.uint32))
         depths.append(level.astype(np.int16))
     if quotes % 2 or depth:
         raise FaultError("it ends too early", len(plain))

@@ -152,9 +152,9 @@ def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None)
         raise TooLargeError(f"the JSON has {end} bytes, more than {most_bytes}: {_FEWER}")
     if end > SMALL:
         for what, marks, share in _COUNTED:
-            found, most = sum(body.count(mark, 0, end) for mark in marks), most_bytes // share
-            if found > most:
-                raise TooLargeError(f"the JSON holds about {found} {what}, more than {most}: {_FEWER}")
+            count, most = sum(body.count(mark, 0, end) for mark in marks), most_bytes // share
+            if count > most:
+                raise TooLargeError(f"the JSON holds about {count} {what}, more than {most}: {_FEWER}")
     try:
         if end <= json_pieces.PIECE:
             return orjson.loads(memoryview(body)[:end])

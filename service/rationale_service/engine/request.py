@@ -86,12 +86,12 @@ class Answer:
         Empty for the answer of a plain model without drift or warnings.
         """
         manifest = self.entry.manifest
-        known = {} if self.drift is None else {"drift": f"{self.drift:.3g}"}
+        faults = {} if self.drift is None else {"drift": f"{self.drift:.3g}"}
         if self.warnings:
-            known["warning"] = "; ".join(self.warnings)
+            faults["warning"] = "; ".join(self.warnings)
         if manifest is None:
-            return known
-        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **known}
+            return faults
+        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **faults}
         if self.is_split and self.explainer is not None:
             identity["explainer"] = self.explainer
         return identity if self.references is None else {**identity, "references": self.references}

@@ -39,9 +39,9 @@ class ResponseCache:
 
     def find(self, key: tuple[int, bytes]) -> Tensors | None:
         """Return the cached answer as read-only arrays, or None."""
-        found = self._answers.get(key)
-        (self._counts.miss if found is None else self._counts.hit)()
-        return None if found is None else dict(found)
+        answer = self._answers.get(key)
+        (self._counts.miss if answer is None else self._counts.hit)()
+        return None if answer is None else dict(answer)
 
     def keep(self, key: tuple[int, bytes], tensors: Tensors) -> None:
         """Store a copy of an answer, unless `clear` came after its request."""

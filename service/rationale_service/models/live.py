@@ -106,8 +106,8 @@ class LiveRepository:
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the present stamp of every folder. Blocks. Raises OSError."""
-        found = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
-        return found | {name: refused_stamp(reason) for name, reason in self._refused().items()}
+        stamps = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
+        return stamps | {name: refused_stamp(reason) for name, reason in self._refused().items()}
 
     def _refused(self) -> Mapping[str, str]:
         """Return, by folder, the reasons for which the copy differs from the remote repository."""
@@ -131,17 +131,17 @@ class LiveRepository:
                 log.error("%s; what was pulled before is served", error)
             owned = set(self._explainers.store.owned())
             try:
-                found = await asyncio.to_thread(self.stamps)
+                after = await asyncio.to_thread(self.stamps)
             except OSError as error:
                 log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
                 return
             owned.update(self._explainers.store.owned())  # read before and after, since they change
-            known = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
-            known |= {name: one.stamp for name, one in self._registry.unserved.items()}
+            before = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
+            before |= {name: one.stamp for name, one in self._registry.unserved.items()}
             changed = [
-                name for name, stamp in found.items() if name not in owned and known.get(name) != stamp
+                name for name, stamp in after.items() if name not in owned and before.get(name) != stamp
             ]
-            await self._take_up(changed, gone=known.keys() - found.keys())
+            await self._take_up(changed, gone=before.keys() - after.keys())
 
     async def follow(self, known: Known) -> None:
         """Adopt loads and unloads that were requested from other processes of the state."""

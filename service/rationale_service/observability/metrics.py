@@ -201,17 +201,17 @@ class Metrics:
         From now on the page also shows the series of requests for it.
         """
         labels = labels_of(entry)
-        found = self._entries.get(labels)
-        if found is None:
+        series = self._entries.get(labels)
+        if series is None:
             for verb in (labels[1], *((DECIDE,) if _decides(entry) else ())):
                 self._of_requests((labels[0], verb))
-            found = self._entries[labels] = EntryMetrics(
+            series = self._entries[labels] = EntryMetrics(
                 queue_s=self._queue_s.labels(*labels).observe,
                 compute_s=self._compute_s.labels(*labels).observe,
                 batch_rows=self._batch_rows.labels(*labels).observe,
                 gap=self._gaps.labels(labels[0]).observe,
             )
-        return found
+        return series
 
     def answered(self, labels: Labels, protocol: str, status: int) -> None:
         """Count an answer."""

@@ -64,12 +64,12 @@ class MetricsPush:
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         now_ns = time.time_ns()
-        found = [
+        metrics = [
             metric
             for family in self._read().collect()
             for metric in metrics_of(family, self._began_ns, now_ns)
         ]
-        scope = otel.ScopeMetrics(InstrumentationScope("rationale"), found, "")
+        scope = otel.ScopeMetrics(InstrumentationScope("rationale"), metrics, "")
         return otel.MetricsData([otel.ResourceMetrics(self._resource, [scope], "")])
 
 

@@ -65,12 +65,12 @@ def note_duplicates(body: bytes | bytearray, rows: Sequence[Any], faults: Faults
         faults.note(f"feature '{name[:80]}' is given twice")
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in pairs:
-            if name in found:
+            if name in values:
                 twice(name)
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     try:
         json_pieces.parse(body, partial(json.loads, object_pairs_hook=members), twice)

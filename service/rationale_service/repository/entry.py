@@ -163,15 +163,15 @@ def read_entry(folder: Path) -> Entry:
 def stamp_of(folder: Path) -> Stamp:
     """Return a stamp that changes with the configuration, the manifest or a file of the newest version."""
     files = [folder / "config.pbtxt", folder / FILE_NAME]
-    found = []
+    stamp = []
     with contextlib.suppress(OSError):  # a folder may be removed meanwhile
         newest = max(_versions(folder), key=int, default=None)
         files += [] if newest is None else sorted((folder / newest).iterdir())
     for path in files:
         with contextlib.suppress(OSError):
             status = path.stat()
-            found.append((str(path.relative_to(folder)), status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+            stamp.append((str(path.relative_to(folder)), status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamp)
 
 
 def sides(entry: Entry) -> tuple[Entry, ...]:

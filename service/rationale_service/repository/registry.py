@@ -104,15 +104,15 @@ class ModelRegistry:
         entry = self.entry(name, version)
         if explainer is not None:
             return self._named(entry.name if entry.manifest is None else entry.manifest.model, explainer)
-        found = self.default_explainer(entry)
-        if found is None:
+        default = self.default_explainer(entry)
+        if default is None:
             self._check_served(name + EXPLAIN_SUFFIX, BrokenExplanationError)
             raise NotExplainableError(
                 f"model '{name}' has no explainer. Make one with PUT /v2/models/{name}/explainers/NAME, "
                 f"or with `rationale compile MODEL.onnx --method deepshap --references FILE --name {name}` "
                 "and have the server read its repository again."
             )
-        return found
+        return default
 
     def decider(self, name: str, version: str | None = None) -> Entry:
         """Return the compiled entry that decides for model `name` (an explain entry's own name does too).
@@ -126,23 +126,23 @@ class ModelRegistry:
         """
         entry = self.entry(name, version)
         model = entry.name if entry.manifest is None else entry.manifest.model
-        found = self.compiled(model)
-        if found is None:
+        compiled = self.compiled(model)
+        if compiled is None:
             self._check_served(model + EXPLAIN_SUFFIX, BrokenExplanationError)
-        if found is None or found.manifest is None or found.manifest.decision is None:
+        if compiled is None or compiled.manifest is None or compiled.manifest.decision is None:
             raise NotExplainableError(
                 f"model '{model}' has no decision profile, by which it would decide: compile it with "
                 f"`rationale compile … --decision decision.yaml --name {model}`"
             )
-        return found
+        return compiled
 
     def decides(self, entry: Entry) -> bool:
         """Tell whether the entry is a model that decides, or the compiled entry that decides for it."""
         model = entry.name if entry.manifest is None else entry.manifest.model
-        found = self.compiled(model)
-        if found is None or found.manifest is None or found.manifest.decision is None:
+        compiled = self.compiled(model)
+        if compiled is None or compiled.manifest is None or compiled.manifest.decision is None:
             return False
-        return entry is found or entry is self.entries.get(model)
+        return entry is compiled or entry is self.entries.get(model)
 
     def default_explainer(self, entry: Entry) -> Entry | None:
         """Return the explainer of `entry` for requests that name none; an explain entry explains itself."""
@@ -186,8 +186,8 @@ class ModelRegistry:
         if entry.manifest is None:
             return None
         model = entry.manifest.model
-        made = (name for name, each in self.explainers.get(model, {}).items() if each is entry)
-        return next(made, COMPILED if self.compiled(model) is entry else None)
+        names = (name for name, each in self.explainers.get(model, {}).items() if each is entry)
+        return next(names, COMPILED if self.compiled(model) is entry else None)
 
     def compiled(self, model: str) -> Entry | None:
         """Return the explain entry that `rationale compile` made of the model."""
@@ -200,12 +200,12 @@ class ModelRegistry:
         names = {entry: entry.name for entry in self.entries.values()}
         for model, own in self.explainers.items():
             names |= {entry: f"{model}/{name}" for name, entry in own.items()}
-        found: dict[str, list[str]] = defaultdict(list)
+        by_version: dict[str, list[str]] = defaultdict(list)
         for entry, name in names.items():
             made_by = None if entry.manifest is None else entry.manifest.tools.get("rationale")
             if made_by not in (None, version()):
-                found[made_by].append(name)
-        listed = "; ".join(f"{', '.join(of)} (by {made_by})" for made_by, of in sorted(found.items()))
+                by_version[made_by].append(name)
+        listed = "; ".join(f"{', '.join(of)} (by {made_by})" for made_by, of in sorted(by_version.items()))
         return listed and (
             f"entries that other versions compiled are served by {version()}: {listed}. Compile them again, "
             "and PUT those again that the API made (MODEL/NAME), to have what this version does"
@@ -213,8 +213,8 @@ class ModelRegistry:
 
     def why_unserved(self, name: str) -> str:
         """Return the reason for which a folder's present content is not served; empty if it is served."""
-        found = self.unserved.get(name)
-        return "" if found is None else found.reason.replace(f"{self.folder}/", "")
+        unserved = self.unserved.get(name)
+        return "" if unserved is None else unserved.reason.replace(f"{self.folder}/", "")
 
     def unloaded(self) -> set[str]:
         """Return folders that are not served because somebody unloaded them."""
@@ -230,10 +230,10 @@ class ModelRegistry:
 
     def by_folder(self) -> dict[str, tuple[Entry, ...]]:
         """Return the entries of each folder; a one-shot entry counts as two."""
-        found: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
+        entries: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
         for entry in self.entries.values():
-            found[entry.model] += (entry,)
-        return found
+            entries[entry.model] += (entry,)
+        return entries
 
     def explains_another(self, entry: Entry) -> bool:
         """Tell whether the entry explains another model that is served here."""
@@ -247,16 +247,16 @@ class ModelRegistry:
             )
 
     def _named(self, model: str, explainer: str) -> Entry:
-        known = dict(self.explainers.get(model, {}))
+        explainers = dict(self.explainers.get(model, {}))
         compiled = self.compiled(model)
         if compiled is not None:
-            known[COMPILED] = compiled
-        if explainer not in known:
+            explainers[COMPILED] = compiled
+        if explainer not in explainers:
             raise UnknownResourceError(
                 f"model '{model}' has no explainer '{_shown(explainer)}' to answer with; "
-                f"it has: {_listed(known) or 'none'}"
+                f"it has: {_listed(explainers) or 'none'}"
             )
-        return known[explainer]
+        return explainers[explainer]
 
 
 def read_repository(
@@ -280,12 +280,12 @@ def read_repository(
     for path in folders(folder):
         stamp = stamp_of(path)
         try:
-            found = read_folder(path, registry.entries)
+            entries = read_folder(path, registry.entries)
         except RepositoryError as error:
             unserved = {**registry.unserved, path.name: Unserved(str(error), stamp)}
             registry = replace(registry, unserved=unserved)
         else:
-            registry = replace(registry, entries={**registry.entries, **{one.name: one for one in found}})
+            registry = replace(registry, entries={**registry.entries, **{one.name: one for one in entries}})
     for name, reason in (refused or {}).items():
         unserved = {**registry.unserved, name: Unserved(reason, refused_stamp(reason))}
         registry = replace(registry, unserved=unserved)
@@ -305,8 +305,8 @@ def folders(repository: Path) -> list[Path]:
 
 def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
     """Return a folder's entries. Raises RepositoryError, also if `others` have their names."""
-    found = sides(read_entry(folder))
-    for entry in found:
+    entries = sides(read_entry(folder))
+    for entry in entries:
         other = others.get(entry.name, entry)
         if other.model != entry.model:
             one_shot, twin = (entry, other) if entry.gate is not None else (other, entry)
@@ -314,7 +314,7 @@ def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
                 f"{folder.with_name(one_shot.model)}: is a one-shot entry, which explains itself, and "
                 f"{folder.with_name(twin.model)} is there too. Delete one of them, or compile the name again."
             )
-    return found
+    return entries
 
 
 def check_served(registry: ModelRegistry, *, strict: bool) -> None:

@@ -121,10 +121,10 @@ class Keyring:
                 "send a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`, over gRPC as metadata"
             )
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-        known = next((each for each in self.keys if hmac.compare_digest(each, digest)), None)
-        if known is None:
+        match = next((each for each in self.keys if hmac.compare_digest(each, digest)), None)
+        if match is None:
             raise UnauthenticatedError("the key is not known here", invalid=True)
-        caller, expires = self.keys[known]
+        caller, expires = self.keys[match]
         if expires is not None and datetime.datetime.now(datetime.UTC).date() >= expires:
             raise UnauthenticatedError(f"key '{caller.name}' expired on {expires}", invalid=True)
         return caller

@@ -109,10 +109,10 @@ def _limiter(storage: str) -> FixedWindowRateLimiter:
             "socket_connect_timeout": _REDIS_TIMEOUT_S,
         }
     try:
-        found = storage_from_string(f"async+{storage}", wrap_exceptions=True, **options)
+        counters = storage_from_string(f"async+{storage}", wrap_exceptions=True, **options)
     except ConfigurationError as error:
         raise InvalidOptionError(
             f"rate limits in a Redis need `{install('redis')}`, and setting rate_limit_storage an "
             f"address such as redis://HOST:6379: {error}"
         ) from error
-    return FixedWindowRateLimiter(found)
+    return FixedWindowRateLimiter(counters)

@@ -42,18 +42,18 @@ class ServerTls:
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
         """Return credentials for a server that checks for changes before each handshake."""
-        known = self._for_grpc
+        current = self._for_grpc
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal known
+            nonlocal current
             latest = self._for_grpc
-            if latest is known:
+            if latest is current:
                 return None
-            known = latest
+            current = latest
             return latest
 
         return grpc.dynamic_ssl_server_credentials(
-            known,
+            current,
             changed,
             require_client_authentication=self.certificates.client_authority is not None,
         )

@@ -86,9 +86,9 @@ class TokenIssuer:
         """Return the key that signed a token; fetch an unknown one in a thread."""
         import jwt
 
-        known = self._known(jwt.get_unverified_header(token).get("kid"))
-        if known is not None:
-            return known
+        key = self._known(jwt.get_unverified_header(token).get("kid"))
+        if key is not None:
+            return key
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._thread, self._keys.get_signing_key_from_jwt, token)
@@ -101,8 +101,8 @@ class TokenIssuer:
         """Return a known key, so that its callers do not wait for fetches of unknown ones; else None."""
         from jwt import PyJWKSet
 
-        kept = None if self._keys.jwk_set_cache is None else self._keys.jwk_set_cache.get()
-        keys = kept.keys if isinstance(kept, PyJWKSet) else ()
+        cached = None if self._keys.jwk_set_cache is None else self._keys.jwk_set_cache.get()
+        keys = cached.keys if isinstance(cached, PyJWKSet) else ()
         return next((key for key in keys if key.key_id == kid and key.public_key_use in ("sig", None)), None)
 
     def _caller(self, claims: Mapping[str, Any]) -> Caller:
@@ -128,12 +128,12 @@ def _keys_of(url: str, circuit: Circuit) -> "PyJWKClient":
             if not circuit.lets_through():
                 raise PyJWKClientConnectionError("the last fetch failed, a moment ago")
             try:
-                found = super().fetch_data()
+                keys = super().fetch_data()
             except BaseException:
                 circuit.failed()
                 raise
             circuit.answered()
-            return found
+            return keys
 
     return Keys(url, lifespan=_KEPT_S, timeout=_FETCH_S, cooldown_duration=_COOLDOWN_S)
 

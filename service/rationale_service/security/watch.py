@@ -50,13 +50,13 @@ async def watch(watched: Watched) -> None:
     read = last = await _found(watched)
     while True:
         await asyncio.sleep(watched.interval_s)
-        found = await _found(watched)
-        if found is None:
+        now = await _found(watched)
+        if now is None:
             continue
-        if found == last != read:
-            read = found
+        if now == last != read:
+            read = now
             await watched.read()
-        last = found
+        last = now
 
 
 async def _found(watched: Watched) -> object:

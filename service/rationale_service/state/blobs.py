@@ -55,8 +55,8 @@ class Blobs:
         """Copy the stored file of this name into `file`; return False if there is none."""
         with self._reported():
             try:
-                found = self._files.info(self._at(name), **self._limit())
-                self._files.get_file(self._at(name), str(file), **self._limit(found["size"]))
+                info = self._files.info(self._at(name), **self._limit())
+                self._files.get_file(self._at(name), str(file), **self._limit(info["size"]))
             except FileNotFoundError:
                 return False
         return True
@@ -71,10 +71,10 @@ class Blobs:
         with self._reported():
             self._files.invalidate_cache()
             try:
-                found: list[Any] = self._files.ls(self._at(folder), detail=False, **self._limit())
+                paths: list[Any] = self._files.ls(self._at(folder), detail=False, **self._limit())
             except FileNotFoundError:
                 return []
-        return [str(path).rpartition("/")[2] for path in found]
+        return [str(path).rpartition("/")[2] for path in paths]
 
     def _limit(self, size: int = 0) -> dict[str, float]:
         """Return the time limit of a call that moves `size` bytes, if fsspec can limit it."""

@@ -209,13 +209,13 @@ class Database:
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         script = ScriptDirectory.from_config(config)
         versions = {"version_table": VERSIONS}
-        found = MigrationContext.configure(connection, opts=versions).get_current_revision()
-        if found is not None and found not in [known.revision for known in script.walk_revisions()]:
+        current = MigrationContext.configure(connection, opts=versions).get_current_revision()
+        if current is not None and current not in [known.revision for known in script.walk_revisions()]:
             raise StateUnavailableError(
                 f"the {self._schema.name} was written by a newer version of Rationale (its tables are of "
-                f"{found}): use that one, or another database"
+                f"{current}): use that one, or another database"
             )
-        if found != script.get_current_head():
+        if current != script.get_current_head():
             with _MIGRATING:
                 command.upgrade(config, "head")
 
@@ -255,8 +255,8 @@ def parse_url(given: str, schema: Schema) -> URL:
 def _identity(url: URL) -> tuple[int, int] | None:
     """Return the identity of a SQLite file, (device, inode); None if there is no file."""
     with contextlib.suppress(OSError):
-        found = os.stat(url.database or "")
-        return found.st_dev, found.st_ino
+        status = os.stat(url.database or "")
+        return status.st_dev, status.st_ino
     return None
 
 

@@ -32,15 +32,15 @@ class Replica:
 
     def is_dead(self, other: str) -> bool:
         """Tell whether a replica has certainly ended: it is of this machine, and its process has ended."""
-        found = _ID.match(other)
-        if found is None or found["machine"] != _machine() or not Path("/proc/self/stat").is_file():
+        match = _ID.match(other)
+        if match is None or match["machine"] != _machine() or not Path("/proc/self/stat").is_file():
             return False
-        return _started(int(found["process"])) != found["started"]
+        return _started(int(match["process"])) != match["started"]
 
     def is_of_another_boot(self, other: str) -> bool:
         """Tell whether a replica ran before this machine's last boot or on another machine."""
-        found = _ID.match(other)
-        return found is not None and found["machine"].partition(".")[0] != _machine().partition(".")[0]
+        match = _ID.match(other)
+        return match is not None and match["machine"].partition(".")[0] != _machine().partition(".")[0]
 
 
 @dataclass(frozen=True)

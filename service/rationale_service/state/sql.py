@@ -35,13 +35,13 @@ class StateDatabase(Database):
 
     def snapshot(self) -> tuple[int, dict[str, list[dict[str, Any]]]]:
         """Return the revision and, by kind, all records in the order in which they were added."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        by_kind: dict[str, list[dict[str, Any]]] = {}
         with self.reading() as connection:
             number = _number(connection)
             query = select(records.c.kind, records.c.value).order_by(records.c.added, records.c.key)
             for kind, value in connection.execute(query):
-                found.setdefault(kind, []).append(json.loads(value))
-        return number, found
+                by_kind.setdefault(kind, []).append(json.loads(value))
+        return number, by_kind
 
     def write(self, changes: Collection[Change], since: int | None = None) -> int | None:
         """Save records, or delete those whose value is None: all of it or nothing.

@@ -232,8 +232,8 @@ def new_chain() -> Head:
 
 def checkpoint_of(row: Row) -> dict[str, Any]:
     """Return a checkpoint of a row: evidence that it existed, with its time."""
-    kept = ("chain", "sequence", "hash", "previous", "time")
-    return {**{name: row[name] for name in kept}, "content": content_digest(row)}
+    columns = ("chain", "sequence", "hash", "previous", "time")
+    return {**{name: row[name] for name in columns}, "content": content_digest(row)}
 
 
 def digest(row: Row) -> str:

@@ -110,19 +110,19 @@ def _walk(
 
 def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]:
     """Return the row after which a chain begins, and the faults of its checkpoint."""
-    found = chain.checkpoint
-    if found is None:
+    checkpoint = chain.checkpoint
+    if checkpoint is None:
         return Head(chain.name, 0, GENESIS), []
-    sequence, faults = found["sequence"] if isinstance(found["sequence"], int) else 0, list[Fault]()
-    if columns := unreadable(found):
+    sequence, faults = checkpoint["sequence"] if isinstance(checkpoint["sequence"], int) else 0, list[Fault]()
+    if columns := unreadable(checkpoint):
         faults.append(Fault(chain.name, sequence, f"has a checkpoint that cannot be read: {columns}"))
-        return Head(chain.name, sequence, found["hash"]), faults
-    if placed_digest(found) != found["hash"]:
+        return Head(chain.name, sequence, checkpoint["hash"]), faults
+    if placed_digest(checkpoint) != checkpoint["hash"]:
         what = "has a checkpoint that was altered: it does not have its digest"
         faults.append(Fault(chain.name, sequence, what))
-    if kept_since is None or found["time"] >= kept_since:
-        faults.append(_too_early(chain.name, sequence, found["time"]))
-    return Head(chain.name, sequence, found["hash"]), faults
+    if kept_since is None or checkpoint["time"] >= kept_since:
+        faults.append(_too_early(chain.name, sequence, checkpoint["time"]))
+    return Head(chain.name, sequence, checkpoint["hash"]), faults
 
 
 def _too_early(chain: str, sequence: int, time: str) -> Fault:

@@ -109,8 +109,8 @@ class OnnxRuntimeBackend:
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
         loaded = list(self._loaded.values()) if entry is None else [self._loaded.get(entry)]
-        found = {device for one in loaded if one is not None for device in one.sessions.devices}
-        return tuple(sorted(found))
+        devices = {device for one in loaded if one is not None for device in one.sessions.devices}
+        return tuple(sorted(devices))
 
     def runtime(self, entry: Entry) -> dict[str, Any]:
         return runtime(entry, self._devices.cores, self.devices(entry))

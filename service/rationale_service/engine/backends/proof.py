@@ -51,16 +51,16 @@ class Proof:
             RepositoryError: if the distance exceeds the tolerance, and the settings do not allow that.
         """
         joined = {name: np.concatenate([answer[name] for answer in answers]) for name in self.outputs}
-        found: Difference = self.probes.compare(joined)
-        text = f"{self.entry.name}: {found.describe(runtime, self.probes.runtime)}"
-        if found.is_broken and not self.is_allowed:
+        difference: Difference = self.probes.compare(joined)
+        text = f"{self.entry.name}: {difference.describe(runtime, self.probes.runtime)}"
+        if difference.is_broken and not self.is_allowed:
             raise RepositoryError(
                 f"{text}. Serve it by the version that it was compiled with, compile it again by this one, "
                 f"or set {ALLOW}=true: it is then served, and every answer tells the difference"
             )
-        if found.is_notable:
+        if difference.is_notable:
             log.warning("%s", text)
-        return found.value if found.is_broken else None
+        return difference.value if difference.is_broken else None
 
 
 def proof_of(entry: Entry, *, is_allowed: bool) -> Proof | None:

@@ -161,8 +161,8 @@ class TritonBackend:
         try:
             await self._client.load_model(entry.model, client_timeout=_LOAD_S)
         except InferenceServerException as error:
-            known = entry.model in self._latest
-            if known or not is_never_by_request(error) or not await self.ready(entry):
+            is_reload = entry.model in self._latest
+            if is_reload or not is_never_by_request(error) or not await self.ready(entry):
                 raise not_loaded(entry, error) from error
         try:
             await self._prove(entry)

@@ -141,8 +141,8 @@ class BatchQueue:
             return answer
         loop = asyncio.get_running_loop()
         item = PendingRequest(inputs, outputs, rows, loop.time(), deadline_s, loop.create_future())
-        found = bool(self._waiting or self._running or self._ran_here)
-        self._company += _COMPANY * (found - self._company)
+        has_company = bool(self._waiting or self._running or self._ran_here)
+        self._company += _COMPANY * (has_company - self._company)
         self._waiting.add(item)
         overdue = self._overdue_timer(item)
         self._look_soon()

@@ -63,10 +63,10 @@ class ArtifactStore:
         file = made.parent / f"{made.name}.tar"
         with reported("the entry"), tarfile.open(file, "w") as archive:
             archive.add(made, made.name)
-        found = _sha256(file)
+        digest_of_file = _sha256(file)
         self.blobs.put(_blob(digest), file)
         file.unlink()
-        return found
+        return digest_of_file
 
     def publish(self, made: Path) -> None:
         """Move an entry into the repository, through a copy if that is on another disk.
@@ -150,9 +150,9 @@ class ArtifactStore:
         if self.blobs is not None:
             self._sweep_copies({one.entry for one in artifacts})
             if not self.state.behind(sys.maxsize):  # no other process makes one
-                known = {_blob(one.digest) for one in artifacts}
+                names = {_blob(one.digest) for one in artifacts}
                 for name in self.blobs.names(_BLOBS):
-                    if f"{_BLOBS}/{name}" not in known:
+                    if f"{_BLOBS}/{name}" not in names:
                         self.blobs.remove(f"{_BLOBS}/{name}")
 
     def _sweep_copies(self, known: Collection[str]) -> None:

@@ -149,10 +149,10 @@ def _resident_bytes(pid: int) -> int | None:
 
 async def _tail(stream: asyncio.StreamReader) -> str:
     """Return the end of a stream, in bounded memory."""
-    kept = b""
+    tail = b""
     while chunk := await stream.read(1 << 16):
-        kept = (kept + chunk)[-_TAIL_BYTES:]
-    return kept.decode(errors="replace")
+        tail = (tail + chunk)[-_TAIL_BYTES:]
+    return tail.decode(errors="replace")
 
 
 Report = Callable[[Stage, Progress | None], None]
@@ -218,17 +218,19 @@ class Builder:
             order = await asyncio.to_thread(self._order, record, model, folder / name)
             size = await compile_entry(order, self._timeout_s, lambda step: report(_stage(step), step))
             report(Stage.PUBLISHING, None)
-            kept = await to_its_end(asyncio.to_thread(self._artifacts.keep, folder / name, record.digest))
-            made = Artifact(record.digest, name, model.name, model.digest, record.references, size, kept)
+            sha256 = await to_its_end(asyncio.to_thread(self._artifacts.keep, folder / name, record.digest))
+            artifact = Artifact(
+                record.digest, name, model.name, model.digest, record.references, size, sha256
+            )
             await to_its_end(
-                asyncio.to_thread(records.write, self._artifacts.state, [made])
+                asyncio.to_thread(records.write, self._artifacts.state, [artifact])
             )  # record it first: unrecorded entries are foreign
             await to_its_end(asyncio.to_thread(self._artifacts.publish, folder / name))
             outcome = "ready"
         finally:
             self._metrics.compiled(time.monotonic() - started_s, outcome)
             await to_its_end(asyncio.to_thread(self._artifacts.discard, folder))
-        return made
+        return artifact
 
     def _order(self, record: Record, model: Model, entry: Path) -> Order:
         spec = ExplainerSpec.model_validate(record.spec)

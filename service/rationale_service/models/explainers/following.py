@@ -181,7 +181,7 @@ class Following:
 
     async def _adopt(self, known: Known) -> None:
         """Adopt other processes' records; continue work here that is still wanted."""
-        made = self._store.artifacts
+        former = self._store.artifacts
         self._store.artifacts = {one.digest: one for one in known.artifacts}
         await self.open_entries(known.records)  # before this process shows them as ready
         before, now = self._store.records, {one.key: self._merged(one) for one in known.records}
@@ -196,8 +196,8 @@ class Following:
                 self._tasks.cancel(key)
             if one.serving is not None and (same is None or same.serving != one.serving):
                 self._retire(one.serving)
-        for digest in made.keys() - self._store.artifacts.keys():
-            self._tasks.spawn(self._let_go(made[digest]))
+        for digest in former.keys() - self._store.artifacts.keys():
+            self._tasks.spawn(self._let_go(former[digest]))
         self._news = known
 
     def _merged(self, one: Record) -> Record:

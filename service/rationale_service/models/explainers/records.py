@@ -286,8 +286,10 @@ class RecordStore:
 
     def using(self, references: str) -> list[Record]:
         """Return explainers made of a reference set, finished or not."""
-        made = {one.digest for one in self.artifacts.values() if one.references == references}
-        return [one for one in self.records.values() if one.references == references or one.serving in made]
+        digests = {one.digest for one in self.artifacts.values() if one.references == references}
+        return [
+            one for one in self.records.values() if one.references == references or one.serving in digests
+        ]
 
     def surplus(self, most_bytes: int) -> list[Record]:
         """Return hidden explainers beyond `most_bytes`, least recently used first."""
@@ -299,8 +301,8 @@ class RecordStore:
 
     def size_of(self, record: Record) -> int:
         """Return the size of an explainer's serving artifact in bytes."""
-        made = self.artifacts.get(record.serving or "")
-        return 0 if made is None else made.size
+        artifact = self.artifacts.get(record.serving or "")
+        return 0 if artifact is None else artifact.size
 
     def lacks_default(self, key: Key) -> bool:
         """Tell whether the model has no default explainer, finished or not, other than `key`."""
@@ -311,8 +313,8 @@ class RecordStore:
 
     def registry(self) -> ModelRegistry:
         """Return the served registry according to the records."""
-        found = ((one, self.entries.get(one.serving or "")) for one in self.records.values())
-        serving = [(one, entry) for one, entry in found if entry is not None]
+        entries = ((one, self.entries.get(one.serving or "")) for one in self.records.values())
+        serving = [(one, entry) for one, entry in entries if entry is not None]
         named: dict[str, dict[str, Entry]] = {}
         for one, entry in serving:
             if not one.name.startswith(HIDDEN):

@@ -84,8 +84,8 @@ def _fetched(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
 
 def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:
     """Return the digests of the served ones among `models`. Blocks."""
-    known = {name: registry.entries[name] for name in models if name in registry.entries}
-    return {name: file_digest(entry.model_path.parent) for name, entry in known.items()}
+    served = {name: registry.entries[name] for name in models if name in registry.entries}
+    return {name: file_digest(entry.model_path.parent) for name, entry in served.items()}
 
 
 def _mended(record: Record, artifacts: Mapping[str, Artifact]) -> Record:

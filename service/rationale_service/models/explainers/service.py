@@ -204,8 +204,8 @@ class Explainers:
             if one.serving == digest and digest in self.store.entries:
                 self.store.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
                 return self.store.entries[digest]
-        known = self.store.records.get(_hidden(model, digest))
-        if known is None or (again and known.stage is Stage.FAILED):
+        record = self.store.records.get(_hidden(model, digest))
+        if record is None or (again and record.stage is Stage.FAILED):
             with contextlib.suppress(QueueFullError):
                 await self._ask(*_hidden(model, digest), spec, references)
         return None
@@ -219,9 +219,9 @@ class Explainers:
             UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError: if `ensure` raises
                 them.
         """
-        found = await self.ensure(model, spec, references)
-        if found is not None:
-            return found
+        entry = await self.ensure(model, spec, references)
+        if entry is not None:
+            return entry
         key = _hidden(model, await self.store.digest(model, spec, references))
         while (record := self.store.records.get(key)) is not None and not record.settled:
             if self._tasks.stopping:
@@ -250,12 +250,12 @@ class Explainers:
     def split(self, model: str) -> Split:
         """Return a model's canary. Raises as `get`."""
         self.store.models.entry(model)
-        found = self.store.splits.get(model)
-        if found is None:
+        canary = self.store.splits.get(model)
+        if canary is None:
             raise UnknownResourceError(
                 f"model '{model[:80]}' has no canary: its default explainer answers all"
             )
-        return found
+        return canary
 
     async def put_split(self, split: Split) -> Split:
         """Let an explainer answer a share of the requests that name none.
@@ -331,9 +331,11 @@ class Explainers:
         Raises InvalidExplainerError for other names: callers who name features would be refused.
         """
         compiled = self.store.base.compiled(model)
-        known = None if compiled is None or compiled.manifest is None else compiled.manifest.given_names
+        compiled_names = (
+            None if compiled is None or compiled.manifest is None else compiled.manifest.given_names
+        )
         wanted, given = spec.inputs, spec.features
-        own = {n: list(names) for n, names in (known or {}).items() if wanted is None or n in wanted}
+        own = {n: list(names) for n, names in (compiled_names or {}).items() if wanted is None or n in wanted}
         for name, names in own.items():
             if given is not None and (given.get(name, names) if isinstance(given, dict) else given) != names:
                 raise InvalidExplainerError(
@@ -356,14 +358,14 @@ class Explainers:
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
         """Record a requested explainer and begin to make it; return a settled record if it exists already."""
         old = self.store.records.get(key)
-        kept = old.wants_default if old is not None else self.store.lacks_default(key)
+        is_default = old.wants_default if old is not None else self.store.lacks_default(key)
         wanted = Record(
             *key,
             generation=old.generation + 1 if old is not None else 1,
             spec={"method": spec.method, **spec.model_dump(mode="json", exclude_defaults=True)},
             digest=digest,
             references=references,
-            wants_default=kept if spec.default is None else spec.default,
+            wants_default=is_default if spec.default is None else spec.default,
             serving=old.serving if old is not None else None,
             is_default=old.is_default if old is not None else False,
             updated_s=time.time(),

@@ -210,10 +210,10 @@ def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
     if opened is not None and opened.weights.name in inputs and inputs[opened.weights.name].ndim > 1:
         return {}  # the graph's own inputs, one set for each row
     names = _explained(manifest)
-    found = {name: array for name, array in inputs.items() if name in names}
-    if found and WEIGHTS in inputs:
-        found[WEIGHTS] = inputs[WEIGHTS]
-    return found
+    references = {name: array for name, array in inputs.items() if name in names}
+    if references and WEIGHTS in inputs:
+        references[WEIGHTS] = inputs[WEIGHTS]
+    return references
 
 
 def _explained(manifest: Manifest) -> dict[str, str]:

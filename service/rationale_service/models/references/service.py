@@ -49,23 +49,23 @@ class ReferenceSetService:
     async def put(self, name: str, model: str, rows: Rows, *, force: bool) -> tuple[ReferenceSet, bool]:
         """Store a set and begin to precompute it; return it, and whether its name is new."""
         async with self._turn(name):
-            known = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
-            before = known.get(name)
+            sets = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
+            before = sets.get(name)
             if before is None or before.digest == rows.digest:
-                made = await asyncio.to_thread(self.sets.put, name, model, rows)
+                stored = await asyncio.to_thread(self.sets.put, name, model, rows)
             else:
                 with self.sets.leaving(before.digest):
                     await self._release(before, force=force)
-                    made = await asyncio.to_thread(self.sets.put, name, model, rows)
+                    stored = await asyncio.to_thread(self.sets.put, name, model, rows)
             await self._explainers.following.published()
-            await self._bake(made)
-            return made, before is None
+            await self._bake(stored)
+            return stored, before is None
 
     async def remove(self, name: str, *, force: bool) -> None:
         async with self._turn(name):
-            found = await asyncio.to_thread(self.sets.get, name)
-            with self.sets.leaving(found.digest):
-                await self._release(found, force=force)
+            reference_set = await asyncio.to_thread(self.sets.get, name)
+            with self.sets.leaving(reference_set.digest):
+                await self._release(reference_set, force=force)
                 await asyncio.to_thread(self.sets.remove, name)
             await self._explainers.following.published()
 
@@ -74,9 +74,9 @@ class ReferenceSetService:
 
         The latter are deleted without `force`.
         """
-        found = self._explainers.users(one.digest)
-        hidden = [user for user in found if f"/{HIDDEN}" in user]
-        return [user for user in found if user not in hidden], hidden
+        users = self._explainers.users(one.digest)
+        hidden = [user for user in users if f"/{HIDDEN}" in user]
+        return [user for user in users if user not in hidden], hidden
 
     def spreads(self, one: ReferenceSet) -> tuple[Spread, ...]:
         """Return the spread of each named feature over a set. Blocks. Raises UnknownResourceError."""

@@ -77,19 +77,19 @@ class ReferenceSets:
 
     def get(self, name: str) -> ReferenceSet:
         """Return the set of that name. Raises UnknownResourceError."""
-        found = self._records().get(name)
-        if found is None:
+        reference_set = self._records().get(name)
+        if reference_set is None:
             raise UnknownResourceError(
                 f"no reference set '{name[:80]}' here; GET /v2/reference-sets lists them"
             )
-        return found
+        return reference_set
 
     def find(self, name: str, model: str) -> str:  # noqa: ARG002 (a compile tells whether it fits)
         """Return the digest of a name's content. Raises UnknownResourceError."""
-        found = self.get(name)
-        if found.digest in self._leaving:
+        reference_set = self.get(name)
+        if reference_set.digest in self._leaving:
             raise UnknownResourceError(f"reference set '{name[:80]}' is being deleted")
-        return found.digest
+        return reference_set.digest
 
     @contextmanager
     def leaving(self, digest: str) -> Iterator[None]:
@@ -133,7 +133,7 @@ class ReferenceSets:
             key: {"datatype": datatype_of(array), "shape": list(array.shape)}
             for key, array in rows.arrays.items()
         }
-        made = ReferenceSet(
+        reference_set = ReferenceSet(
             name=name,
             digest=digest,
             model=model,
@@ -144,19 +144,19 @@ class ReferenceSets:
             size=size,
             created_s=before.created_s if before and before.digest == digest else self._clock(),
         )
-        self._state.write((KIND, name, asdict(made)))
-        self._records()[name] = made
+        self._state.write((KIND, name, asdict(reference_set)))
+        self._records()[name] = reference_set
         if before is not None:
             self._drop_unnamed(before.digest)
-        return made
+        return reference_set
 
     def remove(self, name: str) -> None:
         """Forget the name, and delete the content if it has no other name."""
         self._known = None  # another process may have written
-        found = self.get(name)
+        reference_set = self.get(name)
         self._state.write((KIND, name, None))
         self._records().pop(name, None)
-        self._drop_unnamed(found.digest)
+        self._drop_unnamed(reference_set.digest)
 
     def named(self, digest: str) -> list[str]:
         """Return the names of a content."""
@@ -175,17 +175,17 @@ class ReferenceSets:
         others = self._state.behind(sys.maxsize)
         self._delete_files(time.time() - _YOUNG_S if others else math.inf)
         if self._blobs is not None and not others:
-            known = {one.digest for one in self.all()}
+            digests = {one.digest for one in self.all()}
             for name in self._blobs.names("references"):
-                if name.removesuffix(".npz") not in known:
+                if name.removesuffix(".npz") not in digests:
                     self._blobs.remove(f"references/{name}")
 
     def _delete_files(self, before_s: float) -> None:
         """Delete this machine's files of contents without a name, if they are old enough."""
-        known = {one.digest for one in self.all()} | self._coming
+        digests = {one.digest for one in self.all()} | self._coming
         with reported("the reference set"):
             for path in self._state.references.iterdir():
-                if path.stem not in known and path.stat().st_mtime < before_s:
+                if path.stem not in digests and path.stat().st_mtime < before_s:
                     path.unlink(missing_ok=True)
 
     def _fetched(self, digest: str) -> bool:

@@ -59,20 +59,20 @@ async def decide(
 
     model = request.model_name.removesuffix(SUFFIX)
     call = Call(DECIDE, model, request.model_version or None, timeout_s=left_s)
-    found = await decider.decide(call, read, key)
+    decisions = await decider.decide(call, read, key)
 
     def written() -> bytes:
-        texts = [orjson.dumps(decision, option=orjson.OPT_SERIALIZE_NUMPY) for decision in found]
+        texts = [orjson.dumps(decision, option=orjson.OPT_SERIALIZE_NUMPY) for decision in decisions]
         return to_binary(np.array(texts, object))
 
-    raw = await off_loop.run(len(found) * DECISION_BYTES, written)
+    raw = await off_loop.run(len(decisions) * DECISION_BYTES, written)
     answer = pb.ModelInferResponse(
         model_name=request.model_name,
         model_version=request.model_version,
         id=request.id,
         raw_output_contents=[raw],
     )
-    answer.outputs.add(name=DECISIONS, datatype="BYTES", shape=[len(found)])
+    answer.outputs.add(name=DECISIONS, datatype="BYTES", shape=[len(decisions)])
     return answer
 
 

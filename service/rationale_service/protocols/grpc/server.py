@@ -143,7 +143,7 @@ def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) ->
 
     Raises UndeclaredScopesError.
     """
-    found: dict[str, Scopes] = {}
+    scopes_by_path: dict[str, Scopes] = {}
     for name in methods:
         if name in vars(type(servicer)):  # other methods are stubs of the package
             scopes = declared(getattr(servicer, name), f"the gRPC method /{service}/{name}")
@@ -152,8 +152,8 @@ def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) ->
                     f"the gRPC method /{service}/{name} declares scopes by its model, which only its message "
                     "names: declare all that it may need"
                 )
-            found[f"/{service}/{name}"] = scopes
-    return found
+            scopes_by_path[f"/{service}/{name}"] = scopes
+    return scopes_by_path
 
 
 class _Reflection(reflection.aio.ReflectionServicer):

@@ -115,5 +115,5 @@ async def _cancel_at_stop(stopping: asyncio.Event, reader: asyncio.Task[None]) -
 
 
 def _first(faults: ExceptionGroup[Exception]) -> Exception:
-    found = faults.exceptions[0]
-    return _first(found) if isinstance(found, ExceptionGroup) else found
+    fault = faults.exceptions[0]
+    return _first(fault) if isinstance(fault, ExceptionGroup) else fault

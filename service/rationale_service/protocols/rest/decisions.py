@@ -121,9 +121,9 @@ async def get_decision(request: Request, decision: str) -> Response:
 async def decision_notice(request: Request, decision: str) -> NoticeText:
     body = await read_model(request, NoticeRequest, InvalidInputError, "{}")
     request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
-    found = await _read(request, decision, body.instance)
-    made = noticed(found, body.template, body.variables, person_declined=body.person_declined)
-    return NoticeText(id=found.id, template=body.template, text=made.text, warnings=list(made.warnings))
+    record = await _read(request, decision, body.instance)
+    notice = noticed(record, body.template, body.variables, person_declined=body.person_declined)
+    return NoticeText(id=record.id, template=body.template, text=notice.text, warnings=list(notice.warnings))
 
 
 @router.post(
@@ -138,17 +138,17 @@ async def decision_notice(request: Request, decision: str) -> NoticeText:
 @needs(AUDIT)
 async def replay_decision(request: Request, decision: str) -> Replay:
     body = await read_model(request, GivenInstance, InvalidInputError, "{}")
-    found = await _read(request, decision, body.instance)
+    record = await _read(request, decision, body.instance)
     gateway = gateway_of(request)
-    made = await gateway.archive.replay(found, gateway.plane.deadline())
+    replayed = await gateway.archive.replay(record, gateway.plane.deadline())
     return Replay(
-        id=found.id,
-        same=not made.differences,
-        exact=not made.elsewhere,
-        differences=list(made.differences),
-        elsewhere=list(made.elsewhere),
-        passed_over=list(made.passed_over),
-        entry=made.entry.name,
+        id=record.id,
+        same=not replayed.differences,
+        exact=not replayed.elsewhere,
+        differences=list(replayed.differences),
+        elsewhere=list(replayed.elsewhere),
+        passed_over=list(replayed.passed_over),
+        entry=replayed.entry.name,
     )
 
 
@@ -161,11 +161,11 @@ async def _read(
         ForbiddenError: if the caller may not use the decision's model.
         ServiceError: if `Archive.read` raises it.
     """
-    found = await gateway_of(request).archive.read(decision, instance)
+    record = await gateway_of(request).archive.read(decision, instance)
     context = current()
     if context is not None:
-        context.caller.require_model(found.model)
-    return found
+        context.caller.require_model(record.model)
+    return record
 
 
 def _shown(one: RecordedDecision) -> Response:

@@ -142,10 +142,10 @@ def _model(body: bytearray, model: type[Model], kind: type[ServiceError], exampl
     message = parse_json(body, SMALL)
     if not isinstance(message, dict):
         raise MalformedError(f"the body must be an object, such as {example}")
-    known = model.model_fields
-    unknown = [name for name in message if name not in known]
+    fields = model.model_fields
+    unknown = [name for name in message if name not in fields]
     if len(unknown) > MOST_UNKNOWN:  # pydantic would write a text for each
-        raise kind(f"the body has the unknown members {listed(unknown)}; it takes {', '.join(known)}")
+        raise kind(f"the body has the unknown members {listed(unknown)}; it takes {', '.join(fields)}")
     try:
         return model.model_validate(message)
     except ValidationError as error:

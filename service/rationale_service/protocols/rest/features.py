@@ -184,7 +184,7 @@ def _spreads(manifest: Manifest | None) -> tuple[Spread, ...]:
 def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
     default = registry.default_explainer(registry.entry(model))
     compiled = registry.compiled(model)
-    found = [*registry.explainers.get(model, {}).values(), *(() if compiled is None else (compiled,))]
+    entries = [*registry.explainers.get(model, {}).values(), *(() if compiled is None else (compiled,))]
     return [
         ExplainerItem(
             name=name,
@@ -192,7 +192,7 @@ def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
             digest=entry.manifest.digests.explanation,
             default=entry is default,
         )
-        for entry in found
+        for entry in entries
         if entry.manifest is not None and (name := registry.explainer_name(entry)) is not None
     ]
 
@@ -216,8 +216,8 @@ def _inputs(manifest: Manifest) -> list[InputItem]:
 def _decider(registry: ModelRegistry, manifest: Manifest) -> tuple[Entry, Manifest] | None:
     """Return the entry that decides for the model, and its manifest, independent of the chosen explainer."""
     entry = registry.compiled(manifest.model)
-    found = None if entry is None else entry.manifest
-    return None if entry is None or found is None or found.decision is None else (entry, found)
+    decider = None if entry is None else entry.manifest
+    return None if entry is None or decider is None or decider.decision is None else (entry, decider)
 
 
 def _groups(manifest: Manifest, profile: DecisionProfile | None) -> list[Group]:
@@ -229,11 +229,11 @@ def _groups(manifest: Manifest, profile: DecisionProfile | None) -> list[Group]:
 
 
 def _references(manifest: Manifest) -> ReferencesItem | None:
-    found = manifest.references
-    if found is None:
+    references = manifest.references
+    if references is None:
         return None
-    base = None if found.base_value is None else list(found.base_value)
-    return ReferencesItem(rows=found.given, digest=manifest.digests.references, base_value=base)
+    base = None if references.base_value is None else list(references.base_value)
+    return ReferencesItem(rows=references.given, digest=manifest.digests.references, base_value=base)
 
 
 def _request_references(manifest: Manifest, most: int) -> int:

@@ -131,12 +131,12 @@ def _operations(document: Document) -> Iterator[dict[str, Any]]:
 
 def _scopes(app: FastAPI) -> dict[str, Scopes]:
     """Return the scopes of each operation; if they depend on the model, those of the examples' model."""
-    found: dict[str, Scopes] = {}
+    scopes: dict[str, Scopes] = {}
     for route in app.routes:
         if isinstance(route, APIRoute) and route.operation_id is not None:
             needed = needs_of(route)
-            found[route.operation_id] = needed if isinstance(needed, frozenset) else needed(MODEL)
-    return found
+            scopes[route.operation_id] = needed if isinstance(needed, frozenset) else needed(MODEL)
+    return scopes
 
 
 def _secure(operation: dict[str, Any], scopes: Scopes, denied: Responses) -> None:
@@ -160,8 +160,8 @@ def _schemas(document: Document) -> dict[str, Any]:
     text = orjson.dumps(document).decode()
     named = [model for name, model in _MODELS.items() if f'"{_REF.format(model=name)}"' in text]
     _, schemas = models_json_schema([(model, "validation") for model in named], ref_template=_REF)
-    found: dict[str, Any] = schemas["$defs"]
-    return found
+    definitions: dict[str, Any] = schemas["$defs"]
+    return definitions
 
 
 def _show(operation: dict[str, Any]) -> None:

@@ -89,8 +89,8 @@ _UPLOAD = {
 @needs(ADMIN)
 async def list_reference_sets(request: Request) -> ReferenceSetList:
     service = gateway_of(request).references
-    known = await asyncio.to_thread(service.sets.all)
-    return ReferenceSetList(reference_sets=[_shown(one, service) for one in known])
+    sets = await asyncio.to_thread(service.sets.all)
+    return ReferenceSetList(reference_sets=[_shown(one, service) for one in sets])
 
 
 @router.get(
@@ -175,10 +175,10 @@ async def put_reference_set(
         rows = await service.parse(body, MEDIA_TYPES[media_type], model)
         del body
     request.state.detail = {"digest": rows.digest, "rows": rows.count}
-    made, is_new = await service.put(name, model, rows, force=force)
+    stored, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"
-    status = _shown(made, service)
+    status = _shown(stored, service)
     for baked in status.baked:
         response.headers.append("Link", f'</v2/models/{baked.replace("/", "/explainers/")}>; rel="status"')
     return status

@@ -183,9 +183,9 @@ async def decide(request: Request) -> Response:
     call = call_of(request, DECIDE)
     given = request.headers.getlist(IDEMPOTENCY_KEY)
     key = ", ".join(given) if given else None
-    found = await gateway.decider.decide(call, read, key)
-    write, plane = partial(_decisions, found), gateway.plane
-    return await plane.off_loop.run(len(found) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
+    decisions = await gateway.decider.decide(call, read, key)
+    write, plane = partial(_decisions, decisions), gateway.plane
+    return await plane.off_loop.run(len(decisions) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
 
 
 def _decisions(found: Sequence[Any]) -> Response:
@@ -271,8 +271,10 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
     values = manifest.values
     for i in range(rows):
         row = {name: array[i] for name, array in tensors.items()}
-        found = [_explanation(values, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
-        yield found[0] if len(found) == 1 else {"targets": found}
+        by_target = [
+            _explanation(values, layout, row, t, targets[i][t]) for t in range(manifest.target_count)
+        ]
+        yield by_target[0] if len(by_target) == 1 else {"targets": by_target}
 
 
 def encode_explanations(answer: Answer) -> dict[str, Any]:
@@ -331,12 +333,12 @@ def _explanation(
     values: Mapping[str, str], layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
 ) -> dict[str, Any]:
     """Return the explanation of one target of one row; `row` has [T, …] arrays."""
-    found = {"target": target} | {kind: row[name][t] for kind, name in values.items()}
+    explanation = {"target": target} | {kind: row[name][t] for kind, name in values.items()}
     for outputs, tensor, names in layout:
         for kind, name in outputs.items():
-            by_feature = found.setdefault(OUTPUT_KINDS[kind].member, {})
+            by_feature = explanation.setdefault(OUTPUT_KINDS[kind].member, {})
             by_feature |= _by_feature(row[name][t], tensor, names)
-    return found
+    return explanation
 
 
 def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:
