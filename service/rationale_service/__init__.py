@@ -1,4 +1,4 @@
-"""Rationale's gateway: serves what the compiler writes."""
+"""Rationale's gateway: serves the entries that the compiler writes."""
 
 import os
 

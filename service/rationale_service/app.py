@@ -56,7 +56,7 @@ PUBLIC_ROUTERS: tuple[APIRouter, ...] = (
     decisions.router,
     features.router,
 )
-# The admin API, wherever it is bound.
+# The admin API, on the public port or on its own.
 ADMIN_ROUTERS: tuple[APIRouter, ...] = (
     explainers.router,
     canary.router,
@@ -75,19 +75,19 @@ def create_app(
 ) -> FastAPI:
     """Create the gateway over `backend`: `app.state.gateway`.
 
-    It answers at once and is ready when every entry is loaded and warmed: see `Gateway.loading`.
+    It answers at once and is ready as soon as every entry is loaded and warmed: see `Gateway.loading`.
 
     Args:
-        metrics: those that the backend counts in too; None makes some.
-        references: where the reference sets of explainers are; None for the state folder.
-        all_started: returns whether the other processes that share the ports have started.
+        metrics: metrics that the backend shares; None creates new ones.
+        references: store of the explainers' reference sets; None for the state folder.
+        all_started: function that tells whether the other processes that share the ports have started.
 
     Raises:
-        RepositoryError: the repository is missing, empty or broken; `loading`, if nothing can be loaded.
-        InvalidOptionError: as `create_interceptor`, `create_metrics_push` and `trail_of` do, and for
-            artifacts that make no sense.
-        StateUnavailableError: the state cannot be read.
-        UndeclaredScopesError: a route does not say which keys open it.
+        RepositoryError: if the repository is missing, empty or broken; `loading` raises it if no entry loads.
+        InvalidOptionError: if `create_interceptor`, `create_metrics_push` or `trail_of` raises it, or the
+            setting `artifacts` is invalid.
+        StateUnavailableError: if the state cannot be read.
+        UndeclaredScopesError: if a route does not declare its scopes.
     """
     gateway = build_gateway(settings, backend, metrics or Metrics(), references, all_started)
 
@@ -105,7 +105,7 @@ def create_app(
 
 
 def create_admin_app(app: FastAPI) -> FastAPI:
-    """Create what the admin port serves of the gateway `app`: its admin API, its metrics and its health."""
+    """Create the admin port's app for the gateway `app`: its admin API, its metrics and its health."""
     gateway: Gateway = app.state.gateway
     routers = [*ADMIN_PORT_ROUTERS, *ADMIN_ROUTERS]
     return _new_app(gateway, routers, gateway.settings.admin_end, is_admin=True)
@@ -120,7 +120,7 @@ def _new_app(
     is_public: bool = False,
     is_admin: bool = False,
 ) -> FastAPI:
-    """Create an app of a gateway, which listens on the host `end`. Raises UndeclaredScopesError."""
+    """Create an app of a gateway that listens on the host `end`. Raises UndeclaredScopesError."""
     settings = gateway.settings
     app = FastAPI(
         title="Rationale",
@@ -131,7 +131,7 @@ def _new_app(
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # it would name the caller's Host
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # ours tell more, and ask less
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # its own tell more and need less
     )
     app.state.gateway = gateway
     for router in routers:
@@ -151,16 +151,19 @@ def _new_app(
 
 
 def _demand_host(app: FastAPI, named: Sequence[str] | None, end: str) -> None:
-    """Answer requests to these hosts alone; an end on loopback is asked by a name of loopback.
+    """Answer requests to these hosts alone; a server on loopback accepts only loopback names.
 
-    A page that has its own name lead to 127.0.0.1 (DNS rebinding) would read answers as its own.
+    Otherwise a page whose own name resolves to 127.0.0.1 (DNS rebinding) could read the answers.
     """
     hosts = named or ({*_LOOPBACK, end} if is_loopback(end) else ["*"])
     app.add_middleware(NamedHosts, allowed_hosts=sorted(hosts), www_redirect=False)
 
 
 def _allow_origins(app: FastAPI, origins: Sequence[str]) -> None:
-    """Let pages of these origins call and read, but not administer. Around all: a preflight has no key."""
+    """Let pages of these origins call and read, but not administer.
+
+    This middleware comes first, because a preflight request has no key.
+    """
     app.add_middleware(
         CORSMiddleware,
         allow_origins=origins,
@@ -179,15 +182,15 @@ def _add_metrics(app: FastAPI, scopes: Scopes) -> None:
         response_class=PlainTextResponse,
     )
     @needs(scopes)
-    def metrics(request: Request) -> Response:  # no coroutine: many models take it milliseconds, in a thread
+    def metrics(request: Request) -> Response:  # runs in a thread: many models take milliseconds
         page, content_type = gateway_of(request).metrics.exposition(request.headers.get("accept", ""))
         return Response(page, headers={"Content-Type": content_type})
 
 
 def create_backend(settings: Settings, metrics: Metrics | None = None) -> Backend:
-    """Create the backend that the settings name, counting in `metrics`.
+    """Create the backend that the settings name; it counts in `metrics`.
 
-    Each imports what it needs and no more.
+    Each branch imports only its own backend.
     """
     if settings.triton is not None:
         from rationale_service.engine.backends.triton import TritonBackend

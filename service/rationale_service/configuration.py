@@ -1,4 +1,4 @@
-"""Where settings come from: flags over environment variables over a TOML file over defaults."""
+"""Sources of settings: flags over environment variables over a TOML file over defaults."""
 
 import difflib
 import os
@@ -19,11 +19,11 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
     """Return the settings of a gateway.
 
     Args:
-        flags: by name; one that was not given is None.
-        config: the file; without it, the environment's RATIONALE_CONFIG names one, or there is none.
+        flags: values by setting name; None for a flag that the user left out.
+        config: settings file; None for the file that RATIONALE_CONFIG names, if any.
 
     Raises:
-        InvalidOptionError: the file cannot be read, a key of it is no setting, or a value makes no sense.
+        InvalidOptionError: if the file cannot be read, one of its keys is no setting, or a value is invalid.
     """
     if config is None and os.environ.get(CONFIG):
         config = Path(os.environ[CONFIG])
@@ -38,7 +38,7 @@ def load_settings(flags: Mapping[str, Any], config: Path | None = None) -> Setti
 
 
 def unknown_variables() -> list[str]:
-    """Return a sentence for each variable RATIONALE_… that is no setting: probably misspelt."""
+    """Return a warning for each variable RATIONALE_… that is no setting: probably misspelt."""
     known = [CONFIG, *(PREFIX + name.upper() for name in Settings.model_fields)]
     return [
         f"{name} is not a setting{_nearest(name.upper(), known)}"
@@ -53,17 +53,17 @@ def _variables() -> list[str]:
 
 def _read(config: Path) -> dict[str, Any]:
     try:
-        found = tomllib.loads(config.read_text())
+        values = tomllib.loads(config.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOptionError(f"cannot read the settings file {config}: {error}") from error
     except tomllib.TOMLDecodeError as error:
         raise InvalidOptionError(f"{config}: not valid TOML: {error}") from error
-    for name in found:
+    for name in values:
         if name not in Settings.model_fields:
             raise InvalidOptionError(
                 f"{config}: {name} is not a setting{_nearest(name, Settings.model_fields)}"
             )
-    return found
+    return values
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -74,7 +74,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _told(error: ValidationError, flags: Mapping[str, Any]) -> str:
     first = error.errors(include_input=False)[0]
     fault = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:  # of several settings together
+    if not first["loc"]:  # a fault of several settings together
         return f"settings: {fault}"
     name = str(first["loc"][0])
     flag, value = name.removesuffix("_s").replace("_", "-"), flags.get(name)

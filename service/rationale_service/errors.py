@@ -1,31 +1,31 @@
-"""What can go wrong while serving; each error knows its HTTP status and how it is told.
+"""Errors of serving; each knows its HTTP status, slug and title.
 
 RationaleError
 └── ServiceError              status, slug and title; the message is meant for the caller
     ├── MalformedError        400  not JSON, or not a request of this protocol
-    ├── UnauthenticatedError  401  no key, or none that is known
+    ├── UnauthenticatedError  401  no key, or an unknown one
     ├── ForbiddenError        403  the key lacks a scope
     ├── UnknownModelError     404
-    ├── NotExplainableError   404  the model is there, its explanation is not
-    │   └── BrokenExplanationError  503  there is one, and it cannot be served
+    ├── NotExplainableError   404  the model exists, but has no explanation
+    │   └── BrokenExplanationError  503  the model has an explanation that cannot be served
     ├── UnknownResourceError  404  no such explainer or reference set
-    ├── ConflictError         409  not while others depend on it, or not under this name
-    │   └── ErasedInputsError  409  recorded, and its inputs are erased
+    ├── ConflictError         409  others depend on it, or the name is in use
+    │   └── ErasedInputsError  409  the decision is recorded, but its inputs are erased
     ├── SlowBodyError         408  the body did not arrive in time
     ├── TooLargeError         413
-    ├── AnswerTooLargeError   413  the request is not, but what it asks for
+    ├── AnswerTooLargeError   413  the request is small enough, its answer is not
     ├── UnsupportedMediaError 415
     ├── InvalidInputError     422  names, shape, datatype, empty batch, values
-    ├── InvalidExplainerError 422  a method, option or name that makes no sense
-    ├── CompileFailedError    422  the compiler refuses, or goes over a limit
-    ├── UndecidedError        422  a score without reasons that could be given
+    ├── InvalidExplainerError 422  an invalid method, option or name
+    ├── CompileFailedError    422  the compiler refuses, or exceeds a limit
+    ├── UndecidedError        422  no reasons can be given for the score
     ├── NotFiniteError        422  this input makes the model overflow
     ├── QueueFullError        429  come back after `retry_after_s`
-    ├── NotOfferedError       501  a method of gRPC that a gateway does not have
-    ├── RateLimitedError      429  this key asks too often
-    ├── ModelFailedError      500  the log holds the cause, the answer does not
+    ├── NotOfferedError       501  a gRPC method that the gateway does not implement
+    ├── RateLimitedError      429  this key sends requests too often
+    ├── ModelFailedError      500  the log has the cause, the answer does not
     ├── NotReadyError         503  come back after `retry_after_s`
-    ├── StateUnavailableError 503  what is to survive a restart cannot be read or written
+    ├── StateUnavailableError 503  the persistent state cannot be read or written
     └── DeadlineError         504
 """
 
@@ -61,7 +61,7 @@ class UnauthenticatedError(ServiceError):
     title = "A key is needed"
 
     def __init__(self, message: str, *, invalid: bool = False) -> None:
-        """Say whether a key was sent and is the reason (`invalid`)."""
+        """Set the challenge; `invalid` if the caller sent a key that the gateway rejects."""
         super().__init__(message)
         self.challenge = 'Bearer realm="rationale"' + (', error="invalid_token"' if invalid else "")
 
@@ -72,7 +72,7 @@ class ForbiddenError(ServiceError):
     title = "The key does not allow this"
 
     def __init__(self, message: str, *, scope: str | None = None) -> None:
-        """Name the `scope` that the key lacks."""
+        """Set the challenge, which names the missing `scope`."""
         super().__init__(message)
         lacking = f', error="insufficient_scope", scope="{scope}"' if scope else ""
         self.challenge = 'Bearer realm="rationale"' + lacking
@@ -109,10 +109,10 @@ class ConflictError(ServiceError):
 
 
 class ErasedInputsError(ConflictError):
-    """A key's decisions are there, and inputs of theirs are erased: nobody can compare the instances.
+    """An idempotency key's decisions exist, but their inputs are erased: nobody can compare the instances.
 
     Attributes:
-        decisions: as they were recorded (`RecordedDecision`), without what was erased.
+        decisions: the recorded decisions (`RecordedDecision`) without the erased inputs.
     """
 
     def __init__(self, text: str, decisions: Sequence[Any]) -> None:
@@ -157,7 +157,7 @@ class InvalidExplainerError(ServiceError):
 
 
 class CompileFailedError(ServiceError):
-    """An explainer's status tells it: whoever asked has been answered by then."""
+    """A failed compile. The explainer's status reports it: the request was answered earlier."""
 
     status = 422
     slug = "compile-failed"
@@ -165,7 +165,7 @@ class CompileFailedError(ServiceError):
 
 
 class UndecidedError(ServiceError):
-    """There is a score, and no reasons that could be given for it: nothing is decided then."""
+    """A score for which no reasons can be given: the gateway does not decide."""
 
     status = 422
     slug = "no-reasons"
@@ -173,7 +173,7 @@ class UndecidedError(ServiceError):
 
 
 class NotFiniteError(ServiceError):
-    """The model answered NaN or infinity. It follows from the input alone, so a retry cannot help: no 500."""
+    """An answer of NaN or infinity. It follows from the input alone, so a retry cannot help: no 500."""
 
     status = 422
     slug = "not-finite"

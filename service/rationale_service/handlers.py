@@ -1,4 +1,4 @@
-"""What every request passes, by whichever protocol it came: find what answers, admit it, read it, run it."""
+"""Steps of every request, over any protocol: find the entry, admit the request, read it, run it."""
 
 import itertools
 import secrets
@@ -19,7 +19,7 @@ from rationale_service.repository.registry import Canary, ModelRegistry
 from rationale_service.security.keys import Scopes, needed_by_entry
 from rationale_service.tensors import Tensors
 
-# What Triton offers by either protocol and a gateway does not, and what to do instead.
+# Features of Triton that the gateway does not offer, and their replacements.
 NOT_OFFERED = {
     "shared memory": "shared memory is not offered: send the tensors themselves, raw (raw_input_contents)",
     "trace settings": "tracing is an operator's setting (RATIONALE_TRACE_ENDPOINT)",
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 class Read(Protocol):
-    """Reads and decodes a body, until a time on the event loop's clock, and returns what `then` makes of it.
+    """Function that reads and decodes a body until a deadline (event loop's clock) and applies `then` to it.
 
-    A large body is read in a thread, all of it: between two steps nothing large is kept.
+    One thread does all of this for a large body: nothing large is kept between two steps.
     """
 
     def __call__(self, deadline_s: float, then: Callable[[InferenceRequest], T]) -> Awaitable[T]: ...
@@ -41,14 +41,14 @@ class Read(Protocol):
 
 @dataclass(frozen=True)
 class Verb:
-    """What the prologue of a request takes from its verb.
+    """The parts of a request's prologue that depend on its verb.
 
     Attributes:
-        find: the entry that will probably answer, from the request's path alone.
-        inputs: the tensors that the entry which answers is fed.
-        choose: that entry, once the body is read; None for the one that was found.
-        scopes: of which the caller needs one; None for those of the entry.
-        keeps_instances: whether the rows are needed as they were sent once they are tensors.
+        find: returns the entry that will probably answer, from the request's path alone.
+        inputs: returns the input tensors for the entry that answers.
+        choose: returns the entry that answers, from path and body; None for the result of `find`.
+        scopes: scopes, one of which the caller needs; None for the entry's own.
+        keeps_instances: True to keep the rows as sent beside their tensors.
     """
 
     find: Callable[[ModelRegistry, str, str | None], Entry]
@@ -60,10 +60,10 @@ class Verb:
 
 @dataclass(frozen=True)
 class Call:
-    """What is known of a request before its body is read.
+    """A request before its body is read.
 
     Attributes:
-        timeout_s: how long its caller waits.
+        timeout_s: time that its caller waits.
     """
 
     verb: Verb
@@ -74,12 +74,12 @@ class Call:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A request that may be run.
+    """An admitted request, ready to run.
 
     Attributes:
-        entry: what answers it, unless its references choose another.
-        inputs: what the entry is fed, and references that came with them.
-        deadline_s: on the event loop's clock.
+        entry: entry that answers it, unless its references choose another.
+        inputs: inputs of the entry, and any references sent with them.
+        deadline_s: deadline on the event loop's clock.
     """
 
     request: InferenceRequest
@@ -91,11 +91,11 @@ class Admitted:
 async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
     """Wait until the models are loaded, admit the request, then read it.
 
-    The body is read if the entry that will probably answer has a place for the request.
+    The body is read only if the entry that will probably answer has room in its queue.
 
     Raises:
-        ServiceError: what `read`, `ModelRegistry`, `DataPlane` and the verb raise.
-        ForbiddenError: the caller may not use this entry.
+        ServiceError: if `read`, `ModelRegistry`, `DataPlane` or the verb raises it.
+        ForbiddenError: if the caller may not use this entry.
     """
     verb, deadline_s = call.verb, plane.deadline(call.timeout_s)
     await plane.loaded(deadline_s)
@@ -118,17 +118,17 @@ async def open_request(plane: DataPlane, call: Call, read: Read) -> Admitted:
 
 
 class Handler:
-    """Answers requests for predictions and explanations."""
+    """Handler of requests for predictions and explanations."""
 
     def __init__(self, plane: DataPlane, references: ReferenceResolver) -> None:
         self.plane = plane
         self._references = references
 
     async def answer(self, call: Call, read: Read) -> Answer:
-        """Run a request on the entry that it names, or on one with its references.
+        """Run a request on the entry that it names, or on that entry with the request's references.
 
         Raises:
-            ServiceError: what `open_request`, `DataPlane` and `ReferenceResolver` raise.
+            ServiceError: if `open_request`, `DataPlane` or `ReferenceResolver` raises it.
         """
         admitted = await open_request(self.plane, call, read)
         chosen = await self._chosen(admitted)
@@ -163,29 +163,29 @@ class Handler:
 
 
 def _warnings(manifest: Manifest, inputs: Tensors) -> tuple[str, ...]:
-    """Return what is to be known of the first rows with texts that the model takes as unknown."""
+    """Return warnings about the first rows that hold texts unknown to the model."""
     return tuple(itertools.islice(manifest.warned_rows(inputs), _WARNED))
 
 
 def _may_bring_references(entry: Entry, inputs: Tensors) -> bool:
-    """Return whether inputs may be references: an explanation's that are more than its own, or named so."""
+    """Tell whether a request may bring references: its entry takes them, or it has extra inputs."""
     if entry.manifest is None:
         return False
     return entry.manifest.open_references is not None or len(inputs) != len(entry.inputs)
 
 
 def _explaining(registry: ModelRegistry, model: str, version: str | None) -> Entry:
-    """Return the default explainer, or the model that has none. Raise UnknownModelError."""
+    """Return the default explainer, or a model that has none. Raises UnknownModelError."""
     entry = registry.entry(model, version)
     return registry.default_explainer(entry) or entry
 
 
 def _infers(registry: ModelRegistry, call: Call, named: Entry, request: InferenceRequest) -> Entry:
-    """Return the named entry, or the explainer that the request chooses where it is an explanation.
+    """Return the named entry, or the explainer that the request chooses if the entry explains.
 
     Raises:
-        InvalidInputError: the entry only predicts, so that there is nothing to choose.
-        UnknownResourceError: the model has no such explainer.
+        InvalidInputError: if the request names an explainer or references, but the entry only predicts.
+        UnknownResourceError: if the model has no such explainer.
     """
     if named.manifest is not None:
         return _explains(registry, call, named, request)
@@ -202,8 +202,8 @@ def _explains(registry: ModelRegistry, call: Call, default: Entry, request: Infe
     """Return the explainer that the request chooses.
 
     Raises:
-        NotExplainableError: the model has no explainer.
-        UnknownResourceError: the model has no such explainer.
+        NotExplainableError: if the model has no explainer.
+        UnknownResourceError: if the model has no such explainer.
     """
     if default.manifest is not None and request.explainer is None:
         split = registry.split(call.model, default)
@@ -212,9 +212,9 @@ def _explains(registry: ModelRegistry, call: Call, default: Entry, request: Infe
 
 
 def _drawn(split: tuple[Canary, Entry], default: Entry, request: InferenceRequest) -> Entry:
-    """Return the default or the canary: for a request that is sent again the one that answered it before.
+    """Return the default or the canary; a repeated request gets the same one again.
 
-    It is known by its id in the body, or else by the header x-request-id.
+    The id in its body identifies a request, or else the header x-request-id.
     """
     context, (canary, entry) = current(), split
     key = request.id or (secrets.token_hex(8) if context is None else context.request_id)
@@ -226,13 +226,13 @@ def _drawn(split: tuple[Canary, Entry], default: Entry, request: InferenceReques
 
 
 def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
-    """Note what the running request is for.
+    """Note the entry and rows of the running request, and check its caller's scopes.
 
     Args:
-        needed: the scopes of which its caller needs one; None for those of the entry.
+        needed: scopes, one of which its caller needs; None for the entry's own.
 
     Raises:
-        ForbiddenError: the caller has none of them, or may not ask this model.
+        ForbiddenError: if the caller has none of them, or may not use this model.
     """
     context = current()
     if context is not None:
@@ -242,7 +242,7 @@ def note(entry: Entry, rows: int, needed: Scopes | None = None) -> None:
 
 
 def _inputs(registry: ModelRegistry, entry: Entry, request: InferenceRequest) -> Tensors:
-    """Return what `entry` is fed. Raise InvalidInputError for all that is wrong with the request."""
+    """Return the inputs for `entry`. Raise InvalidInputError, which lists all faults of the request."""
     if request.instances is not None:
         manifest = registry.manifest_of(entry)
         return request.instances.tensors(entry, manifest, request.faults)

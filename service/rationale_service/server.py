@@ -1,4 +1,4 @@
-"""Runs the gateway in this process until a signal: listen, load, announce, drain."""
+"""The gateway in this process until a signal: listen, load, announce, drain."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 Announce = Callable[[str], None]
 
 
-_Listeners = dict[str, socket.socket]  # by the flag of their port
+_Listeners = dict[str, socket.socket]  # sockets by the flag of their port
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class _Ends:
 
     @property
     def all(self) -> list[HttpServer | GrpcServer]:
-        """The public one, which ends the data plane, behind the admin one."""
+        """All servers; the public one, which stops the data plane, follows the admin one."""
         return [end for end in (self.admin, self.public, self.grpc) if end is not None]
 
     @property
@@ -53,27 +53,27 @@ class _Ends:
         return [end.serving for end in (self.admin, self.public) if end is not None]
 
 
-# A thread whose run is over waits as long for a busy event loop to let it go on; Python's own choice is 5 ms.
+# Longest wait of a finished run's thread for a busy event loop; Python's default is 5 ms.
 _SWITCH_S = 0.0005
-_COLLECT_AFTER = (10_000, 20, 20)  # new objects, and looks at younger ones before one at the older
+_COLLECT_AFTER = (10_000, 20, 20)  # thresholds of the generations: objects, then collections
 _FIRST = asyncio.FIRST_COMPLETED
-_UNDRAINED_S = 8.5  # from the end of the drain until the process ends, at the latest
-_STOPPED_S = 3.0  # the same, when all has been stopped but threads that hang
+_UNDRAINED_S = 8.5  # longest time from the end of the drain to the process's end
+_STOPPED_S = 3.0  # the same, once all but hanging threads has stopped
 
 
 def run_server(
     settings: Settings, announce: Announce, *, started: Path | None = None, is_first: bool = True
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; returns when the running requests are answered.
+    """Serve until SIGTERM or Ctrl-C; return after the running requests are answered.
 
     Args:
-        started: of several processes that share the ports (`workers`), the file that is there once all of
-            them have started: none is ready before. None: there is one.
-        is_first: whether it says what whoever starts the gateway should know.
+        started: file that appears once all processes that share the ports (`workers`) have started; none is
+            ready before that. None for a single process.
+        is_first: True for the process that logs warnings about the settings.
 
     Raises:
-        RationaleError: the repository is broken, a model cannot be loaded, Triton does not answer,
-            a key or certificate cannot be used, or an address cannot be listened on.
+        RationaleError: if the repository is broken, a model cannot be loaded, Triton does not answer,
+            a key or certificate is unusable, or the process cannot listen on an address.
     """
     logs.configure(settings.log_level, settings.log_format)
     is_worker = started is not None
@@ -94,26 +94,26 @@ def run_server(
 
 @contextlib.contextmanager
 def _listening(settings: Settings, *, is_shared: bool) -> Iterator[_Listeners]:
-    """Listen on every end. Raises CannotListenError, which names every end that cannot."""
-    found: _Listeners = {}
+    """Listen on every port. Raises CannotListenError, which names every port that fails."""
+    listeners: _Listeners = {}
     refused: list[str] = []
     with contextlib.ExitStack() as sockets:
         for flag, (host, port) in settings.ends.items():
             if port is None:
                 continue
             try:
-                found[flag] = sockets.enter_context(listen(host, port, flag, shared=is_shared))
+                listeners[flag] = sockets.enter_context(listen(host, port, flag, shared=is_shared))
             except CannotListenError as error:
                 refused.append(str(error))
         if refused:
             raise CannotListenError("\n".join(dict.fromkeys(refused)))
-        yield found
+        yield listeners
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop of uvloop where there is one (not on Windows).
+    """Return uvloop's event loop if it is installed (not on Windows).
 
-    It takes half the time of asyncio's own per request.
+    It takes half as long per request as asyncio's own.
     """
     try:
         import uvloop
@@ -123,7 +123,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _open_doors(settings: Settings) -> list[str]:
-    """Return what whoever opens the gateway to a network should know."""
+    """Return warnings for a gateway that is open to a network without keys."""
     if settings.keys_file or settings.keys or settings.jwt_issuer:
         return []
     doors = []
@@ -180,7 +180,7 @@ async def _serve(
 
 
 async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
-    """Listen at all ends at once; ready when the models are: gRPC has its callers wait until then.
+    """Start all servers at once. Each is ready when the models are; gRPC callers wait until then.
 
     Raises CannotListenError.
     """
@@ -196,7 +196,7 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
 
 
 def _watched(gateway: Gateway, tls: ServerTls | None) -> list[Watched]:
-    """Return what is read again while serving."""
+    """Return the watched repository, certificates and keys."""
     live, settings = gateway.live, gateway.settings
     watched = [Watched(live.look, live.scan, settings.watch_s)]
     if tls is not None:
@@ -209,10 +209,10 @@ def _watched(gateway: Gateway, tls: ServerTls | None) -> list[Watched]:
 
 
 async def _stop(plane: DataPlane, ends: _Ends, signals: Signals, settings: Settings) -> None:
-    """Stop: unready, refuse, drain, stop; a second signal gives up what runs.
+    """Stop in order: unready, refuse, drain, stop; a second signal abandons running requests.
 
-    Between the first two, load balancers find out, and requests are still answered. Then callers are told to
-    go elsewhere before any is refused: no more connections are taken, and each one's next answer is its last.
+    After the first step load balancers notice, while requests are still answered. Before it refuses any, the
+    gateway sends callers elsewhere: it accepts no new connections and closes each one after its next answer.
     """
     last_resort = LastResort()
     last_resort.set(settings.shutdown_delay_s + settings.drain_timeout_s + _UNDRAINED_S, 1)
@@ -242,11 +242,11 @@ async def _first_of(*waited: asyncio.Future[None]) -> None:
 
 
 def _settle_heap() -> None:
-    """Take what is there now out of the garbage collector's sight: it stays until the process ends.
+    """Hide all present objects from the garbage collector, since they live until the process ends.
 
-    The collector begins here: during the start it would take a fifth of the time, and find nothing. A full
-    collection of all this would stop the event loop for longer than any request takes
-    (docs/serving-performance.md). Requests leave it little to find: it need not look as often as by itself.
+    The collector starts here: during the start it would take a fifth of the time and find nothing. A full
+    collection of these objects would stop the event loop for longer than any request takes
+    (docs/serving-performance.md). Requests leave little garbage, so it runs less often than by default.
     """
     gc.freeze()
     gc.set_threshold(*_COLLECT_AFTER)
@@ -254,14 +254,14 @@ def _settle_heap() -> None:
 
 
 def _note_start(metrics: Metrics) -> None:
-    """Note how long it took from the start of the process, where the system reports that."""
+    """Record the time since the process started, if the system reports it."""
     started_s = metrics.registry.get_sample_value("process_start_time_seconds")
     if started_s is not None:
         metrics.cold_start_s.set(time.time() - started_s)
 
 
 def announce_ready(gateway: Gateway, ends: _Ends, announce: Announce) -> None:
-    """Print the models and, as the last line, the HTTP address: scripts wait for it."""
+    """Print the models and, as the last line, the HTTP address, for which scripts wait."""
     plane, remote = gateway.plane, gateway.remote
     registry = plane.repository
     if remote is not None and remote.fault is not None:

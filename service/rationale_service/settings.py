@@ -1,6 +1,6 @@
 """Every setting of the gateway, in one place. To add one: a field here, a row in docs/settings.md.
 
-`configuration.py` says where values come from; a field that should have a flag gets it in `cli.py`.
+`configuration.py` reads the values; a field that should have a flag gets it in `cli/`.
 """
 
 import hashlib
@@ -13,26 +13,26 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-PREFIX = "RATIONALE_"  # of a setting's name in the environment
+PREFIX = "RATIONALE_"  # prefix of a setting's name in the environment
 MEBIBYTE = 1 << 20
 OFF: Literal["off"] = "off"
-LEAST_RATE, MOST_RATE = 1e-5, 1e9  # requests a second: one in a day, more than anybody sends
+LEAST_RATE, MOST_RATE = 1e-5, 1e9  # requests a second: one a day; more than anybody sends
 _LARGEST_PORT = 65535
 _MOST_WORKERS = 64
 _SIGNATURES = {*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"}
 
 
 def _listed(given: Any) -> tuple[str, ...]:
-    """Return the items of a list, or of a text in which commas separate them."""
+    """Return the items of a list or of a comma-separated text."""
     return tuple(each.strip() for each in given.split(",")) if isinstance(given, str) else tuple(given)
 
 
 class Settings(BaseSettings):
-    """`docs/settings.md` describes each; a test fails when one is missing there."""
+    """The settings. `docs/settings.md` describes each; a test fails if one is missing there."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
-    repository: Path | str = Path("model_repository")  # text is a URL
+    repository: Path | str = Path("model_repository")  # a str is a URL
     state: SecretStr | None = None
     artifacts: str | None = None
     strict: bool = False
@@ -104,15 +104,15 @@ class Settings(BaseSettings):
 
     @property
     def state_url(self) -> str | None:
-        """The database that several machines share the state by; None for a folder of this one."""
+        """URL of the database that machines share for their state; None for a local folder."""
         given = "" if self.state is None else self.state.get_secret_value()
         return given if "://" in given else None
 
     @property
     def state_folder(self) -> Path:
-        """Where what is to survive a restart is kept, by default beside the repository.
+        """Folder of everything that must survive a restart, by default beside the repository.
 
-        Where machines share a database, copies alone are kept here: in the folder for temporary files.
+        If machines share a database, it only holds copies and lies in the folder for temporary files.
         """
         url = self.repository_url
         repository = os.path.abspath(self.repository) if url is None else url
@@ -125,21 +125,21 @@ class Settings(BaseSettings):
 
     @property
     def repository_url(self) -> str | None:
-        """The storage that the repository is in; None for a folder."""
+        """URL of the storage that holds the repository; None for a folder."""
         return self.repository if isinstance(self.repository, str) else None
 
     @property
     def repository_copy(self) -> Path:
-        """Where the copy of a repository at a URL is kept: with the state, for it is to survive a restart."""
+        """Folder for the copy of a repository at a URL: inside the state, so that it survives a restart."""
         digest = hashlib.sha256(str(self.repository).encode()).hexdigest()[:16]
         return self.state_folder / f"repository-{digest}"
 
     @property
     def grpc_end(self) -> int | None:
-        """The port of the gRPC end, 0 for a free one, None for no such end.
+        """The gRPC port: 0 for a free one, None if gRPC is off.
 
-        Whoever lets the gateway choose its HTTP port and says nothing of this one gets a free one too:
-        gateways that are started so do not collide.
+        If the gateway chooses its HTTP port and the user sets no gRPC port, it chooses that one too: such
+        gateways do not collide.
         """
         if self.grpc_port == OFF:
             return None
@@ -149,7 +149,7 @@ class Settings(BaseSettings):
 
     @property
     def ends(self) -> dict[str, tuple[str, int | None]]:
-        """Host and port of each end, by the flag of its port; None for no such end."""
+        """Host and port of each server, by the flag of its port; the port is None if that server is off."""
         return {
             "--port": (self.host, self.port),
             "--admin-port": (self.admin_host, self.admin_port),

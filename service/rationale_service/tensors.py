@@ -1,4 +1,4 @@
-"""One tensor of the Open Inference Protocol ↔ one numpy array: JSON data and the binary tensor extension."""
+"""Open Inference Protocol tensors ↔ numpy arrays: JSON data and the binary tensor extension."""
 
 import math
 import struct
@@ -30,11 +30,11 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
     "BYTES": np.dtype(np.object_),
 }
-# Those whose values Python's own arrays hold as numpy does.
+# Datatypes whose values Python's own arrays store as numpy does.
 _C_FLOATS = {"FP32": "f", "FP64": "d"} if sys.byteorder == "little" else {}
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
 
-# What JSON may hold for a kind of dtype, and how to say so.
+# JSON types that a kind of dtype accepts, and their name in errors.
 _JSON_TYPES: dict[str, tuple[set[type], str]] = {
     "b": ({bool}, "true or false"),
     "u": ({int}, "whole numbers"),
@@ -42,30 +42,30 @@ _JSON_TYPES: dict[str, tuple[set[type], str]] = {
     "f": ({int, float}, "numbers"),
     "O": ({str}, "strings"),
 }
-_PART = 100_000  # values that are looked at in one step, which holds Python's lock
+_PART = 100_000  # values per step, which holds Python's lock
 _JSON_NAMES = {bool: "a boolean", str: "a string", dict: "an object", type(None): "null", list: "a list"}
 
 
 def json_type_name(value: object) -> str:
-    """Return how a JSON value is called in an error: 'a string', 'null', '1.5'."""
+    """Return a JSON value's name for an error: 'a string', 'null', '1.5'."""
     return _JSON_NAMES.get(type(value), str(value))
 
 
 def datatype_of(array: Array) -> str:
-    """Return the OIP datatype of an array; dtypes that OIP does not know are a fault of the caller's code."""
+    """Return the OIP datatype of an array; a dtype that OIP lacks is a fault of the calling code."""
     return "BYTES" if array.dtype.kind == "U" else DATATYPES[array.dtype]
 
 
 def bytes_of(array: Array) -> int:
-    """Return the bytes that an array takes; BYTES are objects, each with its own."""
+    """Return an array's size in bytes; BYTES elements are objects, each with its own size."""
     return array.nbytes + (sum(map(len, array.reshape(-1))) if array.dtype.kind == "O" else 0)
 
 
 def flatten(data: Any) -> tuple[list[Any], tuple[int, ...]]:
-    """Flatten nested lists → their values in row-major order, and the shape ( () for a single value).
+    """Flatten nested lists → their values in row-major order, and their shape (`()` for a single value).
 
     Raises:
-        ValueError: the lists are ragged.
+        ValueError: if the lists are ragged.
     """
     shape: list[int] = []
     values = [data]
@@ -81,7 +81,7 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
     """Convert flat JSON values → an array.
 
     Raises:
-        InvalidInputError: a value of the wrong kind, out of range, or too many or too few of them.
+        InvalidInputError: if a value has the wrong type or is out of range, or their number is wrong.
     """
     dtype = DTYPES[datatype]
     if len(values) != math.prod(shape):
@@ -99,12 +99,12 @@ def from_values(name: str, datatype: str, shape: Sequence[int], values: list[Any
         _check_range(name, datatype, values)
     if dtype.kind == "O":
         values = [value.encode() for value in values]
-    if datatype in _C_FLOATS:  # a third of numpy's time for a row
+    if datatype in _C_FLOATS:  # takes a third of numpy's time for a row
         numbers = c_array(_C_FLOATS[datatype])
         for part in _parts(values):
             numbers.fromlist(part)
         return np.frombuffer(numbers, dtype).reshape(shape)
-    with np.errstate(over="ignore"):  # a number too large becomes inf, which is refused where all input is
+    with np.errstate(over="ignore"):  # too large a number becomes inf, which is refused later
         wide = np.float64 if dtype.kind == "f" else dtype
         arrays = [np.array(part, dtype=wide) for part in _parts(values)]
         return np.concatenate(arrays).astype(dtype, copy=False).reshape(shape)
@@ -116,18 +116,18 @@ def types_of(values: list[Any]) -> set[type]:
 
 
 def _parts(values: list[Any]) -> Iterable[list[Any]]:
-    """Return the values, part by part; one empty part of none."""
+    """Return the values in parts; one empty part if there are no values."""
     if len(values) <= _PART:
         return (values,)
     return (values[start : start + _PART] for start in range(0, len(values), _PART))
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Array:
-    """Convert OIP's `data`, flat or nested as `shape` says, → an array; `null` is a missing value.
+    """Convert OIP's `data`, flat or nested like `shape`, → an array; `null` is a missing value.
 
     Raises:
-        MalformedError: data is no list.
-        InvalidInputError: it does not fit shape or datatype.
+        MalformedError: if `data` is no list.
+        InvalidInputError: if it does not fit the shape or datatype.
     """
     if not isinstance(data, list):
         raise MalformedError(f"input '{name}': data must be a list, not {json_type_name(data)}")
@@ -145,10 +145,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: Any) -> Arra
 
 
 def without_null(datatype: str, values: list[Any]) -> list[Any]:
-    """Return flat JSON values with what a tensor holds for `null`, a missing value.
-
-    Among floats it is NaN, among texts the empty one.
-    """
+    """Replace `null`, a missing value, in flat JSON values: NaN among floats, an empty text among texts."""
     missing = {"f": math.nan, "O": ""}.get(DTYPES[datatype].kind)
     if missing is None or None not in values:
         return values
@@ -159,7 +156,7 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview
     """Read little-endian row-major bytes (BYTES: each led by its length in 4 bytes) → a read-only array.
 
     Raises:
-        InvalidInputError: the bytes do not fill the shape.
+        InvalidInputError: if the bytes do not fill the shape.
     """
     dtype, size = DTYPES[datatype], math.prod(shape)
     if dtype.kind == "O":
@@ -180,17 +177,17 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], data: memoryview
 
 
 def to_binary(array: Array) -> bytes:
-    """Write an array as `from_binary` reads it."""
+    """Convert an array → the bytes that `from_binary` reads."""
     if array.dtype.kind != "O":
-        return array.tobytes()  # row-major, however it lies in memory
+        return array.tobytes()  # row-major, in any memory layout
     return b"".join(struct.pack("<I", len(element)) + element for element in array.reshape(-1))
 
 
 def to_json(name: str, array: Array) -> Any:
-    """Return what orjson (OPT_SERIALIZE_NUMPY) writes for the array: itself, or nested strings for BYTES.
+    """Return the array as orjson (OPT_SERIALIZE_NUMPY) takes it: unchanged, or nested strings for BYTES.
 
     Raises:
-        InvalidInputError: an element is not UTF-8, so that JSON cannot hold it.
+        InvalidInputError: if an element is not UTF-8, so that JSON cannot hold it.
     """
     if array.dtype.kind != "O":
         return np.ascontiguousarray(array)

@@ -1,11 +1,11 @@
-"""`rationale serve --workers N`: processes that share the ports, watched over by one that only does that.
+"""`rationale serve --workers N`: processes that share the ports, and one that supervises them.
 
-Each worker listens on the same addresses (SO_REUSEPORT), so that the kernel spreads connections over them.
-Each is a replica of the state, as gateways on several machines are. A worker that ends by itself is started
-again, and so is one whose event loop stands still for 10 s; the calls that it had are lost, no others.
+Workers listen on the same addresses (SO_REUSEPORT), so that the kernel spreads connections over them.
+Each is a replica of the state, as gateways on several machines are. The supervisor restarts a worker that
+ends by itself or whose event loop stands still for 10 s; only the calls of that worker are lost.
 
-    python -m rationale_service.workers   is one of them: what to do comes on stdin; at its end nobody waits.
-                                          Its stdout has what it announces, and a sign of life each second
+    python -m rationale_service.workers   runs one worker: its order comes on stdin, whose end stops it;
+                                          it writes announcements, and a beat each second, to stdout
 """
 
 import asyncio
@@ -41,22 +41,22 @@ log = logging.getLogger(__name__)
 
 Announce = Callable[[str], None]
 
-READY = "ready on "  # begins the last line that a gateway announces
-METRICS = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client adds up what processes count
-_PAUSE_S = 0.5  # before a worker is started again
-_SILENT_BEATS = 10  # of one that serves, until it is killed: its callers wait in vain
-_STARTING_BEATS = 30  # of one that is to stop before it has served
+READY = "ready on "  # start of the last line that a gateway announces
+METRICS = "PROMETHEUS_MULTIPROC_DIR"  # folder in which prometheus_client adds up the processes' metrics
+_PAUSE_S = 0.5  # before a worker restarts
+_SILENT_BEATS = 10  # missed beats after which a serving worker is killed
+_STARTING_BEATS = 30  # the same for a worker that stops before it has served
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
 def run_workers(settings: Settings, announce: Announce) -> int:
-    """Serve by `settings.workers` processes until SIGTERM or Ctrl-C; returns the status to exit with.
+    """Serve with `settings.workers` processes until SIGTERM or Ctrl-C; return the exit status.
 
-    SIGHUP has each of them read the repository again.
+    On SIGHUP each of them reads the repository again.
 
     Raises:
-        CannotListenError: an address is taken.
-        InvalidOptionError: the system cannot share a port, or what metrics are sent by is not installed.
+        CannotListenError: if an address is taken.
+        InvalidOptionError: if the system cannot share a port, or the extra for metrics is not installed.
     """
     if not hasattr(socket, "SO_REUSEPORT"):
         raise InvalidOptionError("this system cannot share a port among processes: serve with one worker")
@@ -72,7 +72,7 @@ def run_workers(settings: Settings, announce: Announce) -> int:
 
 @contextlib.contextmanager
 def _pushing(settings: Settings, metrics: Path) -> Iterator[None]:
-    """Send what all workers count, where that is asked for: from here, which outlives each of them."""
+    """Send all workers' metrics if the settings ask for it; this process outlives each worker."""
     if settings.metrics_endpoint is None:
         yield
         return
@@ -88,7 +88,7 @@ def _pushing(settings: Settings, metrics: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _reserved(settings: Settings) -> Iterator[Settings]:
-    """Reserve ports for the workers, which stay ours while none listens; yields the settings with them."""
+    """Reserve ports for the workers, even while none listens; yield the settings with these ports."""
     ports: dict[str, int | str] = {}
     with contextlib.ExitStack() as sockets:
         for flag, (host, port) in settings.ends.items():
@@ -104,10 +104,10 @@ class _Supervisor:
     def __init__(self, settings: Settings, metrics: Path, started: Path, announce: Announce) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._started = started  # a file that is there once all workers have started
+        self._started = started  # file that appears once all workers have started
         self._announce = announce
         self._running: dict[int, Process] = {}
-        self._beats_left: dict[int, int] = {}  # until a worker is killed, unless it shows life before
+        self._beats_left: dict[int, int] = {}  # beats until a worker is killed, unless it sends one
         self._stopping = asyncio.Event()
         self._status = 0
 
@@ -122,7 +122,7 @@ class _Supervisor:
             for index in range(self._settings.workers):
                 ready: asyncio.Future[list[str]] = loop.create_future()
                 workers.create_task(self._keep(index, ready))
-                # One after the other: what is wrong is told once, and the first puts the state in order.
+                # One by one: a fault is reported once, and the first worker recovers the state.
                 started = await ready
                 lines = lines or started
             if lines:
@@ -133,16 +133,16 @@ class _Supervisor:
         return self._status
 
     async def _keep(self, index: int, ready: "asyncio.Future[list[str]]") -> None:
-        """Run a worker, and another one in its place when it ends, until all are to stop."""
+        """Run a worker, and replace it whenever it ends, until all workers stop."""
         while not self._stopping.is_set():
             process = self._running[index] = await self._start(index)
-            if self._stopping.is_set():  # meanwhile
+            if self._stopping.is_set():  # a stop has come meanwhile
                 self._end(index)
             status = await self._watch(index, process, ready)
             del self._running[index]
             self._beats_left.pop(index, None)
-            mark_process_dead(process.pid, str(self._metrics))  # what it had under way ended with it
-            if not ready.done():  # it cannot start, and would not the next time
+            mark_process_dead(process.pid, str(self._metrics))  # its running requests have ended
+            if not ready.done():  # it cannot start, and would fail again
                 ready.set_result([])
                 self._status = self._status or status
                 self._stop()
@@ -161,19 +161,19 @@ class _Supervisor:
                 stdin=PIPE,
                 stdout=PIPE,
                 env={**os.environ, METRICS: str(self._metrics)},
-                process_group=0,  # Ctrl-C in a terminal is for this process, which tells them
+                process_group=0,  # Ctrl-C in a terminal reaches this process alone, which stops the workers
             )
-        if process.stdin is not None:  # always: it was asked for
+        if process.stdin is not None:  # always true
             order = {
                 "index": index,
                 "started": str(self._started),
                 "settings": _as_json(self._settings),
             }
-            process.stdin.write(json.dumps(order).encode() + b"\n")  # and it stays open
+            process.stdin.write(json.dumps(order).encode() + b"\n")  # stdin stays open
         return process
 
     async def _watch(self, index: int, process: Process, ready: "asyncio.Future[list[str]]") -> int:
-        """Set `ready` to what the process announces; returns its status when it has ended."""
+        """Set `ready` to the lines that the process announces; return its status after it ends."""
         lines: list[str] = []
         while process.stdout is not None and (line := await process.stdout.readline()):
             if index in self._beats_left:
@@ -186,12 +186,12 @@ class _Supervisor:
                 if not ready.done():
                     ready.set_result(lines)
         status = await process.wait()
-        return status if status >= 0 else 128 - status  # as a shell tells of a signal
+        return status if status >= 0 else 128 - status  # a shell's status for a signal
 
     async def _kill_silent(self) -> None:
-        """Kill workers that show no life: one that hangs, or is stopped (SIGSTOP), ends by nothing else.
+        """Kill workers that send no beats: nothing else ends one that hangs or is stopped (SIGSTOP).
 
-        It counts beats of its own: if all processes stood still together, no worker is to blame.
+        It counts its own beats instead of time: if the whole machine paused, no worker is to blame.
         """
         while True:
             await asyncio.sleep(BEAT_S)
@@ -202,7 +202,7 @@ class _Supervisor:
                     self._signal(index, signal.SIGKILL)
 
     def _stop(self) -> None:
-        """Stop all workers. A second time has them give up what runs, as a second signal does."""
+        """Stop all workers. A second call makes them abandon running requests, as a second signal does."""
         self._stopping.set()
         for index in self._running:
             self._end(index)

@@ -1,1 +1,1 @@
-"""The command line that concerns the gateway: serve, keys, demo, Triton in a container."""
+"""The gateway's commands: serve, keys, demo, Triton in a container."""

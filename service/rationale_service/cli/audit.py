@@ -1,4 +1,4 @@
-"""`rationale audit`: looks after the audit trail of decisions."""
+"""`rationale audit`: maintenance of the audit trail of decisions."""
 
 import json
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ _SHOWN = 100
 
 @contextmanager
 def opened(repository: str | None, config: Path | None) -> "Iterator[tuple[Ledger, Settings]]":
-    """Open the trail of a gateway with these settings. Ends the command where they, or it, cannot be read."""
+    """Open the trail of a gateway with these settings. Ends the command if either cannot be read."""
     with reporting_errors():
         from rationale_service.configuration import load_settings
         from rationale_service.decisions.audit.ledger import open_ledger

@@ -1,4 +1,4 @@
-"""`rationale backup`: a copy of what a gateway on this machine keeps, made while it runs."""
+"""`rationale backup`: copy the data of a gateway on this machine while it runs."""
 
 import contextlib
 import shutil
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-STATE, REPOSITORY, AUDIT = "state", "repository", "audit.sqlite3"  # in the copy
-_OF_PROCESSES = ("state_leases", "state_replicas")  # tables: who restores runs none of these
-_ATTEMPTS = 5  # at an entry that is replaced while it is copied
+STATE, REPOSITORY, AUDIT = "state", "repository", "audit.sqlite3"  # names in the copy
+_OF_PROCESSES = ("state_leases", "state_replicas")  # tables that a restored state lacks
+_ATTEMPTS = 5  # tries for an entry that is replaced during the copy
 
 
 @app.command(rich_help_panel=Panel.SERVE)
@@ -52,7 +52,7 @@ def backup(
         with _whole(into) as folder:
             for line in [*_copy_state(settings, folder / STATE), *_copy_audit(settings, folder / STATE)]:
                 print(line)
-            # Last: what a record names was there before it.
+            # Entries come last, since they exist before the records that name them.
             copied = 0 if entries is None else _copy_entries(entries, folder / REPOSITORY)
         if entries is None:
             print(f"{REPOSITORY}: not copied: it is at {settings.repository_url}")
@@ -103,7 +103,7 @@ def _file(database: "Database") -> Path:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """Copy what one moment had: whoever writes meanwhile is neither waited for nor held up."""
+    """Copy one snapshot, without waiting for writers or holding them up."""
     uri = f"file:{quote(str(source.absolute()))}?mode=rw"
     with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
         connection.execute("VACUUM INTO ?", (str(target),))
@@ -116,7 +116,7 @@ def _copy_entries(repository: Path, target: Path) -> int:
 
 
 def _copy_entry(source: Path, target: Path) -> bool:
-    """Copy an entry as it was at one moment, though renames replace it; return False where it went."""
+    """Copy one snapshot of an entry, even if renames replace it meanwhile; return False if it vanished."""
     for _ in range(_ATTEMPTS):
         before = None
         try:
@@ -139,7 +139,7 @@ def _copy_entry(source: Path, target: Path) -> bool:
 
 @contextlib.contextmanager
 def _whole(into: Path) -> Iterator[Path]:
-    """Yield a folder that becomes `into` when all is in it."""
+    """Yield a folder that becomes `into` at the end without an error."""
     if into.exists():
         raise InvalidOptionError(f"{into} is there already: give a folder that is not")
     parent = into.absolute().parent

@@ -94,14 +94,14 @@ def decide(
         from rationale_service.decisions import portfolio
 
         many = is_portfolio(input_)
-        kept = [] if keep is None else [column.strip() for column in keep.split(",")]
+        columns = [] if keep is None else [column.strip() for column in keep.split(",")]
         settings = load_settings({"repository": repository}, config)
         trail = portfolio.trail_for(settings, audited=audit)
         if many:
-            files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, kept, progress)
+            files, outcomes = portfolio.decide_files(settings, name, input_, save, trail, columns, progress)
             done = str(files)
         else:
-            read = portfolio.read_portfolio(settings, name, Path(input_), kept)
+            read = portfolio.read_portfolio(settings, name, Path(input_), columns)
             outcomes = portfolio.decide_portfolio(read, settings, Path(save), trail, progress)
             done = save
     print(f"{done}: {outcomes}")
@@ -181,9 +181,9 @@ def receipt(
         from rationale_service.decisions.receipt import write_receipt
         from rationale_service.decisions.replay import Replayer
 
-        found = ledger.read(decision, _read(instance))
-        folder = out or Path(f"receipt-{found.id}")
-        write_receipt(found, Replayer(settings, entries).entry(found), folder)
+        record = ledger.read(decision, _read(instance))
+        folder = out or Path(f"receipt-{record.id}")
+        write_receipt(record, Replayer(settings, entries).entry(record), folder)
         print(f"{folder}: python {folder / 'check.py'} computes the decision again")
 
 
@@ -245,30 +245,34 @@ def notice(
         from rationale.decisions.notice import read_variables
 
         given = read_variables(variables, set_ or ())
-        found = ledger.read(decision, _read(instance))
-        made = rendered(found.answer, given, template, person_declined=person_declined)
-        for warning in made.warnings:
+        record = ledger.read(decision, _read(instance))
+        statement = rendered(record.answer, given, template, person_declined=person_declined)
+        for warning in statement.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if out is None:
-            print(made.text, end="")
+            print(statement.text, end="")
             return
         with whole(out) as file:
-            file.write_text(made.text, encoding="utf-8")
+            file.write_text(statement.text, encoding="utf-8")
 
 
 def _read(file: Path | None) -> dict[str, Any] | None:
-    """Read an instance, alone or as the one of a request. Raises InvalidOptionError."""
+    """Read an instance, alone or as the only one of a request. Raises InvalidOptionError."""
     if file is None:
         return None
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidOptionError(f"--instance {file}: cannot be read as JSON: {error}") from error
-    if isinstance(found, dict) and isinstance(found.get("instances"), list) and len(found["instances"]) == 1:
-        found = found["instances"][0]
-    if not isinstance(found, dict):
+    if (
+        isinstance(content, dict)
+        and isinstance(content.get("instances"), list)
+        and len(content["instances"]) == 1
+    ):
+        content = content["instances"][0]
+    if not isinstance(content, dict):
         raise InvalidOptionError(f'--instance {file}: must be an object such as {{"income": 58000}}')
-    return found
+    return content
 
 
 def _replay_one(replayed: "Replayed") -> bool:
@@ -296,7 +300,7 @@ def _likeness(replayed: "Replayed") -> str:
 
 
 def _replay_all(replayer: "Replayer", decisions: "Iterable[RecordedDecision]") -> bool:
-    """Print a line for each that differs or cannot be replayed, and how many there are of each kind."""
+    """Print a line for each decision that differs or cannot be replayed, and the number of each kind."""
     from collections import Counter
 
     from rationale.errors import RationaleError

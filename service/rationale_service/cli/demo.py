@@ -1,7 +1,7 @@
-"""`rationale demo`: compile the credit example, serve it, have it decide, print what a loan officer can read.
+"""`rationale demo`: compile the credit example, serve it, decide, and print results for a loan officer.
 
-Compiler and gateway run as children, through the command line that users have: what the demo shows is what
-they get. What it prints fits 80 columns, and reads the same without colour.
+Compiler and gateway run as children, through the users' command line: the demo shows what users get. Its
+output fits 80 columns and reads the same without colour.
 """
 
 import json
@@ -49,8 +49,8 @@ STOP_TIMEOUT_S = 10.0
 
 
 def run_demo() -> int:
-    """Run the demo; returns 0, or 1 when a step failed, which a line on stderr names."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # as an exception, so that child and files go too
+    """Run the demo; return 0, or 1 after a failed step, which a line on stderr names."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # exit by exception, to clean up child and files
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     console = Console(highlight=False, markup=False)
     console.width = min(console.width, 80)
@@ -86,7 +86,7 @@ def show(console: Console, workspace: Path) -> None:
 
 @contextmanager
 def step(console: Console, what: str) -> Iterator[None]:
-    """Show a spinner on a terminal while it lasts; a line with the time it took, once it is done."""
+    """Show a spinner on a terminal during a step, and at its end a line with its duration."""
     started = time.monotonic()
     with console.status(what, spinner="line"):
         yield
@@ -98,7 +98,7 @@ def step(console: Console, what: str) -> Iterator[None]:
 
 @contextmanager
 def child(arguments: str, workspace: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run a command of `rationale` without the settings of the reader's gateway; it is gone afterwards."""
+    """Run a command of `rationale` without the environment's gateway settings; end it afterwards."""
     command = [*CLI, *shlex.split(arguments)]
     settings = {name: value for name, value in os.environ.items() if not name.startswith("RATIONALE_")}
     with (
@@ -113,7 +113,7 @@ def child(arguments: str, workspace: Path) -> Iterator["subprocess.Popen[str]"]:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(STOP_TIMEOUT_S)
-            process.kill()  # does nothing to one that has ended
+            process.kill()  # no effect if it has ended
 
 
 def failure(command: str, process: "subprocess.Popen[str]", workspace: Path) -> RationaleError:
@@ -129,7 +129,7 @@ def serving(console: Console, workspace: Path) -> Iterator[HTTPConnection]:
             ready = next(filter(None, map(READY.search, gateway.stdout or ())), None)
             if not ready:
                 raise failure("serve", gateway, workspace)
-        # http.client rather than urllib: one connection is kept, and no proxy of the environment is asked
+        # http.client rather than urllib: it keeps one connection and uses no proxy of the environment
         with closing(HTTPConnection("127.0.0.1", int(ready[1]), timeout=30)) as connection:
             yield connection
 
@@ -182,7 +182,7 @@ def show_decision(console: Console, title: str, features: dict[str, float], deci
 
 
 def next_steps() -> str:
-    """Return the same by hand, with commands that work where the reader stands."""
+    """Return the demo's commands for the reader's current folder."""
     example = shlex.quote(os.path.relpath(EXAMPLE))
     command = shlex.quote(os.path.relpath(Path(sys.executable).with_name("rationale")))
     return (

@@ -1,4 +1,4 @@
-"""`rationale keys new`: makes a key for callers of the gateway."""
+"""`rationale keys new`: make a key for callers of the gateway."""
 
 import datetime
 import os
@@ -51,7 +51,7 @@ def new(
     A running gateway reads the file again within seconds.
     """
     with reporting_errors():
-        # Not above: pydantic would be a third of the time in which every command starts.
+        # Imported here: pydantic would take a third of every command's start.
         from rationale_service.security.keys import Scope, new_key
 
         unknown = [each for each in scope if each not in list(Scope)]
@@ -71,14 +71,14 @@ def _add(file: Path, name: str, table: str) -> None:
     if not file.exists():
         _replace(file, table)
         return
-    known = read_keyring(file, None, admin_is_local=True).keys.values()
-    if name in [caller.name for caller, _ in known]:
+    keys = read_keyring(file, None, admin_is_local=True).keys.values()
+    if name in [caller.name for caller, _ in keys]:
         raise InvalidOptionError(f"{file} has a key '{name}' already: take another name, or remove it first")
     _replace(file, f"{file.read_text().rstrip()}\n\n{table}")
 
 
 def _replace(file: Path, text: str) -> None:
-    """Replace the file at once, so that a gateway never reads half of it; only its owner may read it."""
+    """Replace the file atomically, so that a gateway never reads half of it; only its owner may read it."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as opened:

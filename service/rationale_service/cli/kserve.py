@@ -1,4 +1,4 @@
-"""`rationale kserve`: the gateway in an InferenceService, with the arguments that KServe passes."""
+"""`rationale kserve`: the gateway in an InferenceService, with KServe's arguments."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from rationale_service.cli.running import run_gateway
 
 app = typer.Typer()
 
-_MOUNT = Path("/mnt/models")  # where KServe puts what STORAGE_URI names
+_MOUNT = Path("/mnt/models")  # KServe's mount of STORAGE_URI
 _STATE = "RATIONALE_STATE"
 
 
@@ -78,7 +78,7 @@ def kserve(
 
 
 def _check(repository: Path, name: str) -> None:
-    """Raise InvalidOptionError where what is mounted does not hold the model that KServe will ask for."""
+    """Raise InvalidOptionError if the mounted folder lacks the model that KServe will ask for."""
     if (repository / name / "config.pbtxt").is_file():
         return
     if (repository / "config.pbtxt").is_file():

@@ -28,7 +28,7 @@ app.add_typer(backup_app)
 app.add_typer(kserve_app)
 
 Command = Callable[..., None]
-# Settings that have a flag: its value in help texts, and the text. The settings themselves check the values.
+# Settings with a flag: name of its value, and its help text. The settings themselves check the values.
 FLAGS = {
     "repository": (
         "FOLDER|URL",
@@ -86,7 +86,7 @@ Config = Annotated[
 
 
 def _with_flags(command: Command) -> Command:
-    """Give a command FLAGS as its options, as typer reads them off its signature."""
+    """Add FLAGS as options to a command's signature, where typer reads them."""
 
     def parameter(setting: str, metavar: str | None, text: str) -> Parameter:
         flag = f"--{setting.removesuffix('_s').replace('_', '-')}"
@@ -113,7 +113,7 @@ def options(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Take what every command shares, which its own options say."""
+    """Take the options that all commands share."""
 
 
 @app.command(rich_help_panel=Panel.SERVE)

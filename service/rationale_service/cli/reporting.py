@@ -1,4 +1,4 @@
-"""The service's errors as one line, also the lack of the packages that the compiler does not need."""
+"""Report of the service's errors in one line, including missing packages of its own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rationale.errors import InvalidOptionError
 
 @contextmanager
 def reporting_errors() -> Iterator[None]:
-    """Turn this project's errors into a line on stderr and exit status 2; a package may be missing."""
+    """Convert this project's errors, and missing packages, → a line on stderr and exit status 2."""
     with terminal.reporting_errors():
         try:
             yield

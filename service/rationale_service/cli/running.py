@@ -1,4 +1,4 @@
-"""Runs the gateway for the commands that do."""
+"""The gateway's run, for the commands that serve."""
 
 import gc
 import os
@@ -12,13 +12,13 @@ from rationale_service.cli.reporting import reporting_errors
 
 
 def run_gateway(flags: Mapping[str, Any], config: Path | None = None) -> None:
-    """Serve until a signal, in one process or by several.
+    """Serve until a signal, in one process or several.
 
     Args:
-        flags: settings by name; one that was not given is None.
-        config: the file of settings.
+        flags: settings by name; None for a flag that the user left out.
+        config: settings file.
     """
-    # Before gRPC is loaded: else it tells on stderr of every compile worker that is started.
+    # Set this before gRPC is loaded: otherwise gRPC reports every start of a compile worker on stderr.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     with reporting_errors():
         from rationale_service.configuration import load_settings
@@ -30,12 +30,12 @@ def run_gateway(flags: Mapping[str, Any], config: Path | None = None) -> None:
             from rationale_service.workers import run_workers
 
             raise typer.Exit(run_workers(settings, announce))
-        gc.disable()  # until all is loaded: what it would look through stays
+        gc.disable()  # until all is loaded, since those objects stay
         from rationale_service.server import run_server
 
         run_server(settings, announce)
 
 
 def announce(line: str) -> None:
-    """Print a line for whoever started the gateway."""
+    """Print a line for the starter of the gateway."""
     print(line, flush=True)

@@ -1,7 +1,7 @@
 """`rationale triton start|stop|logs`: the official Triton container, through the Docker SDK.
 
-docker-compose.yml, the chart and docs/operations.md say the same of it, and tests compare them. The SDK is
-the optional extra `docker`.
+docker-compose.yml, the chart and docs/operations.md use the same settings, and tests compare them. The SDK
+is the optional extra `docker`.
 """
 
 import http.client
@@ -24,10 +24,10 @@ IMAGE = "nvcr.io/nvidia/tritonserver:26.11-py3"
 COMMAND = (
     "tritonserver",
     "--model-repository=/models",
-    "--model-control-mode=explicit",  # the gateway loads explainers that are made over its API
+    "--model-control-mode=explicit",  # so that the gateway can load explainers
     "--load-model=*",
     "--disable-auto-complete-config",
-    "--strict-readiness=false",  # a model that does not load leaves the others served
+    "--strict-readiness=false",  # one broken model must not stop the others
     "--exit-on-error=false",
     "--exit-timeout-secs=30",
 )
@@ -37,7 +37,7 @@ OPTIONS = {
     "name": "rationale-triton",
     "environment": {"ORT_DISABLE_TELEMETRY": "1"},  # ONNX Runtime sends no usage events (docs/security.md)
     "security_opt": ["no-new-privileges:true"],
-    "working_dir": "/models",  # from which entries name their libraries of kernels
+    "working_dir": "/models",  # base of entries' paths of libraries of kernels
 }
 STOP_TIMEOUT_S = 40
 HINTS = {
@@ -62,12 +62,12 @@ Port = Annotated[int, typer.Option(min=1, max=65535)]
 
 
 class EngineError(RationaleError):
-    """The Docker engine, or the container in it, did not do what was asked."""
+    """A failure of the Docker engine or of the container in it."""
 
 
 @contextmanager
 def containers() -> Iterator[Any]:
-    """Return those of the local engine. Raises EngineError: no SDK, no engine, or a call to it fails."""
+    """Yield the local engine's containers. Raises EngineError without SDK or engine, or if a call fails."""
     try:
         import docker
     except ImportError as error:
@@ -85,13 +85,13 @@ def containers() -> Iterator[Any]:
 
 
 def find(engine: Any) -> Any:
-    """Return our container, None where there is none."""
-    found = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
-    return found[0] if found else None
+    """Return Triton's container, or None."""
+    matches = engine.list(all=True, filters={"name": f"^/?{OPTIONS['name']}$"})
+    return matches[0] if matches else None
 
 
 def is_ready(port: int) -> bool:
-    """Return whether Triton and all its models are ready."""
+    """Tell whether Triton and all its models are ready."""
     with closing(http.client.HTTPConnection(HOST, port, timeout=5)) as connection:
         try:
             connection.request("GET", "/v2/health/ready")
@@ -101,7 +101,7 @@ def is_ready(port: int) -> bool:
 
 
 def wait_until_ready(container: Any, port: int, timeout_s: float) -> None:
-    """Wait until Triton is ready. Raises EngineError with the log's end where it ended, or took too long."""
+    """Wait until Triton is ready. Raises EngineError with the log's end if it ended or took too long."""
     end_s = time.monotonic() + timeout_s
     while not is_ready(port):
         container.reload()
@@ -156,7 +156,7 @@ def start(
                 **OPTIONS,
             )
             wait_until_ready(container, http_port, timeout)
-        except BaseException:  # Ctrl-C too: whatever ends the wait, no half-started server stays
+        except BaseException:  # Ctrl-C too: never leave a half-started server
             if left := find(engine):
                 left.remove(force=True)
             raise

@@ -1,1 +1,1 @@
-"""Decisions as they are answered, recorded, and shown again."""
+"""Decisions: their answers, their records, and later views of these."""

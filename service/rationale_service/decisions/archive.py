@@ -1,4 +1,4 @@
-"""Decisions that stand in the audit trail, as callers look at them: read, written as a notice, replayed."""
+"""Recorded decisions for callers: read them, write their notices, replay them."""
 
 import asyncio
 import logging
@@ -30,15 +30,15 @@ log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _READERS = 2
-_REPLAYS_WAITING = 8  # each loads a model of its own
+_REPLAYS_WAITING = 8  # each loads its own model
 Instance = Mapping[str, Any]
 
 
 class Archive:
-    """Reads the trail that the settings name. Nothing of it is written."""
+    """Reader of the trail that the settings name. It records no decisions."""
 
     def __init__(self, settings: Settings) -> None:
-        """Take the settings; the trail is opened by the first read."""
+        """Take the settings; the first read opens the trail."""
         self._settings = settings
         self._ledger: Ledger | None = None
         self._opening = threading.Lock()
@@ -50,12 +50,12 @@ class Archive:
         """Return a decision as it was answered.
 
         Args:
-            instance: what it was on, where the trail keeps only a digest.
+            instance: instance of the decision, if the trail keeps only its digest.
 
         Raises:
-            UnknownResourceError: there is no such decision, or no trail.
-            InvalidInputError: it was on another instance.
-            StateUnavailableError: the trail cannot be read.
+            UnknownResourceError: if there is no such decision, or no trail.
+            InvalidInputError: if it was on another instance.
+            StateUnavailableError: if the trail cannot be read.
         """
         return await asyncio.wrap_future(self._readers.submit(self._read, decision, instance))
 
@@ -63,11 +63,11 @@ class Archive:
         """Compute a decision again from the files that made it: see `Replayer`.
 
         Raises:
-            InvalidInputError: its inputs were kept hashed, and nobody gave them.
-            ConflictError: its inputs were erased.
-            UnknownResourceError: the repository has no longer what decided.
-            QueueFullError: too many wait already.
-            DeadlineError: it takes longer.
+            InvalidInputError: if its inputs were kept hashed, and the caller does not send them.
+            ConflictError: if its inputs were erased.
+            UnknownResourceError: if the repository no longer has the entry that decided.
+            QueueFullError: if too many replays wait already.
+            DeadlineError: if it takes longer than `deadline_s`.
         """
         if decision.instance is None:
             raise _unknown_inputs(decision)
@@ -84,7 +84,7 @@ class Archive:
             ) from error
 
     async def stop(self) -> None:
-        """Close the trail; what still reads ends by itself."""
+        """Close the trail; running reads end by themselves."""
         for pool in (self._readers, self._replays):
             pool.shutdown(wait=False, cancel_futures=True)
         if self._ledger is not None:
@@ -126,12 +126,12 @@ class Archive:
 def noticed(
     decision: RecordedDecision, template: str, variables: Mapping[str, Any], *, person_declined: bool
 ) -> Notice:
-    """Return the notice of a decision, by a template that comes with Rationale.
+    """Return the notice of a decision from one of Rationale's own templates.
 
     Raises:
-        InvalidInputError: there is no such template, or no such notice, or variables are missing.
+        InvalidInputError: if there is no such template or notice, or variables are missing.
     """
-    if template not in TEMPLATES:  # a file of this machine is for the command line
+    if template not in TEMPLATES:  # only the command line may name files
         raise InvalidInputError(f"template: must be {' or '.join(TEMPLATES)}")
     try:
         return notice(decision.answer, variables, template, person_declined=person_declined)
@@ -139,7 +139,7 @@ def noticed(
         raise InvalidInputError(_by_http(str(error))) from error
 
 
-# What the command line calls them.
+# Names on the command line, and their replacements over HTTP.
 _FLAGS = (
     (
         "Give each in the file of --variables, or by --set NAME=VALUE; false",

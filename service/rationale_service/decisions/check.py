@@ -1,4 +1,4 @@
-"""Compute the decision in answer.json again, from request.json and model.onnx, by `python check.py`."""
+"""Check of the decision in answer.json: `python check.py` recomputes it from request.json and model.onnx."""
 
 import contextlib
 import json
@@ -11,13 +11,13 @@ import onnxruntime as ort
 
 
 def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it once)
-    """Return 1 where a number differs."""
+    """Return 1 if a number differs, else 0."""
     folder, files = Path(__file__).parent, ("request", "answer", "profile", "graph")
     texts = ((folder / f"{file}.json").read_text("utf-8") for file in files)
     request, answer, profile, graph = map(json.loads, texts)
     applicant, above = request["instances"][0], profile["adverse"] == "above"
 
-    # What the graph takes, by the names of its features. null, a missing value, is NaN, or an empty text.
+    # Inputs of the graph, by the names of its features. null, a missing value, is NaN or an empty text.
     owned = {feature for tensor in graph["inputs"] for feature in tensor["features"]}
     single, values = dict[str, object](), dict(applicant)
     feeds = {name: np.array([[value]]) for name, value in graph["switches"].items()}
@@ -28,13 +28,13 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
         cells = [None if value == "" else value for value in np.array(row, object).ravel()]
         fed = ["" if tensor["dtype"] == "object" and value is None else value for value in cells]
         feeds[name] = np.array(fed, tensor["dtype"]).reshape(1, *tensor["shape"])
-        if whole and feeds[name].dtype.kind == "f":  # told as the graph holds them
+        if whole and feeds[name].dtype.kind == "f":  # reported in the graph's precision
             cells = [None if np.isnan(value) else float(str(value)) for value in feeds[name].ravel()]
         values |= dict(zip(features, cells, strict=True))
         single |= {name: cells[0]} if len(cells) == 1 else {}
     values = single | values
 
-    # One run gives the score, and what each feature contributes to it.
+    # One run gives the score and each feature's attribution.
     options = ort.SessionOptions()
     for library in graph["libraries"]:
         options.register_custom_ops_library(str(folder / library))
@@ -42,7 +42,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     names = [output.name for output in session.get_outputs()]
     out = {name: np.ravel(array) for name, array in zip(names, session.run(names, feeds), strict=True)}
     score, explained, base = (float(str(out[name][index])) for name, index in graph["numbers"])
-    if graph["margin"]:  # near 0 and 1 the graph's own Sigmoid tells no margins apart
+    if graph["margin"]:  # near 0 and 1 the graph's Sigmoid cannot distinguish margins
         margin = out[graph["margin"]][0]
         small = math.exp(-abs(margin))
         exact = (small if margin < 0 else 1) / (1 + small)
@@ -57,7 +57,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     for name, features in graph["attributions"]:
         attributions |= dict(zip(features, out[name].tolist(), strict=True))
 
-    # What speaks against the applicant adds up by reason code: the largest sums are the reasons.
+    # Adverse attributions add up by reason code: the largest sums are the reasons.
     rules, sums = {**profile["features"], **profile["groups"]}, dict[str, float]()
     for feature, value in attributions.items():
         if value > 0 if above else value < 0:
@@ -66,7 +66,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     order, most = [*profile["reasons"], *sorted(sums)], profile["max_reasons"]
     ranked = sorted(sums, key=lambda code: (-abs(sums[code]), order.index(code)))
     tie, rank = 1e-6 * max(map(abs, sums.values()), default=0), dict[str, int]()
-    for i, code in enumerate(ranked):  # those that tie with the first of a run have its rank
+    for i, code in enumerate(ranked):  # codes that tie with the first of a run share its rank
         first = ranked[rank[ranked[i - 1]]] if i else code
         rank[code] = ranked.index(first) if abs(sums[first]) - abs(sums[code]) <= tie else i
     ranked = sorted(ranked, key=lambda code: (rank[code], order.index(code)))
@@ -75,7 +75,7 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     extra = [code for code in ranked[most:] if profile["reasons"].get(code, {}).get("inquiry")]
     scored = {code: [sums[code], sums[code] / total] for code in ranked[:most] + extra[:1]}
 
-    # What the score decides, where no knock-out declines by itself.
+    # The score's decision, unless a knock-out declines by itself.
     knocked: dict[str, list[float | None]] = {}
     for rule in profile["knock_outs"]:
         given, low, high = values.get(rule["feature"]), rule["above"], rule["below"]
@@ -90,25 +90,25 @@ def check() -> int:  # noqa: C901 (from top to bottom, for somebody who reads it
     decision = "decline" if knocked else "refer" if is_referred else "decline" if adverse else "approve"
     reasons = knocked or (scored if adverse or is_referred else {})
 
-    # Both, number by number. Another machine sums in another order: the last digits may differ.
-    found = {"decision": decision, "threshold": profile["threshold"], "score": score, "base_value": base}
+    # Compare number by number. Another machine sums in another order, so the last digits may differ.
+    recomputed = {"decision": decision, "threshold": profile["threshold"], "score": score, "base_value": base}
     gap = explained - base - sum(attributions.values())
-    found |= {"explained_value": explained, "completeness_gap": gap}
-    answered = {name: answer[name] for name in found}
+    recomputed |= {"explained_value": explained, "completeness_gap": gap}
+    answered = {name: answer[name] for name in recomputed}
     answered |= {f"attribution of {feature}": value for feature, value in answer["attributions"].items()}
-    found |= {f"attribution of {feature}": value for feature, value in attributions.items()}
+    recomputed |= {f"attribution of {feature}": value for feature, value in attributions.items()}
     for i, reason in enumerate(answer["reasons"], 1):
         answered[f"reason {i}: {reason['code']}"] = [reason["attribution"], reason["share"]]
         shown = reason["value"] if isinstance(reason["value"], dict) else {reason["feature"]: reason["value"]}
         answered |= {f"value of {feature}": value for feature, value in shown.items()}
-        found |= {f"value of {feature}": values.get(feature, value) for feature, value in shown.items()}
-    found |= {f"reason {i}: {code}": pair for i, (code, pair) in enumerate(reasons.items(), 1)}
+        recomputed |= {f"value of {feature}": values.get(feature, value) for feature, value in shown.items()}
+    recomputed |= {f"reason {i}: {code}": pair for i, (code, pair) in enumerate(reasons.items(), 1)}
     near, different = 1e-4 * max(map(abs, [explained, base, *attributions.values()])), 0
-    for name in answered | found:
-        same = answered.get(name) == found.get(name)
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # what is no number has to be equal
-            same = same or np.allclose(answered[name], found[name], rtol=0, atol=near)
-        print(" " if same else "!", f"{name}: answered {answered.get(name)}, computed {found.get(name)}")
+    for name in answered | recomputed:
+        same = answered.get(name) == recomputed.get(name)
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # other values must be equal
+            same = same or np.allclose(answered[name], recomputed[name], rtol=0, atol=near)
+        print(" " if same else "!", f"{name}: answered {answered.get(name)}, computed {recomputed.get(name)}")
         different += not same
     print(f"{different} DIFFERENT" if different else "the same decision, by the same reasons")
     return min(different, 1)

@@ -1,6 +1,6 @@
-"""`:decide`: instances in, decisions with reasons out, each written before it is answered.
+"""`:decide`: instances in, decisions with reasons out, each recorded before it is answered.
 
-How far the last decisions drift from the references is counted, as the population stability of a window.
+The drift of recent decisions from the references is measured as the population stability of a window.
 """
 
 import asyncio
@@ -40,23 +40,23 @@ from rationale_service.repository.registry import ModelRegistry
 from rationale_service.security import keys
 from rationale_service.tensors import Tensors, json_type_name
 
-_AT_ONCE = 32  # rows that are decided before others get their turn
+_AT_ONCE = 32  # rows per turn of the event loop
 WINDOW = 1000  # decisions
-LEAST = 200  # figures of fewer decisions are 0: chance alone would make 9/200
-REFRESH_S = 1.0  # counting a decision takes microseconds, the figures of 100 features a millisecond
+LEAST = 200  # with fewer decisions figures are 0: chance alone would give 9/200
+REFRESH_S = 1.0  # a count takes microseconds, figures of 100 features a millisecond
 _KEY = re.compile(r"[!-~]{1,255}")
 Instance = Mapping[str, Any]
 
 
 class Drift:
-    """Windows of the last decisions of each model, in this process."""
+    """Windows of each model's last decisions, in this process."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._windows: dict[str, _Window] = {}
 
     def observe(self, manifest: Manifest, answers: Sequence[Mapping[str, Any]]) -> None:
-        """Count members of `decisions`; where another entry decides, the model's window begins anew."""
+        """Count members of `decisions`; if another entry decides now, the model's window begins anew."""
         decided, model = profile_of(manifest), manifest.model
         made_by = (manifest.digests.explanation, decided.digest)
         window = self._windows.get(model)
@@ -74,7 +74,7 @@ class Drift:
 
 
 class _Window:
-    """The classes of the last decisions, and how many of them are in each."""
+    """The classes of the last decisions, and the number of decisions in each."""
 
     def __init__(self, made_by: tuple[str, str], classes: Mapping[str, Classes]) -> None:
         self.made_by, self.classes, self.due_s = made_by, classes, 0.0
@@ -104,7 +104,7 @@ class _Window:
             np.add.at(self._counts, (self._indices, np.array(gone)), -1)
 
     def figures(self) -> dict[str, float]:
-        """Return them by the key of the classes; 0 as long as there are too few decisions."""
+        """Return the stability figures by the key of the classes; 0 while there are too few decisions."""
         if len(self) < LEAST:
             return dict.fromkeys(self.classes, 0.0)
         counted = zip(self.classes.items(), self._counts, strict=True)
@@ -112,7 +112,7 @@ class _Window:
 
 
 class Decider:
-    """Decides by the profiles that entries were compiled with."""
+    """Decider by the compiled profiles of entries."""
 
     def __init__(self, plane: DataPlane, trail: AuditTrail, drift: Drift) -> None:
         self._plane = plane
@@ -120,18 +120,18 @@ class Decider:
         self._drift = drift
 
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
-        """Return the decisions, in the order of the instances: all of them, or an error and none.
+        """Return the decisions in the order of the instances: all of them, or an error and none.
 
-        Of a dry run what would be decided, without ids.
-        Each row is run by itself: an answer in a batch may differ in its last bits by what else is in it.
+        A dry run gives decisions without ids and records none.
+        Each row runs alone: in a batch, the last bits of an answer may depend on the other rows.
 
         Args:
-            key: an idempotency key: what was decided under it before is answered again.
+            key: idempotency key; earlier decisions under it are answered again.
 
         Raises:
-            ServiceError: what `open_request`, `DataPlane` and `AuditTrail` raise.
-            MalformedError: the key is none, or comes with a dry run.
-            UndecidedError: rows have no reasons that can be given.
+            ServiceError: if `open_request`, `DataPlane` or `AuditTrail` raises it.
+            MalformedError: if the key is invalid, or comes with a dry run.
+            UndecidedError: if no reasons can be given for a row.
         """
         plane, began_s = self._plane, time.monotonic()
         context = current()
@@ -151,9 +151,9 @@ class Decider:
             )
         if key is not None:
             async with _until(deadline_s):
-                found = await self._trail.find(manifest.model, caller, key, rows)
-            if found:
-                return [one.answer for one in found]
+                earlier = await self._trail.find(manifest.model, caller, key, rows)
+            if earlier:
+                return [one.answer for one in earlier]
         answers = await plane.infer(entry, inputs, None, deadline_s, by_row=True)
         decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
         if request.stability:
@@ -163,10 +163,10 @@ class Decider:
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
         request_id = "" if context is None else context.request_id
         facts = RequestFacts(caller, request_id, latency_ms, key)
-        made = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
+        records = as_recorded(entry, rows, decisions, plane.backend.runtime(entry), facts)
         async with _until(deadline_s):
-            recorded = await self._trail.record(made)
-        if recorded and recorded[0].id == made[0].id:  # else another request with the key was the first
+            recorded = await self._trail.record(records)
+        if recorded and recorded[0].id == records[0].id:  # otherwise another request with the key was first
             for start in range(0, len(recorded), _AT_ONCE):
                 self._drift.observe(manifest, [one.answer for one in recorded[start : start + _AT_ONCE]])
                 await asyncio.sleep(0)
@@ -175,7 +175,7 @@ class Decider:
 
 @dataclass(frozen=True)
 class RequestFacts:
-    """What a record says of the request: see `RecordedDecision`."""
+    """A record's facts about the request: see `RecordedDecision`."""
 
     caller: str
     request_id: str
@@ -190,10 +190,10 @@ def as_recorded(
     runtime: Mapping[str, Any],
     facts: RequestFacts,
 ) -> list[RecordedDecision]:
-    """Return the decisions on `rows` as the audit trail takes them.
+    """Convert the decisions on `rows` → records for the audit trail.
 
     Args:
-        runtime: what ran `entry`, as `Backend.runtime` says it.
+        runtime: runtime of `entry`, from `Backend.runtime`.
     """
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     ran = {"graph": entry.graph_digest, **runtime}
@@ -240,7 +240,7 @@ def _check_key(key: str | None) -> None:
 
 @contextlib.asynccontextmanager
 async def _until(deadline_s: float) -> AsyncIterator[None]:
-    """Raise DeadlineError where what the trail is to do takes longer."""
+    """Raise DeadlineError if the trail takes longer."""
     try:
         async with asyncio.timeout_at(deadline_s):
             yield
@@ -252,10 +252,10 @@ async def _until(deadline_s: float) -> AsyncIterator[None]:
 
 
 def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Faults) -> Tensors:
-    """Return what the model takes of the instances; knock-outs may look at more.
+    """Return the model's inputs from the instances, which may have more features for knock-outs.
 
     Raises:
-        InvalidInputError: they do not fit the model, or have values that the profile does not take.
+        InvalidInputError: if they do not fit the model, or have values that the profile does not take.
     """
     profile, form = profile_of(manifest).profile, form_of(entry, manifest)
     knock_outs = [rule for rule in profile.knock_outs if rule.feature not in form.taken]
@@ -279,7 +279,7 @@ def inputs_of(entry: Entry, manifest: Manifest, rows: Sequence[Any], faults: Fau
 
 
 def _fault_of(rule: KnockOut, row: Instance) -> str | None:
-    """Describe what is wrong with a feature that the model does not take and a knock-out looks at."""
+    """Describe the fault of a feature that only a knock-out uses; None if it is valid."""
     if rule.feature not in row:
         return "is missing, and a knock-out declines by it: send null where it is not known"
     value = row[rule.feature]
@@ -302,13 +302,13 @@ async def decisions_of(
     """Return the members of `decisions`.
 
     Args:
-        drift: of what answered, which each decision then tells; see `Backend.drift`.
+        drift: drift of the entry that answered, which each decision reports; see `Backend.drift`.
 
     Raises:
-        UndecidedError: for all rows that have no reasons.
+        UndecidedError: if rows have no reasons; lists them all.
     """
-    faults, found = Faults(), []
-    known = {} if drift is None else {"drift": drift}
+    faults, decisions = Faults(), []
+    extra = {} if drift is None else {"drift": drift}
     for start in range(0, len(instances), _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
         of_graph, given = ({name: a[part] for name, a in of.items()} for of in (answers, inputs))
@@ -317,7 +317,7 @@ async def decisions_of(
             if isinstance(decided, Undecided):
                 faults.add(UndecidedError(f"instances[{i}]: {decided.fault}"))
             else:
-                found.append({"id": secrets.token_hex(16), **answered(manifest, decided), **known})
+                decisions.append({"id": secrets.token_hex(16), **answered(manifest, decided), **extra})
         await asyncio.sleep(0)
     faults.report()
-    return found
+    return decisions

@@ -1,4 +1,4 @@
-"""`rationale decide`: the rows of a file, or of many, decided as `:decide` decides them, and saved."""
+"""`rationale decide`: decide the rows of one or more files by the rules of `:decide`, and save them."""
 
 import hashlib
 import importlib.util
@@ -30,14 +30,14 @@ from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
 WITHOUT = "without a decision"
-_AT_ONCE = 100  # rows that are written, and synced, together
+_AT_ONCE = 100  # rows that are written and flushed together
 _GRAPH, _RECORDED = (f"rationale.{name}" for name in ("graph", "recorded"))
 
 
 def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
     """Return the trail of a portfolio's decisions.
 
-    Raises InvalidOptionError: as `trail_of`; or an audit is requested that the settings switch off.
+    Raises InvalidOptionError if `trail_of` does, or if `audited` contradicts the settings.
     """
     if not audited:
         return NoTrail()
@@ -53,10 +53,10 @@ def trail_for(settings: Settings, *, audited: bool) -> AuditTrail:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """How many rows were decided how.
+    """Number of rows for each outcome.
 
     Attributes:
-        recorded: how many decisions this run has added to the audit trail; None without one.
+        recorded: number of decisions that this run has added to the audit trail; None without a trail.
     """
 
     counts: Counter[str]
@@ -80,11 +80,11 @@ def _recorded(trail: AuditTrail, session: DecisionSession) -> int | None:
 
 @dataclass(frozen=True)
 class Portfolio:
-    """Rows of a file, and what decides them.
+    """Rows of a file, and the entry that decides them.
 
     Attributes:
-        digest: of the rows and of what decides them: where it is the same, an interrupted run goes on.
-        kept: columns that are written as they are.
+        digest: digest of the rows and of the entry; an interrupted run with the same digest goes on.
+        kept: columns to copy unchanged.
     """
 
     deciding: Deciding
@@ -98,11 +98,12 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
 
     Args:
         file: .csv, .parquet, .npz or .npy, with the columns of the model and of knock-outs.
-        keep: columns of a table that are written as they are.
+        keep: columns of a table to copy unchanged.
 
     Raises:
-        RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
-        InvalidOptionError, InvalidReferencesError: rows that do not fit.
+        RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
+            decide.
+        InvalidOptionError, InvalidReferencesError: if rows do not fit.
     """
     deciding = Deciding.of(local_repository(settings), name)
     inputs, extra, _ = read_applicants(deciding.compiled, file)
@@ -114,19 +115,19 @@ def read_portfolio(settings: Settings, name: str, file: Path, keep: Sequence[str
 def decide_portfolio(
     portfolio: Portfolio, settings: Settings, save: Path, trail: AuditTrail, progress: Progress = silent
 ) -> Outcomes:
-    """Decide every row and save them.
+    """Decide every row and save the decisions.
 
-    What is decided stands in a file beside `save` until all is there: called again after it was interrupted,
-    with the same rows and entry, it goes on where that ends. A decision that was recorded and not saved is
-    found in the trail again.
+    Decisions go to a file beside `save` until all are there: after an interruption, another call with the
+    same
+    rows and entry goes on at its end. The trail returns decisions that were recorded but not saved.
 
     Args:
-        save: .csv and .parquet, a row for each and its reasons in columns; .jsonl, whole answers. Replaced
-            where it is.
+        save: file to write or replace: .csv and .parquet with a row for each decision and its reasons in
+            columns, .jsonl with whole answers.
 
     Raises:
-        InvalidOptionError: it cannot be written.
-        StateUnavailableError, ConflictError: the trail cannot be.
+        InvalidOptionError: if the file cannot be written.
+        StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     if save.suffix.lower() not in WRITERS:
         raise InvalidOptionError(
@@ -136,15 +137,15 @@ def decide_portfolio(
         raise InvalidOptionError(
             f"--save {save}: parquet files need pyarrow: {install('parquet')}, or save .csv or .jsonl."
         )
-    kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
+    partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):
-        done = _resume(kept)
-        with kept.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
+        done = _resume(partial)
+        with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
-            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept), portfolio.kept)
-        counts = Counter(_outcome(line) for line in _lines(kept))
-        kept.unlink()
+            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(partial), portfolio.kept)
+        counts = Counter(_outcome(line) for line in _lines(partial))
+        partial.unlink()
     return Outcomes(counts, _recorded(trail, decide))
 
 
@@ -157,7 +158,7 @@ def _told(save: Path) -> Iterator[None]:
 
 
 def _resume(kept: Path) -> int:
-    """Count the rows that an interrupted run saved, as whole parts; what is there of another is dropped."""
+    """Count the rows that an interrupted run saved in whole parts; drop an incomplete part."""
     if not kept.exists():
         return 0
     count = size = 0
@@ -205,18 +206,19 @@ def decide_files(
     keep: Sequence[str] = (),
     progress: Progress = silent,
 ) -> tuple[Answered, Outcomes]:
-    """Decide the rows of parquet files, as `answer_files` does it.
+    """Decide the rows of parquet files through `answer_files`.
 
-    A file that an interrupted run left out is decided from its first row on: what was recorded of it is found
-    in the trail again.
+    A file that an interrupted run did not finish is decided from its first row; the trail returns decisions
+    that it has already.
 
     Args:
-        keep: columns that are written as they are.
+        keep: columns to copy unchanged.
 
     Raises:
-        RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
-        InvalidOptionError, InvalidReferencesError: files or rows that cannot be used.
-        StateUnavailableError, ConflictError: the trail cannot be.
+        RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
+            decide.
+        InvalidOptionError, InvalidReferencesError: if files or rows cannot be used.
+        StateUnavailableError, ConflictError: if the trail cannot be written.
     """
     deciding = Deciding.of(local_repository(settings), name)
     with deciding.session(settings, trail) as decide:
@@ -241,8 +243,8 @@ class _Decisions:
 
     def schema(self, given: Any) -> Any:
         own = schema_of(self._manifest)
-        kept = kept_columns(given.empty_table(), self.keep, own.names)
-        for name in kept:
+        columns = kept_columns(given.empty_table(), self.keep, own.names)
+        for name in columns:
             own = own.append(given.field(name))
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
@@ -259,10 +261,10 @@ class _Decisions:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
             key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
-            found = batch_of(self._manifest, lines)
+            answers = batch_of(self._manifest, lines)
             for name, column in kept_columns(batch, self.keep).items():
-                found = found.append_column(batch.schema.field(name), column)
-            yield found
+                answers = answers.append_column(batch.schema.field(name), column)
+            yield answers
             first = last + 1
 
     @property

@@ -1,4 +1,4 @@
-"""`rationale receipt`: a decision with all that recomputes it, without Rationale and without the lender."""
+"""`rationale receipt`: a decision with everything to recompute it, without Rationale or the lender."""
 
 import shutil
 import tempfile
@@ -48,15 +48,15 @@ to somebody who may see them.
 
 
 def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> None:
-    """Write the folder, whole or not at all.
+    """Write the receipt's folder, all or nothing.
 
     Args:
-        entry: that decided, see `Replayer.entry`.
+        entry: entry that decided, see `Replayer.entry`.
 
     Raises:
-        InvalidOptionError: the inputs are not known; the profile has features that it never discloses; the
-            folder is there already or cannot be written.
-        RepositoryError: the entry's files are not those that decided.
+        InvalidOptionError: if the inputs are not known, the profile has features that it never discloses, or
+            the folder exists already or cannot be written.
+        RepositoryError: if the entry's files differ from those that decided.
     """
     if decision.instance is None:
         raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
@@ -82,22 +82,22 @@ def write_receipt(decision: RecordedDecision, entry: Entry, folder: Path) -> Non
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=folder.parent) as aside:
-            made = Path(aside) / "receipt"
-            shutil.copytree(version, made)
-            files = " ".join(sorted(path.name for path in made.iterdir()))
+            receipt = Path(aside) / "receipt"
+            shutil.copytree(version, receipt)
+            files = " ".join(sorted(path.name for path in receipt.iterdir()))
             used = decision.runtime.get("version", ort.__version__)
             readme = README.format(version=used, graph=entry.graph_digest, files=files)
-            (made / "README.txt").write_text(readme, encoding="utf-8")
-            shutil.copyfile(Path(__file__).parent / "check.py", made / "check.py")
+            (receipt / "README.txt").write_text(readme, encoding="utf-8")
+            shutil.copyfile(Path(__file__).parent / "check.py", receipt / "check.py")
             for name, content in contents.items():
-                (made / name).write_bytes(content)
-            made.rename(folder)
+                (receipt / name).write_bytes(content)
+            receipt.rename(folder)
     except (OSError, shutil.Error) as error:
         raise InvalidOptionError(f"--out {folder}: cannot be written: {error}") from error
 
 
 def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what check.py has to know of the graph; shapes are those of this instance."""
+    """Return the description of the graph for check.py, with the shapes of this instance."""
     if manifest.base_value is None:
         raise InvalidOptionError(f"{entry.name}: its explanations have no base value, and add up to nothing")
     inputs = inputs_of(entry, manifest, [instance], Faults())

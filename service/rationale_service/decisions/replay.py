@@ -1,4 +1,4 @@
-"""`rationale replay`: an old decision computed again by the files that made it, and compared."""
+"""`rationale replay`: recompute an old decision from the files that made it, and compare."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ from rationale_service.repository.registry import folders
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
 
-TOLERANCE = 1e-4  # elsewhere, of the largest number: sums are made in another order there
+TOLERANCE = 1e-4  # relative to the largest number, on runtimes that sum in another order
 UNKNOWN_INPUTS = {
     "hashed": "of decision {}'s inputs only a digest was kept: give what was decided on, --instance FILE",
     "erased": "the inputs of decision {} were erased: nobody can compute it again",
 }
-# By what a member is measured; all others by the largest attribution.
+# Members with scales of their own; the largest attribution is the scale of all others.
 _SCORES, _MARKS = ("score", "threshold"), ("tied", "uncertain")
 
 
@@ -37,10 +37,10 @@ class Replayed:
     """A decision and its repetition.
 
     Attributes:
-        entry: that decided.
-        differences: what is not as it was answered; none where all is.
-        elsewhere: in what this runtime is another than the one that decided. Where it is none, numbers are
-            equal bit for bit, else within TOLERANCE.
+        entry: entry that decided.
+        differences: differences from the recorded answer.
+        elsewhere: differences of this runtime from the one that decided. Without any, numbers must be equal
+            bit for bit, else within TOLERANCE.
         passed_over: members of the answer that no replay computes.
     """
 
@@ -52,37 +52,37 @@ class Replayed:
 
 
 class Replayer:
-    """Replays decisions of one repository. Sessions are kept from one to the next."""
+    """Replayer of decisions of one repository. It keeps sessions between replays."""
 
     def __init__(self, settings: Settings, entries: Path | None = None) -> None:
         """Take the settings of the gateway that decided.
 
         Args:
-            entries: instead of the gateway's repository.
+            entries: folder to use instead of the gateway's repository.
         """
         self._repository = entries or local_repository(settings)
-        # What differs is found decision by decision, so that an entry need not prove itself.
+        # Each replay shows differences, so an entry need not answer its probe rows first.
         self._devices = replace(Devices.chosen(settings), allow_drift=True)
         self._manifests: list[tuple[Path, Manifest]] | None = None
         self._entries: dict[Path, tuple[Entry, ...]] = {}
         self._sessions: dict[tuple[Entry, int], tuple[ort.InferenceSession, str]] = {}
 
     def entry(self, decision: RecordedDecision) -> Entry:
-        """Return the entry that decided: of several with its explainer and profile, one with its files.
+        """Return the entry that decided; among several with its explainer and profile, one with its files.
 
         Raises:
-            RepositoryError: there is none in the repository.
+            RepositoryError: if the repository has no such entry.
         """
         digests = decision.answer["digests"]
         wanted = (digests["explainer"], digests["profile"])
-        found = [
+        candidates = [
             entry
             for folder, manifest in self._deciding()
             if (manifest.digests.explanation, profile_of(manifest).profile.digest) == wanted
             for entry in self._read(folder)
             if entry.manifest is not None
         ]
-        if not found:
+        if not candidates:
             raise RepositoryError(
                 f"{self._repository}: has no entry with the explainer {wanted[0][:12]}… and the profile "
                 f"{wanted[1][:12]}… of decision {decision.id}. Put the folder of '{decision.model}' back "
@@ -94,14 +94,14 @@ class Replayer:
             assert entry.manifest is not None  # noqa: S101 (those without are left out)
             return entry.graph_digest != graph, entry.manifest.model != model, entry.name
 
-        return min(found, key=distance)
+        return min(candidates, key=distance)
 
     def replay(self, decision: RecordedDecision) -> Replayed:
         """Compute a decision again.
 
         Raises:
-            InvalidOptionError: its inputs are not known.
-            RepositoryError: there is no entry that decided, or it cannot be run here.
+            InvalidOptionError: if its inputs are not known.
+            RepositoryError: if the entry that decided is missing or cannot run here.
         """
         if decision.instance is None:
             raise InvalidOptionError(UNKNOWN_INPUTS[decision.kept].format(decision.id))
@@ -129,7 +129,7 @@ class Replayer:
         return Replayed(decision, entry, tuple(differences), elsewhere, tuple(passed_over))
 
     def _deciding(self) -> list[tuple[Path, Manifest]]:
-        """Return folders with a decision profile. One that cannot be read decides nothing."""
+        """Return folders with a decision profile; skip unreadable ones."""
         if self._manifests is None:
             if not self._repository.is_dir():
                 raise RepositoryError(f"{self._repository}: is no folder: name one with --entries")
@@ -146,7 +146,7 @@ class Replayer:
         return self._entries[folder]
 
     def _session(self, entry: Entry, then: Mapping[str, Any]) -> tuple[ort.InferenceSession, dict[str, Any]]:
-        """Open a session with as many threads as then: sums are divided among them."""
+        """Open a session with the number of threads of the decision, since they divide sums."""
         cores = int(then.get("threads", available_cores())) * entry.instances
         if (entry, cores) not in self._sessions:
             devices = replace(self._devices, cores=cores)
@@ -157,10 +157,10 @@ class Replayer:
 
 
 def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: bool) -> list[str]:
-    """Describe what differs between two answers; members that only one of them has are passed over.
+    """Describe the differences between two answers; ignore members that only one of them has.
 
     Args:
-        exact: bit for bit; else numbers within TOLERANCE, and reasons in whatever order.
+        exact: True to compare bit for bit; else numbers within TOLERANCE, and reasons in any order.
     """
     if exact:
         return [*_differing(answered, computed, "", None)]
@@ -174,10 +174,10 @@ def compare(answered: Mapping[str, Any], computed: Mapping[str, Any], *, exact: 
 
 
 def _differing(then: Any, now: Any, where: str, scales: Mapping[str, float] | None) -> Iterator[str]:
-    """Describe what differs between two values.
+    """Describe the differences between two values.
 
     Args:
-        scales: of numbers, by their member's name; None where they have to be equal.
+        scales: scales of numbers, by their member's name; None if numbers must be equal.
     """
     name = where.rpartition(".")[2]
     if isinstance(then, dict) and isinstance(now, dict) and name != "value":
@@ -202,7 +202,7 @@ def _same(then: Any, now: Any, name: str, scales: Mapping[str, float] | None) ->
 
 
 def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return reasons by their codes, without marks that follow from the last digits."""
+    """Return an answer with reasons by their codes, without marks that depend on the last digits."""
     reasons = {
         reason["code"]: {name: value for name, value in reason.items() if name not in _MARKS}
         for reason in answer["reasons"]
@@ -211,7 +211,7 @@ def _by_code(answer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def altered(decision: RecordedDecision, entry: Entry) -> Iterator[str]:
-    """Return files that are not those that decided, although their manifest says so."""
+    """Describe files that differ from those that decided, although their manifest is the same."""
     manifest = entry.manifest
     assert manifest is not None  # noqa: S101 (it decided)
     graph = decision.runtime.get("graph")

@@ -1,4 +1,4 @@
-"""Rows of files, decided one by one as `:decide` decides them."""
+"""Decisions on rows of files, one by one, by the rules of `:decide`."""
 
 import asyncio
 import getpass
@@ -33,13 +33,13 @@ from rationale_service.settings import Settings
 
 _REFUSALS = (InvalidInputError, NotFiniteError, UndecidedError)
 
-Instance = Mapping[str, Any]  # as a caller of `:decide` would send it
+Instance = Mapping[str, Any]  # in the form of `:decide`
 _ERASED = "the inputs of this decision were erased: the values of its reasons are not shown"
 
 
 @dataclass(frozen=True, eq=False)
 class Deciding:
-    """An entry that decides, by which rows are read and decided."""
+    """An entry that decides; it converts and decides rows."""
 
     entry: Entry
     manifest: Manifest
@@ -50,7 +50,8 @@ class Deciding:
         """Open an entry.
 
         Raises:
-            RepositoryError, UnknownModelError, NotExplainableError: no such model, or none that decides.
+            RepositoryError, UnknownModelError, NotExplainableError: if there is no such model, or it does not
+                decide.
         """
         entry = read_repository(repository, strict=False).decider(name)
         manifest = entry.manifest
@@ -58,7 +59,7 @@ class Deciding:
         return cls(entry, manifest, open_entry(repository, manifest.model))
 
     def digest(self, rows: Sequence[Instance]) -> str:
-        """Return a digest of rows and of what decides them."""
+        """Return a digest of rows and of the entry that decides them."""
         digest = hashlib.sha256(orjson.dumps(rows))
         for part in self.made_by:
             digest.update(f"\0{part}".encode())
@@ -66,18 +67,18 @@ class Deciding:
 
     @property
     def made_by(self) -> tuple[str, ...]:
-        """The digests of what decides."""
+        """Digests of the explanation, the profile and the graph that decide."""
         profile = profile_of(self.manifest).digest
         return self.manifest.digests.explanation, profile, str(self.entry.graph_digest)
 
     def instances(
         self, inputs: Mapping[str, np.ndarray], extra: Mapping[str, Sequence[Any]]
     ) -> list[Instance]:
-        """Return rows as a caller of `:decide` would send them.
+        """Return rows in the form in which a caller of `:decide` would send them.
 
         Args:
-            inputs: of the model, [N, …] each.
-            extra: columns that knock-outs look at.
+            inputs: inputs of the model, [N, …] each.
+            extra: columns for knock-outs.
         """
         form = form_of(self.entry, self.manifest)
         return [
@@ -96,7 +97,7 @@ class Deciding:
         """Yield a function that decides and records rows; stop the trail afterwards.
 
         Raises:
-            StateUnavailableError, ConflictError: the trail cannot be written.
+            StateUnavailableError, ConflictError: if the trail cannot be written.
         """
         devices = replace(Devices.chosen(settings), cores=available_cores())
         warmed = load_warmed(self.entry, devices=devices)
@@ -114,10 +115,10 @@ class Deciding:
 
 
 class DecisionSession:
-    """Decides rows and records their decisions, under a key that is a digest of the rows.
+    """Function that decides rows and records their decisions, under a key that is a digest of the rows.
 
     Attributes:
-        new: how many decisions this session has recorded; the trail had the others before.
+        new: number of decisions that this session has recorded; the trail had the others before.
     """
 
     def __init__(
@@ -134,25 +135,27 @@ class DecisionSession:
         self._trail, self._runner = trail, runner
 
     def __call__(self, rows: Sequence[Instance], key: str) -> list[Line]:
-        """Return a line for each row; what the trail has under the key is not recorded again."""
+        """Return a line for each row; decisions under the key that the trail has are not recorded again."""
         return self._runner.run(self._lines(rows, key))
 
     async def _lines(self, rows: Sequence[Instance], key: str) -> list[Line]:
         began_s = time.monotonic()
-        found = [await self._decided(row) for row in rows]
-        decided = [(row, each) for row, each in zip(rows, found, strict=True) if not isinstance(each, str)]
+        outcomes = [await self._decided(row) for row in rows]
+        decided = [(row, each) for row, each in zip(rows, outcomes, strict=True) if not isinstance(each, str)]
         facts = RequestFacts(_caller(), "", (time.monotonic() - began_s) * 1e3 / max(len(rows), 1), key)
         own_rows, answers = [row for row, _ in decided], [each for _, each in decided]
         recorded = iter(
             await self._recorded(as_recorded(self._deciding.entry, own_rows, answers, self._ran, facts))
         )
-        return [{"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in found]
+        return [
+            {"fault": each} if isinstance(each, str) else {"decision": next(recorded)} for each in outcomes
+        ]
 
     async def _recorded(self, made: Sequence[RecordedDecision]) -> list[Mapping[str, Any]]:
         """Record decisions; return the answers that the trail has."""
         try:
             recorded = await self._trail.record(made)
-        except ErasedInputsError as error:  # the key says that the rows are the same
+        except ErasedInputsError as error:  # the key proves that the rows are the same
             recorded = error.decisions
         self.new += sum(ours.id == one.id for ours, one in zip(made, recorded, strict=True))
         return [
@@ -163,7 +166,7 @@ class DecisionSession:
         ]
 
     async def _decided(self, row: Instance) -> dict[str, Any] | str:
-        """Return the decision on one row, or why there is none."""
+        """Return the decision on one row, or the reason for which there is none."""
         entry, manifest = self._deciding.entry, self._deciding.manifest
         try:
             inputs = inputs_of(entry, manifest, [row], Faults())
@@ -176,12 +179,12 @@ class DecisionSession:
 
 
 def _is_whole(tensor: str, features: Mapping[str, tuple[str, int]]) -> bool:
-    """Return whether an input has no features with names of their own."""
+    """Tell whether an input has no named features."""
     return all(owner != tensor for owner, _ in features.values())
 
 
 def _caller() -> str:
-    """Return who the trail says has called: the user of this machine."""
+    """Return the caller's name for the trail: the user of this machine."""
     try:
         return f"rationale decide by {getpass.getuser()}"
     except (OSError, KeyError):  # a user without a name, as in a container

@@ -1,4 +1,4 @@
-"""In the same call: which reasons stay by the comparisons that were compiled beside."""
+"""Stability of reasons under the compiled comparisons, computed in the same call."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from rationale_service.errors import BrokenExplanationError, InvalidInputError, 
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
-_AT_ONCE = 32  # rows that are looked at before others get their turn
+_AT_ONCE = 32  # rows per turn of the event loop
 Decisions = Sequence[Mapping[str, Any]]
 
 
 def demand_comparisons(manifest: Manifest) -> None:
-    """Raise InvalidInputError where stability is requested and there is nothing to compute it from."""
+    """Raise InvalidInputError if the model has no comparisons from which to compute stability."""
     if not profile_of(manifest).comparisons:
         raise InvalidInputError(
             f"stability: model '{manifest.model}' was compiled without comparisons. Compile it with "
@@ -32,16 +32,16 @@ async def with_survival(
     """Return the decisions, with `survival` in each reason that has an attribution.
 
     Args:
-        inputs: of the model, [N, …] each; a row for each decision.
+        inputs: inputs of the model, [N, …] each; a row for each decision.
 
     Raises:
-        BrokenExplanationError: a comparison is not served.
-        UndecidedError: attributions of a comparison do not add up.
-        ServiceError: what `DataPlane.infer` raises.
+        BrokenExplanationError: if a comparison is not served.
+        UndecidedError: if attributions of a comparison are not complete.
+        ServiceError: if `DataPlane.infer` raises it.
     """
     decided = profile_of(manifest)
     attributed = [i for i, one in enumerate(decisions) if any(map(_is_attributed, one["reasons"]))]
-    found: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in attributed}
+    codes_by_row: dict[int, list[tuple[Comparison, Codes]]] = {i: [] for i in attributed}
     if attributed:
         chosen = {name: array[attributed] for name, array in inputs.items()}
         for one in decided.comparisons:
@@ -51,19 +51,19 @@ async def with_survival(
                 zip(attributed, explained_rows(judged_by(own, decided), answers), strict=True)
             ):
                 try:
-                    found[i].append((one, codes_of(decided, row, one.name)))
+                    codes_by_row[i].append((one, codes_of(decided, row, one.name)))
                 except NoReasonsError as error:
                     raise UndecidedError(f"instances[{i}]: {error}") from error
                 if place % _AT_ONCE == _AT_ONCE - 1:
                     await asyncio.sleep(0)
     return [
-        {**one, "reasons": [_with(reason, found.get(i, ())) for reason in one["reasons"]]}
+        {**one, "reasons": [_with(reason, codes_by_row.get(i, ())) for reason in one["reasons"]]}
         for i, one in enumerate(decisions)
     ]
 
 
 def _is_attributed(reason: Mapping[str, Any]) -> bool:
-    """Return whether a reason has one; a knock-out's stays whatever the references are."""
+    """Tell whether a reason has an attribution; a knock-out's has none and holds for any references."""
     return reason["attribution"] is not None
 
 

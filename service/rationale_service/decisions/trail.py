@@ -1,4 +1,4 @@
-"""Where decisions are written before they are answered: what the gateway asks of an audit trail."""
+"""The protocol of an audit trail, which records decisions before the gateway answers them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,15 @@ class RecordedDecision:
     """One decision as it was answered.
 
     Attributes:
-        time: RFC 3339 in UTC, with microseconds.
-        caller: the name of the key that asked, empty where none is needed.
-        latency_ms: from the request's first byte until the decision was made.
-        instance: what the caller sent; None where only a digest of it was kept, or its key was erased.
-        answer: the whole member of `decisions`, as it was answered.
-        idempotency_key: that of the request; `place` is the instance's place in it.
-        kept: how the trail has the inputs. Of hashed and erased ones, `value`s in the answer are None too.
-        runtime: the digest of the files that ran (graph), and what the backend says: see `Backend.runtime`.
+        time: time of the decision, RFC 3339 in UTC with microseconds.
+        caller: name of the caller's key; empty if none is needed.
+        latency_ms: time from the request's first byte until the decision.
+        instance: instance that the caller sent; None if only its digest was kept or its key was erased.
+        answer: whole member of `decisions`, as answered.
+        idempotency_key: key of the request; `place` is the instance's place in it.
+        kept: form in which the trail keeps the inputs. If hashed or erased, `value`s in the answer are None
+            too.
+        runtime: digest of the files that ran (graph), and the backend's data: see `Backend.runtime`.
     """
 
     id: str
@@ -38,48 +39,48 @@ class RecordedDecision:
 
 
 class AuditTrail(Protocol):
-    """Append-only. Whoever answers by it has waited for its disk."""
+    """An append-only trail. A decision is on its disk before the gateway answers it."""
 
     def start(self) -> None:
-        """Start to open it before its first use, and to check it from then on."""
+        """Begin to open the trail before its first use, and to check it from then on."""
 
     async def opened(self) -> None:
-        """Wait until it is known whether one that was started can be written, or that takes too long."""
+        """Wait until a started trail knows if it can write, or until that takes too long."""
 
     @property
     def fault(self) -> str | None:
-        """Why no decision can be recorded now, for the operator: it may name machines. None where one can."""
+        """Reason why no decision can be recorded now, or None. For operators only: it may name machines."""
 
     async def find(
         self, model: str, caller: str, key: str, instances: Sequence[Mapping[str, Any]]
     ) -> Sequence[RecordedDecision]:
-        """Find what was decided under an idempotency key before, in the order of `instances`; else nothing.
+        """Return earlier decisions under an idempotency key, in the order of `instances`; empty if none.
 
         Raises:
-            ConflictError: it was for other instances.
-            ErasedInputsError: inputs of the decisions are erased.
-            QueueFullError, StateUnavailableError: as `record`.
+            ConflictError: if they were for other instances.
+            ErasedInputsError: if inputs of the decisions are erased.
+            QueueFullError, StateUnavailableError: if `record` would raise them.
         """
 
     async def record(self, decisions: Sequence[RecordedDecision]) -> Sequence[RecordedDecision]:
-        """Record decisions; returns when they are on the disk: all of one request, or none.
+        """Record all decisions of a request, or none; return once they are on the disk.
 
         Returns:
-            What to answer: what was there before, where another request with the same key came first.
+            The decisions to answer: earlier ones if another request with the same key came first.
 
         Raises:
-            ConflictError: that one was for other instances.
-            ErasedInputsError: inputs of the decisions that were there before are erased.
-            QueueFullError: too many wait for the disk.
-            StateUnavailableError: they cannot be written, and must not be answered.
+            ConflictError: if that request was for other instances.
+            ErasedInputsError: if inputs of the earlier decisions are erased.
+            QueueFullError: if too many decisions wait for the disk.
+            StateUnavailableError: if they cannot be written and so must not be answered.
         """
 
     async def stop(self) -> None:
-        """Write what waits."""
+        """Write waiting decisions."""
 
 
 def obstacle(trail: AuditTrail) -> StateUnavailableError | None:
-    """Return why nothing can be decided now; None if decisions can be recorded."""
+    """Return the reason why no decision can be made now; None if decisions can be recorded."""
     if trail.fault is None:
         return None
     return StateUnavailableError(
@@ -90,7 +91,7 @@ def obstacle(trail: AuditTrail) -> StateUnavailableError | None:
 
 
 class NoTrail:
-    """RATIONALE_AUDIT=off."""
+    """No trail: RATIONALE_AUDIT=off."""
 
     fault = None
 

@@ -1,1 +1,1 @@
-"""From a decoded request to a checked answer: limits, caches, deadlines."""
+"""Path from a decoded request to a checked answer: limits, caches, deadlines."""

@@ -1,4 +1,4 @@
-"""What may be wrong with a request, all of it reported at once, and with the tensors of an answer."""
+"""Checks of a request, which report all faults at once, and of an answer's tensors."""
 
 import itertools
 import math
@@ -17,18 +17,18 @@ from rationale_service.repository.entry import Entry
 from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of
 
 _MOST = 10
-_MOST_TOLD = 10_000  # faults: pydantic writes the texts of all in one step, of so many in 25 ms
-_LONGEST = 300  # characters of one among several
+_MOST_TOLD = 10_000  # faults; pydantic writes this many texts in one step of 25 ms
+_LONGEST = 300  # characters of one fault among several
 _LONGEST_NAME = 80
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_TINY = 32  # values: so few are looked at sooner one by one than by numpy
+_TINY = 32  # values; for so few, a loop is faster than numpy
 
 
 class Faults:
-    """Of one request. Nothing more is looked at where ten are found.
+    """Faults of one request. The checks stop after ten.
 
     Attributes:
-        parts: names of what is at fault.
+        parts: names of the faulty inputs or members.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Faults:
         return bool(self._found)
 
     def add(self, fault: ServiceError, part: str | None = None) -> None:
-        """Add a fault. Raises as `report` does, once there are ten."""
+        """Add a fault. The tenth one raises all, as `report` does."""
         self._found.append(fault)
         if part is not None:
             self.parts.add(part)
@@ -51,7 +51,7 @@ class Faults:
         self.add(InvalidInputError(text), part)
 
     def __enter__(self) -> None:
-        """Add what is wrong within the `with`."""
+        """Catch errors of a `with` block and add them."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> bool:
         if not isinstance(error, InvalidInputError | MalformedError):
@@ -60,9 +60,9 @@ class Faults:
         return True
 
     def report(self) -> None:
-        """Raise one error for all, of the kind of the first; nothing where there are none.
+        """Raise one error for all faults, of the first one's class; return if there are none.
 
-        It is kept no longer: an error that those keep whom it passes would keep the request.
+        This object then drops the faults: an error's traceback would keep the request in memory.
         """
         if self._found:
             try:
@@ -71,7 +71,7 @@ class Faults:
                 self._found = []
 
     def end(self, fault: ServiceError) -> Never:
-        """Add a last one, behind which nothing can be found out, and raise them."""
+        """Add a last fault, after which no check can go on, and raise all."""
         self._found.append(fault)
         del fault
         self.report()
@@ -79,7 +79,7 @@ class Faults:
 
 
 def from_validation(error: ValidationError, kind: type[ServiceError], whole: str) -> ServiceError:
-    """Return what pydantic found wrong, as one error. `whole` is the name of what was validated."""
+    """Convert pydantic's faults → one error. `whole` is the name of the validated text."""
     count = error.error_count()
     if count > _MOST_TOLD:
         return kind(f"{whole} has {count} faults, too many to tell them: compare it with GET /openapi.json")
@@ -100,9 +100,9 @@ def _joined(found: Sequence[ServiceError]) -> ServiceError:
 
 
 def check_name(name: str, whose: str, error: type[ServiceError]) -> str:
-    """Return the name of a resource, which is a file's too.
+    """Check and return the name of a resource, which also names a file.
 
-    Raises `error`, whose text calls it `whose` name.
+    Raises `error`; its text begins with `whose`.
     """
     if not _NAME.fullmatch(name) or ".." in name:
         raise error(
@@ -113,7 +113,7 @@ def check_name(name: str, whose: str, error: type[ServiceError]) -> str:
 
 
 def listed(names: Collection[str]) -> str:
-    """Quote the first ten of them."""
+    """Quote the first ten names."""
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
     return ", ".join(f"'{name[:_LONGEST_NAME]}'" for name in itertools.islice(names, _MOST)) + more
 
@@ -132,14 +132,14 @@ def check_request(
     missing: Collection[str] = (),
     manifest: Manifest | None = None,
 ) -> tuple[int, tuple[str, ...]]:
-    """Return the number of rows N, and the outputs to compute.
+    """Check a request; return the number of rows N and the outputs to compute.
 
     Args:
-        missing: inputs in which NaN is a missing value.
-        manifest: what knows which texts the fitted model refuses.
+        missing: names of inputs in which NaN is a missing value.
+        manifest: manifest with the texts that the fitted model refuses.
 
     Raises:
-        InvalidInputError: inputs or outputs that do not fit.
+        InvalidInputError: if inputs or outputs do not fit.
     """
     faults = Faults()
     _check_inputs(entry, inputs, missing, faults)
@@ -154,7 +154,7 @@ def check_request(
 def tell_all(
     faults: Faults, entry: Entry, inputs: Tensors, outputs: Sequence[str] | None, missing: Collection[str]
 ) -> None:
-    """Raise `faults` together with what else is wrong, but for references: another entry may take those."""
+    """Raise `faults` with all other faults, except those of references: another entry may take them."""
     faults.parts.update(name for name in entry.input_specs if _is_of_references(name))
     own = {name: array for name, array in inputs.items() if not _is_of_references(name)}
     _check_inputs(entry, own, missing, faults)
@@ -163,21 +163,21 @@ def tell_all(
 
 
 def _check_inputs(entry: Entry, inputs: Tensors, missing: Collection[str], faults: Faults) -> None:
-    known = entry.input_specs
-    if inputs.keys() != known.keys():
+    specs = entry.input_specs
+    if inputs.keys() != specs.keys():
         named = {
-            "unknown": inputs.keys() - known.keys(),
-            "missing": known.keys() - inputs.keys() - faults.parts,
+            "unknown": inputs.keys() - specs.keys(),
+            "missing": specs.keys() - inputs.keys() - faults.parts,
         }
         for verb, names in named.items():
             if names:
                 faults.note(
-                    f"{verb} input {listed(sorted(names))}: model '{entry.name}' takes {listed(known)}"
+                    f"{verb} input {listed(sorted(names))}: model '{entry.name}' takes {listed(specs)}"
                 )
     for name, array in inputs.items():
-        if name in known:
+        if name in specs:
             with faults:
-                _check_input(known[name], array, missing=name in missing)
+                _check_input(specs[name], array, missing=name in missing)
     if not faults:
         with faults:
             _check_together(entry, inputs)
@@ -193,13 +193,13 @@ def _check_together(entry: Entry, inputs: Tensors) -> None:
 
 
 def _check_outputs(entry: Entry, outputs: Sequence[str] | None, faults: Faults) -> tuple[str, ...]:
-    """Return the outputs to compute."""
-    known = entry.output_names
+    """Check the requested outputs and return those to compute."""
+    names = entry.output_names
     if not outputs:
-        return known
-    unknown = [name for name in outputs if name not in known]
+        return names
+    unknown = [name for name in outputs if name not in names]
     if unknown:
-        faults.note(f"unknown output {listed(unknown)}: model '{entry.name}' gives {listed(known)}")
+        faults.note(f"unknown output {listed(unknown)}: model '{entry.name}' gives {listed(names)}")
     return tuple(dict.fromkeys(outputs))
 
 
@@ -232,7 +232,7 @@ def _check_input(spec: TensorSpec, array: Array, *, missing: bool) -> None:
 
 
 def check_answer(entry: Entry, tensors: Tensors) -> None:
-    """Check that every number of an answer is finite. Raises NotFiniteError."""
+    """Raise NotFiniteError if a number of an answer is not finite."""
     for name, array in tensors.items():
         index = first_non_finite(array)
         if index is not None:
@@ -243,7 +243,7 @@ def check_answer(entry: Entry, tensors: Tensors) -> None:
 
 
 def first_non_finite(array: Array) -> tuple[int, ...] | None:
-    """Return the index of the first NaN or infinity of a float array, None where there is none."""
+    """Return the index of the first NaN or infinity of a float array, or None."""
     if array.dtype.kind != "f":
         return None
     if array.size <= _TINY and all(map(math.isfinite, array.reshape(-1).tolist())):

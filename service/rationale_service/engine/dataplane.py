@@ -1,4 +1,4 @@
-"""Inference and explanation over a backend. Knows no transport: REST and gRPC are thin over it."""
+"""Inference and explanation over a backend, independent of transport: REST and gRPC are thin layers above."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ class Lifecycle(enum.Enum):
 
 
 class DataPlane:
-    """Checks a request, splits it to the entry's batch size, runs it and checks the answer."""
+    """Executor of requests: check one, split it to the entry's batch size, run it, check the answer."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class DataPlane:
         cannot_decide: Callable[[], ServiceError | None],
         all_started: Callable[[], bool],
     ) -> None:
-        """Take what it runs on.
+        """Take the entries, their backend and the limits.
 
         Args:
-            cannot_decide: returns why no entry can decide now, though it is loaded.
-            all_started: returns whether the other processes that share the ports have started.
+            cannot_decide: function that returns the reason for which no loaded entry can decide now, or None.
+            all_started: function that tells whether the other processes that share the ports have started.
         """
         self.metrics = metrics
         metrics.workers.set(settings.workers)
@@ -60,7 +60,7 @@ class DataPlane:
         self.backend = backend
         self.model_cache = ModelCache(backend, settings.max_loaded_explainers, metrics)
         self._state = Lifecycle.LOADING
-        self._loaded = asyncio.Event()  # or never will be
+        self._loaded = asyncio.Event()  # also set if loading has failed
         self.timeout_s = settings.request_timeout_s
         self.budget = MemoryLimit(settings.max_queue_bytes)
         self.off_loop = OffLoop()
@@ -69,7 +69,7 @@ class DataPlane:
         self._working = _Working()
         self._cannot_decide = cannot_decide
         self._all_started = all_started
-        self.stopping = asyncio.Event()  # what waits for more than one request ends by it
+        self.stopping = asyncio.Event()  # ends tasks that outlive a request
 
     @property
     def state(self) -> Lifecycle:
@@ -84,7 +84,7 @@ class DataPlane:
         self.metrics.workers_ready.set(state is Lifecycle.READY)
 
     async def start(self, load_repository: Callable[[], Awaitable[None]]) -> None:
-        """Load the entries; ready when they are warm. Raises what loading raises, and is never ready then."""
+        """Load the entries; ready when they are warm. Raises errors of loading and is then never ready."""
         try:
             await load_repository()
             await self.model_cache.start()
@@ -95,7 +95,7 @@ class DataPlane:
             self.state = Lifecycle.READY
 
     async def loaded(self, deadline_s: float | None = None) -> None:
-        """Wait until the models are loaded, or will not be; until `deadline_s` at the latest."""
+        """Wait until the models are loaded or have failed; until `deadline_s` at the latest."""
         if not self._loaded.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(deadline_s):
@@ -107,7 +107,7 @@ class DataPlane:
             self.state = Lifecycle.LEAVING
 
     async def idle(self) -> None:
-        """Wait until nothing runs."""
+        """Wait until no request runs."""
         await self._working.none.wait()
 
     @property
@@ -115,12 +115,12 @@ class DataPlane:
         return self.state in (Lifecycle.READY, Lifecycle.LEAVING)
 
     def refuse_new_work(self) -> None:
-        """Take the second step of a stop: refuse new work; what runs goes on."""
+        """Take the second step of a stop: refuse new work; running requests go on."""
         self.state = Lifecycle.STOPPING
         self.stopping.set()
 
     async def stop(self) -> None:
-        """Wait for what runs, whichever end it came by, then stop the backend."""
+        """Wait for running requests of every protocol, then stop the backend."""
         self.refuse_new_work()
         await self._working.none.wait()
         self.off_loop.stop()
@@ -128,11 +128,11 @@ class DataPlane:
         await self.backend.stop()
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        """Return whether all, or an entry, can answer. One unloaded meanwhile is loaded for a request."""
+        """Tell whether all entries, or one, can answer; requests load an unloaded explainer, so it can."""
         return await self.why_not_ready(entry) is None
 
     async def why_not_ready(self, entry: Entry | None = None) -> ServiceError | None:
-        """Return what keeps all, or an entry, from being ready."""
+        """Return the reason for which the gateway, or an entry, is not ready; None if it is."""
         if self.state is not Lifecycle.READY:
             return NotReadyError(self.state.value)
         if not self._all_started():
@@ -152,19 +152,19 @@ class DataPlane:
         *,
         by_row: bool = False,
     ) -> Tensors:
-        """Run `entry` on [N, …] inputs; returns the requested outputs, in that order; None requests all.
+        """Run `entry` on [N, …] inputs; return the requested outputs in their order; None requests all.
 
         A request of more than `max_batch_size` rows runs in pieces, one after the other, so that it
-        takes one place in the queue and others get their turn between them.
+        takes one place in the queue and others get their turn between the pieces.
 
         Args:
-            deadline_s: on the event loop's clock; see `deadline`.
-            by_row: runs each row in a piece of its own, and none is answered from the cache: a row's bits may
-                depend on what else is in its batch.
+            deadline_s: deadline on the event loop's clock; see `deadline`.
+            by_row: True to run each row alone and without the cache: a row's bits may depend on the other
+                rows of its batch.
 
         Raises:
             NotReadyError, InvalidInputError, AnswerTooLargeError, NotFiniteError, QueueFullError,
-            DeadlineError, ModelFailedError.
+                DeadlineError, ModelFailedError: if a check or the backend raises it.
         """
         if not self.serves:
             raise NotReadyError(self.state.value)
@@ -192,7 +192,7 @@ class DataPlane:
         return tensors
 
     def forget_answers(self) -> None:
-        """Forget the cache's answers, and those that are being computed: an explainer or a set has gone."""
+        """Forget answers, cached and in progress, after an explainer or a reference set was removed."""
         if self._answers is not None:
             self._answers.clear()
 
@@ -205,15 +205,15 @@ class DataPlane:
         return answers[0] if len(answers) == 1 else _joined(answers)
 
     def deadline(self, timeout_s: float | None = None) -> float:
-        """Return when a request of now is over, on the event loop's clock; `timeout_s` can only shorten."""
+        """Return the deadline of a request from now (event loop's clock); `timeout_s` can only shorten it."""
         limit_s = self.timeout_s if timeout_s is None else min(self.timeout_s, timeout_s)
         return asyncio.get_running_loop().time() + limit_s
 
     def admit(self, entry: Entry, deadline_s: float) -> None:
-        """Refuse what `infer` would refuse anyway. Cheap: ends call it before they read a body.
+        """Refuse a request that `infer` would refuse anyway. Cheap: servers call it before they read a body.
 
         Raises:
-            NotReadyError, QueueFullError, DeadlineError.
+            NotReadyError, QueueFullError, DeadlineError: if `infer` would.
         """
         if not self.serves:
             raise NotReadyError(self.state.value)
@@ -238,7 +238,7 @@ class DataPlane:
 
 
 class _Working:
-    """Counts the requests that run, each within a `with` of its own."""
+    """Counter of running requests, each inside its own `with`."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -256,7 +256,7 @@ class _Working:
 
 
 def _row_bytes(entry: Entry, outputs: Sequence[str], inputs: Tensors) -> int:
-    """Return the bytes of a row of these outputs; an open length is that of the inputs, which fit."""
+    """Return the size of a row of these outputs; the checked inputs give an open length."""
     opened = entry.manifest.open_length if entry.manifest is not None else None
     if opened is None:
         return sum(entry.output_bytes[name] for name in outputs)

@@ -1,18 +1,18 @@
-"""What the repository holds and whether it can answer, as Triton's index tells it."""
+"""The repository's content and readiness in the form of Triton's index."""
 
 import asyncio
 
 from rationale_service.engine.dataplane import DataPlane, Lifecycle
 from rationale_service.repository.entry import Entry
 
-# By the state of the server, for entries that are not ready.
+# States of entries that are not ready, by the state of the server.
 _STATES = {Lifecycle.LOADING: "LOADING"}
 
 
 async def index_of(plane: DataPlane, *, only_ready: bool) -> list[dict[str, str]]:
     """Return one item for each entry, with Triton's members: name, version, state, reason.
 
-    The reason of one that is ready tells what is wrong with the files that have taken its place on the disk.
+    A ready entry's reason describes the fault of files that have replaced it on the disk.
     """
     registry = plane.repository
     items = await asyncio.gather(*(_item(plane, entry) for entry in registry.entries.values()))

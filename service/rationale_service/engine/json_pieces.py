@@ -1,8 +1,7 @@
-"""Parse large JSON piece by piece, so that no step holds Python's lock for long.
+"""Parser of large JSON in pieces, so that no step holds Python's lock for long.
 
-A parser in C holds the lock until its text ends. So brackets and commas are found first (by numpy, block by
-block), a list or object larger than a piece is divided at its own commas, and the parser gets one piece after
-the other.
+A parser in C holds the lock until its text ends. So numpy first finds brackets and commas, block by block;
+a list or object larger than a piece is divided at its own commas; and the parser gets the pieces in turn.
 """
 
 import json
@@ -14,12 +13,12 @@ import orjson
 
 from rationale_service.tensors import Array
 
-PIECE = 256 << 10  # bytes: parsing so much holds the lock for 10 ms at most
-MOST_MEMBERS = 100_000  # of one object: the time to make it, and to free it, cannot be divided
-_BLOCK = 512 << 10  # bytes that are looked at in one step
-_DEEPEST = 1000  # as orjson
-_MOST_LARGE = 50  # lists or objects, larger than a piece, within one another
-_EMPTY = 2  # marks of a container without commas
+PIECE = 256 << 10  # bytes, whose parsing holds the lock for 10 ms at most
+MOST_MEMBERS = 100_000  # per object: its creation and release cannot be divided
+_BLOCK = 512 << 10  # bytes per step
+_DEEPEST = 1000  # orjson's limit
+_MOST_LARGE = 50  # depth of nested lists or objects larger than a piece
+_EMPTY = 2  # number of marks of a container without commas
 _BLANK = b" \t\r\n"
 _QUOTE, _COMMA, _OPEN, _CLOSE = 1, 2, 3, 4
 _KINDS = np.zeros(256, np.uint8)
@@ -31,7 +30,7 @@ Loads = Callable[[bytes], Any]
 
 
 class FaultError(ValueError):
-    """The text is no JSON, from byte `at` on."""
+    """A text that is no JSON from byte `at` on."""
 
     def __init__(self, what: str, at: int) -> None:
         super().__init__(f"{what} at byte {at}")
@@ -39,20 +38,21 @@ class FaultError(ValueError):
 
 
 class LimitError(ValueError):
-    """It is JSON that cannot be divided: an object of very many members, or large lists in large lists."""
+    """JSON that cannot be divided: an object with very many members, or large lists in large lists."""
 
 
 def parse(
     text: bytes | bytearray, loads: Loads = orjson.loads, twice: Callable[[str], None] | None = None
 ) -> Any:
-    """Return what `loads` would return for all of `text`.
+    """Parse `text` to the same value as `loads`.
 
     Args:
-        loads: raises ValueError for what is no JSON, as orjson's and Python's own do.
-        twice: is told of a name that an object has in two pieces.
+        loads: parser of a piece; it raises ValueError for invalid JSON, as orjson's and Python's own do.
+        twice: function that gets each name that an object has in two pieces.
 
     Raises:
-        FaultError, LimitError.
+        FaultError: if the text is no JSON.
+        LimitError: if the JSON cannot be divided.
     """
     return _Pieces(text, loads, twice or (lambda _: None)).value(-1, len(text), 0)
 
@@ -60,7 +60,7 @@ def parse(
 class _Pieces:
     """A text and its structure.
 
-    `_marks[d]` holds the places of the brackets of the containers at depth d, and of the commas in them.
+    `_marks[d]` holds the positions of the brackets of the containers at depth d, and of their commas.
     """
 
     def __init__(self, text: bytes | bytearray, loads: Loads, twice: Callable[[str], None]) -> None:
@@ -70,7 +70,7 @@ class _Pieces:
         self._marks = _marks_of(text)
 
     def value(self, before: int, after: int, depth: int) -> Any:
-        """Return the value between two places, at which there are marks, or the ends of the text."""
+        """Return the value between two marks, or between a mark and an end of the text."""
         marks = self._between(depth + 1, before, after)
         if after - before <= PIECE or not len(marks):  # or one long number or text
             return self._one(b"", before, after, b"")
@@ -110,17 +110,17 @@ class _Pieces:
         return elements if brackets == b"[]" else members
 
     def _part(self, brackets: bytes, before: int, after: int, depth: int) -> Any:
-        """Return the list or object of the elements or members between two commas."""
+        """Return a list or object of the elements or members between two commas."""
         marks = self._between(depth + 1, before, after)
         if after - before <= PIECE or not len(marks):
             return self._one(brackets[:1], before, after, brackets[1:])
-        # One that is larger than a piece: it stands behind its name, or behind nothing.
+        # A single element larger than a piece: it follows its name, or nothing.
         part = self._one(brackets[:1], before, int(marks[0]), b" 0" + brackets[1:])
         value = self.value(int(marks[0]) - 1, after, depth)
         return [value] if isinstance(part, list) else dict.fromkeys(part, value)
 
     def _one(self, opening: bytes, before: int, after: int, closing: bytes) -> Any:
-        """Return what `loads` makes of the text between two places."""
+        """Parse the text between two positions with `loads`."""
         try:
             return self._loads(b"".join((opening, self._text[before + 1 : after], closing)))
         except json.JSONDecodeError as error:
@@ -128,35 +128,37 @@ class _Pieces:
             raise FaultError(error.msg, at) from None
 
     def _between(self, depth: int, before: int, after: int) -> Array:
-        """Return the marks of a depth between two places."""
+        """Return the marks of a depth between two positions."""
         marks = self._marks[min(depth, len(self._marks) - 1)]
         start, end = np.searchsorted(marks, np.array((before + 1, max(after, 0)), marks.dtype))
         return marks[start:end] if depth < len(self._marks) else marks[:0]
 
 
 def _marks_of(text: bytes | bytearray) -> list[Array]:
-    """Return the places of brackets and commas outside of texts, by depth from 0. Raises FaultError."""
+    """Return the positions of brackets and commas outside of texts, by depth from 0. Raises FaultError."""
     plain = text.replace(b"\\\\", b"__").replace(b'\\"', b"__") if b"\\" in text else text
     places, depths = [np.zeros(0, np.uint32)], [np.zeros(0, np.int16)]
     quotes = depth = 0
     for start in range(0, len(plain), _BLOCK):
         kinds = _KINDS[np.frombuffer(plain, np.uint8, min(_BLOCK, len(plain) - start), start)]
-        found = np.flatnonzero(kinds)
-        if not len(found):
+        positions = np.flatnonzero(kinds)
+        if not len(positions):
             continue
-        is_quote = kinds[found] == _QUOTE
+        is_quote = kinds[positions] == _QUOTE
         count = quotes + np.cumsum(is_quote)
-        found = found[(count % 2 == 0) & ~is_quote]
+        positions = positions[(count % 2 == 0) & ~is_quote]
         quotes = int(count[-1])
-        if not len(found):
+        if not len(positions):
             continue
-        level = depth + np.cumsum(_STEPS[kinds[found]])
+        level = depth + np.cumsum(_STEPS[kinds[positions]])
         depth = int(level[-1])
-        level += kinds[found] == _CLOSE
+        level += kinds[positions] == _CLOSE
         wrong = (level < 1) | (level > _DEEPEST)
         if wrong.any():
-            raise FaultError("brackets do not match, or are too many,", start + int(found[wrong.argmax()]))
-        places.append((found + start).astype(np.uint32))
+            raise FaultError(
+                "brackets do not match, or are too many,", start + int(positions[wrong.argmax()])
+            )
+        places.append((positions + start).astype(np.uint32))
         depths.append(level.astype(np.int16))
     if quotes % 2 or depth:
         raise FaultError("it ends too early", len(plain))

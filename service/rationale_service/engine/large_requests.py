@@ -1,9 +1,8 @@
-"""What large requests may take: memory of all together, values of JSON, time of the event loop.
+"""Limits of large requests: their total memory, their JSON values, their time on the event loop.
 
-What is small is done at once: a thread costs more than it takes. Of what is very large one is done at a time,
-so that the memory of one bounds that of all. Python threads share one lock, which a parser in C holds to its
-end: large JSON is parsed piece by piece (`json_pieces`), and what else is given to these threads has to be
-bounded by its caller.
+Small work runs at once, because a thread would cost more. Very large work runs one at a time, so that the
+memory of one bounds that of all. Python threads share one lock, which a parser in C holds to its end: large
+JSON is parsed in pieces (`json_pieces`), and callers must bound all other work for these threads.
 """
 
 import asyncio
@@ -19,12 +18,12 @@ from rationale_service.engine import json_pieces
 from rationale_service.errors import DeadlineError, MalformedError, QueueFullError, TooLargeError
 from rationale_service.tensors import Tensors, bytes_of
 
-SMALL = 1 << 20  # bytes of a request that any model's usual one stays below
-MEDIUM = 64 << 10  # bytes: decoding so much JSON takes about 10 ms
+SMALL = 1 << 20  # bytes; usual requests of any model are smaller
+MEDIUM = 64 << 10  # bytes, whose decoding from JSON takes about 10 ms
 LARGE = 1 << 20
 _THREADS = 4
 
-# What of a large body is counted, by which of its bytes, and how many bytes may stand for one of them.
+# Things to count in a large body: name, bytes that mark one, and the allowed bytes per one.
 _COUNTED = (
     ("values", (b",",), 8),
     ("members of objects", (b":",), 16),
@@ -39,9 +38,9 @@ T = TypeVar("T")
 
 
 class MemoryLimit:
-    """Counts inputs and answers of accepted requests. One alone is let in always: others limit it.
+    """Memory budget for inputs and answers of accepted requests. A request alone always fits.
 
-    A quarter is kept for small requests: a few callers with large bodies cannot have them refused.
+    A quarter is reserved for small requests, so that a few callers with large bodies cannot crowd them out.
     """
 
     def __init__(self, limit: int) -> None:
@@ -49,7 +48,7 @@ class MemoryLimit:
         self._reserved = 0
 
     def check(self, size: int, own: int = 0) -> None:
-        """Raise QueueFullError where `size` more bytes of a request that holds `own` would be too many."""
+        """Raise QueueFullError if a request that holds `own` bytes cannot take `size` more."""
         most = self._limit if own + size <= SMALL else self._limit * 3 // 4
         if self._reserved > own and self._reserved + size > most:
             raise QueueFullError(
@@ -58,17 +57,17 @@ class MemoryLimit:
 
     @contextlib.contextmanager
     def reserve(self, inputs: Tensors, answer: int = 0) -> Iterator[None]:
-        """Reserve the bytes of `inputs` and those that the answer will have, within a `with`.
+        """Reserve the bytes of `inputs` and of the future answer within a `with`.
 
         Raises:
-            QueueFullError: on the way in.
+            QueueFullError: on entry, if they do not fit.
         """
         with self.reserve_bytes(sum(map(bytes_of, inputs.values())) + answer):
             yield
 
     @contextlib.contextmanager
     def reserve_bytes(self, size: int) -> Iterator[None]:
-        """Reserve so many bytes within a `with`. Raises QueueFullError on the way in."""
+        """Reserve `size` bytes within a `with`. Raises QueueFullError on entry."""
         self.take(size)
         try:
             yield
@@ -76,7 +75,7 @@ class MemoryLimit:
             self.give_back(size)
 
     def take(self, size: int) -> None:
-        """Count bytes until they are given back. Raises QueueFullError."""
+        """Reserve bytes until `give_back`. Raises QueueFullError."""
         self.check(size)
         self._reserved += size
 
@@ -85,7 +84,7 @@ class MemoryLimit:
 
     @contextlib.contextmanager
     def growing(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts more bytes; it raises QueueFullError where they are too many."""
+        """Yield a function that reserves more bytes; it raises QueueFullError if they do not fit."""
         own = 0
 
         def grow(size: int) -> None:
@@ -101,22 +100,22 @@ class MemoryLimit:
 
 
 class OffLoop:
-    """Threads of one gateway, made when they are needed."""
+    """Threads of one gateway for large requests, started on first use."""
 
     def __init__(self) -> None:
         self._medium = ThreadPoolExecutor(_THREADS, "medium-request")
         self._large = ThreadPoolExecutor(1, "large-request")
 
     async def run(self, size: int, work: Callable[[], T], deadline_s: float | None = None) -> T:
-        """Return what `work` returns.
+        """Run `work` here or in a thread, and return its result.
 
         Args:
-            size: bytes that it reads or writes, by which it is done here or in a thread.
-            deadline_s: on the event loop's clock, when its caller waits no longer. Work that has begun ends
-                by itself; what has not never begins.
+            size: number of bytes that it reads or writes; a small one runs here, others in a thread.
+            deadline_s: deadline of its caller on the event loop's clock. Work that has begun then ends by
+                itself; other work never begins.
 
         Raises:
-            DeadlineError, and what `work` raises.
+            DeadlineError: if the deadline passes. Errors of `work` pass through.
         """
         if size <= MEDIUM:
             return work()
@@ -130,32 +129,32 @@ class OffLoop:
                 f"{size} bytes could not be read or written in time: send fewer rows, or binary tensors"
             ) from error
         finally:
-            del work, running  # what is raised would keep them, and they the request
+            del work, running  # an error's traceback would keep them, and the request
 
     def stop(self) -> None:
-        """Begin nothing more."""
+        """Begin no more work."""
         for threads in (self._medium, self._large):
             threads.shutdown(wait=False, cancel_futures=True)
 
 
 def parse_json(body: bytes | bytearray, most_bytes: int, end: int | None = None) -> Any:
-    """Parse the JSON that `body` is, up to byte `end`.
+    """Parse `body` as JSON up to byte `end`.
 
-    How many values it holds is bounded before any is made: an empty object takes 2 bytes here and 70 when it
-    is parsed. Up to 1 MiB that is no harm.
+    The number of values is limited before any exists: an empty object takes 2 bytes here and 70 when parsed.
+    Up to 1 MiB needs no limit.
 
     Raises:
-        TooLargeError: it has more than `most_bytes` bytes, or too many values for that.
-        MalformedError: it is none; the text says where it breaks.
+        TooLargeError: if it has more than `most_bytes` bytes, or too many values for that size.
+        MalformedError: if it is no JSON; the message gives the place.
     """
     end = len(body) if end is None else end
     if end > most_bytes:
         raise TooLargeError(f"the JSON has {end} bytes, more than {most_bytes}: {_FEWER}")
     if end > SMALL:
         for what, marks, share in _COUNTED:
-            found, most = sum(body.count(mark, 0, end) for mark in marks), most_bytes // share
-            if found > most:
-                raise TooLargeError(f"the JSON holds about {found} {what}, more than {most}: {_FEWER}")
+            count, most = sum(body.count(mark, 0, end) for mark in marks), most_bytes // share
+            if count > most:
+                raise TooLargeError(f"the JSON holds about {count} {what}, more than {most}: {_FEWER}")
     try:
         if end <= json_pieces.PIECE:
             return orjson.loads(memoryview(body)[:end])

@@ -1,4 +1,4 @@
-"""Which explainers are loaded: no more than a number of them, least recently used first out."""
+"""The loaded explainers, limited in number; the least recently used one leaves first."""
 
 import asyncio
 import contextlib
@@ -22,10 +22,10 @@ class _Resident:
     """An entry that may be loaded.
 
     Attributes:
-        ready: whether it is loaded and answers.
-        uses: requests that need it now.
-        turn: held by whoever loads or unloads it.
-        loading: what all who wait for it share.
+        ready: True if it is loaded and answers.
+        uses: number of requests that need it now.
+        turn: lock for loading and unloading it.
+        loading: task that loads it, which all its waiting requests share.
     """
 
     ready: bool = False
@@ -35,10 +35,10 @@ class _Resident:
 
 
 class ModelCache:
-    """Loads an entry when a request needs it, and unloads another one for it that nobody uses.
+    """Cache that loads an entry when a request needs it, and unloads an unused one for it.
 
     Attributes:
-        residents: the entries that were admitted, least recently used first. All others are always loaded.
+        residents: admitted entries, least recently used first. All others are always loaded.
     """
 
     def __init__(self, backend: Backend, capacity: int, metrics: Metrics) -> None:
@@ -46,20 +46,20 @@ class ModelCache:
         self._backend = backend
         self._metrics = metrics
         self.residents: OrderedDict[Entry, _Resident] = OrderedDict()
-        self._placed = 0  # loaded, or on the way in or out
+        self._placed = 0  # entries that are loaded, loading or unloading
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def has(self, entry: Entry) -> bool:
-        """Return whether it is loaded."""
+        """Tell whether the entry is loaded."""
         return entry in self.residents and self.residents[entry].ready
 
     def admit(self, entry: Entry) -> None:
-        """Have it loaded from now on when it is needed."""
+        """Admit an entry, which requests then load when they need it."""
         self.residents.setdefault(entry, _Resident())
 
     async def start(self) -> None:
-        """Load as many as there is room for. One that cannot be loaded does not keep the others from it."""
+        """Load as many entries as there is room for. A failure to load one does not affect the others."""
         entries = list(self.residents)
         for entry in entries[self.capacity :]:
             await self._backend.unload(entry)  # a server may hold what an earlier gateway loaded
@@ -70,23 +70,23 @@ class ModelCache:
                 log.error("explainer %s cannot be loaded: %s", entry.name, error)
 
     async def load(self, entry: Entry) -> None:
-        """Load and warm an entry now, if need be as one too many until another one can leave.
+        """Load and warm an entry now, even beyond the capacity until another one can leave.
 
         Raises:
-            RepositoryError, NotReadyError: it cannot be loaded.
+            RepositoryError, NotReadyError: if it cannot be loaded.
         """
         self.admit(entry)
         loading = self._spawn(self._bring_in(entry, self.residents[entry], within=False))
-        await asyncio.shield(loading)  # a backend told to load does so: it is not to be left in the middle
+        await asyncio.shield(loading)  # never abandon a load in the middle
         self.residents.move_to_end(entry)
         await self._shrink(but=entry)
 
     @contextlib.asynccontextmanager
     async def pinned(self, entry: Entry) -> AsyncIterator[None]:
-        """Load one of the residents until the context ends. Those that wait for the same share its loading.
+        """Keep a resident loaded until the context ends; requests that wait for it share its loading.
 
         Raises:
-            NotReadyError: it cannot be loaded now.
+            NotReadyError: if it cannot be loaded now.
         """
         resident = self.residents[entry]
         resident.uses += 1
@@ -103,7 +103,7 @@ class ModelCache:
                 self._spawn(self._shrink())
 
     async def drop(self, entry: Entry) -> None:
-        """Drop an entry: let those finish who use it, and free it."""
+        """Drop an entry: wait until no request uses it, and free it."""
         resident = self.residents.pop(entry, None)
         if resident is None:
             return
@@ -114,7 +114,7 @@ class ModelCache:
                 await self._take_out(entry, resident)
 
     async def stop(self) -> None:
-        """End loading; what is loaded is left to the backend."""
+        """End loading; the backend frees loaded entries."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -132,7 +132,7 @@ class ModelCache:
             raise NotReadyError(f"'{entry.name}' cannot be loaded now; the server's log tells why") from error
 
     async def _bring_in(self, entry: Entry, resident: _Resident, *, within: bool) -> None:
-        """Load it; `within` the capacity, for which it waits."""
+        """Load an entry; if `within`, first wait for room in the capacity."""
         async with resident.turn:
             if resident.ready:
                 return
@@ -154,12 +154,12 @@ class ModelCache:
             pass
 
     async def _let_one_leave(self, but: Entry | None = None) -> bool:
-        """Unload the one that was not used for longest, `but` never; False where all are in use."""
+        """Unload the least recently used entry, except `but`; return False if all are in use."""
         idle = ((e, r) for e, r in self.residents.items() if r.ready and not r.uses and e is not but)
         entry, resident = next(idle, (None, None))
         if entry is None or resident is None:
             return False
-        resident.ready = False  # whoever wants it from now on waits for its turn
+        resident.ready = False  # later requests wait for its turn
         async with resident.turn:
             await self._take_out(entry, resident)
         return True
@@ -189,4 +189,4 @@ class ModelCache:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.debug("loading: %s", task.exception())  # those who waited for it have it
+            log.debug("loading: %s", task.exception())  # the waiting requests got the error

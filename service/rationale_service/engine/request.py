@@ -1,4 +1,4 @@
-"""A request for a prediction or an explanation, as every protocol decodes it, and its answer."""
+"""A decoded request for a prediction or an explanation, and its answer, in any protocol."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from rationale_service.errors import InvalidInputError, MalformedError
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import DTYPES, Tensors, bytes_of
 
-# What numpy can shape at all; how much really comes is bounded by the body.
+# Limits of numpy's shapes; the size of the body limits the actual data.
 _MAX_RANK = 32
 _MAX_SIZE = 1 << 48
 _SHARED_MEMORY = "shared_memory_region"
@@ -19,15 +19,15 @@ _SHARED_MEMORY = "shared_memory_region"
 
 @dataclass(frozen=True)
 class InferenceRequest:
-    """Decoded. `outputs` None asks for all, `explainer` and `reference_set` None for the default.
+    """A decoded request. `outputs` None asks for all, `explainer` and `reference_set` None for the default.
 
     Attributes:
-        inputs: those that are tensors; `faults` are of the others.
-        instances: what stands in place of `inputs` where rows are written by the names of features.
-        stability: of a decision, whether to tell which reasons stay by other references.
-        dry_run: of a decision, whether to tell what would be decided, and to record nothing.
-        timeout_s: how long the caller waits.
-        binary: whether an output is answered in binary, where that is not `binary_by_default`.
+        inputs: valid input tensors; `faults` has the faults of the others.
+        instances: rows by names of features, instead of `inputs`.
+        stability: True if a decision should report the reasons that hold for other references too.
+        dry_run: True to decide without recording the decision.
+        timeout_s: time that the caller waits.
+        binary: exceptions from `binary_by_default`, {output: True for binary data}.
     """
 
     inputs: Tensors = field(default_factory=dict)
@@ -52,14 +52,14 @@ class Answer:
     """The answer to a request.
 
     Attributes:
-        model: as the request named it; so `version`, if it named one.
-        entry: what computed the answer.
-        tensors: by name, in the order requested.
-        explainer: the name of the model's explainer; None where a model answers, or where it has no name.
+        model: model's name in the request; so `version`, if the request named one.
+        entry: entry that computed the answer.
+        tensors: outputs by name, in the requested order.
+        explainer: name of the model's explainer; None if a model answers, or the explainer has no name.
         references: digest of the reference set that the request brought or named.
-        is_split: whether another explainer answers other such requests.
-        drift: how far `entry` is from its due answers, if it is served all the same; see `Backend.drift`.
-        warnings: rows with texts that the model takes as unknown.
+        is_split: True if another explainer answers other such requests.
+        drift: drift of `entry`, if it is served in spite of one; see `Backend.drift`.
+        warnings: warnings about rows with texts unknown to the model.
     """
 
     request: InferenceRequest
@@ -75,30 +75,30 @@ class Answer:
 
     @property
     def json_bytes(self) -> int:
-        """Of the tensors that are to be written as JSON."""
+        """Size of the tensors that are answered as JSON."""
         wants_binary = self.request.wants_binary
         return sum(bytes_of(array) for name, array in self.tensors.items() if not wants_binary(name))
 
     @property
     def identity(self) -> dict[str, str]:
-        """What reproduces an explanation: its method and digests; and what is known to be wrong with it.
+        """Identity of an explanation: the method and digests that reproduce it, and any drift and warnings.
 
-        Empty for the answer of a plain model that proved itself.
+        Empty for the answer of a plain model without drift or warnings.
         """
         manifest = self.entry.manifest
-        known = {} if self.drift is None else {"drift": f"{self.drift:.3g}"}
+        faults = {} if self.drift is None else {"drift": f"{self.drift:.3g}"}
         if self.warnings:
-            known["warning"] = "; ".join(self.warnings)
+            faults["warning"] = "; ".join(self.warnings)
         if manifest is None:
-            return known
-        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **known}
+            return faults
+        identity = {"method": manifest.method.name, "explanation": manifest.digests.explanation, **faults}
         if self.is_split and self.explainer is not None:
             identity["explainer"] = self.explainer
         return identity if self.references is None else {**identity, "references": self.references}
 
 
 def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
-    """Raise InvalidInputError where an input or output requests an extension that is not offered."""
+    """Raise InvalidInputError if an input or output requests an extension that is not offered."""
     if _SHARED_MEMORY in parameters:
         raise InvalidInputError(f"'{name[:80]}': shared memory is not offered; send the data itself")
     if parameters.get("classification"):
@@ -106,12 +106,12 @@ def check_parameters(name: str, parameters: Mapping[str, Any]) -> None:
 
 
 def note_twice(name: str, faults: Faults) -> None:
-    """Note an input of a name that is known already."""
+    """Note the fault of a second input of the same name."""
     faults.note(f"input '{name[:80]}' is given twice", name)
 
 
 def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
-    """Raise InvalidInputError where no tensor can have this datatype and shape."""
+    """Raise InvalidInputError if no tensor can have this datatype and shape."""
     if datatype not in DTYPES:
         raise InvalidInputError(
             f"input '{name[:80]}': datatype '{datatype[:20]}' is none of {', '.join(DTYPES)}"
@@ -125,10 +125,10 @@ def check_form(name: str, datatype: str, shape: Sequence[int]) -> None:
 
 
 def timeout_of(timeout: Any) -> float | None:
-    """Return the request parameter `timeout`, microseconds, in seconds; None and 0 set no limit.
+    """Convert the request parameter `timeout`, in microseconds, → seconds; None and 0 set no limit.
 
     Raises:
-        MalformedError: it is no number of microseconds.
+        MalformedError: if it is no number of microseconds.
     """
     if timeout is None or timeout == 0:
         return None
@@ -138,10 +138,10 @@ def timeout_of(timeout: Any) -> float | None:
 
 
 def name_of(parameters: Mapping[str, Any], key: str) -> str | None:
-    """Return the name in the request parameter `key`; None where there is none.
+    """Return the name in the request parameter `key`, or None.
 
     Raises:
-        MalformedError: it is no name.
+        MalformedError: if it is no name.
     """
     name = parameters.get(key)
     if name is not None and not (isinstance(name, str) and name):

@@ -1,8 +1,8 @@
-"""Explanations that were given before, to be given again.
+"""A cache of explanations.
 
-An answer follows from its request alone, so the same request has the same answer. What makes requests the
-same is all that may decide an answer: the explanation (digests of model, references and options, among them
-targets), its entry and version, the outputs asked for, and name, datatype, shape and bytes of every input.
+An answer follows from its request alone, so equal requests have equal answers. Requests are equal if they
+agree in the explanation (digests of model, references and options, among them targets), its entry and
+version, the requested outputs, and name, datatype, shape and bytes of every input.
 """
 
 import hashlib
@@ -15,11 +15,11 @@ from rationale_service.observability.metrics import CacheMetrics
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Array, Tensors, bytes_of
 
-_OVERHEAD = 512  # bytes of a key, of dictionaries and of array headers, per answer
+_OVERHEAD = 512  # bytes per answer for key, dictionaries and array headers
 
 
 class ResponseCache:
-    """The answers used last, `limit` bytes of them. For one event loop."""
+    """The most recently used answers, at most `limit` bytes. For one event loop."""
 
     def __init__(self, limit: int, counts: CacheMetrics) -> None:
         self._counts = counts
@@ -28,28 +28,28 @@ class ResponseCache:
 
     @property
     def size(self) -> int:
-        """Bytes that are held."""
+        """Bytes in the cache."""
         return int(self._answers.currsize)
 
     def key(self, entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> tuple[int, bytes] | None:
-        """Return None where nothing is kept: the entry explains nothing."""
+        """Return the key of a request; None for an entry that does not explain, which is never cached."""
         if entry.manifest is None:
             return None
         return self._era, _digest(entry, inputs, outputs)
 
     def find(self, key: tuple[int, bytes]) -> Tensors | None:
-        """Return an answer as read-only arrays, None where there is none."""
-        found = self._answers.get(key)
-        (self._counts.miss if found is None else self._counts.hit)()
-        return None if found is None else dict(found)
+        """Return the cached answer as read-only arrays, or None."""
+        answer = self._answers.get(key)
+        (self._counts.miss if answer is None else self._counts.hit)()
+        return None if answer is None else dict(answer)
 
     def keep(self, key: tuple[int, bytes], tensors: Tensors) -> None:
-        """Keep a copy, unless `clear` came after it was requested."""
+        """Store a copy of an answer, unless `clear` came after its request."""
         if key[0] == self._era and _size(tensors) <= self._answers.maxsize:
             self._answers[key] = {name: _frozen(array) for name, array in tensors.items()}
 
     def clear(self) -> None:
-        """Forget everything, and what is being computed now: an explainer or a reference set has gone."""
+        """Forget all answers and those in progress, after an explainer or a reference set was removed."""
         self._era += 1
         self._answers.clear()
 
@@ -70,7 +70,7 @@ def _digest(entry: Entry, inputs: Tensors, outputs: Sequence[str]) -> bytes:
 
 
 def _add(digest: "hashlib.blake2b", parts: Iterable[str | bytes]) -> None:
-    """Add each behind its length, so that no two lists read the same."""
+    """Add each part after its length, so that different lists never look the same."""
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little"))
@@ -83,7 +83,7 @@ def _size(tensors: Tensors) -> int:
 
 
 def _frozen(array: Array) -> Array:
-    """Copy an array: what an answer is a view of (its batch) would be held with it."""
+    """Copy an array: a view would keep its whole batch in memory."""
     copy = array.copy()
     copy.flags.writeable = False
     return copy

@@ -1,1 +1,1 @@
-"""What can be asked: explainers and reference sets, while the gateway serves."""
+"""Resources that change while the gateway serves: explainers and reference sets."""

@@ -1,4 +1,4 @@
-"""The repository while it is served: what is new, changed or gone on the disk is taken up on demand."""
+"""The served repository, which on demand picks up new, changed and removed folders."""
 
 import asyncio
 import contextlib
@@ -34,10 +34,10 @@ _UNLOADED, _LOADED = "unloaded", "loaded"  # kinds of records
 
 
 class LiveRepository:
-    """A model repository whose entries are swapped by folder while requests are answered.
+    """A model repository that replaces entries folder by folder while it answers requests.
 
-    The old ones answer until the new ones are ready, or for good where those cannot be loaded; they
-    are freed `grace_s` later: as long as a request takes that looked them up before.
+    Old entries answer until the new ones are ready, or for good if those cannot be loaded. They are freed
+    `grace_s` later: a request that looked them up takes no longer.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class LiveRepository:
         remote: RemoteRepository | None = None,
         count: Callable[[], None] = lambda: None,
     ) -> None:
-        """Take what was read; nothing is loaded yet.
+        """Take the entries as read, without loading them.
 
         Args:
-            published: called with what is served, whenever that changes.
-            remote: of which the repository's folder is a copy; None where it is none.
-            count: called for each time that `remote` cannot be read.
+            published: function that gets the served registry at each change.
+            remote: remote repository whose copy the folder is; None for a local one.
+            count: function that counts each failure to read `remote`.
         """
         self._remote = remote
         self._count = count
@@ -66,14 +66,14 @@ class LiveRepository:
         self._backend = backend
         self._strict = settings.strict
         self._state = state
-        self._loads = ""  # which load of a folder this process has heard of last
-        self._written = 0  # revision of the state at which this process wrote last
-        self._telling = asyncio.Lock()  # what others wrote is not looked at between a change and its record
+        self._loads = ""  # token of the latest known load of a folder
+        self._written = 0  # revision of this process's last write
+        self._telling = asyncio.Lock()  # no following between a change and its record
         self._turn = asyncio.Lock()
         self._leaving: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Load what was read. Raises RepositoryError where nothing can be; when strict, for any fault."""
+        """Load the entries. Raises RepositoryError if none can be loaded or, when strict, for any fault."""
         async with self._turn:
             served, unserved = self._registry.by_folder(), dict(self._registry.unserved)
             failed = await self._backend.start(self._registry.entries.values())
@@ -85,7 +85,7 @@ class LiveRepository:
             for name in unserved:
                 log.error("entry %s is not served: %s", name, registry.why_unserved(name))
             await self._publish(registry)
-        with contextlib.suppress(ServiceError):  # what was unloaded is known when the state answers
+        with contextlib.suppress(ServiceError):  # unloads are known once the state answers
             await self.follow(await asyncio.to_thread(read, self._state))
 
     async def stop(self) -> None:
@@ -95,7 +95,7 @@ class LiveRepository:
             await asyncio.wait(self._leaving)
 
     def look(self) -> object:
-        """Return what changes with the repository, wherever it is. Blocks. Raises OSError."""
+        """Return a value that changes with the local or remote repository. Blocks. Raises OSError."""
         if self._remote is None:
             return self.stamps()
         try:
@@ -105,16 +105,16 @@ class LiveRepository:
             raise OSError(str(error)) from error
 
     def stamps(self) -> dict[str, Stamp]:
-        """Return the stamp of every folder, as it is on the disk now. Blocks. Raises OSError."""
-        found = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
-        return found | {name: refused_stamp(reason) for name, reason in self._refused().items()}
+        """Return the present stamp of every folder. Blocks. Raises OSError."""
+        stamps = {path.name: stamp_of(path) for path in folders(self._registry.folder)}
+        return stamps | {name: refused_stamp(reason) for name, reason in self._refused().items()}
 
     def _refused(self) -> Mapping[str, str]:
-        """Return why what is elsewhere is not here as it is there, by folder."""
+        """Return, by folder, the reasons for which the copy differs from the remote repository."""
         return {} if self._remote is None else self._remote.refused
 
     async def _pull(self) -> None:
-        """Have a copy of what is elsewhere, if it is. Raises RepositoryError."""
+        """Update the copy of a remote repository, if there is one. Raises RepositoryError."""
         if self._remote is not None:
             try:
                 await asyncio.to_thread(self._remote.pull)
@@ -123,7 +123,7 @@ class LiveRepository:
                 raise
 
     async def scan(self) -> None:
-        """Take up what has changed on the disk since it was taken up last; faults go to the log."""
+        """Pick up folders that have changed on the disk since the last scan; faults go to the log."""
         async with self._turn:
             try:
                 await self._pull()
@@ -131,22 +131,22 @@ class LiveRepository:
                 log.error("%s; what was pulled before is served", error)
             owned = set(self._explainers.store.owned())
             try:
-                found = await asyncio.to_thread(self.stamps)
+                after = await asyncio.to_thread(self.stamps)
             except OSError as error:
                 log.error("%s: cannot be read: %s", self._registry.folder, error.strerror)
                 return
-            owned.update(self._explainers.store.owned())  # before and after: they come and go
-            known = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
-            known |= {name: one.stamp for name, one in self._registry.unserved.items()}
+            owned.update(self._explainers.store.owned())  # read before and after, since they change
+            before = {name: one.stamp for name, (one, *_) in self._registry.by_folder().items()}
+            before |= {name: one.stamp for name, one in self._registry.unserved.items()}
             changed = [
-                name for name, stamp in found.items() if name not in owned and known.get(name) != stamp
+                name for name, stamp in after.items() if name not in owned and before.get(name) != stamp
             ]
-            await self._take_up(changed, gone=known.keys() - found.keys())
+            await self._take_up(changed, gone=before.keys() - after.keys())
 
     async def follow(self, known: Known) -> None:
-        """Serve what the other processes of the state serve: what was loaded and unloaded by request."""
+        """Adopt loads and unloads that were requested from other processes of the state."""
         async with self._telling:
-            if known.revision >= self._written:  # else it is from before what was requested here
+            if known.revision >= self._written:  # older records precede a request made here
                 await self._follow(known)
 
     async def _follow(self, known: Known) -> None:
@@ -159,20 +159,20 @@ class LiveRepository:
             {str(row["name"]) for row in known.others.get(_UNLOADED, ())},
         )
         for name in unloaded - own:
-            with contextlib.suppress(UnknownModelError, ConflictError):  # gone from the disk
+            with contextlib.suppress(UnknownModelError, ConflictError):  # the folder was removed
                 await self._unload(name)
         for name in own - unloaded:
-            with contextlib.suppress(RationaleError):  # listed, with the reason
+            with contextlib.suppress(RationaleError):  # the index lists the reason
                 await self._load(name)
 
     async def load(self, name: str) -> None:
-        """Take up a folder as it is on the disk now, changed or not.
+        """Load a folder as it is on the disk now, changed or not.
 
         Raises:
-            UnknownModelError: there is none.
-            ConflictError: it belongs to an explainer, or cannot be loaded; what was served before still is.
-            NotReadyError: Triton does not answer, or loads nothing by request.
-            StateUnavailableError: other processes cannot be told.
+            UnknownModelError: if there is no such folder.
+            ConflictError: if it belongs to an explainer or cannot be loaded; the former entries still answer.
+            NotReadyError: if Triton does not answer, or loads no models by request.
+            StateUnavailableError: if other processes cannot be informed.
         """
         token = secrets.token_hex(8)
         async with self._telling:
@@ -196,12 +196,12 @@ class LiveRepository:
                 raise ConflictError(self._registry.why_unserved(name)) from fault
 
     async def unload(self, name: str) -> None:
-        """Serve a folder no more until it is loaded or changes.
+        """Stop serving a folder until it is loaded or changes.
 
         Raises:
-            UnknownModelError: it is not served.
-            ConflictError: it belongs to an explainer.
-            StateUnavailableError: other processes cannot be told.
+            UnknownModelError: if it is not served.
+            ConflictError: if it belongs to an explainer.
+            StateUnavailableError: if other processes cannot be informed.
         """
         async with self._telling:
             await self._unload(name)
@@ -209,7 +209,7 @@ class LiveRepository:
         await self._explainers.following.published()
 
     async def _write(self, *changes: Change) -> None:
-        """Record what all processes of the state are to serve. Raises StateUnavailableError."""
+        """Record a load or unload for all processes of the state. Raises StateUnavailableError."""
         revision = await asyncio.to_thread(self._state.write, *changes)
         self._written = self._written if revision is None else revision
 
@@ -229,7 +229,7 @@ class LiveRepository:
     async def _take_up(
         self, changed: Collection[str], gone: Collection[str] = ()
     ) -> Mapping[str, RationaleError]:
-        """Serve folders as they are on the disk now, all from one moment on; returns their faults."""
+        """Load folders as they are on the disk now and publish them all at once; return their faults."""
         if not changed and not gone:
             return {}
         served = {key: one for key, one in self._registry.by_folder().items() if key not in gone}
@@ -267,10 +267,10 @@ class LiveRepository:
         return entries
 
     async def _serve(self, served: Mapping[str, tuple[Entry, ...]], unserved: Mapping[str, Unserved]) -> None:
-        """Answer requests by these from now on; those entries that answered before leave."""
+        """Publish these entries; the former ones leave after the grace time."""
         before, unloaded = set(self._registry.entries.values()), self._registry.unloaded()
         await self._publish(_with(self._registry, served, unserved))
-        for name in unloaded & served.keys():  # it has changed: what was requested of it is over
+        for name in unloaded & served.keys():  # the folder has changed, which ends its unload
             with contextlib.suppress(ServiceError):
                 await asyncio.to_thread(self._state.write, (_UNLOADED, name, None))
         now = set(self._registry.entries.values())

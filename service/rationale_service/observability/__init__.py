@@ -1,1 +1,1 @@
-"""What is told of requests: metrics, statistics, traces and log lines."""
+"""Records of requests: metrics, statistics, traces and log lines."""

@@ -1,7 +1,7 @@
-"""One request on its way through the gateway, whichever end it came by.
+"""One request on its way through the gateway, over HTTP or gRPC.
 
-Whoever learns something of it notes it here: the ends who asks, the data plane which entry, the backends how
-long it waited and ran. What is counted, logged and traced of a request is read off it when it ends.
+Each layer notes its facts here: the protocols the caller, the data plane the entry, the backends the times
+of waiting and running. Metrics, logs and traces read them when the request ends.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from rationale_service.security.keys import ANY_KEY, Caller
 REQUEST_ID = "x-request-id"
 TRACEPARENT = "traceparent"
 CLIENT_LEFT = 499  # nginx's status for a request whose caller did not wait
-_ID = re.compile(r"[!-~]{1,128}")  # visible ASCII: it goes into headers and logs as it is
+_ID = re.compile(r"[!-~]{1,128}")  # visible ASCII: headers and logs contain it unchanged
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _PROCESS = secrets.token_hex(8)
 _numbers = itertools.count()
@@ -28,7 +28,7 @@ _ANYONE = Caller("", ANY_KEY)
 
 @dataclass(eq=False, slots=True)
 class RequestContext:
-    """Times are `time.monotonic`'s; `waited` and `computed` hold (from, to) of each run of the request."""
+    """A request. Times are `time.monotonic`'s; `waited` and `computed` hold (from, to) of its runs."""
 
     protocol: str  # http or grpc
     operation: str  # POST /v2/models/credit/infer, or /inference.GRPCInferenceService/ModelInfer
@@ -36,19 +36,19 @@ class RequestContext:
     traceparent: str | None = None
     caller: Caller = _ANYONE
     entry: Entry | None = None
-    decides: bool = False  # by the entry, which explains
-    arm: str | None = None  # of a model whose requests are split: default or canary
+    decides: bool = False  # True if the explain entry is to decide
+    arm: str | None = None  # default or canary, if the model has one
     rows: int = 0
-    problem: str | None = None  # the slug of what it was refused with
-    status: int = CLIENT_LEFT  # until there is an answer
+    problem: str | None = None  # slug of the error
+    status: int = CLIENT_LEFT  # until the answer
     began_s: float = field(default_factory=time.monotonic)
     waited: list[tuple[float, float]] = field(default_factory=list)
     computed: list[tuple[float, float]] = field(default_factory=list)
-    span: Any = None  # of tracing, where that is on
+    span: Any = None  # tracing's span, if tracing is on
 
     @property
     def trace(self) -> dict[str, str]:
-        """Ids of the trace and the span, as OpenTelemetry's logs have them; empty where it is in none."""
+        """Ids of the trace and the span in OpenTelemetry's log format; empty without a trace."""
         if self.traceparent is None:
             return {}
         _, trace, span, _ = self.traceparent.split("-")
@@ -56,7 +56,7 @@ class RequestContext:
 
     @property
     def queue_s(self) -> float:
-        """What all its runs waited."""
+        """Total waiting time of its runs."""
         return sum(end_s - start_s for start_s, end_s in self.waited)
 
     @property
@@ -64,22 +64,22 @@ class RequestContext:
         return sum(end_s - start_s for start_s, end_s in self.computed)
 
     def phases(self, seconds: float) -> Mapping[str, float]:
-        """Return how the `seconds` that it took divide, in Triton's words.
+        """Return the request's duration, `seconds`, split into Triton's phases.
 
-        `compute_input` is all before the queue (reading, decoding, checks), or all where nothing was run;
-        `compute_output` is all after the run.
+        `compute_input` is the time before the queue (reading, decoding, checks), or all of it if nothing ran;
+        `compute_output` is the time after the run.
         """
         input_s = self.waited[0][0] - self.began_s if self.waited else seconds
         parts = {"compute_input": input_s, "queue": self.queue_s, "compute_infer": self.compute_s}
         return {**parts, "compute_output": max(seconds - sum(parts.values()), 0.0)}
 
     def ran(self, arrived_s: float, started_s: float, ended_s: float) -> None:
-        """Note a run of (a part of) the request: when it entered the queue, started and ended."""
+        """Note a run of (a part of) the request: the times when it entered the queue, started and ended."""
         self.waited.append((arrived_s, started_s))
         self.computed.append((started_s, ended_s))
 
     def about(self, entry: Entry, rows: int = 0) -> None:
-        """Note what the request is for."""
+        """Note the request's entry and its number of rows."""
         self.entry = entry
         self.rows = rows
 
@@ -90,12 +90,12 @@ unbind = _current.reset
 
 
 def current() -> RequestContext | None:
-    """Return that of the running task; None outside of a request."""
+    """Return the running task's context; None outside of a request."""
     return _current.get()
 
 
 def note_problem(slug: str, status: int) -> None:
-    """Note why the running task's request gets no result; `status` is HTTP's."""
+    """Note the reason for which the running task's request gets no result; `status` is HTTP's."""
     context = _current.get()
     if context is not None:
         context.problem = slug
@@ -110,7 +110,7 @@ def note_run(arrived_s: float, started_s: float, ended_s: float) -> None:
 
 
 def forwarded() -> dict[str, str]:
-    """Return what goes to a server behind the gateway: the request's id, and where its trace goes on."""
+    """Return headers for a server behind the gateway: the request's id and its trace."""
     context = _current.get()
     if context is None:
         return {}
@@ -121,16 +121,16 @@ def forwarded() -> dict[str, str]:
 
 
 def request_id(given: str | None) -> str:
-    """Return the caller's own, if it can stand in a header and a log; else a new one."""
+    """Return the caller's id if it is safe in a header and a log; else a new one."""
     own = None if given is None else own_id(given)
     return f"{_PROCESS}{next(_numbers):016x}" if own is None else own
 
 
 def own_id(given: str) -> str | None:
-    """Return `given` if it can stand in a header and a log."""
+    """Return `given` if it is safe in a header and a log, else None."""
     return given if _ID.fullmatch(given) else None
 
 
 def traceparent(given: str | None) -> str | None:
-    """Return `given` if it is as W3C's Trace Context has it, or None."""
+    """Return `given` if it follows W3C's Trace Context, else None."""
     return given if given is not None and _TRACEPARENT.fullmatch(given) else None

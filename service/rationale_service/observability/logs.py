@@ -1,7 +1,7 @@
-"""Logs: the gateway's own, uvicorn's and gRPC's alike, as lines of JSON or for a terminal.
+"""Logs of the gateway, uvicorn and gRPC, as lines of JSON or for a terminal.
 
-No line holds a feature's value: what a model or a caller's data brings into a text is taken out of it first
-(`without_values`), and what is logged of a request is listed in `rationale_service.protocols.interceptor`.
+No line holds a feature's value: `without_values` first removes numbers from texts of models and callers.
+`rationale_service.protocols.interceptor` lists the fields that are logged of a request.
 """
 
 import logging
@@ -19,11 +19,11 @@ _NUMBER = re.compile(r"(?<![A-Za-z0-9_./:])[+-]?(?:\d+\.?\d*(?:[eE][+-]?\d+)?|na
 
 
 def configure(level: str, form: str, stream: IO[str] = sys.stderr) -> None:
-    """Send everything that this process logs to `stream`.
+    """Send all logs of this process to `stream`.
 
     Args:
-        level: critical, error, warning, info or debug. Access lines are info.
-        form: json, plain, or auto: plain on a terminal.
+        level: critical, error, warning, info or debug; access lines are info.
+        form: json, plain, or auto (plain on a terminal, else json).
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Lines(plain=form == "plain" or (form == "auto" and stream.isatty())))
@@ -31,7 +31,7 @@ def configure(level: str, form: str, stream: IO[str] = sys.stderr) -> None:
 
 
 class _Lines(logging.Formatter):
-    """Tracebacks are without local variables: those hold values."""
+    """Formatter of log lines. Tracebacks omit local variables, which hold values."""
 
     def __init__(self, *, plain: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Lines(logging.Formatter):
 
 
 def without_values(text: object) -> str:
-    """Replace the numbers of a foreign text, as of an error, by `#`: they may be somebody's data."""
+    """Replace the numbers in a foreign text, such as an error, by `#`: they may be somebody's data."""
     return _NUMBER.sub("#", str(text))
 
 

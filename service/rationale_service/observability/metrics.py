@@ -1,9 +1,9 @@
-"""What the gateway counts, for Prometheus: `GET /metrics`.
+"""The gateway's metrics for Prometheus: `GET /metrics`.
 
-Every app has a registry of its own. Labels are `model` (the plain model's name, also for its explanations),
-`verb` (infer, explain, and of requests decide: what is run for those is an explanation), `protocol` (http,
-grpc), `arm` (default, canary), the features of a compiled decision profile and the reasons and outcomes
-listed here: names that a caller makes up never become labels, and explainers that come and go add none.
+Every app has its own registry. Labels are `model` (the plain model's name, also for its explanations),
+`verb` (infer, explain, and for requests also decide, which runs an explanation), `protocol` (http, grpc),
+`arm` (default, canary), the features of a compiled decision profile, and the reasons and outcomes listed
+here. A caller's text never becomes a label, and explainers that come and go add none.
 """
 
 import os
@@ -23,12 +23,12 @@ from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
 INFER, EXPLAIN, DECIDE = "infer", "explain", "decide"
-OUTCOMES = ("ready", "failed")  # of compiles
-PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's, of a request
+OUTCOMES = ("ready", "failed")  # outcomes of compiles
+PHASES = ("compute_input", "queue", "compute_infer", "compute_output")  # Triton's phases of a request
 Labels = tuple[str, str]  # model and verb
-DEFAULT, CANARY = "default", "canary"  # the arms of a model whose explain requests are split
+DEFAULT, CANARY = "default", "canary"  # the arms of a model with a canary
 BAD = 400  # from here on a status has no result
-UNKNOWN = ""  # the model, or verb, of a request that was refused before it named a known one
+UNKNOWN = ""  # model and verb of requests refused before these are known
 
 _DURATIONS_S = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30,
@@ -41,7 +41,7 @@ _GAPS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 @dataclass(frozen=True)
 class EntryMetrics:
-    """What is run of one model for one verb, looked up once: observing costs about a microsecond each."""
+    """Metrics of one model's runs for one verb, looked up once: an observation costs about a microsecond."""
 
     queue_s: Callable[[float], None]
     compute_s: Callable[[float], None]
@@ -51,7 +51,7 @@ class EntryMetrics:
 
 @dataclass(frozen=True)
 class _RequestMetrics:
-    """Requests for one model by one verb, as EntryMetrics."""
+    """Metrics of the requests for one model and verb, looked up once like EntryMetrics."""
 
     seconds: Callable[[float], None]
     phases_s: Mapping[str, Callable[[float], None]]
@@ -68,10 +68,10 @@ class AuditMetrics:
     """The metrics of the audit trail.
 
     Attributes:
-        write_s: of a transaction that succeeded.
-        write_failed: counts one that did not.
-        waiting: adds decisions that wait for the disk.
-        unavailable: 1 or 0.
+        write_s: observes the duration of a successful transaction.
+        write_failed: counts a failed transaction.
+        waiting: adds to the decisions that wait for the disk.
+        unavailable: sets 1 if the trail is unavailable, else 0.
     """
 
     write_s: Callable[[float], None]
@@ -81,7 +81,7 @@ class AuditMetrics:
 
 
 class Metrics:
-    """The registry of one app and everything in it. All methods may be called from any thread."""
+    """The registry of one app and its metrics. Any thread may call any method."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -132,7 +132,7 @@ class Metrics:
         self._compile_s = self._histogram(
             "compile_duration_seconds", "Compiles of explainers.", ("outcome",), _LONG_DURATIONS_S
         )
-        for outcome in OUTCOMES:  # told as 0 until then: what begins at 1 does not rise
+        for outcome in OUTCOMES:  # shown as 0 first: a series that begins at 1 shows no rise
             self._compile_s.labels(outcome)
         self._load_s = self._histogram(
             "load_duration_seconds", "Loading and warming of an entry.", by_verb, _LONG_DURATIONS_S
@@ -198,34 +198,34 @@ class Metrics:
     def of(self, entry: Entry) -> EntryMetrics:
         """Return the series of the entry's model and verb.
 
-        From now on those of requests for it are shown, too.
+        From now on the page also shows the series of requests for it.
         """
         labels = labels_of(entry)
-        found = self._entries.get(labels)
-        if found is None:
+        series = self._entries.get(labels)
+        if series is None:
             for verb in (labels[1], *((DECIDE,) if _decides(entry) else ())):
                 self._of_requests((labels[0], verb))
-            found = self._entries[labels] = EntryMetrics(
+            series = self._entries[labels] = EntryMetrics(
                 queue_s=self._queue_s.labels(*labels).observe,
                 compute_s=self._compute_s.labels(*labels).observe,
                 batch_rows=self._batch_rows.labels(*labels).observe,
                 gap=self._gaps.labels(labels[0]).observe,
             )
-        return found
+        return series
 
     def answered(self, labels: Labels, protocol: str, status: int) -> None:
         """Count an answer."""
         self._answered(*labels, protocol, status)()
 
     def succeeded(self, labels: Labels, seconds: float, phases: Mapping[str, float]) -> None:
-        """Time an answer with a result, and each of PHASES of it."""
+        """Time an answer with a result, and each of its PHASES."""
         of = self._of_requests(labels)
         of.seconds(seconds)
         for phase, phase_s in phases.items():
             of.phases_s[phase](phase_s)
 
     def split(self, model: str, arm: str, status: int, seconds: float) -> None:
-        """Count an answer to a request that was split."""
+        """Count and time an answer of one arm of a model with a canary."""
         self._arm_requests.labels(model, arm, status).inc()
         if status < BAD:
             self._arm_s.labels(model, arm).observe(seconds)
@@ -235,7 +235,7 @@ class Metrics:
         self._rejections.labels(*labels, reason).inc()
 
     def explained(self, entry: Entry, tensors: Tensors) -> None:
-        """Count the rows of an explanation by their gap, where the answer has it."""
+        """Count the rows of an explanation by their completeness gap, if the answer has it."""
         if entry.manifest is not None:
             observe = self.of(entry).gap
             for gap in relative_gaps(entry.manifest, tensors):
@@ -247,19 +247,19 @@ class Metrics:
         return CacheMetrics(hits.inc, misses.inc)
 
     def dependency(self, name: str) -> Callable[[], None]:
-        """Return what counts a failure of another machine, by its name such as state or rates."""
+        """Return a function that counts failures of another machine, named such as state or rates."""
         return self._failures.labels(name).inc
 
     def compiled(self, seconds: float, outcome: str) -> None:
-        """Time a compile that ended: `outcome` is ready or failed."""
+        """Time a finished compile: `outcome` is ready or failed."""
         self._compile_s.labels(outcome).observe(seconds)
 
     def loaded(self, entry: Entry, seconds: float) -> None:
-        """Time an entry that was loaded and warmed."""
+        """Time the loading and warming of an entry."""
         self._load_s.labels(*labels_of(entry)).observe(seconds)
 
     def drifted(self, model: str, decisions: int, figures: Mapping[str, float]) -> None:
-        """Set how far a window of decisions is from the references, by feature or group; '' is the score."""
+        """Set the drift of a window of decisions from the references by feature or group; '' is the score."""
         self._windows.labels(model).set(decisions)
         for key, figure in figures.items():
             gauge = self._score_psi.labels(model) if key == "" else self._attribution_psi.labels(model, key)
@@ -268,17 +268,17 @@ class Metrics:
     def all_processes(self) -> CollectorRegistry:
         """Return the metrics to show.
 
-        They are of all processes that share a folder, in prometheus_client's multiprocess mode.
+        In prometheus_client's multiprocess mode they cover all processes that share a folder.
         """
         if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
             return self.registry
         together = CollectorRegistry()
         MultiProcessCollector(together)
-        ProcessCollector(registry=together)  # of the one that is asked
+        ProcessCollector(registry=together)  # metrics of the process that answers
         return together
 
     def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """Return the page and its content type: Prometheus' text, or OpenMetrics for whoever accepts it."""
+        """Return the page and its content type: Prometheus' text, or OpenMetrics if `accept` allows it."""
         encode, content_type = choose_encoder(accept)
         return encode(self.all_processes()), content_type
 
@@ -303,11 +303,11 @@ class Metrics:
 
 
 def labels_of(entry: Entry | None, *, decides: bool = False) -> Labels:
-    """Return model and verb.
+    """Return the labels of model and verb.
 
     Args:
-        entry: None where a request named none that is known.
-        decides: whether the entry was asked to decide, and not to explain.
+        entry: entry of the request; None if the request named no known one.
+        decides: True if the request asks the entry to decide, not to explain.
     """
     if entry is None:
         return UNKNOWN, UNKNOWN
@@ -323,8 +323,8 @@ def _decides(entry: Entry) -> bool:
 def relative_gaps(manifest: Manifest, tensors: Tensors) -> list[float]:
     """Return per row the largest |gap| over the larger of |explained| and |base|, over all targets.
 
-    That is about 1e-7 where a float32 explanation adds up, and never divides by a difference of almost
-    nothing. Empty where the method promises no completeness, or the gap was not asked for.
+    It is about 1e-7 if a float32 explanation is complete, and never divides by a difference of almost zero.
+    The list is empty if the method promises no completeness, or the request did not ask for the gap.
     """
     gap, explained = (
         tensors.get(name or "") for name in (manifest.completeness_gap, manifest.explained_value)
@@ -333,7 +333,7 @@ def relative_gaps(manifest: Manifest, tensors: Tensors) -> list[float]:
         return []
     base = tensors.get(manifest.base_value or "")
     tiny = float(np.finfo(explained.dtype).tiny)
-    if gap.shape == (1, 1):  # most requests: a row, and a target
+    if gap.shape == (1, 1):  # most requests: one row and one target
         scales = [abs(explained.item()), tiny] + ([] if base is None else [abs(base.item())])
         return [abs(gap.item()) / max(scales)]
     scale = np.abs(explained) if base is None else np.maximum(np.abs(explained), np.abs(base))

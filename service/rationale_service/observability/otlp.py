@@ -1,7 +1,6 @@
-"""OpenTelemetry metrics: what `GET /metrics` shows, sent to a collector (OTLP over gRPC). An optional extra.
+"""OpenTelemetry metrics: those of `GET /metrics`, sent to a collector (OTLP over gRPC). An optional extra.
 
-Nothing is counted twice: what is sent is read from the registry that Prometheus' page is made of, and has
-its names.
+Nothing is counted twice: these metrics come from the registry of Prometheus' page and have its names.
 """
 
 import logging
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-CLOSE_S = 2.0  # a collector that does not answer does not hold the stop up for longer
+CLOSE_S = 2.0  # longest delay of the stop by a collector
 _Read = Callable[[], CollectorRegistry]
 
 
 class MetricsPush:
-    """Sends the metrics at an interval, by a thread that no request waits for, and the stop for CLOSE_S."""
+    """Thread that sends the metrics at an interval. No request waits for it, and the stop at most CLOSE_S."""
 
     def __init__(
         self, exporter: "otel.MetricExporter", resource: "Resource", read: _Read, interval_s: float
@@ -46,10 +45,10 @@ class MetricsPush:
         self._thread.start()
 
     def close(self) -> None:
-        """Send what was counted last, within a bounded time."""
+        """Send the last counts, within a bounded time."""
         self._closing.set()
         self._thread.join(CLOSE_S)
-        self._exporter.shutdown()  # ends a call that is under way
+        self._exporter.shutdown()  # ends a running call
 
     def _run(self) -> None:
         is_last = False
@@ -65,20 +64,20 @@ class MetricsPush:
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         now_ns = time.time_ns()
-        found = [
+        metrics = [
             metric
             for family in self._read().collect()
             for metric in metrics_of(family, self._began_ns, now_ns)
         ]
-        scope = otel.ScopeMetrics(InstrumentationScope("rationale"), found, "")
+        scope = otel.ScopeMetrics(InstrumentationScope("rationale"), metrics, "")
         return otel.MetricsData([otel.ResourceMetrics(self._resource, [scope], "")])
 
 
 def metrics_of(family: Family, began_ns: int, now_ns: int) -> Iterator["otel.Metric"]:
-    """Yield a family of Prometheus' as OpenTelemetry metrics: sums, gauges, or a histogram.
+    """Convert a family of Prometheus' → OpenTelemetry metrics: sums, gauges, or a histogram.
 
     Args:
-        began_ns: since when its counters count.
+        began_ns: time at which its counters began.
     """
     from opentelemetry.sdk.metrics import export as otel
 
@@ -100,7 +99,7 @@ def metrics_of(family: Family, began_ns: int, now_ns: int) -> Iterator["otel.Met
 def _histogram_points(family: Family, began_ns: int, now_ns: int) -> list["otel.HistogramDataPoint"]:
     """Return a point for each series.
 
-    Prometheus' buckets count what is up to a bound, OpenTelemetry's what is between two.
+    Prometheus' buckets count values up to a bound, OpenTelemetry's count values between two bounds.
     """
     from opentelemetry.sdk.metrics import export as otel
 
@@ -124,7 +123,7 @@ def _histogram_points(family: Family, began_ns: int, now_ns: int) -> list["otel.
                 count=reached[-1],
                 sum=sums[series],
                 bucket_counts=[high - low for low, high in zip([0, *reached], reached, strict=False)],
-                explicit_bounds=bounds[:-1],  # the last is infinity
+                explicit_bounds=bounds[:-1],  # without the last, infinity
                 min=None,  # type: ignore[arg-type]  # optional in the protocol, and not known here
                 max=None,  # type: ignore[arg-type]
             )
@@ -133,7 +132,7 @@ def _histogram_points(family: Family, began_ns: int, now_ns: int) -> list["otel.
 
 
 def resource() -> "Resource":
-    """Return what this gateway is called; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME come first."""
+    """Return this gateway's resource; OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME take precedence."""
     from opentelemetry.sdk.resources import (
         SERVICE_INSTANCE_ID,
         SERVICE_NAME,
@@ -146,10 +145,10 @@ def resource() -> "Resource":
 
 
 def create_metrics_push(endpoint: str, interval_s: float, read: _Read) -> MetricsPush:
-    """Create what sends metrics to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317.
+    """Create a push of metrics to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317.
 
     Raises:
-        InvalidOptionError: the extra is not installed.
+        InvalidOptionError: if the extra is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter

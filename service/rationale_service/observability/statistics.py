@@ -1,4 +1,4 @@
-"""Counts and durations of a model as Triton's statistics tell them: another view of what Prometheus gets."""
+"""Counts and durations of a model in the form of Triton's statistics: another view of Prometheus' metrics."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ Sums = dict[tuple[str, str, str], float]  # by model, verb and sample, phase or 
 
 
 def statistics_of(metrics: Metrics, entries: Iterable[Entry]) -> list[dict[str, Any]]:
-    """Return one item for each entry, in the members of Triton's `ModelStatistics`.
+    """Return one item for each entry, with the members of Triton's `ModelStatistics`.
 
     Every explainer of a model counts in one place, so the items of a model's explain entries are equal, and
     requests for decisions count with those for explanations: an explain entry answers both.

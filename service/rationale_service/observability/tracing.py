@@ -1,6 +1,6 @@
 """OpenTelemetry traces: a request's span, with its waiting and running in it. An optional extra.
 
-A caller's `traceparent` is gone on with, and one goes along to the server behind the gateway.
+A caller's `traceparent` continues here, and the gateway sends one to the server behind it.
 """
 
 import threading
@@ -35,12 +35,13 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def begin(self, context: RequestContext) -> None:
-        """Open the request's span, a child of the caller's; what is forwarded is a child of it."""
+        """Open the request's span, a child of the caller's; forwarded requests are its children."""
         from opentelemetry import trace
 
         carrier = {} if context.traceparent is None else {contexts.TRACEPARENT: context.traceparent}
         above = self._propagator.extract(carrier)
-        # The path holds names that callers make up: the span has a name of few, until its model is known.
+        # The path holds names that callers make up, so the span is named after its protocol until its model
+        # is known.
         span = self._tracer.start_span(context.protocol, above, trace.SpanKind.SERVER)
         onward: dict[str, str] = {}
         self._propagator.inject(onward, trace.set_span_in_context(span))
@@ -53,14 +54,14 @@ class Tracing:
 
         span: Span = context.span
         ended_ns = time.time_ns()
-        if isinstance(span, ReadableSpan):  # else it is not recorded
+        if isinstance(span, ReadableSpan):  # other spans are not recorded
             self._describe(context, span)
             within_span = trace.set_span_in_context(span)
             epoch_ns = ended_ns - time.monotonic_ns()
             began_ns = span.start_time or 0
 
             def within(at_s: float) -> int:
-                """Keep a part within its request, though the two clocks are not read at one moment."""
+                """Keep a part within its request, although the two clocks are not read at one moment."""
                 return min(max(epoch_ns + int(at_s * 1e9), began_ns), ended_ns)
 
             for name, parts in (("queue", context.waited), ("compute", context.computed)):
@@ -70,14 +71,14 @@ class Tracing:
         span.end(ended_ns)
 
     def close(self) -> None:
-        """Send what is left, within a bounded time.
+        """Send the remaining spans, within a bounded time.
 
-        The provider's own bounds are the exporter's, for each batch.
+        The provider itself bounds only each batch, through the exporter.
         """
         sending = threading.Thread(target=self._provider.shutdown, daemon=True)
         sending.start()
         sending.join(CLOSE_S)
-        self._exporter.shutdown()  # ends a call that is under way
+        self._exporter.shutdown()  # ends a running call
 
     @staticmethod
     def _describe(context: RequestContext, span: "Span") -> None:
@@ -106,12 +107,12 @@ def create_tracing(
     """Trace to the OpenTelemetry collector at `endpoint`, such as http://localhost:4317 (OTLP over gRPC).
 
     Args:
-        ratio: the share of traces that begin here and are kept; a caller's own decision comes first.
-        count: called for each batch of spans that is not taken.
-        exporter: another way out than that.
+        ratio: share of the traces beginning here to keep; a caller's own decision takes precedence.
+        count: function that counts each batch of spans that the collector does not take.
+        exporter: exporter to use instead of OTLP.
 
     Raises:
-        InvalidOptionError: the extra is not installed.
+        InvalidOptionError: if the extra is not installed.
     """
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter

@@ -1,1 +1,1 @@
-"""A process that serves: its sockets, its signals, and its part where several serve together."""
+"""A serving process: its sockets, its signals, and its role among several."""

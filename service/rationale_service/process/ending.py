@@ -1,4 +1,4 @@
-"""The end of a process, which does not wait for what hangs: a disk, a database, a storage that is frozen."""
+"""The end of a process, even if a disk, a database or a storage hangs."""
 
 import asyncio
 import logging
@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 log = logging.getLogger(__name__)
 
-_LEAST_S = 0.5  # of each step, where one before has used up the time
+_LEAST_S = 0.5  # least time of each step, even after the limit
 
 
 async def take_steps(steps: Mapping[str, Callable[[], Awaitable[object]]], limit_s: float) -> None:
-    """Take each step of a stop, by name, in order; one that takes too long is left behind, and logged."""
+    """Run the named steps of a stop in order; log and abandon each one that takes too long."""
     end_s = time.monotonic() + limit_s
     for name, step in steps.items():
         task = asyncio.ensure_future(step())
@@ -25,13 +25,13 @@ async def take_steps(steps: Mapping[str, Callable[[], Awaitable[object]]], limit
 
 
 class LastResort:
-    """Ends the process if it has not ended by itself: Python waits for every thread, however long."""
+    """Timer that ends a process which has not ended by itself: Python waits for every thread."""
 
     def __init__(self) -> None:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float, status: int) -> None:
-        """End the process in so many seconds with a status, and not when that was said before."""
+        """End the process in `seconds` with an exit status; this replaces an earlier time."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = threading.Timer(seconds, self._end, [status])

@@ -1,4 +1,4 @@
-"""Sockets to listen on, and what to do where one cannot be had."""
+"""Listening sockets, and advice for an address that cannot be used."""
 
 import contextlib
 import errno
@@ -12,15 +12,15 @@ _ACCEPTED_AT_ONCE = 16
 
 
 class CannotListenError(RationaleError):
-    """The address is taken, not this machine's, or not allowed."""
+    """An address that is taken, not this machine's, or not allowed."""
 
 
 def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) -> socket.socket:
     """Return a listening socket, IPv4 or IPv6.
 
     Args:
-        shared: with other processes that say so too. It does not listen before it is served on: until then
-            callers are sent to the others.
+        shared: True to share the address with other processes that do so too. The socket listens only once
+            this process serves; until then the kernel sends callers to the others.
 
     Raises CannotListenError, which names the setting to change.
     """
@@ -31,8 +31,8 @@ def listen(host: str, port: int, flag: str = "--port", *, shared: bool = False) 
 
 
 def reserve(host: str, port: int, flag: str) -> socket.socket:
-    """Keep a port for processes that share it, and listen to nothing. Raises as `listen`."""
-    with _bound(host, port, flag, shared=False) as alone:  # nobody shares it by chance
+    """Reserve a port for processes that share it, without listening. Raises as `listen`."""
+    with _bound(host, port, flag, shared=False) as alone:  # no other process may share it
         port = port_of(alone)
     return _bound(host, port, flag, shared=True)
 
@@ -53,10 +53,10 @@ def _bound(host: str, port: int, flag: str, *, shared: bool) -> socket.socket:
 
 
 def several(listener: socket.socket) -> list[socket.socket]:
-    """Return the listener, and more of it: they take connections out of one queue.
+    """Return the listener and duplicates of it, which accept connections from the same queue.
 
-    uvloop takes one connection from each listener in a turn. Where turns are long, because of overload, new
-    connections would wait for seconds, and what is asked on them too.
+    uvloop accepts one connection from each listener per turn. If overload makes turns long, new connections
+    and their requests would wait for seconds.
     """
     return [listener, *(listener.dup() for _ in range(1, _ACCEPTED_AT_ONCE))]
 
@@ -67,7 +67,7 @@ def port_of(listener: socket.socket) -> int:
 
 
 def address_of(listener: socket.socket) -> str:
-    """Return `host:port`, as it stands in a URL."""
+    """Return `host:port` in the form of a URL."""
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

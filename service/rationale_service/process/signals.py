@@ -1,6 +1,6 @@
 """SIGTERM and Ctrl-C: the first asks for an orderly stop, the second for one at once, the third kills.
 
-SIGHUP asks for what lies on the disk to be read again.
+SIGHUP asks the process to read its files again.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ BEAT_S = 1.0
 
 
 def ignore_hangup() -> None:
-    """Ignore SIGHUP until somebody listens to it: a reload that comes too soon would end the process."""
+    """Ignore SIGHUP until `Signals` listens: a reload that comes too soon would end the process."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Hold signals back from a process that is started meanwhile, until its `Signals` listen.
+    """Block signals for a process that starts in this context, until its `Signals` listen.
 
-    A process inherits which signals are blocked. Blocked ones wait, whereas without a handler they end it.
+    A process inherits the blocked signals. They wait, whereas an unhandled signal would end the process.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
     try:
@@ -38,7 +38,7 @@ def held_back() -> Iterator[None]:
 
 
 class Signals:
-    """Belongs to the running event loop."""
+    """The signals of the running event loop."""
 
     def __init__(self, reload: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -50,12 +50,12 @@ class Signals:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
 
     def stop_with(self, pipe: IO[str]) -> None:
-        """Take the end of a pipe for the first signal: whoever held the other end is gone."""
+        """Treat the end of a pipe as the first signal: the process at its other end has gone."""
         self._loop.add_reader(pipe, self._ended, pipe)
 
     def show_life(self, pipe: IO[str]) -> None:
-        """Write `BEAT` to a pipe every `BEAT_S`, from the event loop: its reader knows that the loop runs."""
-        if select.select([], [pipe], [], 0)[1]:  # full where nobody reads
+        """Write `BEAT` to a pipe every `BEAT_S` from the event loop: its reader knows that the loop runs."""
+        if select.select([], [pipe], [], 0)[1]:  # the pipe is full if nobody reads
             with contextlib.suppress(OSError):  # the reader is gone
                 os.write(pipe.fileno(), BEAT)
         self._loop.call_later(BEAT_S, self.show_life, pipe)
@@ -66,7 +66,7 @@ class Signals:
             self.stop.set_result(None)
 
     async def hurried(self, seconds: float) -> bool:
-        """Wait so long, unless a second signal comes; returns whether one has."""
+        """Wait `seconds`, or until a second signal; return True if one has come."""
         await asyncio.wait([self.hurry], timeout=seconds)
         return self.hurry.done()
 

@@ -1,1 +1,1 @@
-"""The protocols that the gateway speaks, and what guards them."""
+"""The gateway's protocols, and their common guards."""

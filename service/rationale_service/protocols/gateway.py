@@ -1,4 +1,4 @@
-"""The parts of one gateway, and what each is made of. Routes and gRPC methods answer by them."""
+"""The parts of one gateway, which routes and gRPC methods use, and their construction."""
 
 import asyncio
 import contextlib
@@ -35,24 +35,24 @@ from rationale_service.settings import Settings
 from rationale_service.state.blobs import Blobs
 from rationale_service.state.state import State
 
-_STOP_S = 5.0  # for what is left when requests are answered
+_STOP_S = 5.0  # for the remaining steps after the last answer
 
 
 @dataclass(eq=False)
 class Gateway:
-    """One gateway. Each part is made of parts that stand above it.
+    """One gateway. Each part only uses parts listed above it.
 
     Attributes:
-        interceptor: every request passes it.
-        push: sends the metrics elsewhere; None if nobody asked for that.
-        trail: every decision is recorded in it.
-        acts: every call of the admin API is recorded in it.
-        archive: reads the trail.
-        remote: the repository's original, if the repository is a copy.
-        live: takes up what changes in the repository.
-        handler: answers predictions and explanations.
-        decider: answers decisions.
-        loading: loads the models, from `start` on. Whoever runs the app looks how it ends.
+        interceptor: interceptor that every request passes.
+        push: push of the metrics to a collector, if the settings ask for it.
+        trail: audit trail that records every decision.
+        acts: log that records every call of the admin API.
+        archive: reader of the trail.
+        remote: remote original of the repository, if the repository is a copy.
+        live: follower of changes in the repository.
+        handler: handler of predictions and explanations.
+        decider: handler of decisions.
+        loading: task that loads the models, from `start` on. The runner of the app checks its result.
     """
 
     settings: Settings
@@ -74,15 +74,15 @@ class Gateway:
     loading: asyncio.Task[None] = field(init=False)
 
     async def start(self) -> None:
-        """Begin to load the models; of several workers, each returns when it has loaded them."""
+        """Begin to load the models; one of several workers returns only when it has loaded them."""
         self.loading = asyncio.create_task(self._load())
         if self.push is not None:
             self.push.start()
         if self.settings.workers > 1:
-            await self.plane.loaded()  # until then, others have the callers
+            await self.plane.loaded()  # until then, other workers serve callers
 
     async def stop(self) -> None:
-        """Refuse new work, answer what runs, and stop every part."""
+        """Refuse new work, answer running requests, and stop every part."""
         self.plane.refuse_new_work()
         self.loading.cancel()
         steps: dict[str, Callable[[], Awaitable[object]]] = {
@@ -101,13 +101,13 @@ class Gateway:
         await take_steps(steps, _STOP_S)
 
     async def _load(self) -> None:
-        _start_if_needed(self.trail, self.plane.repository)  # it opens while the models are loaded
+        _start_if_needed(self.trail, self.plane.repository)  # opens the trail while the models load
         await self.plane.start(self.live.start)
         await self.explainers.resume(self._follow)
         await self.trail.opened()
 
     async def _follow(self, known: Known) -> None:
-        """Go by what other processes of the state have written."""
+        """Adopt the records that other processes of the state have written."""
         await asyncio.to_thread(self.sets.follow, known.others.get(SETS, ()))
         await self.live.follow(known)
 
@@ -136,7 +136,7 @@ def build_gateway(
             if remote.fault is not None:
                 failed("repository")()
         models = Path(settings.repository) if remote is None else remote.entries
-        # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
+        # Copies of shared entries stay out of the repository, which may be read-only, unless Triton reads it.
         has_copies = (blobs is not None and settings.triton is None) or remote is not None
         artifacts = ArtifactStore(copies_in(state) if has_copies else models, state, blobs)
         repository = read_repository(
@@ -174,7 +174,7 @@ def _start_if_needed(trail: AuditTrail, registry: ModelRegistry) -> None:
 
 
 def _metrics_push(settings: Settings, metrics: Metrics) -> MetricsPush | None:
-    """Return None with several workers, too: rationale_service.workers sends what all of them count."""
+    """Return the push, or None; several workers have none, since rationale_service.workers sends for all."""
     if settings.metrics_endpoint is None or settings.workers > 1:
         return None
     interval_s = settings.metrics_interval_s

@@ -1,4 +1,4 @@
-"""Instances, rows as JSON objects, as any protocol brings them."""
+"""Instances: rows as JSON objects, in any protocol."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,9 @@ from rationale_service.engine.features import Instances
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import MalformedError, TooLargeError
 
-MOST_DECISIONS = 10_000  # each is run, and written, by itself
-DECISION_BYTES = 2000  # of one as JSON, about
-_MOST_FEATURES = 100_000  # of one instance
+MOST_DECISIONS = 10_000  # each runs and is recorded alone
+DECISION_BYTES = 2000  # approximate size of one as JSON
+_MOST_FEATURES = 100_000  # per instance
 _CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
 
 
@@ -21,10 +21,10 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     """Return a request for decisions.
 
     Args:
-        options: beside the rows: `stability`, `dry_run`.
+        options: options beside the rows: `stability`, `dry_run`.
 
     Raises:
-        MalformedError: an option of another type.
+        MalformedError: if an option has a wrong type.
     """
     for name in _CHOOSING:
         if options.get(name) is not None:
@@ -42,7 +42,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
 
 
 def check_rows(name: str, rows: Sequence[Any], most: int) -> None:
-    """Raise TooLargeError: each row is an object, or some, of Python's before it is part of a tensor."""
+    """Raise TooLargeError for too many rows or features, whose Python objects would fill the memory."""
     if len(rows) > most:
         raise TooLargeError(f"{name} has {len(rows)} rows, more than {most}: send fewer at a time")
     for i, row in enumerate(rows):
@@ -54,10 +54,10 @@ def note_duplicates(body: bytes | bytearray, rows: Sequence[Any], faults: Faults
     """Note each member that an object names twice: most parsers keep the last, silently.
 
     Args:
-        body: the JSON of the rows, with `beside` members around them.
+        body: JSON of the rows, with `beside` other members around them.
     """
     objects = [row for row in rows if isinstance(row, dict)]
-    # Where there are as many colons as members, none is hidden behind another of its name.
+    # If there are as many colons as members, no member hides another of its name.
     if not objects or body.count(b":") == beside + sum(map(len, objects)):
         return
 
@@ -65,12 +65,12 @@ def note_duplicates(body: bytes | bytearray, rows: Sequence[Any], faults: Faults
         faults.note(f"feature '{name[:80]}' is given twice")
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, value in pairs:
-            if name in found:
+            if name in values:
                 twice(name)
-            found[name] = value
-        return found
+            values[name] = value
+        return values
 
     try:
         json_pieces.parse(body, partial(json.loads, object_pairs_hook=members), twice)

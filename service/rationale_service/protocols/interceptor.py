@@ -1,4 +1,4 @@
-"""What every request passes, by HTTP and gRPC alike: who asks, may they, how often; what is noted of it."""
+"""Checks and records of every request, over HTTP and gRPC: caller, scopes, rate, metrics, traces, logs."""
 
 import contextlib
 import http
@@ -31,15 +31,17 @@ class RequestInterceptor:
     issuer: TokenIssuer | None = None
 
     def take_keys(self, keyring: Keyring) -> None:
-        """Require these from now on; requests on their way go on."""
+        """Require these keys from now on; running requests go on."""
         self.keyring = keyring
 
     async def admit(self, context: RequestContext, token: str | None, needed: Scopes) -> None:
-        """Note who calls, before anything of the body is read.
+        """Identify and check the caller before the body is read.
 
         Raises:
-            UnauthenticatedError, ForbiddenError, RateLimitedError.
-            NotReadyError: the identity provider's keys cannot be fetched.
+            UnauthenticatedError: if the token is missing or unknown.
+            ForbiddenError: if the caller lacks the scopes.
+            RateLimitedError: if the caller sends requests too often.
+            NotReadyError: if the identity provider's keys cannot be fetched.
         """
         if needed:
             if self.issuer is None or token is None or is_key(token):
@@ -51,7 +53,7 @@ class RequestInterceptor:
 
     @contextlib.contextmanager
     def noted(self, context: RequestContext) -> Iterator[None]:
-        """Make `context` the current one within it; at its end it is counted, traced and logged."""
+        """Make `context` the current one; at the end count, trace and log it."""
         bound = contexts.bind(context)
         self.metrics.in_flight.inc()
         if self.tracing is not None:
@@ -65,10 +67,10 @@ class RequestInterceptor:
 
     @contextlib.asynccontextmanager
     async def again(self, stream: RequestContext | None) -> AsyncIterator[None]:
-        """Open `noted` for one of the requests of a stream that was admitted before.
+        """Open `noted` for one request of an admitted stream.
 
         Raises:
-            RateLimitedError: every request of a stream counts.
+            RateLimitedError: if the rate is exceeded; every request of a stream counts.
         """
         if stream is None:
             yield
@@ -89,7 +91,7 @@ class RequestInterceptor:
             context.status = http.HTTPStatus.OK
 
     async def _check_rate(self, caller: Caller) -> None:
-        """Raise RateLimitedError."""
+        """Raise RateLimitedError if the caller sends requests too often."""
         if caller.requests_per_s is not None or self.limits.per_s is not None:
             await self.limits.check(caller)
 
@@ -112,10 +114,10 @@ class RequestInterceptor:
 
 
 def create_interceptor(settings: Settings, metrics: Metrics) -> RequestInterceptor:
-    """Create what every request passes.
+    """Create the interceptor of the settings.
 
     Raises:
-        InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
+        InvalidOptionError: if the keys cannot be read, or tracing or the storage of rates is not installed.
     """
     failed, storage = metrics.dependency, settings.rate_limit_storage
     limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, storage, failed("rates"))
@@ -126,7 +128,7 @@ def create_interceptor(settings: Settings, metrics: Metrics) -> RequestIntercept
 
 
 def log_access(request: RequestContext, seconds: float) -> None:
-    """Log one line for a request that was answered; nothing but this is logged of it by default."""
+    """Log one line for an answered request; by default nothing else is logged of it."""
     if not access_log.isEnabledFor(logging.INFO):
         return
     model, verb = labels_of(request.entry, decides=request.decides)

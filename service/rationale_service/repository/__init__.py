@@ -1,1 +1,1 @@
-"""The model repository: its entries as read from disk, and the registry of those served."""
+"""The model repository: its entries, read from disk, and the registry of the served ones."""

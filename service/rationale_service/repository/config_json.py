@@ -1,4 +1,4 @@
-"""An entry's `config.pbtxt` as JSON, as Triton tells it."""
+"""An entry's `config.pbtxt` in Triton's JSON form."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ from google.protobuf.message import Message
 
 
 def as_json(message: Message) -> dict[str, Any]:
-    """Return the fields that are set, by their own names; enums by name, and 64-bit numbers as numbers.
+    """Return the set fields by their own names: enums as names, 64-bit numbers as numbers.
 
-    protobuf's own JSON writes those as strings, which Triton and its clients do not.
+    protobuf's own JSON writes those numbers as strings; Triton and its clients do not.
     """
     return {field.name: _value(field, value) for field, value in message.ListFields()}
 

@@ -1,4 +1,4 @@
-"""Reads the entries of a model repository: what each one's `config.pbtxt` and `explanation.json` promise."""
+"""The entries of a model repository, read from their `config.pbtxt` and `explanation.json`."""
 
 import contextlib
 import functools
@@ -21,13 +21,13 @@ _DATATYPES = {
     pb.DataType.Value(f"TYPE_{'STRING' if name == 'BYTES' else name}"): name for name in DTYPES
 }  # TYPE_BF16 is left out: numpy has no such type
 PLATFORM = "onnxruntime_onnx"
-Stamp = tuple[tuple[str, int, int, int], ...]  # of files: path, time of change (ns), size, inode
+Stamp = tuple[tuple[str, int, int, int], ...]  # for each file: path, time of change (ns), size, inode
 _UNSUPPORTED_FIELDS = ("optional", "allow_ragged_batch", "is_shape_tensor")
 
 
 @dataclass(frozen=True)
 class WarmupInput:
-    """One tensor of a warmup sample; `data` is one row, None where zeros do."""
+    """One tensor of a warmup sample; `data` is one row, None for zeros."""
 
     spec: TensorSpec
     data: bytes | None
@@ -42,19 +42,19 @@ class Warmup:
 
 @dataclass(frozen=True)
 class InstanceGroup:
-    """Instances on the CPU, or on each of `gpus`; where none is named, on each that there is."""
+    """Instances on the CPU or on each of `gpus`; on every GPU if `gpus` is empty."""
 
     count: int = 1
-    kind: str = "KIND_AUTO"  # of ModelInstanceGroup
+    kind: str = "KIND_AUTO"  # a kind of ModelInstanceGroup
     gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One entry of the repository, at its newest version. Read again, it is another one: it may have changed.
+    """One entry of the repository, at its newest version. Reading it again gives another object.
 
-    Two of them stand for a one-shot entry, as if it had been compiled into two: its gate is no input here,
-    and whoever runs an entry feeds `gate` to it.
+    Two of them stand for a one-shot entry, as if it had been compiled into two: its gate is no input here;
+    the backend feeds it `gate`.
     """
 
     name: str
@@ -63,29 +63,29 @@ class Entry:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     max_batch_size: int
-    batching: bool = False  # may rows of several requests share a batch?
+    batching: bool = False  # True if rows of several requests may share a batch
     max_queue_delay_s: float = 0.0
     max_queue_size: int | None = None
-    queue_timeout_s: float | None = None  # in the queue, whatever the request's own deadline
-    delays_overdue: bool = False  # past it a request is served after all others; else it is refused
+    queue_timeout_s: float | None = None  # limit in the queue, besides the request's deadline
+    delays_overdue: bool = False  # True: overdue requests run last; else they are refused
     instance_groups: tuple[InstanceGroup, ...] = (InstanceGroup(),)
-    instances: int = 1  # on the CPU
+    instances: int = 1  # number of instances on the CPU
     intra_op_threads: int | None = None
     inter_op_threads: int | None = None
     warmups: tuple[Warmup, ...] = ()
     custom_ops: tuple[Path, ...] = ()  # libraries of kernels, in the entry's own folder
     manifest: Manifest | None = None
-    stored: "Entry | None" = None  # the entry on disk that it is a side of; None where it is one itself
-    gate: bool | None = None  # what a side feeds to `explain` for every row
-    # Model's own shapes of tensors whose config says `reshape`: {name: shape without the batch axis}.
+    stored: "Entry | None" = None  # entry on disk, if this is a side of one
+    gate: bool | None = None  # a side's input `explain` for every row
+    # The model's own shapes of tensors whose config has `reshape`: {name: shape without the batch axis}.
     reshapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     config: pb.ModelConfig = field(default_factory=pb.ModelConfig, repr=False)  # as read; never changed
-    stamp: Stamp = field(default=(), repr=False)  # of its files when they were read
-    graph_digest: str | None = None  # of the files of its version, where decisions are made by them
+    stamp: Stamp = field(default=(), repr=False)  # stamp of its files when they were read
+    graph_digest: str | None = None  # digest of its version's files, if it decides
 
     @property
     def model(self) -> str:
-        """The name under which a server that serves the same repository knows it."""
+        """The entry's name on a server with the same repository."""
         return self.stored.name if self.stored else self.name
 
     @functools.cached_property
@@ -98,7 +98,7 @@ class Entry:
 
     @functools.cached_property
     def output_bytes(self) -> dict[str, int]:
-        """What a row of each output takes, {name: bytes}; sizes that the config leaves open count as 1."""
+        """Size of a row of each output, {name: bytes}; sizes that the config leaves open count as 1."""
         return {
             spec.name: math.prod(max(size, 1) for size in spec.shape) * DTYPES[spec.datatype].itemsize
             for spec in self.outputs
@@ -106,7 +106,7 @@ class Entry:
 
     @property
     def variable_shape(self) -> bool:
-        """Whether an input has axes beyond the batch whose size the config leaves open."""
+        """True if the config leaves open the size of an input's axis other than the batch."""
         return any(-1 in spec.shape for spec in self.inputs)
 
 
@@ -114,7 +114,7 @@ def read_entry(folder: Path) -> Entry:
     """Read one entry.
 
     Raises:
-        RepositoryError: names the entry's folder and what is wrong with it.
+        RepositoryError: if the entry is broken; names its folder and the fault.
     """
     if not _NAME.fullmatch(folder.name) or ".." in folder.name:
         raise RepositoryError(f"{folder}: a model's name is made of letters, digits, '_', '-' and '.'")
@@ -163,19 +163,19 @@ def read_entry(folder: Path) -> Entry:
 def stamp_of(folder: Path) -> Stamp:
     """Return a stamp that changes with the configuration, the manifest or a file of the newest version."""
     files = [folder / "config.pbtxt", folder / FILE_NAME]
-    found = []
-    with contextlib.suppress(OSError):  # what is being removed
+    stamp = []
+    with contextlib.suppress(OSError):  # a folder may be removed meanwhile
         newest = max(_versions(folder), key=int, default=None)
         files += [] if newest is None else sorted((folder / newest).iterdir())
     for path in files:
         with contextlib.suppress(OSError):
             status = path.stat()
-            found.append((str(path.relative_to(folder)), status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+            stamp.append((str(path.relative_to(folder)), status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(stamp)
 
 
 def sides(entry: Entry) -> tuple[Entry, ...]:
-    """Return a one-shot entry as the plain model and its explanation; any other as it is."""
+    """Return a one-shot entry as the plain model and its explanation; any other entry unchanged."""
     manifest = entry.manifest
     if manifest is None or not manifest.one_shot:
         return (entry,)
@@ -306,9 +306,9 @@ def _warmup_input(folder: Path, name: str, given: pb.ModelWarmup.Input) -> Warmu
 
 
 def _library(folder: Path, name: str) -> Path:
-    """Return the file as Triton finds it from the repository's folder.
+    """Return the library's path, which Triton resolves from the repository's folder.
 
-    Raises RepositoryError: no file of the entry's own.
+    Raises RepositoryError if it is no file of the entry's own.
     """
     path = folder.parent / name
     if not path.resolve().is_relative_to(folder.resolve()):
@@ -322,7 +322,7 @@ def _library(folder: Path, name: str) -> Path:
 
 
 def demand_kernels_allowed(libraries: Sequence[Path], *, allowed: bool) -> None:
-    """Raise RepositoryError where libraries would be loaded that nobody allowed."""
+    """Raise RepositoryError if there are libraries that the settings do not allow."""
     if libraries and not allowed:
         raise RepositoryError(
             f"{libraries[0].name} is a library of kernels, which is code that the gateway would run. Where "
@@ -331,14 +331,14 @@ def demand_kernels_allowed(libraries: Sequence[Path], *, allowed: bool) -> None:
 
 
 def _check_profile(path: Path, manifest: Manifest) -> None:
-    """Raise RepositoryError where the decision profile is another one than was compiled."""
+    """Raise RepositoryError if the decision profile has changed since the compile."""
     decided = manifest.decision
     if decided is not None and decided.profile.digest != decided.digest:
         raise RepositoryError(f"{path}: the decision profile was changed by hand: compile the model again")
 
 
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
-    """Raise RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
+    """Raise RepositoryError if `explanation.json` and `config.pbtxt` describe different graphs."""
     outputs = {spec.name: entry.reshapes.get(spec.name, spec.shape) for spec in entry.outputs}
     promised = manifest.explanation_outputs | {spec.name: spec.shape for spec in manifest.outputs}
     promised |= {EXPLAINED: (1,)} if manifest.one_shot else {}
@@ -369,11 +369,11 @@ def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
 
 
 def _same_size(left: Sequence[int], right: Sequence[int]) -> bool:
-    """Return whether a shape can be reshaped to the other, whatever the one size that each may leave open."""
+    """Tell whether one shape can be reshaped to the other; each may leave one size open."""
     open_sizes = (list(left).count(-1), list(right).count(-1))
     return open_sizes in ((0, 0), (1, 1)) and abs(math.prod(left)) == abs(math.prod(right))
 
 
 def agree(left: tuple[int, ...], right: tuple[int, ...]) -> bool:
-    """Return whether shapes are equal, where -1 agrees with every size."""
+    """Tell whether shapes are equal; -1 agrees with every size."""
     return len(left) == len(right) and all(-1 in (a, b) or a == b for a, b in zip(left, right, strict=True))

@@ -1,6 +1,6 @@
-"""What is served at one moment: a snapshot that is replaced as a whole, never changed.
+"""Snapshot of the served entries, which is replaced as a whole and never changed.
 
-A request looks its entry up once and keeps it, whatever is published or removed meanwhile.
+A request looks its entry up once and keeps it, even if others are published or removed meanwhile.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ from rationale_service.errors import (
 )
 from rationale_service.repository.entry import Entry, Stamp, read_entry, sides, stamp_of
 
-COMPILED = "compiled"  # the explainer that `NAME_explain` of the repository is, beside those of the API
+COMPILED = "compiled"  # name of the repository's explainer, `NAME_explain`
 _SHOWN_NAMES = 20
 UNLOADED = "unloaded by request"
 
 
 @dataclass(frozen=True)
 class Unserved:
-    """Why what a folder of the repository holds now is not served; `stamp` is of its files."""
+    """Reason for which a folder's present content is not served; `stamp` is that of its files."""
 
     reason: str
     stamp: Stamp
@@ -38,29 +38,29 @@ class Unserved:
 
 @dataclass(frozen=True)
 class Canary:
-    """An explainer that answers a share of the requests that name none."""
+    """An explainer that answers a share of the requests that name no explainer."""
 
     explainer: str
     share: float
 
     def takes(self, model: str, key: str) -> bool:
-        """Return whether it answers what has this key: always the same, and so too at a larger share."""
+        """Tell whether it answers the request with this key; a larger share keeps every earlier True."""
         drawn = hashlib.sha256(f"{model}\n{key}".encode()).digest()[:8]
         return int.from_bytes(drawn) < self.share * 2**64
 
 
 @dataclass(frozen=True)
 class ModelRegistry:
-    """Entries, and which of them explain which model.
+    """The served entries and the explainers of each model.
 
     Attributes:
-        folder: the repository.
-        entries: every entry that is served, by its own name.
-        explainers: made over the API: {model: {explainer: entry}}.
-        defaults: what explains a model where a request names no explainer, {model: entry}; a model that is
-            not here is explained by its `NAME_explain`.
-        canaries: what answers in place of the default for some requests, {model: canary}.
-        unserved: folders of which nothing is served, or what they held before they changed.
+        folder: folder of the repository.
+        entries: every served entry, by its own name.
+        explainers: explainers made over the API: {model: {explainer: entry}}.
+        defaults: explainers for requests that name none, {model: entry}; `NAME_explain` explains a model that
+            is missing here.
+        canaries: canaries that replace the default for some requests, {model: canary}.
+        unserved: folders that are not served, or that are served as they were before they changed.
     """
 
     folder: Path
@@ -74,8 +74,8 @@ class ModelRegistry:
         """Return the entry of that name; `NAME_explain` is NAME's default explainer.
 
         Raises:
-            UnknownModelError: there is no such entry, or not of that version.
-            NotReadyError: there is one, and it cannot be served.
+            UnknownModelError: if there is no such entry, or not in that version.
+            NotReadyError: if the entry exists but cannot be served.
         """
         entry = self.entries.get(name)
         if name.endswith(EXPLAIN_SUFFIX):
@@ -93,65 +93,68 @@ class ModelRegistry:
         """Return the entry that explains model `name` (an explain entry's own name does too).
 
         Args:
-            explainer: one of the model's explainers; None for its default.
+            explainer: name of one of the model's explainers; None for its default.
 
         Raises:
-            UnknownModelError, NotReadyError, NotExplainableError, BrokenExplanationError.
-            UnknownResourceError: the model has no explainer of that name.
+            UnknownModelError, NotReadyError: if `entry` raises them.
+            NotExplainableError: if the model has no explainer.
+            BrokenExplanationError: if its explainer cannot be served.
+            UnknownResourceError: if the model has no explainer of that name.
         """
         entry = self.entry(name, version)
         if explainer is not None:
             return self._named(entry.name if entry.manifest is None else entry.manifest.model, explainer)
-        found = self.default_explainer(entry)
-        if found is None:
+        default = self.default_explainer(entry)
+        if default is None:
             self._check_served(name + EXPLAIN_SUFFIX, BrokenExplanationError)
             raise NotExplainableError(
                 f"model '{name}' has no explainer. Make one with PUT /v2/models/{name}/explainers/NAME, "
                 f"or with `rationale compile MODEL.onnx --method deepshap --references FILE --name {name}` "
                 "and have the server read its repository again."
             )
-        return found
+        return default
 
     def decider(self, name: str, version: str | None = None) -> Entry:
         """Return the compiled entry that decides for model `name` (an explain entry's own name does too).
 
-        It does so whichever explainer is the model's default.
+        The model's default explainer does not matter.
 
         Raises:
-            UnknownModelError, NotReadyError, BrokenExplanationError.
-            NotExplainableError: it was compiled without a decision profile, or only over the API.
+            UnknownModelError, NotReadyError: if `entry` raises them.
+            BrokenExplanationError: if the compiled entry cannot be served.
+            NotExplainableError: if the model has no decision profile, or only the API compiled it.
         """
         entry = self.entry(name, version)
         model = entry.name if entry.manifest is None else entry.manifest.model
-        found = self.compiled(model)
-        if found is None:
+        compiled = self.compiled(model)
+        if compiled is None:
             self._check_served(model + EXPLAIN_SUFFIX, BrokenExplanationError)
-        if found is None or found.manifest is None or found.manifest.decision is None:
+        if compiled is None or compiled.manifest is None or compiled.manifest.decision is None:
             raise NotExplainableError(
                 f"model '{model}' has no decision profile, by which it would decide: compile it with "
                 f"`rationale compile … --decision decision.yaml --name {model}`"
             )
-        return found
+        return compiled
 
     def decides(self, entry: Entry) -> bool:
-        """Return whether it is a model that decides, or the compiled entry by which that does."""
+        """Tell whether the entry is a model that decides, or the compiled entry that decides for it."""
         model = entry.name if entry.manifest is None else entry.manifest.model
-        found = self.compiled(model)
-        if found is None or found.manifest is None or found.manifest.decision is None:
+        compiled = self.compiled(model)
+        if compiled is None or compiled.manifest is None or compiled.manifest.decision is None:
             return False
-        return entry is found or entry is self.entries.get(model)
+        return entry is compiled or entry is self.entries.get(model)
 
     def default_explainer(self, entry: Entry) -> Entry | None:
-        """Return what explains `entry` where a request names no explainer; an explain entry is its own."""
+        """Return the explainer of `entry` for requests that name none; an explain entry explains itself."""
         if entry.manifest is not None:
             return entry
         return self.defaults.get(entry.name) or self.compiled(entry.name)
 
     def split(self, name: str, default: Entry) -> tuple[Canary, Entry] | None:
-        """Return what answers beside `default` where a request names no explainer; None for nothing.
+        """Return the canary beside `default`, with its entry, for requests that name no explainer, or None.
 
         Args:
-            name: of the model, as the request has it: `NAME_explain` is NAME's default explainer.
+            name: model's name in the request: `NAME_explain` is NAME's default explainer.
         """
         model = name.removesuffix(EXPLAIN_SUFFIX)
         canary = self.canaries.get(model)
@@ -164,14 +167,14 @@ class ModelRegistry:
         return (canary, entry) if is_default and entry is not None and entry is not default else None
 
     def takes_missing(self, entry: Entry) -> frozenset[str]:
-        """Return names of the inputs in which NaN is a missing value, as what explains `entry` says."""
+        """Return names of inputs in which NaN is a missing value, according to the manifest of `entry`."""
         manifest = self.manifest_of(entry)
         return frozenset() if manifest is None else manifest.takes_missing
 
     def manifest_of(self, entry: Entry) -> Manifest | None:
         """Return the manifest that describes the rows of `entry`.
 
-        An explainer has its own. A model's rows are described by the compiled one, whichever is the default.
+        An explainer has its own. For a model it is the compiled explainer's, even if another is the default.
         """
         if entry.manifest is not None:
             return entry.manifest
@@ -179,12 +182,12 @@ class ModelRegistry:
         return None if explainer is None else explainer.manifest
 
     def explainer_name(self, entry: Entry) -> str | None:
-        """Return the name by which `explainer` gives it; None for a model, and for what has none."""
+        """Return the name under which `explainer` finds the entry; None for a model or an unnamed one."""
         if entry.manifest is None:
             return None
         model = entry.manifest.model
-        made = (name for name, each in self.explainers.get(model, {}).items() if each is entry)
-        return next(made, COMPILED if self.compiled(model) is entry else None)
+        names = (name for name, each in self.explainers.get(model, {}).items() if each is entry)
+        return next(names, COMPILED if self.compiled(model) is entry else None)
 
     def compiled(self, model: str) -> Entry | None:
         """Return the explain entry that `rationale compile` made of the model."""
@@ -193,32 +196,32 @@ class ModelRegistry:
 
     @cached_property
     def made_by_others(self) -> str:
-        """A sentence that names the entries which other versions of Rationale compiled; empty without any."""
+        """Warning about entries that other versions of Rationale compiled; empty if there are none."""
         names = {entry: entry.name for entry in self.entries.values()}
         for model, own in self.explainers.items():
             names |= {entry: f"{model}/{name}" for name, entry in own.items()}
-        found: dict[str, list[str]] = defaultdict(list)
+        by_version: dict[str, list[str]] = defaultdict(list)
         for entry, name in names.items():
             made_by = None if entry.manifest is None else entry.manifest.tools.get("rationale")
             if made_by not in (None, version()):
-                found[made_by].append(name)
-        listed = "; ".join(f"{', '.join(of)} (by {made_by})" for made_by, of in sorted(found.items()))
+                by_version[made_by].append(name)
+        listed = "; ".join(f"{', '.join(of)} (by {made_by})" for made_by, of in sorted(by_version.items()))
         return listed and (
             f"entries that other versions compiled are served by {version()}: {listed}. Compile them again, "
             "and PUT those again that the API made (MODEL/NAME), to have what this version does"
         )
 
     def why_unserved(self, name: str) -> str:
-        """Return why what lies in that folder now is not served; empty where it is."""
-        found = self.unserved.get(name)
-        return "" if found is None else found.reason.replace(f"{self.folder}/", "")
+        """Return the reason for which a folder's present content is not served; empty if it is served."""
+        unserved = self.unserved.get(name)
+        return "" if unserved is None else unserved.reason.replace(f"{self.folder}/", "")
 
     def unloaded(self) -> set[str]:
-        """Return folders that are not served because somebody requested that."""
+        """Return folders that are not served because somebody unloaded them."""
         return {name for name, why in self.unserved.items() if why.reason == UNLOADED}
 
     def without(self, names: Container[str]) -> "ModelRegistry":
-        """Return it without entries of these names, be they served or not."""
+        """Return a registry without entries of these names, served or not."""
         return replace(
             self,
             entries={name: entry for name, entry in self.entries.items() if name not in names},
@@ -226,14 +229,14 @@ class ModelRegistry:
         )
 
     def by_folder(self) -> dict[str, tuple[Entry, ...]]:
-        """Return the entries of each folder: a one-shot entry is two."""
-        found: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
+        """Return the entries of each folder; a one-shot entry counts as two."""
+        entries: dict[str, tuple[Entry, ...]] = defaultdict(tuple)
         for entry in self.entries.values():
-            found[entry.model] += (entry,)
-        return found
+            entries[entry.model] += (entry,)
+        return entries
 
     def explains_another(self, entry: Entry) -> bool:
-        """Return whether it is part of another model that is served here, as explain entries are."""
+        """Tell whether the entry explains another model that is served here."""
         explained = entry.manifest.model if entry.manifest is not None else entry.name
         return explained != entry.name and explained in self.entries
 
@@ -244,29 +247,29 @@ class ModelRegistry:
             )
 
     def _named(self, model: str, explainer: str) -> Entry:
-        known = dict(self.explainers.get(model, {}))
+        explainers = dict(self.explainers.get(model, {}))
         compiled = self.compiled(model)
         if compiled is not None:
-            known[COMPILED] = compiled
-        if explainer not in known:
+            explainers[COMPILED] = compiled
+        if explainer not in explainers:
             raise UnknownResourceError(
                 f"model '{model}' has no explainer '{_shown(explainer)}' to answer with; "
-                f"it has: {_listed(known) or 'none'}"
+                f"it has: {_listed(explainers) or 'none'}"
             )
-        return known[explainer]
+        return explainers[explainer]
 
 
 def read_repository(
     folder: Path, *, strict: bool = True, refused: Mapping[str, str] | None = None
 ) -> ModelRegistry:
-    """Read every entry of a model repository; hidden folders and plain files are passed over.
+    """Read every entry of a model repository; skip hidden folders and plain files.
 
     Args:
-        strict: a broken entry is an error; else it is listed as unserved, unless all are broken.
-        refused: why folders are not here, or not as they were to be.
+        strict: True to raise for a broken entry; else it is listed as unserved, unless all are broken.
+        refused: reasons for which the copy lacks folders or their newest content.
 
     Raises:
-        RepositoryError: the folder is missing or empty, or entries are broken; names each and why.
+        RepositoryError: if the folder is missing or empty, or entries are broken; names each fault.
     """
     if not folder.is_dir():
         raise RepositoryError(
@@ -277,12 +280,12 @@ def read_repository(
     for path in folders(folder):
         stamp = stamp_of(path)
         try:
-            found = read_folder(path, registry.entries)
+            entries = read_folder(path, registry.entries)
         except RepositoryError as error:
             unserved = {**registry.unserved, path.name: Unserved(str(error), stamp)}
             registry = replace(registry, unserved=unserved)
         else:
-            registry = replace(registry, entries={**registry.entries, **{one.name: one for one in found}})
+            registry = replace(registry, entries={**registry.entries, **{one.name: one for one in entries}})
     for name, reason in (refused or {}).items():
         unserved = {**registry.unserved, name: Unserved(reason, refused_stamp(reason))}
         registry = replace(registry, unserved=unserved)
@@ -291,19 +294,19 @@ def read_repository(
 
 
 def refused_stamp(reason: str) -> Stamp:
-    """Return the stamp of what was not put on the disk."""
+    """Return a stamp for a folder that was refused and is not on the disk."""
     return ((reason, 0, 0, 0),)
 
 
 def folders(repository: Path) -> list[Path]:
-    """Return those that may have an entry. What is being written is hidden, or has another name."""
+    """Return folders that may hold an entry. A folder that is being written is hidden or has another name."""
     return sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
-    """Return a folder's entries. Raises RepositoryError, also where `others` have their names."""
-    found = sides(read_entry(folder))
-    for entry in found:
+    """Return a folder's entries. Raises RepositoryError, also if `others` have their names."""
+    entries = sides(read_entry(folder))
+    for entry in entries:
         other = others.get(entry.name, entry)
         if other.model != entry.model:
             one_shot, twin = (entry, other) if entry.gate is not None else (other, entry)
@@ -311,11 +314,11 @@ def read_folder(folder: Path, others: Mapping[str, Entry]) -> tuple[Entry, ...]:
                 f"{folder.with_name(one_shot.model)}: is a one-shot entry, which explains itself, and "
                 f"{folder.with_name(twin.model)} is there too. Delete one of them, or compile the name again."
             )
-    return found
+    return entries
 
 
 def check_served(registry: ModelRegistry, *, strict: bool) -> None:
-    """Raise RepositoryError where nothing is served; with `strict`, where anything is not."""
+    """Raise RepositoryError if nothing is served; with `strict`, if anything is unserved."""
     if registry.unserved and (strict or not registry.entries):
         raise RepositoryError("\n".join(one.reason for one in registry.unserved.values()))
     if not registry.entries:
@@ -328,5 +331,5 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _shown(text: str | None) -> str:
-    """Shorten a caller's own text for an error."""
+    """Shorten a caller's text for an error."""
     return (text or "")[:80]

@@ -1,4 +1,4 @@
-"""The repository of the settings, where a URL names it."""
+"""A repository that the settings name by URL."""
 
 import logging
 from pathlib import Path
@@ -10,16 +10,16 @@ log = logging.getLogger(__name__)
 
 
 def remote_of(settings: Settings) -> RemoteRepository | None:
-    """Return it and its copy; None where the repository is a folder. Raises InvalidOptionError."""
+    """Return the remote repository with its copy; None for a folder. Raises InvalidOptionError."""
     url = settings.repository_url
     return None if url is None else RemoteRepository(url, settings.repository_copy)
 
 
 def local_repository(settings: Settings) -> Path:
-    """Return the folder to read, of a copy that is brought up to date. For commands that read it once.
+    """Return the repository's folder, or an updated copy of a remote one. For commands that read it once.
 
     Raises:
-        InvalidOptionError, RepositoryError: it cannot be read.
+        InvalidOptionError, RepositoryError: if the repository cannot be read.
     """
     if settings.repository_url is None:
         return Path(settings.repository)

@@ -1,1 +1,1 @@
-"""Keys and scopes, rate limits, TLS, and files that are read again when they change."""
+"""Keys and scopes, rate limits, TLS, and files that the gateway reads again when they change."""

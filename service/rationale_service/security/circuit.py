@@ -1,25 +1,25 @@
-"""Whether another machine that failed is asked again: not for a while, then by one call, which finds out."""
+"""A circuit breaker for calls to another machine: after a failure a pause, then one call as a test."""
 
 import time
 from collections.abc import Callable
 
 
 class Circuit:
-    """A circuit breaker: callers do not each wait for what does not answer."""
+    """A circuit breaker: after a failure, callers do not each wait for a machine that does not answer."""
 
     def __init__(self, pause_s: float, count: Callable[[], None]) -> None:
         """Let all calls through.
 
         Args:
-            pause_s: after a failure.
-            count: called for each failure.
+            pause_s: pause after a failure.
+            count: function that counts each failure.
         """
         self._pause_s = pause_s
         self._count = count
-        self._again_s: float | None = None  # when one call finds out
+        self._again_s: float | None = None  # time of the next test call
 
     def lets_through(self) -> bool:
-        """Return whether to ask; whoever does reports `failed` or `answered`."""
+        """Tell whether to make a call; its caller then reports `failed` or `answered`."""
         now_s = time.monotonic()
         if self._again_s is not None:
             if now_s < self._again_s:

@@ -1,9 +1,9 @@
-"""Who asks, and what they may: keys with scopes, and the scopes that routes and methods declare.
+"""Callers and their rights: keys with scopes, and the scopes that routes and methods declare.
 
 A key is a random token of 256 bits that its caller sends as `Authorization: Bearer TOKEN` or as
-`X-API-Key: TOKEN`, over gRPC as metadata. The gateway knows its SHA-256 alone, from a file or the
+`X-API-Key: TOKEN`, over gRPC as metadata. The gateway knows only its SHA-256, from a file or the
 environment: a token of that entropy needs no slow hash. Without keys everybody may infer, explain and decide;
-who reaches the gateway from this machine alone may administer it and read old decisions, too.
+if only this machine reaches the gateway, callers may also administer it and read old decisions.
 """
 
 import datetime
@@ -27,7 +27,7 @@ from rationale_service.errors import ForbiddenError, UnauthenticatedError
 from rationale_service.repository.entry import Entry
 from rationale_service.settings import LEAST_RATE, MOST_RATE, Settings
 
-TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find a token that was committed somewhere
+TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find committed tokens
 _TOKEN_BYTES = 32
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,63}")
 
@@ -41,7 +41,7 @@ class Scope(enum.StrEnum):
 
 
 Scopes = frozenset[Scope]
-NOBODY_NEEDS: Scopes = frozenset()  # open: no key is looked at
+NOBODY_NEEDS: Scopes = frozenset()  # open: no key is checked
 ANY_KEY: Scopes = frozenset(Scope)
 INFER: Scopes = frozenset({Scope.INFER})
 EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
@@ -51,19 +51,19 @@ ADMIN: Scopes = frozenset({Scope.ADMIN})
 
 
 def scopes_of(name: str) -> Scopes:
-    """Return scopes as a setting names them: a scope, or none."""
+    """Convert a setting's text → scopes: the name of a scope, or none."""
     return NOBODY_NEEDS if name == "none" else frozenset({Scope(name)})
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Whoever sent a request; `name` is the key's, empty where no keys are asked for."""
+    """The sender of a request; `name` is the key's, empty if no keys are needed."""
 
     name: str
     scopes: Scopes
-    requests_per_s: float | None = None  # None: as the settings say
+    requests_per_s: float | None = None  # None: the settings' rate
     burst: int | None = None
-    models: frozenset[str] | None = None  # that it may ask; None: all
+    models: frozenset[str] | None = None  # models that it may use; None: all
 
     def require(self, needed: Scopes) -> None:
         """Raise ForbiddenError unless the caller has one of the scopes `needed`."""
@@ -79,7 +79,7 @@ class Caller:
             )
 
     def require_model(self, model: str) -> None:
-        """Raise ForbiddenError unless the caller may ask this model."""
+        """Raise ForbiddenError unless the caller may use this model."""
         if self.models is not None and model not in self.models:
             raise ForbiddenError(f"'{self.name}' may not ask the model '{model}'")
 
@@ -104,15 +104,15 @@ class _Key(BaseModel):
 
 @dataclass(frozen=True)
 class Keyring:
-    """The keys of a gateway by their digest. Without keys everybody is `anyone`, where that is somebody."""
+    """The keys of a gateway by their digest. Without keys every caller is `anyone`, unless that is None."""
 
     keys: Mapping[bytes, tuple[Caller, datetime.date | None]]
     anyone: Caller | None
 
     def identify(self, token: str | None) -> Caller:
-        """Return the caller. Raises UnauthenticatedError.
+        """Return the caller of a token. Raises UnauthenticatedError.
 
-        Every comparison takes the same time, whatever differs.
+        Every comparison takes the same time, wherever the digests differ.
         """
         if not self.keys and self.anyone is not None:
             return self.anyone
@@ -121,10 +121,10 @@ class Keyring:
                 "send a key: `Authorization: Bearer KEY` or `X-API-Key: KEY`, over gRPC as metadata"
             )
         digest = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
-        known = next((each for each in self.keys if hmac.compare_digest(each, digest)), None)
-        if known is None:
+        match = next((each for each in self.keys if hmac.compare_digest(each, digest)), None)
+        if match is None:
             raise UnauthenticatedError("the key is not known here", invalid=True)
-        caller, expires = self.keys[known]
+        caller, expires = self.keys[match]
         if expires is not None and datetime.datetime.now(datetime.UTC).date() >= expires:
             raise UnauthenticatedError(f"key '{caller.name}' expired on {expires}", invalid=True)
         return caller
@@ -133,7 +133,7 @@ class Keyring:
 def read_keys(settings: Settings) -> Keyring:
     """Read the API keys. Raises InvalidOptionError.
 
-    That is raised also where a key file holds none: it may be on its way to the disk.
+    A key file without keys is an error too: its writer may not have finished.
     """
     inline = settings.keys.get_secret_value() if settings.keys else None
     keyring = read_keyring(
@@ -156,12 +156,12 @@ def read_keyring(
     """Read the keys of a file and of the environment together.
 
     Args:
-        inline: TOML as the file has it.
-        admin_is_local: whether only this machine reaches the admin API, which is then open without keys.
-        is_local: whether only this machine reaches the gateway; old decisions are then open without keys.
+        inline: TOML in the form of the file.
+        admin_is_local: True if only this machine reaches the admin API, which is then open without keys.
+        is_local: True if only this machine reaches the gateway; old decisions are then open without keys.
 
     Raises:
-        InvalidOptionError: the file is missing or broken, or two keys share a name or a token.
+        InvalidOptionError: if the file is missing or broken, or two keys share a name or a token.
     """
     keys: dict[bytes, tuple[Caller, datetime.date | None]] = {}
     names: set[str] = set()
@@ -179,7 +179,7 @@ def read_keyring(
 
 
 def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -> tuple[str, str]:
-    """Return a new token and its table for the key file. Raises InvalidOptionError for the name."""
+    """Return a new token and its table for the key file. Raises InvalidOptionError for an invalid name."""
     if not NAME.fullmatch(name):
         raise InvalidOptionError(
             f"'{name[:80]}': a key's name has letters, digits, '.', '_' and '-', 64 at most"
@@ -196,17 +196,17 @@ def new_key(name: str, scopes: Iterable[Scope], expires: datetime.date | None) -
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a server that listens on `host`."""
+    """Tell whether only this machine reaches a server that listens on `host`."""
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # another name may stand for any address
+    except ValueError:  # another name may mean any address
         return False
 
 
 def token_of(authorization: str | None, api_key: str | None) -> str | None:
-    """Return the token of either header. Raises UnauthenticatedError for another scheme than Bearer."""
+    """Return the token of either header. Raises UnauthenticatedError for a scheme other than Bearer."""
     if authorization is None:
         return api_key
     scheme, _, token = authorization.partition(" ")
@@ -217,20 +217,20 @@ def token_of(authorization: str | None, api_key: str | None) -> str | None:
 
 # --- what a request needs -------------------------------------------------------------------------------
 
-Needs = Scopes | Callable[[str], Scopes]  # fixed, or given by the name of the model in the path
+Needs = Scopes | Callable[[str], Scopes]  # fixed, or depending on the model's name in the path
 Endpoint = TypeVar("Endpoint")
 _NEEDS = "needs_scopes"
 
 
 class UndeclaredScopesError(RationaleError):
-    """A route or a gRPC method does not say which keys open it, so that the gateway does not start."""
+    """A route or a gRPC method without declared scopes, so that the gateway does not start."""
 
 
 def needs(scopes: Needs) -> Callable[[Endpoint], Endpoint]:
-    """Declare the scopes of a route's function or mounted app, or of a gRPC method: its caller needs one.
+    """Declare the scopes of a route's function, a mounted app or a gRPC method: its caller needs one of them.
 
     Args:
-        scopes: NOBODY_NEEDS opens it to everybody, ANY_KEY to every key.
+        scopes: scopes to declare; NOBODY_NEEDS opens it to everybody, ANY_KEY to every key.
     """
 
     def declare(endpoint: Endpoint) -> Endpoint:
@@ -241,7 +241,7 @@ def needs(scopes: Needs) -> Callable[[Endpoint], Endpoint]:
 
 
 def declared(endpoint: object, name: str) -> Needs:
-    """Return what `needs` declared. Raises UndeclaredScopesError, which names the route or method."""
+    """Return the scopes that `needs` declared. Raises UndeclaredScopesError, which names the endpoint."""
     scopes: Needs | None = getattr(endpoint, _NEEDS, None)
     if scopes is None:
         raise UndeclaredScopesError(
@@ -252,12 +252,12 @@ def declared(endpoint: object, name: str) -> Needs:
 
 
 def needed_by_model(name: str) -> Scopes:
-    """Return the scopes to run an entry: whatever explains has its suffix in its name."""
+    """Return the scopes to run an entry, from its name: names of explain entries contain the suffix."""
     return EXPLAIN if EXPLAIN_SUFFIX in name else INFER
 
 
 def needed_by_entry(entry: Entry) -> Scopes:
-    """Return what `needed_by_model` does, of the entry itself: what explains may have any name on disk."""
+    """Return the scopes to run an entry, from its manifest: an explain entry may have any name on disk."""
     return INFER if entry.manifest is None else EXPLAIN
 
 

@@ -1,4 +1,4 @@
-"""How often a caller may ask: a fixed window for each key, counted here or in a Redis for all replicas."""
+"""Rate limits of callers: a fixed window for each key, counted here or in a Redis for all replicas."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ log = logging.getLogger(__name__)
 
 MEMORY = "memory://"
 _REDIS_TIMEOUT_S = 0.25  # requests wait for it
-_REDIS_PAUSE_S = 5.0  # after which one request finds out whether it answers again
+_REDIS_PAUSE_S = 5.0  # pause before one request tests it again
 
 
 class RateLimits:
-    """The windows of all callers. Those without a key share one.
+    """The windows of all callers. Callers without a key share one.
 
-    A Redis that does not answer is asked again after a pause. This process counts by itself until then.
+    If Redis does not answer, this process counts by itself and tries again after a pause.
 
     Args:
-        per_s: requests a second of a key that has no rate of its own; None does not limit.
-        burst: requests at once of a key that says none; None: a second's worth.
-        storage: where they are counted, as a URL.
-        count: called for each failure of the storage.
+        per_s: requests a second for a key without its own rate; None for no limit.
+        burst: requests at once for a key without its own burst; None for a second's worth.
+        storage: URL of the counters' storage.
+        count: function that counts each failure of the storage.
 
     Raises:
-        InvalidOptionError: the package for that storage is not installed.
+        InvalidOptionError: if the package for that storage is not installed.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RateLimits:
         raise RateLimitedError(f"{whose} may send {per_s:g} requests a second", wait_s)
 
     async def _count(self, item: RateLimitItem, name: str) -> float | None:
-        """Count in a window. Return when it ends if it is full, else None."""
+        """Count a request in a window. Return the window's end if it is full, else None."""
         from limits.errors import StorageError
 
         if self._shared is not None and self._circuit.lets_through():
@@ -96,7 +96,7 @@ def window_of(per_s: float, burst: int | None) -> RateLimitItem:
 
 
 def _limiter(storage: str) -> FixedWindowRateLimiter:
-    """Import the limiter, where rates are limited: `limits` is 30 ms of a start."""
+    """Create the limiter; imported here because `limits` takes 30 ms of a start."""
     from limits.aio.strategies import FixedWindowRateLimiter
     from limits.errors import ConfigurationError
     from limits.storage import storage_from_string
@@ -109,10 +109,10 @@ def _limiter(storage: str) -> FixedWindowRateLimiter:
             "socket_connect_timeout": _REDIS_TIMEOUT_S,
         }
     try:
-        found = storage_from_string(f"async+{storage}", wrap_exceptions=True, **options)
+        counters = storage_from_string(f"async+{storage}", wrap_exceptions=True, **options)
     except ConfigurationError as error:
         raise InvalidOptionError(
             f"rate limits in a Redis need `{install('redis')}`, and setting rate_limit_storage an "
             f"address such as redis://HOST:6379: {error}"
         ) from error
-    return FixedWindowRateLimiter(found)
+    return FixedWindowRateLimiter(counters)

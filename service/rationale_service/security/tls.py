@@ -1,6 +1,6 @@
-"""TLS of the ends that callers reach, and of the connection to Triton.
+"""TLS of the gateway's servers and of the connection to Triton.
 
-Certificates that are replaced on disk are taken up while serving, by `reload`.
+`reload` adopts certificates that were replaced on disk while serving.
 """
 
 import ssl
@@ -15,7 +15,7 @@ from rationale_service.settings import Settings
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files in PEM: the server's chain and key, and the authority that callers' certificates come from."""
+    """PEM files: the server's chain and key, and the authority of callers' certificates."""
 
     chain: Path
     key: Path
@@ -27,7 +27,7 @@ class Certificates:
 
 
 class ServerTls:
-    """The TLS of a gateway's own ends. Raises InvalidOptionError where the files cannot be used."""
+    """The TLS of a gateway's own servers. Raises InvalidOptionError if the files cannot be used."""
 
     def __init__(self, certificates: Certificates) -> None:
         self.certificates = certificates
@@ -35,25 +35,25 @@ class ServerTls:
         self._for_grpc = _grpc_configuration(certificates)
 
     def reload(self) -> None:
-        """Take up what is on disk for new connections. Raises InvalidOptionError, and all is as before."""
-        self._new_context()  # a pair that does not fit must not get into the one that serves
+        """Read the files again for new connections. Raises InvalidOptionError and then changes nothing."""
+        self._new_context()  # test first: a pair that does not fit must not be served
         _load(self.context, self.certificates)
         self._for_grpc = _grpc_configuration(self.certificates)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return credentials for a server that asks before each handshake what has changed."""
-        known = self._for_grpc
+        """Return credentials for a server that checks for changes before each handshake."""
+        current = self._for_grpc
 
         def changed() -> grpc.ServerCertificateConfiguration | None:
-            nonlocal known
+            nonlocal current
             latest = self._for_grpc
-            if latest is known:
+            if latest is current:
                 return None
-            known = latest
+            current = latest
             return latest
 
         return grpc.dynamic_ssl_server_credentials(
-            known,
+            current,
             changed,
             require_client_authentication=self.certificates.client_authority is not None,
         )
@@ -70,7 +70,7 @@ class ServerTls:
 
 @dataclass(frozen=True)
 class ClientTls:
-    """How a Triton is known, and how it knows the gateway: files in PEM, None for gRPC's own or none."""
+    """PEM files for TLS to Triton: its authority (None: gRPC's own), and the gateway's chain and key."""
 
     authority: str | None = None
     chain: str | None = None
@@ -78,14 +78,14 @@ class ClientTls:
 
 
 def server_tls(settings: Settings) -> ServerTls | None:
-    """Return the certificates; None where the settings name none. Raises InvalidOptionError."""
+    """Return the TLS of the settings, or None. Raises InvalidOptionError."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     return ServerTls(Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca))
 
 
 def triton_tls(settings: Settings) -> ClientTls | None:
-    """Return the files; None where Triton is called without TLS. Raises InvalidOptionError: no such file."""
+    """Return the files for TLS to Triton; None without TLS. Raises InvalidOptionError if one is missing."""
     if not settings.triton_tls:
         return None
     files = (settings.triton_tls_ca, settings.triton_tls_cert, settings.triton_tls_key)
@@ -120,5 +120,5 @@ def _unusable(certificates: Certificates, error: OSError) -> InvalidOptionError:
 
 
 def _no_password() -> str:
-    """Refuse an encrypted key. OpenSSL would ask for its password on the terminal, where nobody sits."""
+    """Refuse an encrypted key. OpenSSL would ask for its password on a terminal that nobody watches."""
     raise InvalidOptionError("TLS: the private key is encrypted: give it without a passphrase")

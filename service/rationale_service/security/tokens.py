@@ -1,8 +1,8 @@
-"""JSON Web Tokens of an identity provider: who a caller is, and what its claims allow (RFC 7519, RFC 8725).
+"""JSON Web Tokens of an identity provider: the caller's identity and rights (RFC 7519, RFC 8725).
 
-They come where keys come, as `Authorization: Bearer TOKEN`, and may stand beside keys. The provider's public
-keys are fetched when a token names one that is not known, and again after some minutes, so that rotated keys
-come and go by themselves.
+Callers send them like keys, as `Authorization: Bearer TOKEN`; both may be in use. The gateway fetches the
+provider's public keys when a token names an unknown one, and again after some minutes, so that it follows
+rotated keys by itself.
 """
 
 import asyncio
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 MODELS, RATE = "rationale_models", "rationale_requests_per_s"  # claims
 _LONGEST = 16_384  # characters
-_SUBJECT = 128  # characters of a subject that stay as they are
+_SUBJECT = 128  # longest subject that names keep unchanged
 _REQUIRED = ["exp", "iss", "aud", "sub"]
-_FETCH_S, _KEPT_S, _COOLDOWN_S = 5.0, 300.0, 10.0  # of the provider's keys
-_PAUSE_S = 5.0  # after a fetch that failed
+_FETCH_S, _KEPT_S, _COOLDOWN_S = 5.0, 300.0, 10.0  # times for the provider's keys
+_PAUSE_S = 5.0  # after a failed fetch
 
 
 class TokenIssuer:
-    """The identity provider whose tokens are taken."""
+    """The identity provider whose tokens the gateway accepts."""
 
     def __init__(self, settings: Settings, count: Callable[[], None] = lambda: None) -> None:
-        """Take what the settings say; nothing is fetched yet.
+        """Take the settings without fetching keys.
 
         Args:
-            count: called for each time that the keys cannot be fetched.
+            count: function that counts each failure to fetch the keys.
 
         Raises:
-            InvalidOptionError: PyJWT is not installed, or the address of the keys is none.
+            InvalidOptionError: if PyJWT is not installed, or the address of the keys is invalid.
         """
         try:
             from jwt import PyJWKClientError
@@ -55,11 +55,11 @@ class TokenIssuer:
         self._thread = ThreadPoolExecutor(1, "token-keys")  # no other work waits for the provider
 
     async def identify(self, token: str) -> Caller:
-        """Return whom a token names.
+        """Return the caller that a token names.
 
         Raises:
-            UnauthenticatedError: it is none of the provider's, has expired, or is for somebody else.
-            NotReadyError: the provider's keys cannot be fetched.
+            UnauthenticatedError: if it is not the provider's, has expired, or is for another audience.
+            NotReadyError: if the provider's keys cannot be fetched.
         """
         import jwt
 
@@ -83,12 +83,12 @@ class TokenIssuer:
             raise UnauthenticatedError(f"the token is not taken: {error}", invalid=True) from error
 
     async def _key_of(self, token: str) -> "PyJWK":
-        """Return the key that signed it; fetched in a thread where it is not known."""
+        """Return the key that signed a token; fetch an unknown one in a thread."""
         import jwt
 
-        known = self._known(jwt.get_unverified_header(token).get("kid"))
-        if known is not None:
-            return known
+        key = self._known(jwt.get_unverified_header(token).get("kid"))
+        if key is not None:
+            return key
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self._thread, self._keys.get_signing_key_from_jwt, token)
@@ -98,15 +98,15 @@ class TokenIssuer:
             raise jwt.InvalidKeyError("its key is none of the identity provider's") from error
 
     def _known(self, kid: object) -> "PyJWK | None":
-        """Return a key that need not be fetched: whoever has one does not wait for those who have none."""
+        """Return a known key, so that its callers do not wait for fetches of unknown ones; else None."""
         from jwt import PyJWKSet
 
-        kept = None if self._keys.jwk_set_cache is None else self._keys.jwk_set_cache.get()
-        keys = kept.keys if isinstance(kept, PyJWKSet) else ()
+        cached = None if self._keys.jwk_set_cache is None else self._keys.jwk_set_cache.get()
+        keys = cached.keys if isinstance(cached, PyJWKSet) else ()
         return next((key for key in keys if key.key_id == kid and key.public_key_use in ("sig", None)), None)
 
     def _caller(self, claims: Mapping[str, Any]) -> Caller:
-        """Return the caller that claims name. Raises ValueError for claims of another kind."""
+        """Return the caller that claims name. Raises ValueError for claims of a wrong type."""
         models, rate = claims.get(MODELS), claims.get(RATE)
         if models is not None and not (isinstance(models, list) and all(isinstance(m, str) for m in models)):
             raise ValueError(f"its claim {MODELS} is no list of names")
@@ -120,7 +120,7 @@ class TokenIssuer:
 
 
 def _keys_of(url: str, circuit: Circuit) -> "PyJWKClient":
-    """Return what fetches and keeps keys. Raise PyJWKClientError for what is no address."""
+    """Return a client that fetches and caches keys. Raises PyJWKClientError for an invalid address."""
     from jwt import PyJWKClient, PyJWKClientConnectionError
 
     class Keys(PyJWKClient):
@@ -128,21 +128,21 @@ def _keys_of(url: str, circuit: Circuit) -> "PyJWKClient":
             if not circuit.lets_through():
                 raise PyJWKClientConnectionError("the last fetch failed, a moment ago")
             try:
-                found = super().fetch_data()
+                keys = super().fetch_data()
             except BaseException:
                 circuit.failed()
                 raise
             circuit.answered()
-            return found
+            return keys
 
     return Keys(url, lifespan=_KEPT_S, timeout=_FETCH_S, cooldown_duration=_COOLDOWN_S)
 
 
 def _name(subject: str) -> str:
-    """Return what records and logs call a subject: no two are called alike.
+    """Return a subject's unique name for records and logs.
 
-    No key has a ":" in its name, so that a subject is never taken for one. Of a long subject the name holds
-    the SHA-256. Raises ValueError for one that cannot be printed.
+    No key has a ":" in its name, so a subject never looks like a key. A long subject's name holds its
+    SHA-256. Raises ValueError for a subject that cannot be printed.
     """
     if not subject or not subject.isprintable():
         raise ValueError("its claim sub is empty, or holds characters that cannot be printed")
@@ -152,11 +152,11 @@ def _name(subject: str) -> str:
 
 
 def is_key(token: str | None) -> bool:
-    """Return whether a token is to be looked for among the keys."""
+    """Tell whether to look for a token among the keys."""
     return token is None or token.startswith(TOKEN_PREFIX) or token.count(".") != 2
 
 
 def _words(given: Any) -> list[str]:
-    """Return scopes, with `rationale:` before them or not: a list, or words in a text (RFC 8693, 4.2)."""
+    """Return scopes from a list or from words in a text (RFC 8693, 4.2), without a prefix `rationale:`."""
     words = given.split() if isinstance(given, str) else given if isinstance(given, list) else []
     return [word.removeprefix("rationale:") for word in words if isinstance(word, str)]

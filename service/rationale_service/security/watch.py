@@ -1,4 +1,4 @@
-"""What is read again when it changes on the disk: keys, certificates, the model repository."""
+"""Watch of things that change on the disk: keys, certificates, the model repository."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ INTERVAL_S = 2.0
 
 @dataclass(frozen=True)
 class Watched:
-    """What is read again when it has changed.
+    """A thing to read again when it has changed.
 
     Attributes:
-        look: gives another value when there is something to read again. May block, and raise OSError.
-        read: reads it again. Where that fails it reports so itself, and what was read before stays.
-        interval_s: between two looks; None: it is read again when somebody requests it, and not otherwise.
+        look: function whose value changes with the thing. May block, and raise OSError.
+        read: function that reads it again. It reports a failure itself and then keeps the old content.
+        interval_s: time between two looks; None to read it again only on request.
     """
 
     look: Callable[[], object]
@@ -29,7 +29,7 @@ class Watched:
 
 
 def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> Watched:
-    """By the files' times, which also show that a mounted secret's link was turned over."""
+    """Watch files by their times, which also show that a mounted secret's link has changed."""
     names = ", ".join(map(str, files))
 
     async def read_again() -> None:
@@ -44,23 +44,23 @@ def watched_files(files: tuple[Path, ...], read: Callable[[], None]) -> Watched:
 
 
 async def watch(watched: Watched) -> None:
-    """Read again what has changed and then stayed for an interval: it may be on its way to the disk."""
+    """Read a thing again after it has changed and then stayed the same for an interval."""
     if watched.interval_s is None:
         return
     read = last = await _found(watched)
     while True:
         await asyncio.sleep(watched.interval_s)
-        found = await _found(watched)
-        if found is None:
+        now = await _found(watched)
+        if now is None:
             continue
-        if found == last != read:
-            read = found
+        if now == last != read:
+            read = now
             await watched.read()
-        last = found
+        last = now
 
 
 async def _found(watched: Watched) -> object:
-    """Return what there is to see; None where that cannot be looked at."""
+    """Return the value of `look`; None if it raises OSError."""
     try:
         return await asyncio.to_thread(watched.look)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What is made over the API and outlives a process: one state, of which every process is a replica."""
+"""The state: resources made over the API that outlive a process. Every process is a replica of it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,6 +1,6 @@
-"""Files that machines share: a folder, or a bucket of any object storage that fsspec knows.
+"""Files that machines share, in a folder or in a bucket of any object storage that fsspec knows.
 
-Names are made of the content, so that a file is written once and never changed.
+Names derive from the content, so that a file is written once and never changed.
 """
 
 import contextlib
@@ -20,13 +20,13 @@ class Blobs:
     """The storage at `RATIONALE_ARTIFACTS`. Every method blocks, and may raise StateUnavailableError."""
 
     def __init__(self, url: str, count: Callable[[], None] = lambda: None) -> None:
-        """Name the storage; nothing is asked of it yet.
+        """Name the storage without connecting to it.
 
         Args:
-            count: called for each failure.
+            count: function that counts each failure.
 
         Raises:
-            InvalidOptionError: no URL of a storage, or the library for it is not installed.
+            InvalidOptionError: if `url` names no storage, or its library is not installed.
         """
         self._count = count
         try:
@@ -41,28 +41,28 @@ class Blobs:
             ) from error
 
     def put(self, name: str, file: Path) -> None:
-        """Keep a file under a name: whoever asks for it sees all of it or nothing."""
+        """Store a file under a name; readers see all of it or nothing."""
         with self._reported():
             target = self._at(name)
             if self._is_local:
                 self._files.makedirs(target.rpartition("/")[0], exist_ok=True)
                 self._files.put_file(str(file), f"{target}.part")
                 self._files.mv(f"{target}.part", target)
-            else:  # an object appears when all of it has arrived
+            else:  # an object appears only when complete
                 self._files.put_file(str(file), target, **self._limit(file.stat().st_size))
 
     def get(self, name: str, file: Path) -> bool:
-        """Copy what is kept under a name into a file; return False where there is nothing."""
+        """Copy the stored file of this name into `file`; return False if there is none."""
         with self._reported():
             try:
-                found = self._files.info(self._at(name), **self._limit())
-                self._files.get_file(self._at(name), str(file), **self._limit(found["size"]))
+                info = self._files.info(self._at(name), **self._limit())
+                self._files.get_file(self._at(name), str(file), **self._limit(info["size"]))
             except FileNotFoundError:
                 return False
         return True
 
     def remove(self, name: str) -> None:
-        """Delete what is kept under a name, if anything is."""
+        """Delete the stored file of this name, if any."""
         with self._reported(), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._at(name), **self._limit())
 
@@ -71,13 +71,13 @@ class Blobs:
         with self._reported():
             self._files.invalidate_cache()
             try:
-                found: list[Any] = self._files.ls(self._at(folder), detail=False, **self._limit())
+                paths: list[Any] = self._files.ls(self._at(folder), detail=False, **self._limit())
             except FileNotFoundError:
                 return []
-        return [str(path).rpartition("/")[2] for path in found]
+        return [str(path).rpartition("/")[2] for path in paths]
 
     def _limit(self, size: int = 0) -> dict[str, float]:
-        """Return how long a call may take that moves so many bytes, where fsspec can limit it."""
+        """Return the time limit of a call that moves `size` bytes, if fsspec can limit it."""
         return {"timeout": _ANSWER_S + size / _SLOWEST} if self._files.async_impl else {}
 
     def _at(self, name: str) -> str:
@@ -89,7 +89,7 @@ class Blobs:
             yield
         except StateUnavailableError:
             raise
-        except Exception as error:  # each storage has errors of its own
+        except Exception as error:  # each storage has its own errors
             self._count()
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise StateUnavailableError(f"the artifacts cannot be read or written: {lines[0]}") from error

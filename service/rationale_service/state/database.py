@@ -1,6 +1,6 @@
-"""A SQLite file or a PostgreSQL database: opened when it is needed, with the tables of this version.
+"""A SQLite file or a PostgreSQL database, opened on first use, with the tables of this version.
 
-The audit trail and the state of the gateway are kept so, in one database or in two; each has all tables.
+It holds the audit trail and the gateway's state, in one database or in two; each has all tables.
 """
 
 import contextlib
@@ -28,26 +28,26 @@ from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale_service.errors import StateUnavailableError
 
-_BUSY_S = 5  # that SQLite waits for another process's transaction
+_BUSY_S = 5  # SQLite's wait for another process's transaction
 _RETRY_S = 0.01
 _CONNECT_S = 5
-_ANSWER_S = 10.0  # after which a PostgreSQL that does not answer is given up
-SCAN_S = 600.0  # the same, while it reads a whole table
+_ANSWER_S = 10.0  # limit for an answer of PostgreSQL
+SCAN_S = 600.0  # the same for reading a whole table
 _OWNER_ONLY = 0o700
-_MIGRATIONS, VERSIONS = Path(__file__).parent / "migrations", "rationale_version"  # and where they are at
-_OLD_VERSIONS = {"audit_version", "state_version"}  # tables of two chains of migrations, of no release
-_LOCK = 0x7261_7469  # PostgreSQL's advisory one, of whoever migrates or prunes
+_MIGRATIONS, VERSIONS = Path(__file__).parent / "migrations", "rationale_version"  # table of the revision
+_OLD_VERSIONS = {"audit_version", "state_version"}  # revision tables from before the first release
+_LOCK = 0x7261_7469  # PostgreSQL's advisory lock for migrations and pruning
 _MIGRATING = threading.Lock()  # Alembic has one context for a whole process
-_NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may be of its memory
+_NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may name memory
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What errors call a database.
+    """Names of a database in errors.
 
     Attributes:
-        name: what a user calls what is in them.
-        setting: begins the error about a URL of no database: the setting, and what else it may be.
+        name: name in errors, such as state.
+        setting: start of the error about an invalid URL: the setting and its other valid values.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Schema:
 
 
 class Database:
-    """Connections are made when they are needed, by any thread."""
+    """A database. Any thread may use it; it connects on first use."""
 
     def __init__(
         self,
@@ -65,15 +65,15 @@ class Database:
         is_made: bool = True,
         count: Callable[[], None] = lambda: None,
     ) -> None:
-        """Name the database; connections are made later.
+        """Name the database without connecting to it.
 
         Args:
-            where: the file of a SQLite database, or a database URL.
-            is_made: whether a file that is missing is made; else StateUnavailableError reports it.
-            count: called for each transaction that the database fails.
+            where: file of a SQLite database, or a database URL.
+            is_made: True to create a missing file; else StateUnavailableError reports it.
+            count: function that counts each transaction that fails in the database.
 
         Raises:
-            InvalidOptionError: no URL of a database that can be used here.
+            InvalidOptionError: if the URL names no database that can be used here.
         """
         is_file = isinstance(where, Path)
         self.url = URL.create("sqlite", database=str(where)) if is_file else parse_url(str(where), schema)
@@ -82,36 +82,36 @@ class Database:
         self._is_made = is_made
         self._count = count
         self._engine: Engine | None = None
-        self._file: tuple[int, int] | None = None  # of SQLite
+        self._file: tuple[int, int] | None = None  # identity of SQLite's file
         self._opening = threading.Lock()
 
     def close(self) -> None:
-        """Close every connection; the next use makes others."""
+        """Close every connection; the next use opens new ones."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.dispose()
 
     @contextlib.contextmanager
     def reading(self, limit_s: float | None = None) -> Iterator[Connection]:
-        """Yield a transaction that sees one state. Raise StateUnavailableError.
+        """Yield a transaction that sees one snapshot. Raises StateUnavailableError.
 
         Args:
-            limit_s: that PostgreSQL may take for an answer, and the caller between two questions; None for
-                what is usual.
+            limit_s: limit for each answer of PostgreSQL and for each pause of the caller between two queries;
+                None for the usual limit.
         """
         with self._reported(), self._opened().connect() as connection:
-            if not self.is_sqlite:  # there, it is so
+            if not self.is_sqlite:  # SQLite does so always
                 connection = connection.execution_options(isolation_level="REPEATABLE READ")
             with self._limited(connection, limit_s):
                 yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Yield a transaction: all of it is on the disk when it ends without an error, or nothing.
+        """Yield a transaction; its end without an error puts all of it on the disk, an error nothing.
 
         Raises:
-            StateUnavailableError: it cannot be written.
-            IntegrityError: a row is there already.
+            StateUnavailableError: if the database cannot be written.
+            IntegrityError: if a row exists already.
         """
         is_moved = False
         try:
@@ -127,13 +127,13 @@ class Database:
 
     @contextlib.contextmanager
     def administering(self) -> Iterator[Connection]:
-        """Yield what `writing` does, to one process at a time."""
+        """Yield a transaction as `writing` does, to one process at a time."""
         with self.writing() as connection:
             self._take_turn(connection)
             yield connection
 
     def _opened(self) -> Engine:
-        """Return the engine, once its tables are of this version."""
+        """Return the engine; first migrate its tables to this version."""
         with self._opening:
             if self._engine is None:
                 engine = self._create()
@@ -163,7 +163,7 @@ class Database:
             "tcp_user_timeout": int(_ANSWER_S * 1e3),
             "keepalives_idle": _CONNECT_S,
         }
-        encoding = {"client_encoding": "utf8"}  # else one of SQL_ASCII gives bytes where text was written
+        encoding = {"client_encoding": "utf8"}  # otherwise an SQL_ASCII database returns bytes for text
         engine = create_engine(self.url, pool_pre_ping=True, connect_args=limits | encoding)
         event.listen(engine, "do_connect", lambda *given: LimitedConnection.connect(**given[-1]))
         event.listen(engine, "connect", lambda connection, _: connection.limit(_ANSWER_S))
@@ -171,7 +171,7 @@ class Database:
 
     @contextlib.contextmanager
     def _limited(self, connection: Connection, limit_s: float | None) -> Iterator[None]:
-        """Give PostgreSQL another time for each answer of a transaction."""
+        """Set another time limit for each answer of PostgreSQL in a transaction."""
         if self.is_sqlite or limit_s is None:
             yield
             return
@@ -181,10 +181,10 @@ class Database:
         try:
             yield
         finally:
-            driver.limit_s = before_s  # the server's own ends with the transaction
+            driver.limit_s = before_s  # the server's limit ends with the transaction
 
     def _is_moved(self) -> bool:
-        """Tell whether SQLite writes to a file that is there no more."""
+        """Tell whether SQLite writes to a file that has been moved or removed."""
         return self.is_sqlite and _identity(self.url) != self._file
 
     def _make_folder(self) -> None:
@@ -197,31 +197,31 @@ class Database:
                 "Give the gateway's --repository or --config"
             )
         file.parent.mkdir(_OWNER_ONLY, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):  # made by another process meanwhile
+        with contextlib.suppress(FileExistsError):  # another process may have created it
             os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     def _take_turn(self, connection: Connection) -> None:
-        if not self.is_sqlite:  # there, a transaction that writes has no other at its side
+        if not self.is_sqlite:  # SQLite has one writing transaction at a time
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
 
     def _migrate(self, connection: Connection) -> None:
-        """Bring the tables to this version; raise StateUnavailableError if another one made them."""
+        """Migrate the tables to this version; raise StateUnavailableError if another one made them."""
         config = Config(attributes={"connection": connection})
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         script = ScriptDirectory.from_config(config)
         versions = {"version_table": VERSIONS}
-        found = MigrationContext.configure(connection, opts=versions).get_current_revision()
-        if found is not None and found not in [known.revision for known in script.walk_revisions()]:
+        current = MigrationContext.configure(connection, opts=versions).get_current_revision()
+        if current is not None and current not in [known.revision for known in script.walk_revisions()]:
             raise StateUnavailableError(
                 f"the {self._schema.name} was written by a newer version of Rationale (its tables are of "
-                f"{found}): use that one, or another database"
+                f"{current}): use that one, or another database"
             )
-        if found is None and (old := sorted({*inspect(connection).get_table_names()} & _OLD_VERSIONS)):
+        if current is None and (old := sorted({*inspect(connection).get_table_names()} & _OLD_VERSIONS)):
             raise StateUnavailableError(
                 f"the {self._schema.name} was written before version 0.1.0 (it has the table {old[0]}): move "
                 "that database away, or name another one"
             )
-        if found != script.get_current_head():
+        if current != script.get_current_head():
             with _MIGRATING:
                 command.upgrade(config, "head")
 
@@ -240,7 +240,7 @@ class Database:
 
 
 def parse_url(given: str, schema: Schema) -> URL:
-    """Parse a database URL. Raises InvalidOptionError for what is none, or needs what is not installed."""
+    """Parse a database URL. Raises InvalidOptionError if it is invalid or its driver is not installed."""
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
@@ -259,10 +259,10 @@ def parse_url(given: str, schema: Schema) -> URL:
 
 
 def _identity(url: URL) -> tuple[int, int] | None:
-    """Return what tells a SQLite file from another; None where there is none."""
+    """Return the identity of a SQLite file, (device, inode); None if there is no file."""
     with contextlib.suppress(OSError):
-        found = os.stat(url.database or "")
-        return found.st_dev, found.st_ino
+        status = os.stat(url.database or "")
+        return status.st_dev, status.st_ino
     return None
 
 
@@ -280,7 +280,7 @@ def _set_up(connection: sqlite3.Connection, _: Any) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection) -> None:
-    """Let readers work beside a writer.
+    """Switch SQLite to WAL, so that readers work beside a writer.
 
     SQLite's own timeout does not cover this switch: while another connection writes to a new file, SQLite
     reports a locked database without waiting.

@@ -1,4 +1,4 @@
-"""Files that survive a crash of the machine, and errors for what cannot be written."""
+"""Files that survive a crash of the machine, and errors for failed writes."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from rationale_service.errors import StateUnavailableError
 
 
 def sync(folder: Path) -> None:
-    """Make the names in a folder survive a crash of the machine."""
+    """Flush a folder, so that the names in it survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -19,7 +19,7 @@ def sync(folder: Path) -> None:
 
 @contextlib.contextmanager
 def reported(what: str) -> Iterator[None]:
-    """Turn what the disk raises into an error for the caller. Its cause stays in the log's traceback."""
+    """Convert an OSError → an error for the caller. Its cause stays in the log's traceback."""
     try:
         yield
     except OSError as error:

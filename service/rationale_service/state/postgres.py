@@ -1,7 +1,7 @@
-"""Connections to a PostgreSQL that give up what takes too long, whether or not the server is still alive.
+"""PostgreSQL connections with a time limit, even if the server is dead or frozen.
 
-A machine that is cut off shows in TCP (`tcp_user_timeout`), a statement that waits for a lock in the server
-(`statement_timeout`). A server that is frozen shows in neither: its kernel goes on acknowledging.
+TCP detects a machine that is cut off (`tcp_user_timeout`), and the server a statement that waits for a lock
+(`statement_timeout`). Neither detects a frozen server, because its kernel still acknowledges packets.
 """
 
 import time
@@ -12,17 +12,17 @@ from psycopg import Connection, OperationalError
 
 
 class LimitedConnection(Connection[Any]):
-    """A connection that is closed if the server does not answer in `limit_s`."""
+    """A connection that closes if the server does not answer within `limit_s`."""
 
     limit_s = 0.0  # no limit
 
     def limit(self, seconds: float, scope: Literal["SESSION", "LOCAL"] = "SESSION") -> None:
-        """Limit each answer from here on, and tell the server.
+        """Limit each answer from now on, and tell the server.
 
-        The server also ends a transaction whose client asks nothing for as long: what it locks is free then.
+        The server also ends a transaction whose client is idle for that time, which frees its locks.
 
         Args:
-            scope: LOCAL is for the server until the transaction ends.
+            scope: SESSION, or LOCAL for a server limit that ends with the transaction.
         """
         self.limit_s = seconds
         names = ("statement_timeout", "idle_in_transaction_session_timeout")
@@ -34,7 +34,7 @@ class LimitedConnection(Connection[Any]):
         return super().wait(self._limited(gen) if self.limit_s else gen, *args, **kwargs)
 
     def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Hand on what psycopg waits for. Raise OperationalError if that takes too long."""
+        """Pass on the events that psycopg waits for. Raise OperationalError if one takes too long."""
         end_s = time.monotonic() + self.limit_s
         try:
             wanted = next(gen)

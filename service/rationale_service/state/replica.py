@@ -1,4 +1,4 @@
-"""Which process this is, and whether another one of the same machine still runs."""
+"""Identity of this process, and liveness of others on the same machine."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_STARTED = 22  # the field of /proc/PID/stat with the time at which a process began
+_STARTED = 22  # field of /proc/PID/stat: the process's start time
 _ID = re.compile(r"(?P<machine>[\w.-]+)~(?P<process>\d+)~(?P<started>\d+)(~\w+)?")
 
 
@@ -20,36 +20,36 @@ class Replica:
     """A process that follows the state.
 
     Attributes:
-        id: `MACHINE~PROCESS~STARTED~TOKEN`.
+        id: identifier, `MACHINE~PROCESS~STARTED~TOKEN`.
     """
 
     id: str
 
     @property
     def process(self) -> str:
-        """What begins the ids of all replicas in this process."""
+        """Prefix of the ids of all replicas in this process."""
         return self.id.rpartition("~")[0]
 
     def is_dead(self, other: str) -> bool:
-        """Return whether a replica is known to run no more: one of this machine, whose process has ended."""
-        found = _ID.match(other)
-        if found is None or found["machine"] != _machine() or not Path("/proc/self/stat").is_file():
+        """Tell whether a replica has certainly ended: it is of this machine, and its process has ended."""
+        match = _ID.match(other)
+        if match is None or match["machine"] != _machine() or not Path("/proc/self/stat").is_file():
             return False
-        return _started(int(found["process"])) != found["started"]
+        return _started(int(match["process"])) != match["started"]
 
     def is_of_another_boot(self, other: str) -> bool:
-        """Return whether a replica ran before this machine was started, or on another machine."""
-        found = _ID.match(other)
-        return found is not None and found["machine"].partition(".")[0] != _machine().partition(".")[0]
+        """Tell whether a replica ran before this machine's last boot or on another machine."""
+        match = _ID.match(other)
+        return match is not None and match["machine"].partition(".")[0] != _machine().partition(".")[0]
 
 
 @dataclass(frozen=True)
 class Lease:
-    """What one process does for all.
+    """A task that one process does for all.
 
     Attributes:
-        holder: the replica's id.
-        note: how far it is.
+        holder: id of the replica that does it.
+        note: progress of the task.
     """
 
     holder: str
@@ -64,7 +64,7 @@ def this_process() -> Replica:
 
 @cache
 def _machine() -> str:
-    """Return what tells apart those who see each other's processes: the boot, and the namespace of PIDs."""
+    """Return an id that processes share if they see each other's PIDs: the boot and the PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
@@ -73,7 +73,7 @@ def _machine() -> str:
 
 
 def _started(process: int) -> str:
-    """Return when a process began, in ticks of the machine; "" where it runs no more."""
+    """Return the start time of a process, in the machine's ticks; "" if it has ended."""
     with contextlib.suppress(OSError, IndexError):
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         if fields[0] not in ("Z", "X"):

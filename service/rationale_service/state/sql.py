@@ -18,39 +18,39 @@ SCHEMA = Schema(
     name="state",
     setting="setting state (RATIONALE_STATE) must be a folder, or",
 )
-LEASE_S = 10.0  # after which what another machine does is taken over, unless it is renewed
+LEASE_S = 10.0  # after which another machine's lease expires unless renewed
 HEARD_S = 5.0  # after which a replica of another machine counts as gone
 
 
 class StateDatabase(Database):
-    """Every method is one transaction, and may raise StateUnavailableError."""
+    """The state's database. Every method is one transaction, and may raise StateUnavailableError."""
 
     def __init__(self, where: str | Path, count: Callable[[], None] = lambda: None) -> None:
         super().__init__(where, SCHEMA, count=count)
 
     def revision(self) -> int:
-        """Return how many changes of the records there were."""
+        """Return the number of changes of the records so far."""
         with self.reading() as connection:
             return _number(connection)
 
     def snapshot(self) -> tuple[int, dict[str, list[dict[str, Any]]]]:
         """Return the revision and, by kind, all records in the order in which they were added."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        by_kind: dict[str, list[dict[str, Any]]] = {}
         with self.reading() as connection:
             number = _number(connection)
             query = select(records.c.kind, records.c.value).order_by(records.c.added, records.c.key)
             for kind, value in connection.execute(query):
-                found.setdefault(kind, []).append(json.loads(value))
-        return number, found
+                by_kind.setdefault(kind, []).append(json.loads(value))
+        return number, by_kind
 
     def write(self, changes: Collection[Change], since: int | None = None) -> int | None:
         """Save records, or delete those whose value is None: all of it or nothing.
 
         Args:
-            since: the revision that the changes were made of; others may have written where it is None.
+            since: revision on which the changes are based; None to write even if others have written since.
 
         Returns:
-            The new revision; None where others have written since, and nothing was changed.
+            The new revision; None if others have written since, so that nothing was changed.
         """
         with self.writing() as connection:
             number = self._taken(connection)
@@ -64,7 +64,7 @@ class StateDatabase(Database):
     # --- leases -------------------------------------------------------------------------------------------
 
     def leases(self, replica: Replica) -> dict[str, Lease]:
-        """Return the leases that hold, by name."""
+        """Return the valid leases, by name."""
         with self.reading() as connection:
             now_s = self._now_s(connection)
             rows = connection.execute(select(leases)).mappings().all()
@@ -72,7 +72,7 @@ class StateDatabase(Database):
         return {row["name"]: Lease(row["holder"], json.loads(row["note"])) for row in live}
 
     def take(self, name: str, replica: Replica) -> str | None:
-        """Take a lease that nobody has. Return None where somebody has; else who left it behind, or ""."""
+        """Take a free lease. Return None if a replica has it; else the replica that left it behind, or ""."""
         with self._in_turn() as connection:
             now_s = self._now_s(connection)
             query = select(leases.c.holder, leases.c.until_s).where(leases.c.name == name)
@@ -85,7 +85,7 @@ class StateDatabase(Database):
             return lease.holder if lease is not None else ""
 
     def renew(self, name: str, replica: Replica, note: Mapping[str, Any]) -> bool:
-        """Prolong a lease and say how far its work is; return False where it is another's by now."""
+        """Prolong a lease and record its progress; return False if another replica has it by now."""
         with self.writing() as connection:
             until_s = self._now_s(connection) + LEASE_S
             own = (leases.c.name == name) & (leases.c.holder == replica.id)
@@ -95,14 +95,14 @@ class StateDatabase(Database):
             return bool(changed.rowcount)
 
     def release(self, name: str, replica: Replica) -> None:
-        """Give a lease up, where it is this replica's."""
+        """Release a lease if this replica has it."""
         with self.writing() as connection:
             connection.execute(delete(leases).where(leases.c.name == name, leases.c.holder == replica.id))
 
     # --- replicas -----------------------------------------------------------------------------------------
 
     def follow(self, replica: Replica, number: int) -> None:
-        """Note that a replica has taken up a revision; forget those that run no more."""
+        """Record that a replica serves a revision; forget replicas that have ended."""
         with self.writing() as connection:
             now_s = self._now_s(connection)
             rows = connection.execute(select(replicas)).mappings().all()
@@ -113,13 +113,13 @@ class StateDatabase(Database):
             connection.execute(insert(replicas).values(id=replica.id, revision=number, seen_s=now_s))
 
     def leave(self, replica: Replica) -> None:
-        """Forget a replica that follows no more, and its leases."""
+        """Forget a replica and its leases."""
         with self.writing() as connection:
             connection.execute(delete(replicas).where(replicas.c.id == replica.id))
             connection.execute(delete(leases).where(leases.c.holder == replica.id))
 
     def behind(self, replica: Replica, number: int) -> list[str]:
-        """Return the other replicas that run and have not taken up a revision."""
+        """Return the other running replicas that do not serve a revision yet."""
         with self.reading() as connection:
             now_s = self._now_s(connection)
             rows = connection.execute(select(replicas).where(replicas.c.revision < number)).mappings().all()
@@ -134,20 +134,20 @@ class StateDatabase(Database):
             yield connection
 
     def _taken(self, connection: Connection) -> int:
-        """Return the revision; nobody else changes anything until the transaction ends."""
+        """Return the revision and lock it: no other replica writes until the transaction ends."""
         return int(connection.execute(select(revision.c.number).with_for_update()).scalar_one())
 
     def _now_s(self, connection: Connection) -> float:
-        """Return the time by the database's clock, which all share."""
+        """Return the time of the database's clock, which all replicas share."""
         if self.is_sqlite:
             return time.time()
         return float(connection.execute(text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
 
     def _is_gone(self, row: Any, replica: Replica, now_s: float) -> bool:
-        """Return whether a replica runs no more.
+        """Tell whether a replica has ended.
 
-        Those of one SQLite file see each other's processes; what an earlier boot left, or a copy of the
-        folder brought along, is gone.
+        Replicas of one SQLite file see each other's processes; one from an earlier boot, or from a copied
+        folder, has ended.
         """
         if self.is_sqlite:
             return replica.is_dead(row["id"]) or replica.is_of_another_boot(row["id"])

@@ -1,13 +1,13 @@
-"""The state of a gateway: a folder, and in it or in a database that many machines share the records.
+"""The state of a gateway: a folder, and records in it or in a database that many machines share.
 
     STATE/
-    ├── state.sqlite3  the records, where no database URL is given
+    ├── state.sqlite3  the records, without a database URL
     ├── references/    reference sets, by content digest
-    └── staging/       what is being made, each in a folder that begins with its process
+    └── staging/       unfinished work, in folders named after their process
 
-Records are JSON objects, by kind and key. Every process that serves by them is a replica: it looks whether
-there is a new revision, and takes it up. The folder is made by the first write and is nobody else's to read:
-it holds rows of real people.
+Records are JSON objects, by kind and key. Every process that serves them is a replica: it polls for a new
+revision and adopts it. The first write creates the folder, which only its owner can read: it holds rows of
+real people.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _OWNER_ONLY = 0o700
 
 
 class State:
-    """What replicas share. Methods may be called from any thread; those that touch the disk block."""
+    """The state that replicas share. Any thread may call its methods; those that use the disk block."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class State:
         is_shared: bool = False,
         count: Callable[[], None] = lambda: None,
     ) -> None:
-        """Set the paths; nothing on the disk is touched yet.
+        """Set the paths without touching the disk.
 
         Args:
-            url: of the database with the records; None: a file in the folder.
-            is_shared: whether others are known to follow it: then this process does before the first write.
-            count: called for each transaction that the database fails.
+            url: URL of the database with the records; None for a file in the folder.
+            is_shared: True if others surely follow it: this process then follows it before the first write.
+            count: function that counts each transaction that fails in the database.
         """
         self.is_shared = is_shared or url is not None
         self.folder = folder
@@ -61,20 +61,20 @@ class State:
 
     @property
     def is_remote(self) -> bool:
-        """Whether processes of other machines may share it."""
+        """True if processes of other machines may share it."""
         return self._url is not None and not self._url.startswith("sqlite")
 
     @property
     def exists(self) -> bool:
-        """Whether anything was ever written: where not, there is nothing to read."""
+        """True if it may have content to read; False before the first write to a file."""
         return self._url is not None or (self.folder / DATABASE).is_file()
 
     def open(self) -> "StateDatabase":
-        """Return the database; make the folders where they are missing.
+        """Return the database; create missing folders.
 
         Raises:
-            StateUnavailableError: it cannot be read or written, or is of a newer version.
-            InvalidOptionError: the URL is of no database that can be used.
+            StateUnavailableError: if it cannot be read or written, or is of a newer version.
+            InvalidOptionError: if the URL names no usable database.
         """
         with self._opening:
             if self._database is None or not self.staging.is_dir():
@@ -84,23 +84,23 @@ class State:
                 if self._url is not None and self.folder.stat().st_uid != os.getuid():
                     raise StateUnavailableError(f"the folder {self.folder} for copies is somebody else's")
             if self._database is None:
-                from rationale_service.state.sql import StateDatabase  # with SQLAlchemy, which takes a while
+                from rationale_service.state.sql import StateDatabase  # slow: imports SQLAlchemy
 
                 self._database = StateDatabase(self._url or self.folder / DATABASE, self._count)
             return self._database
 
     def close(self) -> None:
-        """Follow no more, and give up what this process was at. Opened again by its next use."""
+        """Release this process's leases and close the database; the next use opens it again."""
         database, self._database = self._database, None
         if database is not None:
-            with contextlib.suppress(Exception):  # gone already: others find out by themselves
+            with contextlib.suppress(Exception):  # others notice by themselves
                 database.leave(self.replica)
             database.close()
 
     # --- records ------------------------------------------------------------------------------------------
 
     def revision(self) -> int:
-        """Return how many changes of the records there were. Raises as `open`."""
+        """Return the number of changes of the records so far. Raises as `open`."""
         return self.open().revision() if self.exists else 0
 
     def snapshot(self) -> tuple[int, Mapping[str, list[dict[str, Any]]]]:
@@ -108,65 +108,65 @@ class State:
         return self.open().snapshot() if self.exists else (0, {})
 
     def read(self, kind: str) -> list[dict[str, Any]]:
-        """Return every record of a kind; none where nothing was ever written. Raises as `open`."""
+        """Return every record of a kind; empty before the first write. Raises as `open`."""
         return self.snapshot()[1].get(kind, [])
 
     def write(self, *changes: Change, since: int | None = None) -> int | None:
-        """Save records by (kind, key, value), or delete them where the value is None: all of it or nothing.
+        """Save records by (kind, key, value), or delete those whose value is None: all of them or none.
 
         Args:
-            since: the revision that the changes were made of; others may have written where it is None.
+            since: revision on which the changes are based; None to write even if others have written since.
 
         Returns:
-            The new revision; None where others have written since, and nothing was changed.
+            The new revision; None if others have written since, so that nothing was changed.
 
         Raises:
-            StateUnavailableError: as `open`, and where they cannot be written (a full disk).
+            StateUnavailableError: if `open` raises it, or the records cannot be written (a full disk).
         """
         return self.open().write(changes, since)
 
     # --- replicas -----------------------------------------------------------------------------------------
 
     def follow(self, revision: int) -> None:
-        """Note that this process serves by a revision. Raises as `open`."""
+        """Record that this process serves a revision. Raises as `open`."""
         if self.exists or self.is_shared:
             self.open().follow(self.replica, revision)
 
     def behind(self, revision: int) -> Collection[str]:
-        """Return the other processes that do not serve by a revision yet. Raises as `open`."""
+        """Return the other processes that do not serve a revision yet. Raises as `open`."""
         return self.open().behind(self.replica, revision) if self.exists else ()
 
     # --- leases -------------------------------------------------------------------------------------------
 
     def leases(self) -> Mapping[str, Lease]:
-        """Return what replicas are at, by name. Raises as `open`."""
+        """Return the replicas' leases, by name. Raises as `open`."""
         return self.open().leases(self.replica) if self.exists else {}
 
     def take(self, name: str) -> str | None:
-        """Take a lease. Return None where another replica has it; else who left it behind, or ""."""
+        """Take a lease. Return None if a replica has it; else the replica that left it behind, or ""."""
         left_by = self.open().take(name, self.replica)
         if left_by:
             self.sweep()
         return left_by
 
     def renew(self, name: str, note: Mapping[str, Any]) -> bool:
-        """Prolong a lease and say how far the work is; return False where it is another's by now."""
+        """Prolong a lease and record its progress; return False if another replica has it by now."""
         return self.open().renew(name, self.replica, note)
 
     def release(self, name: str) -> None:
-        """Give a lease up."""
+        """Release a lease."""
         self.open().release(name, self.replica)
 
-    # --- what is being made -------------------------------------------------------------------------------
+    # --- unfinished work ----------------------------------------------------------------------------------
 
     def new_staging(self) -> Path:
-        """Return a new folder for what is being made; whoever asked for it deletes it. Raises as `open`."""
+        """Return a new folder for unfinished work, which the caller deletes. Raises as `open`."""
         self.open()
         with reported("the entry"):
             return Path(tempfile.mkdtemp(dir=self.staging, prefix=f"{self.replica.process}-"))
 
     def sweep(self) -> None:
-        """Delete what processes were at that run no more."""
+        """Delete unfinished work of processes that have ended."""
         with reported("the entry"):
             for path in self._left_behind():
                 if path.is_dir():

@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, Column, Float, MetaData, Table, Text
 
 metadata = MetaData()
 
-# One row: how many changes of the records there were. Whoever changes records takes it first.
+# One row: the number of changes of the records so far. A process locks it before it changes records.
 revision = Table("state_revision", metadata, Column("number", BigInteger, nullable=False))
 
 # JSON objects, by kind and key, in the order in which they were first added.
@@ -17,7 +17,7 @@ records = Table(
     Column("value", Text, nullable=False),
 )
 
-# What one process does for all: until when, unless it is renewed, and how far it is (JSON).
+# Tasks that one process does for all: the end of the lease, unless renewed, and the progress (JSON).
 leases = Table(
     "state_leases",
     metadata,
@@ -27,7 +27,7 @@ leases = Table(
     Column("note", Text, nullable=False),
 )
 
-# Processes that follow the records, the revision that each has taken up, and when it was last heard of.
+# Processes that follow the records, with the revision each serves and the time of its last sign of life.
 replicas = Table(
     "state_replicas",
     metadata,

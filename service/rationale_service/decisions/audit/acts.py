@@ -1,7 +1,7 @@
-"""What administrators did: who, what, from where and when, each act chained to the one before.
+"""Administrators' acts: caller, act, address and time, each chained to the act before.
 
 All processes of a trail add to one chain. An act's digest is the SHA-256 of a JSON array, without spaces, in
-UTF-8, of its columns but `hash`.
+UTF-8, of its columns except `hash`.
 """
 
 import asyncio
@@ -27,15 +27,15 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Act:
-    """One call of the admin API, however it ended.
+    """One call of the admin API, successful or not.
 
     Attributes:
-        caller: the name of the key or token; empty where none is needed.
-        address: where the call came from, as the gateway saw it.
-        act: HTTP's method; `target` is the path and query.
-        status: of the answer.
-        detail: what the call said that its path does not.
-        time: RFC 3339 in UTC, with microseconds.
+        caller: name of the key or token; empty if none is needed.
+        address: address of the caller, as the gateway saw it.
+        act: HTTP method; `target` is the path and query.
+        status: HTTP status of the answer.
+        detail: content of the call beyond its path.
+        time: time of the call, RFC 3339 in UTC with microseconds.
     """
 
     caller: str
@@ -49,15 +49,15 @@ class Act:
 
 
 class ActLog:
-    """The acts of a trail; the gateway's own log has them where there is none."""
+    """The acts of a trail; without a trail they go to the gateway's own log."""
 
     def __init__(self, make: Callable[[], AuditStore] | None) -> None:
-        """Take what opens the store; None where the trail is off."""
+        """Take a function that opens the store; None if the trail is off."""
         self._make = make
         self._store: AuditStore | None = None
 
     async def check(self) -> None:
-        """Raise StateUnavailableError where an act could not be recorded, so that it must not be done."""
+        """Raise StateUnavailableError if an act could not be recorded, so that it must not be done."""
         make = self._make
         if make is None:
             return
@@ -70,7 +70,7 @@ class ActLog:
             ) from error
 
     async def note(self, act: Act) -> None:
-        """Record what was done; an act that cannot be recorded any more is in the gateway's own log."""
+        """Record a finished act; if that fails, write it to the gateway's own log."""
         make = self._make
         if make is None:
             log.info("act: %s", asdict(act))
@@ -122,15 +122,15 @@ def _altered(row: Row) -> StateUnavailableError:
 
 
 def digest(row: Row) -> str:
-    """Return the digest of all but the row's own `hash`."""
+    """Return the digest of all columns except the row's own `hash`."""
     columns = [row[name] for name in COLUMNS]
     return text_digest(json.dumps(columns, ensure_ascii=False, separators=(",", ":")))
 
 
 def verify_acts(store: AuditStore) -> Iterator[Fault | int]:
-    """Yield where the chain is not as it was written and, at the end, how many acts it has.
+    """Yield the chain's faults and, at the end, its number of acts.
 
-    Acts that are gone from the end do not show. Raises StateUnavailableError.
+    It cannot detect acts missing from the end. Raises StateUnavailableError.
     """
     number, previous = 0, GENESIS
     for row in store.acts():

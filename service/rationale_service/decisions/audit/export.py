@@ -1,4 +1,4 @@
-"""The trail as a table, for whoever evaluates decisions."""
+"""Export of the trail as a table, for analysis of decisions."""
 
 import csv
 import importlib.util
@@ -32,14 +32,15 @@ def export(
     *,
     with_inputs: bool = False,
 ) -> int:
-    """Write decisions by time into a file of the kind that its name says, whole or not at all.
+    """Write decisions by time into a file, all or nothing; its name's ending decides the format.
 
     Returns:
-        How many they are.
+        The number of decisions.
 
     Raises:
-        InvalidOptionError: it cannot be written, pyarrow is missing, or inputs need another key file.
-        StateUnavailableError: the trail cannot be read.
+        InvalidOptionError: if the file cannot be written, pyarrow is missing, or inputs need another key
+            file.
+        StateUnavailableError: if the trail cannot be read.
     """
     write = _WRITERS.get(file.suffix.lower())
     if write is None:
@@ -93,7 +94,7 @@ _WRITERS: dict[str, Callable[[Path, Rows], None]] = {
 
 
 def _with_json(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row whose objects are texts: JSON."""
+    """Return a row with its objects as JSON texts."""
     texts = {name: None if row[name] is None else json.dumps(row[name]) for name in _OBJECTS}
     return {**row, **texts}
 

@@ -1,4 +1,4 @@
-"""Signed heads: both ends of chains, to be kept elsewhere. A trail that was cut does not reach them."""
+"""Signed heads: both ends of chains, to be kept elsewhere. They reveal a trail that was cut."""
 
 import json
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from rationale_service.errors import StateUnavailableError
 
 @dataclass(frozen=True)
 class SignedHead:
-    """What a chain was at one moment. Its last digest stands for all rows and their keys.
+    """State of a chain at one moment. Its last digest covers all rows and their keys.
 
     Attributes:
-        first: number of its first row that is not pruned; after the last one where all are.
-        before: digest of the row before the first: of what the checkpoint keeps.
-        sequence, hash, time: of its last row, or of the checkpoint where all are pruned.
+        first: number of its first row that is not pruned; if all are, the number after the last one.
+        before: digest of the row before the first, which the checkpoint keeps.
+        sequence, hash, time: values of its last row, or of the checkpoint if all rows are pruned.
         erased: numbers of rows whose keys were erased.
     """
 
@@ -37,7 +37,7 @@ class SignedHead:
 
 
 def heads(store: AuditStore) -> list[SignedHead]:
-    """Return those of every chain, also where all rows are pruned. Raise StateUnavailableError."""
+    """Return the head of every chain, even if all its rows are pruned. Raises StateUnavailableError."""
     return [_head(ends) for ends in store.ends()]
 
 
@@ -64,7 +64,7 @@ def signed(found: Sequence[SignedHead], key: PrivateKey) -> str:
 
 
 def read_signed(file: Path, keys: Sequence[PublicKey]) -> list[SignedHead]:
-    """Return the heads of a file that was signed by one of the keys. Raise InvalidOptionError if not."""
+    """Return the heads of a file signed by one of the keys. Raises InvalidOptionError if it is not."""
     try:
         document = json.loads(file.read_bytes())
         members = {name: value for name, value in document.items() if name != "signature"}

@@ -1,4 +1,4 @@
-"""Decisions in a store: recorded with their inputs kept as the settings say, found again by key, and read."""
+"""Decisions in a store: record them with inputs in the configured form, find them by key, and read them."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ _Key = tuple[str, str, str]
 
 
 def place_of(settings: Settings) -> str | Path | None:
-    """Return where the trail is: a URL or a file; None where there is none."""
+    """Return the place of the trail, a URL or a file; None without a trail."""
     if settings.audit is None:
         return settings.state_url or settings.state_folder / FILE
     given = settings.audit.get_secret_value()
@@ -48,14 +48,14 @@ def place_of(settings: Settings) -> str | Path | None:
 
 
 def open_ledger(settings: Settings, *, is_made: bool = False) -> "Ledger":
-    """Return the trail of these settings, which its first use opens.
+    """Return the trail of these settings; its first use opens it.
 
     Args:
-        is_made: whether a trail that is missing is made; else StateUnavailableError reports it.
+        is_made: True to create a missing trail; else StateUnavailableError reports it.
 
     Raises:
-        UnknownResourceError: the trail is switched off.
-        InvalidOptionError: its URL or key file makes no sense, or a library for them is missing.
+        UnknownResourceError: if the trail is off.
+        InvalidOptionError: if its URL or key file is invalid, or a library for them is missing.
     """
     place = place_of(settings)
     if place is None:
@@ -65,7 +65,7 @@ def open_ledger(settings: Settings, *, is_made: bool = False) -> "Ledger":
 
 
 class Ledger:
-    """Decisions of a store, which it adds as one chain. `append` is for one thread, all else for any."""
+    """Decisions of a store; new ones form one chain. One thread may call `append`, any thread the rest."""
 
     def __init__(self, store: AuditStore, inputs: Inputs) -> None:
         self.store = store
@@ -73,41 +73,42 @@ class Ledger:
         self._head = new_chain()
 
     def append(self, requests: Sequence[Request]) -> list[Request | ConflictError]:
-        """Write what was decided, each request's decisions or none of them.
+        """Write decisions, all of a request or none.
 
         Returns:
-            For each request what to answer. Under an idempotency key that was there before: the decisions of
-            then, or the error where they were on other instances.
+            The answer to each request. If its idempotency key exists already: the earlier decisions, or an
+                error
+            if they were on other instances.
 
         Raises:
-            StateUnavailableError: nothing was written.
+            StateUnavailableError: if nothing could be written.
         """
         earlier: dict[_Key, list[Row]] = {}
         for _ in range(_ATTEMPTS):
             try:
                 return self._append(requests, earlier)
-            except DuplicateError:  # another process was the first with one of the keys
+            except DuplicateError:  # another process was first with one of the keys
                 earlier = {key: self.store.find(*key) for key in map(_key, requests) if key is not None}
             except BaseException:
-                self._head = new_chain()  # what the store has of the last transaction is not known
+                self._head = new_chain()  # the result of the last transaction is unknown
                 raise
         raise StateUnavailableError("the audit trail refuses decisions: their ids or keys are there already")
 
     def find(self, model: str, caller: str, key: str, instances: Sequence[Instance]) -> Request:
-        """Return what was decided under an idempotency key. Raise ConflictError, StateUnavailableError."""
+        """Return earlier decisions under an idempotency key. Raises ConflictError, StateUnavailableError."""
         return self._repeated(key, self.store.find(model, caller, key), instances)
 
     def read(self, decision: str, instance: Instance | None = None) -> RecordedDecision:
         """Return one decision by its id.
 
         Args:
-            instance: what it was on, where only its digest was kept.
+            instance: instance of the decision, if only its digest was kept.
 
         Raises:
-            UnknownResourceError: there is no such decision.
-            WrongInstanceError: it was on another instance than that.
-            InvalidOptionError: its inputs need another key file.
-            StateUnavailableError: the trail is missing, or cannot be read.
+            UnknownResourceError: if there is no such decision.
+            WrongInstanceError: if it was on another instance.
+            InvalidOptionError: if its inputs need another key file.
+            StateUnavailableError: if the trail is missing or cannot be read.
         """
         return self._shown(row_of(self.store, decision), instance)
 
@@ -123,10 +124,10 @@ class Ledger:
 
         Args:
             since, until: RFC 3339 times or their beginnings, such as 2026-11; `until` is not included.
-            with_inputs: else instances are None, and no key is needed.
+            with_inputs: False to leave instances None, which needs no key.
 
         Raises:
-            StateUnavailableError, InvalidOptionError: as `read`, also in between.
+            StateUnavailableError, InvalidOptionError: if `read` would raise them, also during the iteration.
         """
         for given in (since, until):
             if given is not None and not _TIME.fullmatch(given):
@@ -138,7 +139,7 @@ class Ledger:
             yield self._shown(row, with_inputs=with_inputs)
 
     def close(self) -> None:
-        """Free what is open; the next use opens it again."""
+        """Close the store; the next use opens it again."""
         self.store.close()
 
     def _append(
@@ -147,7 +148,7 @@ class Ledger:
         head, rows, keys = self._head, list[Row](), dict[str, str]()
         first: dict[_Key, Request] = {}
         answers: dict[int, Request | ConflictError] = {}
-        # In one order in every process: else two could each wait for a row of the other.
+        # All processes use one order: otherwise two could each wait for a row of the other.
         for i in sorted(range(len(requests)), key=lambda i: _key(requests[i]) or ("", "", "")):
             request, key = requests[i], _key(requests[i])
             if key is not None and (key in first or earlier.get(key)):
@@ -177,7 +178,7 @@ class Ledger:
             return error
 
     def _repeated(self, key: str, rows: Sequence[Row], instances: Sequence[Instance]) -> Request:
-        """Return the decisions of rows that are on these instances. Raise ConflictError."""
+        """Return the decisions of rows if they are on these instances; raise ConflictError if not."""
         if not rows:
             return []
         if len(rows) != len(instances):
@@ -197,7 +198,7 @@ class Ledger:
     def _shown(
         self, row: Row, instance: Instance | None = None, *, with_inputs: bool = True
     ) -> RecordedDecision:
-        """Return a decision as it was answered, as far as its inputs can be shown. Raise as `read`."""
+        """Return a decision as answered, with the inputs that can be shown. Raises as `read`."""
         try:
             return self._decision(row, instance, with_inputs=with_inputs)
         except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
@@ -233,7 +234,7 @@ class Ledger:
         )
 
     def _hidden(self, decision: RecordedDecision) -> tuple[dict[str, Any], str | None]:
-        """Return a decision's row, but for its place in the chain, and the key of its inputs."""
+        """Return a decision's row without its place in the chain, and the key of its inputs."""
         values: list[Any] = []
         answer = orjson.dumps(without_values(decision.answer, values), option=orjson.OPT_SERIALIZE_NUMPY)
         inputs, wrapped = self.inputs.keep(decision.id, decision.instance or {}, values)
@@ -257,7 +258,7 @@ class Ledger:
 
 
 def row_of(store: AuditStore, decision: str) -> Row:
-    """Return the row with this id. Raise UnknownResourceError, StateUnavailableError."""
+    """Return the row with this id. Raises UnknownResourceError, StateUnavailableError."""
     row = store.read(decision)
     if row is None:
         raise UnknownResourceError(f"there is no decision '{decision[:80]}' in the audit trail")
@@ -265,7 +266,7 @@ def row_of(store: AuditStore, decision: str) -> Row:
 
 
 def _same(key: str, first: Request, instances: Sequence[Instance]) -> Request:
-    """Return the first of two requests that came together. Raise ConflictError."""
+    """Return the first of two simultaneous requests if their instances agree; else raise ConflictError."""
     decided = [canonical(decision.instance or {}) for decision in first]
     if decided != [canonical(instance) for instance in instances]:
         raise _conflict(key)
@@ -279,6 +280,6 @@ def _conflict(key: str) -> ConflictError:
 
 
 def _key(request: Request) -> _Key | None:
-    """Return what may be there once."""
+    """Return the unique key of a request; None without an idempotency key."""
     one = request[0]
     return None if one.idempotency_key is None else (one.model, one.caller, one.idempotency_key)

@@ -1,4 +1,4 @@
-"""How old a decision must be to be pruned, and the erasure of inputs, which leaves a signed record."""
+"""The age at which decisions are pruned, and the erasure of inputs, which leaves a signed record."""
 
 import calendar
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from rationale_service.errors import ConflictError
 
 
 def months_ago(months: int, now: datetime | None = None) -> str:
-    """Return a time as `RecordedDecision.time`; the last day of a month that is too short."""
+    """Return the time `months` ago in the form of `RecordedDecision.time`; a short month's last day."""
     now = now or datetime.now(UTC)
     years, month = divmod(now.month - 1 - months, 12)
     year = max(now.year + years, datetime.min.year)
@@ -21,15 +21,15 @@ def months_ago(months: int, now: datetime | None = None) -> str:
 
 
 def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
-    """Delete the key of a decision's sealed inputs; the row stays, and nobody can read them again.
+    """Delete the key of a decision's sealed inputs, so that nobody can read them again; the row stays.
 
     Args:
-        key: signs the record of it.
+        key: key that signs the record of the erasure.
 
     Raises:
-        UnknownResourceError: there is no such decision.
-        ConflictError: its inputs are not sealed, or their key is gone already, or another's.
-        StateUnavailableError: the trail cannot be written.
+        UnknownResourceError: if there is no such decision.
+        ConflictError: if its inputs are not sealed, or their key is missing or another decision's.
+        StateUnavailableError: if the trail cannot be written.
     """
     row = row_of(store, decision)
     if row["kept"] != "sealed":
@@ -54,5 +54,5 @@ def erase(store: AuditStore, decision: str, key: PrivateKey) -> None:
 
 
 def erasure_of(row: Row, time: str) -> dict[str, Any]:
-    """Return what is signed of an erasure: of this row alone."""
+    """Return the signed content of an erasure, for this row alone."""
     return {"erased": {name: row[name] for name in ("chain", "sequence", "hash", "id")}, "time": time}

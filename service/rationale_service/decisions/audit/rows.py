@@ -1,11 +1,11 @@
-"""The rows of a trail: what they keep of a decision's inputs, and how they are chained.
+"""The rows of a trail: the form of a decision's inputs, and the chain.
 
-Inputs are kept as they are, as a keyed digest, or sealed with a key of each row's own. What an applicant told
-is in the instance and in the values that reasons name; both are kept the same way.
+Inputs are kept plain, as a keyed digest, or sealed with a separate key for each row. The instance and the
+values in reasons hold the applicant's data; both are kept in the same form.
 
-Each row holds the digest of the one before, so that none can change or go unseen. It is the SHA-256 of a JSON
-array, without spaces, in UTF-8: of the row's place, its time, and the digest of all else. So a checkpoint can
-show when a row was made that is there no more, and no more of it. Whoever has the table can compute both
+Each row holds the digest of the one before, so that none can change or vanish unseen. It is the SHA-256 of a
+JSON array, without spaces, in UTF-8: the row's place, its time, and the digest of all else. So a checkpoint
+can show the time of a deleted row, but nothing else of it. Anybody with the table can compute both digests
 without Rationale.
 """
 
@@ -24,15 +24,15 @@ from typing import Any, Literal
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
-GENESIS = "0" * 64  # what the first row of a chain follows
+GENESIS = "0" * 64  # predecessor's digest in a chain's first row
 PLACED = ("chain", "sequence", "previous", "time", "content")
 CONTENT = (
     *("id", "model", "version", "caller", "request_id", "latency_ms", "answer", "runtime", "kept", "inputs"),
     *("key_digest", "idempotency_key", "place"),
 )
 
-# As it is written, the columns of `audit_decisions`. As it is read, also `wrapped`, the key of its sealed
-# inputs, and of their erasure `erased`, the time, and `signature`; None where there is none.
+# A written row has the columns of `audit_decisions`. A row that was read also has `wrapped`, the key of its
+# sealed inputs, and the time and signature of their erasure, `erased` and `signature`; None if missing.
 Row = Mapping[str, Any]
 
 Kept = Literal["plain", "hashed", "sealed"]
@@ -40,29 +40,29 @@ Instance = Mapping[str, Any]
 _NUMBERS = {"sequence": int, "number": int, "place": int, "status": int, "latency_ms": int | float}
 _LEAST_BYTES = 32
 _NONCE = 12
-_OF_VALUE = ("value", "category", "shown")  # of a reason, what tells the applicant's value
+_OF_VALUE = ("value", "category", "shown")  # members of a reason with the applicant's value
 
 
 class WrongInstanceError(InvalidOptionError):
-    """It is not the instance that was decided on."""
+    """An instance other than that of the decision."""
 
 
 class ErasedError(InvalidOptionError):
-    """The key of these inputs was deleted."""
+    """Inputs whose key was deleted."""
 
 
 class Inputs:
-    """Keeps and shows inputs.
+    """Converter of inputs to their stored form and back.
 
-    hashed: the HMAC-SHA256 of the instance. Values of reasons are encrypted by a key that follows from the
-        instance: whoever gives it again sees them again.
-    sealed: AES-256-GCM by a random key, which is itself encrypted by the key of the file.
+    hashed: the HMAC-SHA256 of the instance. A key derived from the instance encrypts the values of reasons:
+        the instance itself shows them again.
+    sealed: AES-256-GCM with a random key, which the key of the file encrypts.
     """
 
     def __init__(self, kept: Kept = "plain", key_file: Path | None = None) -> None:
-        """Read the key file, where there is one.
+        """Read the key file, if any.
 
-        Raises InvalidOptionError: no key, one that is too short, or no library for it.
+        Raises InvalidOptionError if the key is missing or too short, or its library is missing.
         """
         self.kept = kept
         self._key = None if key_file is None else _read(key_file)
@@ -71,7 +71,7 @@ class Inputs:
             self._derived("check")
 
     def keep(self, decision: str, instance: Instance, values: list[Any]) -> tuple[str, str | None]:
-        """Return what goes into the row of a decision, and the key that goes next to it, if there is one."""
+        """Return the inputs in their stored form, and the wrapped key of sealed ones."""
         if self.kept == "plain":
             return _json({"instance": instance, "values": values}), None
         if self.kept == "hashed":
@@ -84,15 +84,15 @@ class Inputs:
     def show(
         self, decision: str, kept: str, text: str, wrapped: str | None, instance: Instance | None = None
     ) -> tuple[Instance | None, list[Any] | None]:
-        """Return the instance and the values; None where they were hashed and nobody gives the instance.
+        """Return the instance and the values; None if they are hashed and `instance` is None.
 
         Args:
-            instance: what the caller says that it was.
+            instance: instance of the decision, according to the caller.
 
         Raises:
-            WrongInstanceError: it was not.
-            ErasedError: they were sealed, and their key was deleted.
-            InvalidOptionError: they need another key file than there is.
+            WrongInstanceError: if the decision was on another instance.
+            ErasedError: if they were sealed, and their key was deleted.
+            InvalidOptionError: if they need another key file.
         """
         if kept == "hashed":
             if instance is None:
@@ -120,7 +120,7 @@ class Inputs:
         return hmac.digest(self._derived(label), canonical(instance).encode(), "sha256")
 
     def _derived(self, label: str) -> bytes:
-        """Derive a key for one use, so that none serves two."""
+        """Derive a key for one use, so that no key serves two."""
         if self._key is None:
             raise InvalidOptionError(
                 "these inputs need a key: name its file in audit_key_file (RATIONALE_AUDIT_KEY_FILE); "
@@ -130,14 +130,14 @@ class Inputs:
 
 
 def canonical(instance: Instance) -> str:
-    """Return one text for whatever order the members came in."""
+    """Return a text that does not depend on the order of the members."""
     return json.dumps(instance, sort_keys=True, separators=(",", ":"))
 
 
 def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
-    """Return the answer with None for what each reason says of the applicant.
+    """Return the answer with None for the applicant's values in reasons.
 
-    What it says is added to `values`, in order.
+    The values are added to `values`, in order.
     """
     reasons = answer.get("reasons", ())
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
@@ -145,7 +145,7 @@ def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, An
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
-    """Put together what `without_values` took apart."""
+    """Put the values back into an answer of `without_values`."""
     return {**answer, "reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
 
 
@@ -181,7 +181,7 @@ def _cipher(key: bytes) -> Any:
 
 
 def _seal(key: bytes, text: str, decision: str) -> str:
-    """Seal for this decision alone: under another id it does not open."""
+    """Seal a text for this decision alone: it does not open under another id."""
     nonce = os.urandom(_NONCE)
     return base64.b64encode(nonce + _cipher(key).encrypt(nonce, text.encode(), decision.encode())).decode()
 
@@ -221,7 +221,7 @@ class Head:
 
 
 def unreadable(row: Row) -> str:
-    """Return the columns whose values are of no kind that anybody here writes: SQLite takes any in each."""
+    """Return the columns with values of types that Rationale never writes: SQLite takes any type."""
     given = {name: value for name, value in row.items() if value is not None}
     return ", ".join(name for name, value in given.items() if not isinstance(value, _NUMBERS.get(name, str)))
 
@@ -231,23 +231,23 @@ def new_chain() -> Head:
 
 
 def checkpoint_of(row: Row) -> dict[str, Any]:
-    """Return what shows that a row was there, and when it was made."""
-    kept = ("chain", "sequence", "hash", "previous", "time")
-    return {**{name: row[name] for name in kept}, "content": content_digest(row)}
+    """Return a checkpoint of a row: evidence that it existed, with its time."""
+    columns = ("chain", "sequence", "hash", "previous", "time")
+    return {**{name: row[name] for name in columns}, "content": content_digest(row)}
 
 
 def digest(row: Row) -> str:
-    """Return the digest of all but the row's own `hash`."""
+    """Return the digest of all columns except the row's own `hash`."""
     return placed_digest({**row, "content": content_digest(row)})
 
 
 def content_digest(row: Row) -> str:
-    """Return the digest of what a checkpoint does not keep."""
+    """Return the digest of the columns that a checkpoint does not keep."""
     return _digest([row[name] for name in CONTENT])
 
 
 def placed_digest(checkpoint: Row) -> str:
-    """Return the digest of a row, from what a checkpoint keeps of it."""
+    """Return the digest of a row from its checkpoint."""
     return _digest([checkpoint[name] for name in PLACED])
 
 

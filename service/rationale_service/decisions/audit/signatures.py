@@ -1,4 +1,4 @@
-"""Ed25519 signatures of heads and erasures: by a key that the gateway does not have."""
+"""Ed25519 signatures of heads and erasures, by a key that the gateway does not have."""
 
 import base64
 import json
@@ -11,10 +11,10 @@ from rationale.errors import InvalidOptionError
 
 
 class PrivateKey:
-    """Signs."""
+    """Key that signs."""
 
     def __init__(self, file: Path) -> None:
-        """Read the key file. Raises InvalidOptionError: it has no such key, or the library is missing."""
+        """Read the key file. Raises InvalidOptionError if it has no such key or the library is missing."""
         self._serialization, ed25519 = _cryptography()
         try:
             key = self._serialization.load_pem_private_key(file.read_bytes(), None)
@@ -28,7 +28,7 @@ class PrivateKey:
 
     @property
     def public_pem(self) -> str:
-        """The key that its signatures are checked by."""
+        """Public key that verifies its signatures."""
         s = self._serialization
         pem: bytes = self._key.public_key().public_bytes(s.Encoding.PEM, s.PublicFormat.SubjectPublicKeyInfo)
         return pem.decode()
@@ -39,10 +39,10 @@ class PrivateKey:
 
 
 class PublicKey:
-    """Checks signatures."""
+    """Key that verifies signatures."""
 
     def __init__(self, file: Path) -> None:
-        """Read the key file. Raises InvalidOptionError: it has no such key, or the library is missing."""
+        """Read the key file. Raises InvalidOptionError if it has no such key or the library is missing."""
         serialization, ed25519 = _cryptography()
         try:
             key = serialization.load_pem_public_key(file.read_bytes())
@@ -67,7 +67,7 @@ def signed_by_one(keys: Sequence[PublicKey], members: Mapping[str, Any], signatu
 
 
 def _message(members: Mapping[str, Any]) -> bytes:
-    """Return what is signed: JSON with sorted names and without spaces."""
+    """Return the message to sign: JSON with sorted names and without spaces."""
     return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
 
 

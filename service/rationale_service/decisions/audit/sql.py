@@ -1,4 +1,4 @@
-"""A trail in SQLite or PostgreSQL: how it is opened, read and written, and what is reported when it fails."""
+"""A trail in SQLite or PostgreSQL."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from rationale_service.errors import StateUnavailableError
 from rationale_service.state.database import SCAN_S, Database, Schema
 
 _READ_AT_ONCE = 500  # rows
-_PRUNED_AT_ONCE = 2000  # rows of one transaction: decisions wait for it
+_PRUNED_AT_ONCE = 2000  # rows per transaction, for which decisions wait
 _SCHEMA = Schema(
     name="audit trail",
     setting="setting audit (RATIONALE_AUDIT) must be off, or",
@@ -24,10 +24,10 @@ _SCHEMA = Schema(
 
 
 class SqlStore(Database):
-    """An `AuditStore` in SQLite or PostgreSQL. Connections are made when they are needed."""
+    """An `AuditStore` in SQLite or PostgreSQL, which connects on first use."""
 
     def __init__(self, where: str | Path, *, is_made: bool = True) -> None:
-        """Name the database; connections are made later. Arguments and errors are those of `Database`."""
+        """Name the database without connecting. Arguments and errors are those of `Database`."""
         super().__init__(where, _SCHEMA, is_made=is_made)
 
     def _create(self) -> Engine:
@@ -114,7 +114,7 @@ class SqlStore(Database):
         return 0
 
     def erase(self, decision: str, time: str, signature: str) -> bool:
-        with self.administering() as connection:  # the row is not pruned meanwhile
+        with self.administering() as connection:  # no pruning meanwhile
             is_recorded = connection.execute(select(erasures.c.id).where(erasures.c.id == decision)).first()
             deleted = connection.execute(delete(input_keys).where(input_keys.c.id == decision)).rowcount
             if deleted and not is_recorded:
@@ -139,7 +139,7 @@ class SqlStore(Database):
 
     def probe(self) -> None:
         with self.writing() as connection:
-            if self.is_sqlite:  # a row that is taken back would not reach the disk
+            if self.is_sqlite:  # a row that is rolled back would not reach the disk
                 connection.exec_driver_sql("PRAGMA user_version = 0")
             else:
                 with connection.begin_nested() as taken_back:
@@ -147,10 +147,10 @@ class SqlStore(Database):
                     taken_back.rollback()
 
     def forget(self) -> None:
-        """Overwrite what was deleted in SQLite's journal too; PostgreSQL does so at its next VACUUM.
+        """Overwrite deleted data in SQLite's journal too; PostgreSQL does so at its next VACUUM.
 
         Raises:
-            StateUnavailableError: somebody reads, so that the journal cannot be overwritten.
+            StateUnavailableError: if a reader keeps the journal from being overwritten.
         """
         if not self.is_sqlite:
             return
@@ -169,7 +169,7 @@ def _keep_bytes(connection: Any, _: Any) -> None:
 
 
 def _text(value: bytes) -> str | bytes:
-    """Return text of SQLite, or the bytes where it is none, for whoever reads the row to name it."""
+    """Decode SQLite's text; return the bytes if it is no UTF-8, so that the row's reader can report it."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -177,7 +177,7 @@ def _text(value: bytes) -> str | bytes:
 
 
 def _rows() -> Select[Any]:
-    """Return the query of rows as `AuditStore` gives them."""
+    """Return the query of rows in the form of `AuditStore`."""
     joined = decisions.outerjoin(input_keys, decisions.c.id == input_keys.c.id)
     joined = joined.outerjoin(erasures, decisions.c.id == erasures.c.id)
     columns = (decisions, input_keys.c.wrapped, erasures.c.time.label("erased"), erasures.c.signature)

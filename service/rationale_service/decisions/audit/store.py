@@ -1,4 +1,4 @@
-"""The protocol of what keeps the rows of a trail."""
+"""The protocol of a store for the rows of a trail."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from rationale_service.decisions.audit.rows import Row
 
 
 class DuplicateError(Exception):
-    """A row with this id, or this idempotency key and place in its request, is there already."""
+    """A row whose id, or idempotency key and place in its request, exists already."""
 
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain as it is at one moment.
+    """A chain in one snapshot.
 
     Attributes:
-        checkpoint: of the last row that was pruned, as `checkpoint_of` makes it; None where none was.
-        rows: in order, to be read before the next chain is.
+        checkpoint: checkpoint of the last pruned row (`checkpoint_of`); None if no row was pruned.
+        rows: rows in order; read them before the next chain.
     """
 
     name: str
@@ -30,8 +30,8 @@ class ChainEnds:
     """Both ends of a chain.
 
     Attributes:
-        checkpoint: as `Chain`'s.
-        last: its last row; None where all are pruned.
+        checkpoint: checkpoint as in `Chain`.
+        last: last row; None if all are pruned.
         erased: numbers of rows whose inputs were erased, in order.
     """
 
@@ -42,17 +42,17 @@ class ChainEnds:
 
 
 class AuditStore(Protocol):
-    """Keeps the rows of a trail. Every method blocks, may be called from any thread, and opens what it needs.
+    """A store of a trail's rows. Every method blocks, may run in any thread, and opens the store if needed.
 
-    A store knows no decision: rows come chained and sealed, and are verified by whoever reads them. Each
-    method raises StateUnavailableError where the trail cannot be read or written.
+    A store does not interpret rows: they come chained and sealed, and their readers verify them. Each method
+    raises StateUnavailableError if the trail cannot be read or written.
     """
 
     def append(self, rows: Sequence[Row], keys: Mapping[str, str]) -> None:
-        """Write rows, and keys of their inputs by id: all of them are on the disk, or none.
+        """Write rows, and keys of their inputs by id: all of them or none.
 
         Raises:
-            DuplicateError: one of them is there already.
+            DuplicateError: if one of the rows exists already.
         """
 
     def read(self, decision: str) -> Row | None:
@@ -69,32 +69,32 @@ class AuditStore(Protocol):
         """
 
     def chains(self) -> Iterator[Chain]:
-        """Yield every chain by name, as all are at one moment; those of which all rows are pruned too."""
+        """Yield every chain by name in one snapshot, including those whose rows are all pruned."""
 
     def ends(self) -> list[ChainEnds]:
-        """Return both ends of every chain by name, as all are at one moment."""
+        """Return both ends of every chain by name in one snapshot."""
 
     def prune(self, before: str) -> int:
-        """Delete older rows of one chain, up to its first that is not older; return how many.
+        """Delete rows of one chain older than `before`, up to its first newer one; return their number.
 
-        A checkpoint takes the place of the last one. Keys and erasures of deleted rows go along. A store may
-        delete fewer, so that decisions do not wait long: it is called until there are none.
+        A checkpoint replaces the last one. Keys and erasures of the rows are deleted too. A store may delete
+        fewer, so that decisions do not wait long: callers repeat the call until it returns 0.
         """
 
     def erase(self, decision: str, time: str, signature: str) -> bool:
-        """Delete the key of a row's inputs; return whether there was one.
+        """Delete the key of a row's inputs; return False if there was none.
 
-        The deletion is recorded, unless it was before. Nothing of the key is left on the disk.
+        It records the deletion, unless it is recorded already. Nothing of the key is left on the disk.
         """
 
     def add_act(self, make: Callable[[Row | None], Row]) -> None:
-        """Add to the chain of acts the row that `make` makes of its last one; one process at a time does."""
+        """Append the row that `make` makes from the last act; only one process at a time does so."""
 
     def acts(self, since: str | None = None, until: str | None = None) -> Iterator[Row]:
-        """Yield acts in the order in which they were added; times as for `in_order`."""
+        """Yield acts in the order of their addition; times as for `in_order`."""
 
     def probe(self) -> None:
-        """Write what leaves no row, so that it is known whether one could be written."""
+        """Write without leaving a row, to find out if a row could be written."""
 
     def close(self) -> None:
-        """Free what is open; the next use opens it again."""
+        """Close the store; the next use opens it again."""

@@ -4,7 +4,7 @@ from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Tabl
 
 metadata = MetaData()
 
-# Rows are only added, at the end of a chain; what is pruned goes from its beginning.
+# Rows are only added, at the end of a chain; pruning deletes them from its beginning.
 decisions = Table(
     "audit_decisions",
     metadata,
@@ -31,8 +31,8 @@ decisions = Table(
     Index("audit_by_time", "time"),
 )
 
-# Of sealed inputs, by decision. Outside the chain, which has their digests: one that is deleted takes its
-# inputs along, and no more.
+# Keys of sealed inputs, by decision. They are outside the chain, which has their digests: deleting a key
+# erases its inputs and nothing else.
 input_keys = Table(
     "audit_input_keys",
     metadata,
@@ -40,7 +40,7 @@ input_keys = Table(
     Column("wrapped", Text, nullable=False),
 )
 
-# Of keys that were deleted, each signed: a key that is gone without one was not erased by who may.
+# Signed records of deleted keys: a key that is missing without a record was not legitimately erased.
 erasures = Table(
     "audit_erasures",
     metadata,
@@ -49,7 +49,7 @@ erasures = Table(
     Column("signature", Text, nullable=False),
 )
 
-# The last row that was pruned of a chain, without its content: what is left of the chain begins behind.
+# The last pruned row of a chain, without its content: the rest of the chain begins after it.
 checkpoints = Table(
     "audit_checkpoints",
     metadata,
@@ -57,12 +57,12 @@ checkpoints = Table(
     Column("sequence", BigInteger, nullable=False),
     Column("hash", Text, nullable=False),
     Column("previous", Text, nullable=False),
-    Column("time", Text, nullable=False),  # of the row
+    Column("time", Text, nullable=False),  # time of the row
     Column("content", Text, nullable=False),
-    Column("pruned", Text, nullable=False),  # when
+    Column("pruned", Text, nullable=False),  # time of the pruning
 )
 
-# What administrators did, as one chain of all processes. Rows are only added.
+# Administrators' acts, as one chain of all processes. Rows are only added.
 acts = Table(
     "audit_acts",
     metadata,

@@ -1,7 +1,7 @@
-"""Holds every row against its digest and the row before it, and chains against heads that were signed.
+"""Verification of every row against its digest and its predecessor, and of chains against signed heads.
 
-What is gone is held against its evidence: rows against a checkpoint that shows how old they were, keys of
-inputs against a signed record of their erasure.
+Missing data needs evidence: pruned rows a checkpoint that shows their age, missing keys of inputs a signed
+record of their erasure.
 """
 
 import itertools
@@ -27,7 +27,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Fault:
-    """Where a chain is not as it was written."""
+    """A place at which a chain differs from what was written."""
 
     chain: str
     sequence: int
@@ -43,18 +43,18 @@ def verify(
     kept_since: str | None = None,
     keys: Sequence[PublicKey] = (),
 ) -> Iterator[Fault | int]:
-    """Walk all chains as they are at one moment.
+    """Verify all chains in one snapshot.
 
     Args:
         signed: heads that chains must still hold.
-        kept_since: the time before which rows may be pruned; None: none may be.
-        keys: by one of which each erasure must be signed; without any, signatures are not looked at.
+        kept_since: time before which rows may be pruned; None if no row may be.
+        keys: public keys, one of which must have signed each erasure; empty to skip signatures.
 
     Yields:
-        Faults, and in between how many rows were read.
+        Faults, and at times the number of rows read so far.
 
     Raises:
-        StateUnavailableError: the trail cannot be read.
+        StateUnavailableError: if the trail cannot be read.
     """
     heads: dict[str, list[SignedHead]] = {}
     for head in signed:
@@ -75,7 +75,7 @@ def verify(
 def _walk(
     chain: Chain, signed: Sequence[SignedHead], kept_since: str | None, keys: Sequence[PublicKey]
 ) -> Iterator[Fault | None]:
-    """Yield faults, and None for each row."""
+    """Verify a chain; yield its faults, and None for each row."""
     beginning, of_checkpoint = _beginning(chain, kept_since)
     yield from of_checkpoint
     last, hashes, erased = beginning, {head.sequence: "" for head in signed}, set[int]()
@@ -109,20 +109,20 @@ def _walk(
 
 
 def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]:
-    """Return the row behind which a chain begins, and what is wrong with its checkpoint."""
-    found = chain.checkpoint
-    if found is None:
+    """Return the row after which a chain begins, and the faults of its checkpoint."""
+    checkpoint = chain.checkpoint
+    if checkpoint is None:
         return Head(chain.name, 0, GENESIS), []
-    sequence, faults = found["sequence"] if isinstance(found["sequence"], int) else 0, list[Fault]()
-    if columns := unreadable(found):
+    sequence, faults = checkpoint["sequence"] if isinstance(checkpoint["sequence"], int) else 0, list[Fault]()
+    if columns := unreadable(checkpoint):
         faults.append(Fault(chain.name, sequence, f"has a checkpoint that cannot be read: {columns}"))
-        return Head(chain.name, sequence, found["hash"]), faults
-    if placed_digest(found) != found["hash"]:
+        return Head(chain.name, sequence, checkpoint["hash"]), faults
+    if placed_digest(checkpoint) != checkpoint["hash"]:
         what = "has a checkpoint that was altered: it does not have its digest"
         faults.append(Fault(chain.name, sequence, what))
-    if kept_since is None or found["time"] >= kept_since:
-        faults.append(_too_early(chain.name, sequence, found["time"]))
-    return Head(chain.name, sequence, found["hash"]), faults
+    if kept_since is None or checkpoint["time"] >= kept_since:
+        faults.append(_too_early(chain.name, sequence, checkpoint["time"]))
+    return Head(chain.name, sequence, checkpoint["hash"]), faults
 
 
 def _too_early(chain: str, sequence: int, time: str) -> Fault:
@@ -140,10 +140,10 @@ def _of_beginning(head: SignedHead, beginning: Head, kept_since: str | None) -> 
 
 
 def _of_end(head: SignedHead, last: Head, hash_now: str) -> Iterator[Fault]:
-    """Find the faults of the trail's end.
+    """Yield the faults of a chain's end.
 
     Args:
-        hash_now: of the row that the head was made of, "" where it is not there.
+        hash_now: present hash of the head's row; "" if the row is missing.
     """
     if head.sequence > last.sequence:
         what = f"is gone, and all up to row {head.sequence}, of which there is a signed head"
@@ -174,7 +174,7 @@ def _faults(row: Row, last: Head) -> Iterator[Fault]:
 
 
 def _of_key(row: Row, keys: Sequence[PublicKey]) -> Iterator[Fault]:
-    """Yield what is wrong with the key of a row's inputs, or with the record that it was erased."""
+    """Yield faults of the key of a row's inputs, or of the record of its erasure."""
     chain, sequence, wrapped, is_erased = row["chain"], row["sequence"], row["wrapped"], row["erased"]
     if wrapped is None and row["key_digest"] is not None and is_erased is None:
         yield Fault(chain, sequence, "has lost the key of its inputs, and no record says that it was erased")

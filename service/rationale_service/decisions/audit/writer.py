@@ -1,9 +1,9 @@
-"""The trail as the gateway uses it: one thread that writes for all requests, and one that watches it.
+"""The gateway's trail: one thread that writes for all requests, and one that watches it.
 
-What waits when the thread is free goes to the disk together: many requests share one wait for it. Where
-nothing comes, the thread looks from time to time whether it could write, so that the gateway knows before its
-callers do. Where the thread hangs, so that it cannot tell, the other one does. The database's libraries are
-loaded by the thread, so that a gateway that decides nothing has none of them.
+The writer puts all waiting decisions on the disk together, so that many requests share one flush. When idle
+it probes from time to time, so that the gateway notices a failure before its callers do. The other thread
+notices if the writer hangs. The writer loads the database's libraries, so that a gateway without decisions
+loads none.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _DAY_S = 86_400
-_LOOK_S = 10.0  # after a write or a look that succeeded
-_LOOK_AGAIN_S = 2.0  # after one that did not
+_LOOK_S = 10.0  # after a successful write or probe
+_LOOK_AGAIN_S = 2.0  # after a failed one
 _PRUNE_AGAIN_S = 600.0
-_STUCK_S = 5.0  # one transaction, after which decisions are refused at once
-_STUCK_AGAIN_S = 1.0  # the same, while the trail is known to fail
+_STUCK_S = 5.0  # limit of a transaction, after which decisions are refused at once
+_STUCK_AGAIN_S = 1.0  # the same during an outage
 _WATCH_S = 0.5
-_STOP_S = 5.0  # for what waits; nobody waits for its answer
-_LOG_S = 60.0  # between two lines on the same
-_OPENING_S = 5.0  # that a start waits for
+_STOP_S = 5.0  # for waiting decisions, whose callers have left
+_LOG_S = 60.0  # between two log lines on one outage
+_OPENING_S = 5.0  # longest wait of a start
 _NOT_OPEN = "the audit trail is not open yet"
 _READERS = 2
 _Answer = Sequence[RecordedDecision]
@@ -53,7 +53,7 @@ class DatabaseTrail:
         """Prepare a writer; `start` begins its thread.
 
         Args:
-            open_ledger: called by the thread; what it raises refuses decisions, until it does not.
+            open_ledger: function that the thread calls until it succeeds; its errors refuse decisions.
         """
         self._metrics = metrics
         self._outage = _Outage(metrics)
@@ -66,11 +66,11 @@ class DatabaseTrail:
         self._ledger: Ledger | None = None
         self._opening = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._busy_since_s: float | None = None  # the thread, with one transaction
+        self._busy_since_s: float | None = None  # start of the thread's present transaction
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Open the trail now, making it where it is missing, and not by its first use."""
+        """Open the trail now instead of at its first use; create it if it is missing."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="audit-writer", daemon=True)
             self._thread.start()
@@ -135,7 +135,7 @@ class DatabaseTrail:
 
     @property
     def _stuck_s(self) -> float:
-        """How long the thread has hung; 0 where it does not."""
+        """Seconds that the thread has hung; 0 if it does not."""
         since_s = self._busy_since_s
         busy_s = 0.0 if since_s is None else time.monotonic() - since_s
         return busy_s if busy_s > (_STUCK_S if self._outage.reason is None else _STUCK_AGAIN_S) else 0.0
@@ -168,7 +168,7 @@ class DatabaseTrail:
                     self._ledger = self._open()
                 except RationaleError:
                     raise
-                except Exception as error:  # such as a library that cannot be read without a descriptor
+                except Exception as error:  # such as a library that needs a free file descriptor
                     raise StateUnavailableError(
                         f"the audit trail cannot be opened: {_line(error)}"
                     ) from error
@@ -192,11 +192,11 @@ class DatabaseTrail:
                     self._looked.set_result(None)
             if time.monotonic() >= prune_s:
                 prune_s = time.monotonic() + self._prune()
-            if self._outage.reason is not None:  # the watchdog may have said so meanwhile
+            if self._outage.reason is not None:  # the watchdog may have begun it meanwhile
                 look_s = min(look_s, time.monotonic() + _LOOK_AGAIN_S)
 
     def _taken(self, due_s: float) -> list[_Job | None]:
-        """Return all that waits; none where there is nothing until the next look at what is too old."""
+        """Wait for jobs until `due_s`, and return all that wait."""
         jobs: list[_Job | None] = []
         with contextlib.suppress(queue.Empty):
             jobs.append(self._jobs.get(timeout=max(due_s - time.monotonic(), 0)))
@@ -210,7 +210,7 @@ class DatabaseTrail:
             self._write_together(waited_for)
 
     def _write_together(self, waited_for: Sequence[_Job]) -> None:
-        """Write in one transaction. If the store refuses one request's rows, write each request by itself."""
+        """Write all jobs in one transaction. If the store refuses one request's rows, write each alone."""
         began_s = time.monotonic()
         try:
             with self._busy():
@@ -238,7 +238,7 @@ class DatabaseTrail:
         try:
             with self._busy():
                 self._opened().store.probe()
-        except Exception:  # of any kind: the store fails, and no single row is to blame
+        except Exception:  # any error: the store fails, and no single row is to blame
             return False
         return True
 
@@ -251,7 +251,7 @@ class DatabaseTrail:
                 written.set_exception(told)
 
     def _look(self) -> None:
-        """Find out whether a decision could be written."""
+        """Probe the trail, and begin or end its outage."""
         try:
             with self._refusing(0):
                 self._opened().store.probe()
@@ -263,9 +263,9 @@ class DatabaseTrail:
         self._outage.end()
 
     def _prune(self) -> float:
-        """Delete what is too old; returns when to do so again.
+        """Prune old rows; return the seconds until the next pruning.
 
-        It is at most so much that decisions do not wait long.
+        Each call deletes few enough rows that decisions do not wait long.
         """
         if self._outage.reason is not None:
             return _LOOK_AGAIN_S
@@ -282,7 +282,7 @@ class DatabaseTrail:
 
     @contextlib.contextmanager
     def _refusing(self, requests: int) -> Iterator[None]:
-        """Callers learn that the trail is not there, the log why: it may name machines."""
+        """Report an unavailable trail to callers; only the log has the reason, which may name machines."""
         try:
             yield
         except (StateUnavailableError, InvalidOptionError) as error:
@@ -293,7 +293,7 @@ class DatabaseTrail:
 
 
 class _Outage:
-    """Whether decisions are refused, and since when: in the log once, then once a minute with how many."""
+    """State of an outage. The log reports it once, then each minute with the number of refused decisions."""
 
     def __init__(self, metrics: AuditMetrics) -> None:
         self.reason: str | None = None
@@ -304,7 +304,7 @@ class _Outage:
         self._is_in_log = False
 
     def begin(self, reason: str, refused: int) -> None:
-        """Or it goes on: `refused` requests more."""
+        """Begin or continue an outage with `refused` more requests."""
         with self._turn:
             is_new = self.reason is None
             self.reason = reason
@@ -327,13 +327,13 @@ class _Outage:
                 log.warning("the audit trail is back, and decisions are recorded again%s", self._counted())
 
     def _counted(self) -> str:
-        """Return those that no line has reported yet."""
+        """Return the number of refused requests that no log line has reported yet."""
         refused, self._refused = self._refused, 0
         return f" ({refused} refused since the line before)" if refused else ""
 
 
 def _line(error: BaseException) -> str:
-    """Describe what went wrong, without what it went wrong in."""
+    """Describe an error by its first line, without the statement that failed."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -345,17 +345,17 @@ def _full() -> QueueFullError:
 def trail_of(settings: Settings, metrics: AuditMetrics | None = None) -> AuditTrail:
     """Return the audit trail that the settings name.
 
-    Raises InvalidOptionError: the URL or the key file makes no sense, or a library for them is missing.
+    Raises InvalidOptionError if the URL or the key file is invalid, or a library for them is missing.
     """
     if settings.audit is not None and settings.audit.get_secret_value() == OFF:
         return NoTrail()
     if settings.audit is not None or settings.audit_inputs != "plain" or settings.audit_key_file is not None:
-        _ledger(settings)  # faults are told before anything is served
+        _ledger(settings)  # report faults before serving
     return DatabaseTrail(lambda: _ledger(settings), settings, metrics or Metrics().audit)
 
 
 def act_log_of(settings: Settings) -> ActLog:
-    """Return the log of administrators' acts, in the trail that the settings name. Raises as `trail_of`."""
+    """Return the log of administrators' acts in the trail that the settings name. Raises as `trail_of`."""
     if settings.audit is not None and settings.audit.get_secret_value() == OFF:
         return ActLog(None)
     return ActLog(lambda: _ledger(settings).store)

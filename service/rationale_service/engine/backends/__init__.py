@@ -1,1 +1,1 @@
-"""Where models run: in this process (ONNX Runtime) or in Triton."""
+"""Runtimes of models: this process (ONNX Runtime) or Triton."""

@@ -1,4 +1,4 @@
-"""The protocol of a backend: what a data plane needs to run an entry."""
+"""The protocol of a backend, over which a data plane runs an entry."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,69 +19,73 @@ NODE_FAILED = "model '{name}' failed on this input; the server's log tells why"
 
 
 class Backend(Protocol):
-    """Runs entries. Every method belongs to the event loop; `infer` may be called concurrently."""
+    """Runner of entries. Call every method on the event loop; calls of `infer` may overlap."""
 
     name: str
 
     async def start(self, entries: Iterable[Entry]) -> Mapping[Entry, str]:
-        """Load and warm every entry; returns those that cannot be loaded or fail their warmup, and why.
+        """Load and warm every entry; return the reasons of those that fail to load or to warm up.
 
-        Raises NotReadyError: the server behind it cannot be reached.
+        Raises NotReadyError if the server behind the backend cannot be reached.
         """
 
     async def load(self, entry: Entry) -> None:
-        """Load and warm one more entry while others are served; another one of its name goes on answering.
+        """Load and warm one more entry while others serve; an older one of its name keeps answering.
 
         Raises:
-            RepositoryError: it cannot be loaded, fails its warmup, or answers its probe rows wrongly.
+            RepositoryError: if it cannot be loaded, fails its warmup, or answers its probe rows wrongly.
                 Nothing has changed then.
-            NotReadyError: the server behind it cannot be reached.
+            NotReadyError: if the server behind the backend cannot be reached.
         """
 
     async def unload(self, entry: Entry) -> None:
-        """Finish what the entry has accepted, then free it. No error where it is not loaded."""
+        """Finish the entry's accepted requests, then free it. No error if it is not loaded."""
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
-        """Return where a loaded entry runs, or all: cpu, cuda:0 … Empty where only Triton knows."""
+        """Return the devices of a loaded entry, or of all: cpu, cuda:0 … Empty if only Triton knows."""
 
     def runtime(self, entry: Entry) -> Mapping[str, Any]:
-        """Return what the last bits of a loaded entry's answers depend on, as JSON."""
+        """Return the environment that determines the last bits of a loaded entry's answers, as JSON."""
 
     def drift(self, entry: Entry) -> float | None:
-        """Return how far a loaded entry's answers to its probe rows are from those that are due.
+        """Return the drift of a loaded entry: its answers' distance from the recorded ones to its probe rows.
 
-        It is of an output's range; None if it is no more than is allowed.
+        The drift is a fraction of an output's range; None if it is within the tolerance.
         """
 
     async def ready(self, entry: Entry | None = None) -> bool:
-        """Return whether the entry can run now; None means all."""
+        """Tell whether the entry, or for None every entry, can run now."""
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
-        """Raise what `infer` would raise for a small request now; called before a body is read.
+        """Raise the error that `infer` would raise for a small request now; called before a body is read.
 
         Raises:
-            QueueFullError, NotReadyError, DeadlineError.
+            QueueFullError, NotReadyError, DeadlineError: if `infer` would.
         """
 
     async def infer(
         self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float = math.inf
     ) -> Tensors:
-        """Run at most `max_batch_size` rows (axis 0 of every input); returns the requested outputs.
+        """Run at most `max_batch_size` rows (axis 0 of every input); return the requested outputs.
 
-        `inputs` are checked: their names, dtypes and shapes are the entry's. `deadline_s`, on the event
-        loop's clock, is when the caller leaves: what cannot be answered by then is refused. Cancelling the
-        call gives its place up and disturbs no other call.
+        The caller has checked `inputs`: their names, dtypes and shapes are the entry's. At `deadline_s`, on
+        the event loop's clock, the caller leaves: the backend refuses requests that it cannot answer by then.
+        Cancelling the call frees its place and disturbs no other call.
 
         Raises:
-            QueueFullError, NotReadyError, DeadlineError, InvalidInputError, ModelFailedError.
+            QueueFullError: if too many requests wait.
+            NotReadyError: if the entry is not loaded.
+            DeadlineError: if the deadline cannot be kept.
+            InvalidInputError: if the model refuses these values.
+            ModelFailedError: if the run fails for another reason.
         """
 
     async def stop(self) -> None:
-        """Finish what was accepted, then free everything."""
+        """Finish accepted requests, then free everything."""
 
 
 def gated(inputs: Tensors, gate: bool) -> Tensors:
-    """Return what the graph of a one-shot entry takes: `inputs`, and whether to explain them."""
+    """Return the feeds of a one-shot entry's graph: `inputs`, and the gate that asks for explanations."""
     rows = len(next(iter(inputs.values())))
     return inputs | {EXPLAIN: np.full((rows, 1), gate)}
 
@@ -89,10 +93,10 @@ def gated(inputs: Tensors, gate: bool) -> Tensors:
 def run_failure(entry: Entry, *, refused: bool) -> InvalidInputError | ModelFailedError:
     """Return the error for a failed run.
 
-    ONNX Runtime's own text names inner nodes and stays in the log.
+    ONNX Runtime's own text names inner nodes, so it stays in the log.
 
     Args:
-        refused: a node found its arguments invalid, which checked input can bring about by its values.
+        refused: True if a node found its arguments invalid; values of a checked input can cause this.
     """
     if refused or entry.variable_shape:  # open shapes cannot be checked beforehand
         return InvalidInputError(NODE_REFUSED.format(name=entry.name))

@@ -1,4 +1,4 @@
-"""Where the instances of an entry run: on the CPU, or on the GPUs that CUDA shows."""
+"""Devices of an entry's instances: the CPU, or the GPUs that CUDA shows."""
 
 import ctypes
 import functools
@@ -18,20 +18,21 @@ Wanted = Literal["auto", "cpu", "cuda"]
 
 
 class NoGpuError(RepositoryError):
-    """A GPU that an entry, or the setting, asks for cannot be used."""
+    """A GPU that an entry or the setting demands, but that cannot be used."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """What the operator wants.
+    """The operator's choice of devices.
 
     Attributes:
-        wanted: auto: as each entry's `instance_group` says, where KIND_AUTO is the GPUs if there are any;
-            else all entries there.
-        cpu_fallback: whether what asks for a GPU runs on the CPU where that cannot be used.
-        cores: of the CPU.
-        custom_ops: whether libraries of kernels are loaded that entries bring.
-        allow_drift: whether entries run that answer their probe rows otherwise than is due.
+        wanted: auto follows each entry's `instance_group`, in which KIND_AUTO means the GPUs if there are
+            any;
+            cpu and cuda hold for all entries.
+        cpu_fallback: True to run an entry on the CPU if its GPU cannot be used.
+        cores: number of CPU cores.
+        custom_ops: True to load libraries of kernels that entries bring.
+        allow_drift: True to run entries whose answers to their probe rows differ from the recorded ones.
     """
 
     wanted: Wanted = "auto"
@@ -42,7 +43,7 @@ class Devices:
 
     @staticmethod
     def chosen(settings: Settings) -> "Devices":
-        """Return what the settings choose, for one of their processes."""
+        """Return the devices that the settings choose for one of their processes."""
         cores = max(available_cores() // settings.workers, 1)
         return Devices(
             settings.device, settings.cpu_fallback, cores, settings.allow_custom_ops, settings.allow_drift
@@ -53,7 +54,7 @@ class Devices:
         return tuple(device for group in entry.instance_groups for device in self._of_group(group))
 
     def insists(self, entry: Entry) -> bool:
-        """Return whether it is an error that a GPU cannot be used."""
+        """Tell whether the lack of a usable GPU is an error."""
         wants_gpu = self.wanted == "cuda" or any(group.kind == "KIND_GPU" for group in entry.instance_groups)
         return wants_gpu and not self.cpu_fallback
 
@@ -71,15 +72,15 @@ class Devices:
 
 
 def gpu_count() -> int:
-    """Return the GPUs that this ONNX Runtime may use, after CUDA_VISIBLE_DEVICES."""
+    """Return the number of GPUs that this ONNX Runtime may use, after CUDA_VISIBLE_DEVICES."""
     return _gpus_of_driver() if CUDA_PROVIDER in ort.get_available_providers() else 0
 
 
 def providers(device: str) -> list[str | tuple[str, dict[str, Any]]]:
-    """Return the execution providers as a session takes them.
+    """Return the execution providers for a session.
 
-    They are without TF32, which rounds the factors of matrix products to 10 bits: explanations would
-    add up no better.
+    They exclude TF32, which rounds the factors of matrix products to 10 bits: explanations would be no more
+    complete than that.
     """
     if device == CPU:
         return [CPU_PROVIDER]
@@ -100,7 +101,7 @@ def _gpus_of_driver() -> int:
 
 @functools.cache
 def _preload() -> None:
-    """Load CUDA and cuDNN from their wheels, where those are installed (ONNX Runtime 1.21 or newer)."""
+    """Load CUDA and cuDNN from their wheels, if installed (ONNX Runtime 1.21 or newer)."""
     if hasattr(ort, "preload_dlls"):
         ort.preload_dlls()
 

@@ -1,4 +1,4 @@
-"""Runs the repository in ONNX Runtime, inside this process."""
+"""A backend on ONNX Runtime, inside this process."""
 
 import asyncio
 import logging
@@ -34,20 +34,20 @@ from rationale_service.tensors import DTYPES, Array, Tensors, from_binary
 log = logging.getLogger(__name__)
 
 _ORT_TYPES = {f"tensor({kind.lower()})": name for kind, name in DATATYPES.items()}
-# ONNX Runtime's Python exceptions have no common base but Exception; these are all a run can raise.
+# ONNX Runtime's Python exceptions share no base but Exception. These mean that a node refused its input.
 _ORT_REFUSED = (ort.capi.onnxruntime_pybind11_state.InvalidArgument,)
-_LONG_WARMUP_S = 0.25  # a batch that takes longer is the last size that is warmed
-_HOP_S = 0.0002  # of CPU: the way to a thread and back. A shorter run is cheaper on the event loop
-_INSTANT_S = 0.0005  # what the event loop can do without for one request that comes alone
+_LONG_WARMUP_S = 0.25  # warmup stops after a batch that takes longer
+_HOP_S = 0.0002  # CPU time of a thread switch and back; shorter runs are cheaper on the event loop
+_INSTANT_S = 0.0005  # longest run on the event loop for a request that comes alone
 _QUIET = 4  # ONNX Runtime's log on stderr: fatal only, since every failure is raised and logged here
 
 
 @dataclass(frozen=True)
 class Sessions:
-    """Of a stored entry: one for each device, which all its instances there share."""
+    """Sessions of a stored entry: one for each device, which all its instances there share."""
 
     by_device: Mapping[str, ort.InferenceSession]
-    devices: tuple[str, ...]  # of each instance
+    devices: tuple[str, ...]  # device of each instance
 
     @property
     def on_gpus(self) -> bool:
@@ -56,11 +56,11 @@ class Sessions:
 
 @dataclass(frozen=True)
 class Warmed:
-    """An entry that is loaded, warm and proven.
+    """A loaded and warm entry that has answered its probe rows.
 
     Attributes:
         timed: (rows, seconds) of warm runs.
-        drift: how far its answers to its probe rows are from those that are due, if that is too far.
+        drift: distance of its answers to its probe rows from the recorded ones; None within the tolerance.
     """
 
     sessions: Sessions
@@ -69,9 +69,9 @@ class Warmed:
 
 
 class OnnxRuntimeBackend:
-    """One session per stored entry and device, shared by its instances there: the weights are held once.
+    """Backend with one session per stored entry and device. Its instances there share the weights.
 
-    The sides of a one-shot entry share it too, each with a queue and threads of its own: a prediction neither
+    The sides of a one-shot entry share it too, but each has its own queue and threads: a prediction neither
     waits for an explanation nor shares a batch with one.
     """
 
@@ -109,8 +109,8 @@ class OnnxRuntimeBackend:
 
     def devices(self, entry: Entry | None = None) -> tuple[str, ...]:
         loaded = list(self._loaded.values()) if entry is None else [self._loaded.get(entry)]
-        found = {device for one in loaded if one is not None for device in one.sessions.devices}
-        return tuple(sorted(found))
+        devices = {device for one in loaded if one is not None for device in one.sessions.devices}
+        return tuple(sorted(devices))
 
     def runtime(self, entry: Entry) -> dict[str, Any]:
         return runtime(entry, self._devices.cores, self.devices(entry))
@@ -124,7 +124,7 @@ class OnnxRuntimeBackend:
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
         loaded = self._loaded.get(entry)
-        if loaded is not None:  # else it may be loaded for this request
+        if loaded is not None:  # an unloaded entry may be loaded for this request
             loaded.queue.admit(deadline_s)
 
     async def infer(
@@ -139,7 +139,7 @@ class OnnxRuntimeBackend:
         await asyncio.gather(*(self.unload(entry) for entry in list(self._loaded)))
 
     def _sessions_of(self, entry: Entry) -> Sessions | None:
-        """Return those of the entry's other side, if it is loaded."""
+        """Return the sessions of the entry's other side, if it is loaded."""
         if entry.stored is None:
             return None
         sides = (loaded.sessions for other, loaded in self._loaded.items() if other.stored is entry.stored)
@@ -148,7 +148,7 @@ class OnnxRuntimeBackend:
 
 @dataclass(frozen=True)
 class _Ran:
-    """An answer, its rows, and the seconds that it took by the clock and of its thread's CPU."""
+    """A run: its answer, its number of rows, and its seconds by the clock and of its thread's CPU."""
 
     answer: Tensors
     rows: int
@@ -157,10 +157,10 @@ class _Ran:
 
 
 class _Loaded:
-    """An entry that runs: its queue, and what runs its batches.
+    """A running entry: its queue and the threads for its batches.
 
-    That is a thread for each instance, or the event loop's own where that costs less than the way
-    there and back.
+    Each instance has a thread; the event loop's own thread runs a batch that takes less time than the
+    way to another thread and back.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class _Loaded:
         self.drift = warmed.drift
         self._entry = entry
         self._metrics = metrics
-        # Of the calling thread's CPU: a busy machine makes no run longer. On a GPU by the clock.
+        # Times are the calling thread's CPU seconds, which a busy machine does not prolong. On a GPU: the
+        # clock's.
         self._times = LatencyModel()
         self._own = threading.local()
         self._unclaimed = list(sessions.devices)
@@ -198,23 +199,23 @@ class _Loaded:
             times.learn(warmed.timed)
 
     async def close(self) -> None:
-        """Finish what was accepted."""
+        """Finish accepted requests."""
         await self.queue.close()
         self._threads.shutdown(wait=False)
 
     def _claim(self) -> None:
-        """Claim an instance for this thread, which runs on its device."""
+        """Claim an instance for this thread, which then runs on its device."""
         self._own.device = self._unclaimed.pop()
 
     async def _run_batch(self, rows: int, compose: Compose) -> Tensors | None:
-        """Run what `compose` gives, about `rows` rows; None where it gives none any more."""
+        """Run the batch that `compose` returns, about `rows` rows; return None if it returns none."""
         if self._is_briefer(_HOP_S, rows):
             return self._observed(self._composed(compose))
         loop = asyncio.get_running_loop()
         return self._observed(await loop.run_in_executor(self._threads, self._composed, compose))
 
     def _run_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
-        """Return the answer at once; None where the run may not be brief enough for the event loop."""
+        """Return the answer at once; None if the run may be too long for the event loop."""
         if not self._is_briefer(_INSTANT_S, _rows(inputs)):
             return None
         return self._observed(self._run((inputs, outputs)))
@@ -252,18 +253,18 @@ def load(entry: Entry) -> ort.InferenceSession:
 
 
 def load_warmed(entry: Entry, loaded: Sessions | None = None, devices: Devices | None = None) -> Warmed:
-    """Return warmed sessions that answered the entry's probe rows.
+    """Return warmed sessions that have answered the entry's probe rows.
 
-    The samples of the config run as they are; then the first with every power of two rows, up to the largest:
-    ONNX Runtime takes memory for a new size when it first comes. Large models stop where a run takes long.
+    The config's samples run as they are; then the first one runs with every power of two rows, up to the
+    largest: ONNX Runtime allocates memory at the first run of a size. Large models stop after a long run.
 
     Args:
-        loaded: those of the entry's other side, if that is loaded already.
+        loaded: sessions of the entry's other side, if that is loaded already.
 
     Raises:
-        RepositoryError: ONNX Runtime refuses the model, its tensors are not those of the config, a warmup
-            sample fails, the GPU that it must run on cannot be used, its files are not those that were
-            compiled, or it answers its probe rows otherwise than is due.
+        RepositoryError: if ONNX Runtime refuses the model, its tensors differ from the config's, a warmup
+            sample fails, its required GPU cannot be used, its files differ from the compiled ones, or its
+            answers to its probe rows differ from the recorded ones.
     """
     devices = devices or Devices()
     proof = proof_of(entry, is_allowed=devices.allow_drift)
@@ -287,7 +288,7 @@ def load_warmed(entry: Entry, loaded: Sessions | None = None, devices: Devices |
 
 
 def _prove(proof: Proof, session: ort.InferenceSession, device: str) -> float | None:
-    """Return the drift of a session. Raises RepositoryError."""
+    """Send the probe rows to a session and return its drift. Raises RepositoryError."""
     try:
         answers = [run(proof.entry, session, rows, proof.outputs) for rows in proof.requests()]
     except RationaleError as error:
@@ -338,17 +339,17 @@ def _new_session(entry: Entry, device: str, cores: int) -> ort.InferenceSession:
 
 
 def _batch_sizes(entry: Entry) -> list[int]:
-    """Return 1, 2, 4 … and `max_batch_size`, where requests are joined; else 1 and the largest."""
+    """Return 1, 2, 4 … and `max_batch_size` if requests are joined; else 1 and `max_batch_size`."""
     largest = entry.max_batch_size
     powers = [2**power for power in range((largest - 1).bit_length())] if entry.batching else [1]
     return list(dict.fromkeys([*powers, largest]))
 
 
 def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
-    """Set threads as the config says, else the cores divided by the entry's instances.
+    """Return options with the config's threads, or else the cores divided by the entry's instances.
 
-    They sleep between two runs: with many sessions on few cores, threads that spin take the cores from each
-    other, and from the event loop (docs/serving-performance.md has figures).
+    Threads sleep between two runs: with many sessions on few cores, spinning threads take the cores from each
+    other and from the event loop (docs/serving-performance.md has figures).
     """
     options = ort.SessionOptions()
     nodes = entry.manifest.measured.nodes if entry.manifest is not None else 0
@@ -365,9 +366,9 @@ def session_options(entry: Entry, cores: int) -> ort.SessionOptions:
 
 
 def runtime(entry: Entry, cores: int, devices: Sequence[str] = (CPU,)) -> dict[str, Any]:
-    """Return what the last bits of the entry's answers depend on.
+    """Return the environment that determines the last bits of the entry's answers.
 
-    Kernels are chosen by the processor, and sums are divided among threads.
+    The processor decides the choice of kernels, and the number of threads the division of sums.
     """
     return {
         "backend": OnnxRuntimeBackend.name,
@@ -386,8 +387,8 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
     """Run the session in the calling thread.
 
     Raises:
-        InvalidInputError: the model cannot compute these values, or a string is not UTF-8.
-        ModelFailedError: anything else; the cause goes to the log.
+        InvalidInputError: if the model cannot compute these values, or a string is not UTF-8.
+        ModelFailedError: if the run fails for another reason; the log has the cause.
     """
     fed = inputs if entry.gate is None else gated(inputs, entry.gate)
     feeds = {name: _to_ort(name, _shaped(array, entry.reshapes.get(name))) for name, array in fed.items()}
@@ -405,7 +406,7 @@ def run(entry: Entry, session: ort.InferenceSession, inputs: Tensors, outputs: S
 def _computed(
     entry: Entry, session: ort.InferenceSession, feeds: Tensors, outputs: Sequence[str]
 ) -> list[Array]:
-    """Run on a GPU bound to its memory: outputs stay there until all are computed. Strings cannot be."""
+    """Run the session; on a GPU outputs stay in its memory until all are computed, except strings."""
     strings = any(spec.datatype == "BYTES" for spec in (*entry.inputs, *entry.outputs))
     if strings or session.get_providers()[0] != CUDA_PROVIDER:
         return list(session.run(list(outputs), feeds))
@@ -440,7 +441,7 @@ def _check_tensors(
 
 
 def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int | str | None]) -> None:
-    if not found:  # unknown, even its rank
+    if not found:  # even the rank is unknown
         return
     batch, *shape = (size if isinstance(size, int) else -1 for size in found)
     expected = entry.reshapes.get(spec.name, spec.shape)
@@ -456,7 +457,7 @@ def _check_shape(entry: Entry, role: str, spec: TensorSpec, found: Sequence[int 
 
 
 def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
-    """Return the seconds that the last run took. Raises RepositoryError."""
+    """Run a warmup sample and return the seconds of its last run. Raises RepositoryError."""
     inputs = {}
     for given in sample.inputs:
         spec, shape = given.spec, (1, *given.spec.shape)
@@ -478,7 +479,7 @@ def _warm(entry: Entry, session: ort.InferenceSession, sample: Warmup) -> float:
 
 
 def _shaped(array: Array, shape: tuple[int, ...] | None) -> Array:
-    """Reshape [N, …] → [N, *shape], as Triton applies the `reshape` of a config; None leaves it."""
+    """Reshape [N, …] → [N, *shape], as Triton applies a config's `reshape`; None changes nothing."""
     return array if shape is None else array.reshape(len(array), *shape)
 
 

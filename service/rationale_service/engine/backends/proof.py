@@ -1,4 +1,4 @@
-"""A loaded entry proves itself: whatever runs it answers its probe rows before anybody else's."""
+"""Proof of a loaded entry: its runtime answers its probe rows before any request."""
 
 import logging
 from collections.abc import Iterator
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Proof:
-    """The probe rows of an entry, and what is made of the answers.
+    """The probe rows of an entry, and the judgement of their answers.
 
     Attributes:
-        is_allowed: whether an entry is served whose answers are others than those that are due.
+        is_allowed: True to serve an entry whose answers differ from the recorded ones.
     """
 
     entry: Entry
@@ -28,12 +28,12 @@ class Proof:
 
     @property
     def outputs(self) -> list[str]:
-        """Outputs of the entry whose answers are due."""
+        """Outputs of the entry with recorded answers."""
         due = {output.name for output in self.probes.outputs}
         return [name for name in self.entry.output_names if name in due]
 
     def requests(self) -> Iterator[Tensors]:
-        """Yield the rows, at most as many together as the entry takes."""
+        """Yield the rows in batches of at most the entry's `max_batch_size`."""
         specs = self.entry.input_specs
         feeds = {n: _taken(a) for n, a in self.probes.feeds.items() if n in specs}
         for name in feeds.keys() & self.entry.reshapes.keys():
@@ -42,32 +42,32 @@ class Proof:
             yield {name: array[first : first + self.entry.max_batch_size] for name, array in feeds.items()}
 
     def drift(self, answers: list[Tensors], runtime: str) -> float | None:
-        """Judge the answers, and return how far they are from those that are due if that is too far.
+        """Judge the answers; return their distance from the recorded ones, or None within the tolerance.
 
         Args:
-            runtime: what answered.
+            runtime: name of the runtime that answered.
 
         Raises:
-            RepositoryError: it is too far, and that is not allowed.
+            RepositoryError: if the distance exceeds the tolerance, and the settings do not allow that.
         """
         joined = {name: np.concatenate([answer[name] for answer in answers]) for name in self.outputs}
-        found: Difference = self.probes.compare(joined)
-        text = f"{self.entry.name}: {found.describe(runtime, self.probes.runtime)}"
-        if found.is_broken and not self.is_allowed:
+        difference: Difference = self.probes.compare(joined)
+        text = f"{self.entry.name}: {difference.describe(runtime, self.probes.runtime)}"
+        if difference.is_broken and not self.is_allowed:
             raise RepositoryError(
                 f"{text}. Serve it by the version that it was compiled with, compile it again by this one, "
                 f"or set {ALLOW}=true: it is then served, and every answer tells the difference"
             )
-        if found.is_notable:
+        if difference.is_notable:
             log.warning("%s", text)
-        return found.value if found.is_broken else None
+        return difference.value if difference.is_broken else None
 
 
 def proof_of(entry: Entry, *, is_allowed: bool) -> Proof | None:
-    """Return what an entry has to prove; None if it was written without probe rows.
+    """Return the proof for an entry; None if it was written without probe rows.
 
     Raises:
-        RepositoryError: its files are not those that were compiled.
+        RepositoryError: if its files differ from the compiled ones.
     """
     version = entry.model_path.parent
     promised = entry.manifest is not None and entry.manifest.measured.probe_rows > 0
@@ -84,7 +84,7 @@ def proof_of(entry: Entry, *, is_allowed: bool) -> Proof | None:
 
 
 def _taken(array: Array) -> Array:
-    """Return rows as a backend takes them: texts are bytes."""
+    """Convert rows → a backend's form, in which texts are bytes."""
     if array.dtype.kind != "O":
         return array
     return np.array([str(text).encode() for text in array.reshape(-1)], object).reshape(array.shape)

@@ -1,4 +1,4 @@
-"""Runs the repository in NVIDIA Triton, over its gRPC API."""
+"""A backend on NVIDIA Triton, over its gRPC API."""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ from rationale_service.security.tls import ClientTls
 from rationale_service.tensors import Tensors
 
 _POLL_S = 0.25
-_LOAD_S, _UNLOAD_S = 300.0, 10.0  # a Triton that hangs is not waited for beyond these
-_PROBE_S = 5.0  # a health question that takes longer counts as a no
+_LOAD_S, _UNLOAD_S = 300.0, 10.0  # limits for a Triton that hangs
+_PROBE_S = 5.0  # a slower health check counts as a failure
 
 
 class TritonBackend:
-    """Speaks to one Triton; the entries must be loaded there under the same names."""
+    """Backend on one Triton, which must load the entries under the same names."""
 
     name = "triton"
 
@@ -52,14 +52,15 @@ class TritonBackend:
         is_shared: bool = False,
         allows_drift: bool = False,
     ) -> None:
-        """Take the address of Triton; nothing is connected yet.
+        """Take the address of Triton without connecting.
 
         Args:
-            address: of its gRPC end.
-            wait_s: for Triton to serve every entry at the start.
-            max_in_flight: requests of an entry at one time, where its config names no `max_queue_size`.
-            is_shared: with another worker, which decides what is unloaded there.
-            allows_drift: whether entries answer that answer their probe rows otherwise than is due.
+            address: address of its gRPC server.
+            wait_s: time for Triton to serve every entry at the start.
+            max_in_flight: concurrent requests of an entry whose config names no `max_queue_size`.
+            is_shared: True if another gateway process uses this Triton too; then this one unloads nothing.
+            allows_drift: True to serve entries whose answers to their probe rows differ from the recorded
+                ones.
         """
         self._address = address
         self._tls = tls
@@ -70,20 +71,20 @@ class TritonBackend:
         self._is_shared = is_shared
         self._allows_drift = allows_drift
         self._drifts: dict[Entry, float] = {}
-        self._broken: set[str] = set()  # names under which Triton may serve what does not prove itself
+        self._broken: set[str] = set()  # names under which Triton may serve an unproven model
         self._in_flight: Counter[Entry] = Counter()
         self._connected: InferenceServerClient | None = None
-        self._latest: dict[str, Entry] = {}  # what Triton serves under a name
+        self._latest: dict[str, Entry] = {}  # entries that Triton serves, by name
 
     @property
     def _client(self) -> InferenceServerClient:
-        """Raises NotReadyError before `start` and after `stop`."""
+        """The client. Raises NotReadyError before `start` and after `stop`."""
         if self._connected is None:
             raise NotReadyError("the connection to Triton is not open")
         return self._connected
 
     async def start(self, entries: Iterable[Entry]) -> dict[Entry, str]:
-        """Wait until Triton serves every entry, at most `wait_s` seconds; returns those it then does not."""
+        """Wait until Triton serves every entry, at most `wait_s` seconds; return the missing entries."""
         self._connected = connect(self._address, self._tls)
         try:
             entries = list(entries)
@@ -98,14 +99,14 @@ class TritonBackend:
         return missing
 
     async def _prove_started(self, entry: Entry, missing: dict[Entry, str]) -> None:
-        """Have an entry prove itself; if it does not, say why among the `missing`."""
+        """Prove an entry; if it fails, add the reason to `missing`."""
         try:
             await self._prove(entry)
         except RepositoryError as error:
             missing[entry] = str(error)
 
     async def _prove(self, entry: Entry) -> None:
-        """Have Triton answer the entry's probe rows. Raises RepositoryError."""
+        """Send the entry's probe rows to Triton and judge the answers. Raises RepositoryError."""
         proof = proof_of(entry, is_allowed=self._allows_drift)
         if proof is None:
             return
@@ -125,7 +126,7 @@ class TritonBackend:
             self._drifts[entry] = drift
 
     async def _wait_for(self, missing: Sequence[Entry]) -> dict[Entry, str]:
-        """Return those that Triton does not serve, and why. Raises NotReadyError where there is no Triton."""
+        """Return reasons for entries that Triton does not serve. Raises NotReadyError without a Triton."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + self._wait_s
         late = (
@@ -147,7 +148,7 @@ class TritonBackend:
         return {}
 
     async def _refused(self) -> dict[str, str]:
-        """Return what Triton has tried to load in vain, and why."""
+        """Return models that Triton failed to load, with reasons."""
         try:
             index = await self._client.get_model_repository_index(client_timeout=_PROBE_S)
         except InferenceServerException:
@@ -156,16 +157,16 @@ class TritonBackend:
         return {name: locale_advice(reason) or reason for name, reason in refused.items() if reason}
 
     async def load(self, entry: Entry) -> None:
-        """Load an entry, where Triton has `--model-control-mode=explicit`, or loaded a new one by itself."""
+        """Load an entry if Triton has `--model-control-mode=explicit` or has loaded a new one by itself."""
         try:
             await self._client.load_model(entry.model, client_timeout=_LOAD_S)
         except InferenceServerException as error:
-            known = entry.model in self._latest
-            if known or not is_never_by_request(error) or not await self.ready(entry):
+            is_reload = entry.model in self._latest
+            if is_reload or not is_never_by_request(error) or not await self.ready(entry):
                 raise not_loaded(entry, error) from error
         try:
             await self._prove(entry)
-        except RepositoryError:  # what Triton served under the name before is gone
+        except RepositoryError:  # Triton has already dropped its former model of this name
             self._broken.add(entry.model)
             await self._unload(entry)
             raise
@@ -173,7 +174,7 @@ class TritonBackend:
         self._latest[entry.model] = entry.stored or entry
 
     async def unload(self, entry: Entry) -> None:
-        """Unload an entry; nothing where Triton serves another entry under the name by now."""
+        """Unload an entry, unless Triton serves another entry under the name by now."""
         own = entry.stored or entry
         if self._latest.get(entry.model, own) is own and not self._is_shared:
             self._latest.pop(entry.model, None)
@@ -197,7 +198,7 @@ class TritonBackend:
         try:
             if entry is not None and entry.model in self._broken:
                 return False
-            if entry is None:  # not whether it is ready: one model that it cannot load makes it unready
+            if entry is None:  # live, not ready: one broken model makes Triton unready
                 return bool(await self._client.is_server_live(client_timeout=_PROBE_S))
             return bool(
                 await self._client.is_model_ready(entry.model, entry.version, client_timeout=_PROBE_S)
@@ -233,7 +234,7 @@ class TritonBackend:
         finally:
             self._in_flight[entry] -= 1
             ended_s = time.monotonic()
-            note_run(began_s, began_s, ended_s)  # what waits does so in Triton
+            note_run(began_s, began_s, ended_s)  # requests wait in Triton
         of = self._metrics.of(entry)
         of.compute_s(ended_s - began_s)
         of.batch_rows(len(next(iter(inputs.values()))))
@@ -244,7 +245,7 @@ class TritonBackend:
         return inputs if entry.gate is None else gated(inputs, entry.gate)
 
     async def _ask(self, entry: Entry, inputs: Tensors, outputs: Sequence[str], deadline_s: float) -> Tensors:
-        """Send a request; what is left until the deadline bounds the call, and its wait in Triton's queue."""
+        """Send a request; the time until the deadline limits the call and its wait in Triton's queue."""
         left_s = max(deadline_s - asyncio.get_running_loop().time(), 0.0)
         bounded = math.isfinite(left_s)
         result = await self._client.infer(

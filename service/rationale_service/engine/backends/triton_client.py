@@ -1,4 +1,4 @@
-"""tritonclient's gRPC client as the gateway uses it: its channel, tensors in and out, its errors as ours."""
+"""Adapter of tritonclient's gRPC client: its channel, its tensors, and its errors as the gateway's."""
 
 import json
 import logging
@@ -29,8 +29,8 @@ from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of
 
 log = logging.getLogger(__name__)
 
-# Inference alone is repeated: to compute twice harms nobody. gRPC cannot tell a broken connection from a
-# Triton that refuses as UNAVAILABLE (a full queue), so that it stops repeating where much fails.
+# gRPC retries inference alone, which may safely run twice. It cannot tell a broken connection from a Triton
+# that refuses with UNAVAILABLE (a full queue), so it stops retrying if many calls fail.
 _SERVICE_CONFIG = {
     "methodConfig": [
         {
@@ -48,16 +48,16 @@ _SERVICE_CONFIG = {
 }
 _CHANNEL = [
     ("grpc.service_config", json.dumps(_SERVICE_CONFIG)),
-    ("grpc.per_rpc_retry_buffer_size", (1 << 31) - 1),  # a larger request would not be repeated
+    ("grpc.per_rpc_retry_buffer_size", (1 << 31) - 1),  # gRPC would not retry a larger request
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.primary_user_agent", "rationale"),
-    # What is sent and not acknowledged for 10 s, or a ping that is not answered, ends the connection. Triton
-    # closes one that pings for the fourth time in a call without data: 80 s leave a load its 300.
+    # Data without acknowledgement for 10 s, or a ping without an answer, ends the connection. Triton closes
+    # a connection at its fourth ping in a call without data: an interval of 80 s leaves a load its 300 s.
     ("grpc.keepalive_time_ms", 80_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 10_000),
-    # gRPC waits up to two minutes before it connects again; a Triton restarts in seconds.
+    # By default gRPC waits up to two minutes before it reconnects; a Triton restarts in seconds.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -68,7 +68,7 @@ NO_ANSWER = (_UNAVAILABLE, "StatusCode.DEADLINE_EXCEEDED")
 
 
 def connect(address: str, tls: ClientTls | None) -> InferenceServerClient:
-    """Return a client on one channel, which connects by itself, and again."""
+    """Return a client on one channel, which connects and reconnects by itself."""
     if tls is None:
         return InferenceServerClient(address, channel_args=_CHANNEL)
     return InferenceServerClient(
@@ -82,7 +82,7 @@ def connect(address: str, tls: ClientTls | None) -> InferenceServerClient:
 
 
 def given(inputs: Tensors) -> list[InferInput]:
-    """Return the inputs as `infer` takes them."""
+    """Convert the inputs → tensors for `infer`."""
     tensors = []
     for name, array in inputs.items():
         tensors.append(InferInput(name, array.shape, datatype_of(array)))
@@ -93,7 +93,7 @@ def given(inputs: Tensors) -> list[InferInput]:
 def taken(entry: Entry, result: InferResult, outputs: Sequence[str]) -> Tensors:
     """Return the `outputs` of an answer.
 
-    Raises ModelFailedError where it lacks one, or holds what no tensor is.
+    Raises ModelFailedError if one is missing or malformed.
     """
     if result.get_response() is None:  # grpc.aio gives None for bytes that are no message
         raise ModelFailedError(f"Triton's answer of '{entry.name}' cannot be read")
@@ -116,12 +116,12 @@ def _taken(entry: Entry, result: InferResult, name: str) -> Array:
 
 
 def is_never_by_request(error: InferenceServerException) -> bool:
-    """Return whether this Triton loads no model by request."""
+    """Tell whether this Triton loads no models by request."""
     return error.status() == _UNAVAILABLE and "explicit" in _text(error).lower()
 
 
 def not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError | NotReadyError:
-    """Return the error for a load that failed."""
+    """Return the error for a failed load."""
     text = _text(error)
     if is_never_by_request(error):
         return NotReadyError(
@@ -134,7 +134,7 @@ def not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError
 
 
 def refusal(entry: Entry, error: InferenceServerException) -> ServiceError:
-    """Return the error for an inference that failed.
+    """Return the error for a failed inference.
 
     Texts of Triton's own faults go to the log, not to the caller.
     """

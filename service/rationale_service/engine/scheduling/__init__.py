@@ -1,1 +1,1 @@
-"""Batches, deadlines and cores: when a request runs, and with which others."""
+"""Scheduling of requests: batches, deadlines and cores."""

@@ -1,6 +1,6 @@
-"""The requests that wait before one entry, the batch that is made of them, and how long batches take.
+"""Waiting requests of one entry, the batches made of them, and estimates of batch durations.
 
-They come and leave on the event loop; a batch takes its members in the thread that runs it.
+Requests come and leave on the event loop; a batch takes its members in the thread that runs it.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from rationale_service.errors import ModelFailedError
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
-_FORGET = 0.95  # weight of what was known when one more batch is seen: about the last twenty count
-_SURPRISE = 4.0  # times what was expected: more of one batch is a stall, and says little of the next
-_SURE = 5.0  # batches after which there are expectations
-_LEAST_SPREAD = 1e-3  # of batch sizes, relative to their mean square: below it a slope would be noise
-_BATCH_MARGIN = 2.5  # a batch twice as large is hardly faster by row, and late for all in it
+_FORGET = 0.95  # weight of earlier batches at each new one: about the last twenty count
+_SURPRISE = 4.0  # times the estimate: a longer batch is a stall and says little about the next
+_SURE = 5.0  # number of batches after which estimates are reliable
+_LEAST_SPREAD = 1e-3  # variance of sizes per mean square; below it a slope is noise
+_BATCH_MARGIN = 2.5  # twice as large a batch is hardly faster per row, but late for all its members
 
 Key = tuple[tuple[str, tuple[int, ...]], ...]
-Joined = tuple[Tensors, Sequence[str]]  # the inputs of a run, and the outputs that it is asked for
+Joined = tuple[Tensors, Sequence[str]]  # inputs of a run, and requested outputs
 
 
 @dataclass(eq=False)
 class PendingRequest:
-    """A waiting request. It owns its future: whoever waits may leave, and nobody else notices.
+    """A waiting request. It owns its future, so that its caller may leave without effect on others.
 
     Times are the event loop's, whose clock may be coarse; `came_s` and `started_s` are measured.
     """
@@ -44,12 +44,12 @@ class PendingRequest:
 
     @property
     def key(self) -> Key:
-        """Requests of one key can be concatenated."""
+        """Key of the request; requests of one key can be concatenated."""
         return tuple((name, array.shape[1:]) for name, array in sorted(self.inputs.items()))
 
 
 class Line:
-    """Requests that wait, oldest first, and their rows. Any thread may take from it."""
+    """Waiting requests, oldest first, and their number of rows. Any thread may take from it."""
 
     def __init__(self) -> None:
         self._items: dict[PendingRequest, None] = {}
@@ -60,7 +60,7 @@ class Line:
         return len(self._items)
 
     def __iter__(self) -> Iterator[PendingRequest]:
-        """Return those that wait now."""
+        """Iterate over a copy of the waiting requests."""
         with self._lock:
             return iter(list(self._items))
 
@@ -70,7 +70,7 @@ class Line:
             self.rows += item.rows
 
     def remove(self, item: PendingRequest) -> bool:
-        """Remove it; returns whether it was there: who takes it out is the one who answers it."""
+        """Remove a request; return False if another has removed it. The one who removes it answers it."""
         with self._lock:
             if item not in self._items:
                 return False
@@ -81,10 +81,10 @@ class Line:
 
 @dataclass(eq=False)
 class Batch:
-    """A batch under way. Its members are known once it has taken them: when it can run, and no sooner.
+    """A batch under way. It takes its members as late as possible, when it can run.
 
     Attributes:
-        began_s: since when it has had an instance; at the latest since it took its members.
+        began_s: time at which it got an instance; at the latest the time at which it took its members.
     """
 
     began_s: float = math.inf
@@ -92,10 +92,10 @@ class Batch:
     members: list[PendingRequest] = field(default_factory=list)
     late: list[PendingRequest] = field(
         default_factory=list
-    )  # out of the line: they cannot be answered in time
+    )  # removed from the line: they cannot be answered in time
     rows: int = 0
-    _until_s: float = math.inf  # when the most hurried of the members leaves
-    _share: int = 0  # rows of those that wait
+    _until_s: float = math.inf  # earliest deadline of the members
+    _share: int = 0  # this batch's share of the waiting rows
 
     def take(
         self,
@@ -105,14 +105,14 @@ class Batch:
         seconds: Callable[[int], float],
         others: Callable[[], int] = lambda: 0,
     ) -> Joined | None:
-        """Take the oldest request, and those that may share its run, out of the lines; None where nobody is.
+        """Take the oldest request, and others that may share its run, out of the lines; None without any.
 
-        The batch grows no larger than lets all in it keep their deadlines.
+        The batch only grows as long as all its members keep their deadlines.
 
         Args:
-            now: the event loop's clock.
-            seconds: what a batch of so many rows takes, as far as is known.
-            others: how many batches could begin now, other than this one: they share what waits.
+            now: event loop's clock.
+            seconds: estimated duration of a batch, from its number of rows.
+            others: number of other batches that could begin now and share the waiting requests.
         """
         self.taken_s = now()
         self.began_s = min(self.began_s, self.taken_s)
@@ -121,8 +121,8 @@ class Batch:
             for item in line:
                 if self._is_full(entry):
                     return self._joined()
-                # The last one that waits is tried in any case: an estimate that nothing corrects would
-                # refuse for ever.
+                # The last waiting request runs in any case: otherwise a wrong estimate would never be
+                # corrected and would refuse for ever.
                 others_wait = sum(map(len, lines)) > 1
                 left_s = item.deadline_s - self.taken_s
                 if left_s <= 0 or (others_wait and seconds(item.rows) > left_s):
@@ -160,7 +160,7 @@ class Batch:
 
 
 def joined(items: Sequence[PendingRequest]) -> Joined:
-    """Join one run for all: their rows one after the other, and every output that anyone wants."""
+    """Join requests into one run: their rows one after the other, and every output that any of them wants."""
     if len(items) == 1:
         return items[0].inputs, items[0].outputs
     inputs = {name: np.concatenate([item.inputs[name] for item in items]) for name in items[0].inputs}
@@ -168,7 +168,7 @@ def joined(items: Sequence[PendingRequest]) -> Joined:
 
 
 def parted(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
-    """Give each its own rows of what `joined` gave, and the outputs that it wants."""
+    """Split a joined answer: each request gets its own rows and outputs."""
     if len(items) == 1:
         return [answer]
     ends = np.cumsum([item.rows for item in items])
@@ -179,7 +179,7 @@ def parted(items: Sequence[PendingRequest], answer: Tensors) -> list[Tensors]:
 
 
 def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
-    """Raise ModelFailedError where an output does not have one row per input row."""
+    """Raise ModelFailedError if an output does not have one row per input row."""
     for name, array in outputs.items():
         if array.ndim == 0 or array.shape[0] != rows:
             raise ModelFailedError(
@@ -191,8 +191,9 @@ def check_rows(entry: Entry, outputs: Tensors, rows: int) -> None:
 class LatencyModel:
     """A line through the recent batches of one entry: seconds = fixed + rows · slope, by least squares.
 
-    Batches that were all of one size tell no slope; larger ones then count as no slower, so that the first
-    of them is tried and teaches it.
+    Batches of a single size give no slope; the estimate then takes larger ones as no slower, so that the
+    first
+    of them runs and gives the slope.
     """
 
     def __init__(self) -> None:
@@ -204,24 +205,24 @@ class LatencyModel:
         return self._count > 0
 
     def learn(self, batches: Iterable[tuple[int, float]]) -> None:
-        """Take (rows, seconds) of batches that ran before as a first estimate."""
+        """Take (rows, seconds) of earlier batches as a first estimate."""
         for rows, seconds in batches:
             self.observe(rows, seconds)
 
     def observe(self, rows: int, seconds: float) -> None:
-        if self._count > _SURE and rows * self._count <= self._rows:  # of a usual size
+        if self._count > _SURE and rows * self._count <= self._rows:  # a usual size
             seconds = min(seconds, _SURPRISE * self.estimate(rows))
         self._count = _FORGET * self._count + 1
         self._rows = _FORGET * self._rows + rows
         self._seconds = _FORGET * self._seconds + seconds
         self._rows_rows = _FORGET * self._rows_rows + rows * rows
         self._rows_seconds = _FORGET * self._rows_seconds + rows * seconds
-        self._line = None  # last: who asks meanwhile is told of the batches before
+        self._line = None  # last: other threads use the old line until then
 
     def estimate(self, rows: int) -> float:
-        """Return the seconds for a batch of `rows`; 0.0 where nothing is known.
+        """Return the estimated seconds for a batch of `rows`; 0.0 before the first batch.
 
-        Any thread may call it, one observes.
+        Any thread may call it, while one thread observes.
         """
         line = self._line
         if line is None:
@@ -238,5 +239,5 @@ class LatencyModel:
         if spread < _LEAST_SPREAD * square:
             return mean_seconds, 0.0
         slope = (self._rows_seconds / self._count - mean_rows * mean_seconds) / spread
-        slope = min(max(slope, 0.0), mean_seconds / mean_rows)  # neither part of a duration is negative
+        slope = min(max(slope, 0.0), mean_seconds / mean_rows)  # neither part is negative
         return mean_seconds - slope * mean_rows, slope

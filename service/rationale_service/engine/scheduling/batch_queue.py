@@ -1,7 +1,7 @@
-"""The queue before one entry: joins waiting requests into batches and gives each caller its own rows.
+"""The queue of one entry: it joins waiting requests into batches and gives each caller its own rows.
 
-A request is refused when it comes, which costs nothing, rather than late: when the queue is full, or when
-what stands before it will take longer than its caller waits. Callers that leave take their request with them.
+It refuses a request on arrival, which costs nothing, rather than late: if the queue is full, or if the
+requests ahead of it will take longer than its caller waits. A caller that leaves withdraws its request.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from rationale_service.observability.context import note_run
 from rationale_service.repository.entry import Entry
 from rationale_service.tensors import Tensors
 
-TIMER_S = 0.001  # the event loop's timers are no finer: a shorter delay is one turn of the loop
-# An estimate is a mean, but whoever is let in should keep the deadline in nearly every case. A longer queue
-# would not keep the machine any busier.
+TIMER_S = 0.001  # resolution of the event loop's timers: a shorter delay is one turn
+# An estimate is a mean, but an admitted request should keep its deadline in nearly every case. A longer
+# queue would not keep the machine any busier.
 _RUN_MARGIN = 1.25
 _WAIT_MARGIN = 2.0
 _LONGEST_RETRY_S = 60
-_COMPANY = 0.2  # how fast the habit of coming alone or in company is learned
-_WORTH_FOLLOWING_S = 0.002  # a batch that takes less time is over before the next one could stand ready
+_COMPANY = 0.2  # learning rate of `_company`
+_WORTH_FOLLOWING_S = 0.002  # a shorter batch ends before its successor could be ready
 
-# Calls what it is given, when it can begin and no sooner, in any thread, and runs what that gives. None where
-# that is None: there is nothing to run any more. The number is about how many rows it will be.
+# `Run` calls its `Compose` as late as it can, in any thread, and runs the inputs that it returns. Both return
+# None if there is nothing left to run. The number is the approximate number of rows.
 Compose = Callable[[], Joined | None]
 Run = Callable[[int, Compose], Awaitable[Tensors | None]]
 Turn = Callable[[], AbstractAsyncContextManager[None]]
@@ -50,10 +50,10 @@ async def no_turn() -> AsyncIterator[None]:
 
 
 class _Lane:
-    """An instance's turn to compute, which a batch hands on to the one that follows it.
+    """An instance's turn to compute, which a batch passes on to its successor.
 
     Attributes:
-        batches: those under way in it; whoever starts one counts it.
+        batches: number of its running batches; the starter of a batch increments it.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -73,11 +73,11 @@ class _Lane:
 
 
 class BatchQueue:
-    """Runs an entry's requests, `entry.instances` batches at a time, oldest first.
+    """Queue that runs an entry's requests, `entry.instances` batches at a time, oldest first.
 
-    A batch leaves when an instance is free and it has its turn to compute, and then: when it is full, when
-    its oldest request has waited `max_queue_delay_s`, or at once where requests do not come in company. Its
-    members are chosen as late as that.
+    A batch needs a free instance and its turn to compute. Then it starts when it is full, when its oldest
+    request has waited `max_queue_delay_s`, or at once if requests rarely overlap. It takes its members only
+    then.
     """
 
     def __init__(
@@ -94,23 +94,26 @@ class BatchQueue:
         """Create the queue of an entry.
 
         Args:
-            max_size: how many requests may wait.
-            turn: held around each run; entering it may wait.
-            run_here: runs at once, without a turn, or gives None where that would hold up the event loop.
-            ahead: whether a batch may be handed to `run` while its instance is still busy, to begin without a
-                turn of the event loop in between; it takes over the turn of the one that it follows.
-            waited: called with the seconds that each request waited before it was run.
+            max_size: maximum number of waiting requests.
+            turn: context manager around each run; entering it may wait.
+            run_here: function that runs at once, without a turn, or returns None if that would block the
+                event
+                loop.
+            ahead: function that tells whether `run` may get a batch while its instance is still busy. The
+                batch
+                then takes over its predecessor's turn, without a turn of the event loop in between.
+            waited: function that gets the seconds that each request waited before its run.
         """
         self._entry = entry
         self._run = run
         self._turn = turn
         self._run_here = run_here
         self._ahead = ahead
-        self._ran_here = False  # in this turn of the event loop
+        self._ran_here = False  # True if a request ran here in this turn of the event loop
         self._waited = waited
         self._max_size = max_size
         self._waiting = Line()
-        self._delayed = Line()  # past the queue's own timeout, where the config says to delay those
+        self._delayed = Line()  # overdue requests, if the config delays them
         self._running: dict[Batch, _Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.times = LatencyModel()
@@ -123,12 +126,13 @@ class BatchQueue:
         """Wait for the answer to at most `max_batch_size` rows.
 
         Args:
-            deadline_s: when the caller leaves, on the event loop's clock.
+            deadline_s: deadline of the caller on the event loop's clock.
 
         Raises:
-            QueueFullError: as many requests wait already as the entry allows, or too many for this deadline.
-            DeadlineError: the deadline is past, or the request waited longer than the entry's config allows.
-            NotReadyError: the queue was closed.
+            QueueFullError: if the queue is full, or too long for this deadline.
+            DeadlineError: if the deadline is past, or the request waited longer than the entry's config
+                allows.
+            NotReadyError: if the queue is closed.
         """
         rows = next(iter(inputs.values())).shape[0]
         self.admit(deadline_s, rows)
@@ -137,8 +141,8 @@ class BatchQueue:
             return answer
         loop = asyncio.get_running_loop()
         item = PendingRequest(inputs, outputs, rows, loop.time(), deadline_s, loop.create_future())
-        found = bool(self._waiting or self._running or self._ran_here)
-        self._company += _COMPANY * (found - self._company)
+        has_company = bool(self._waiting or self._running or self._ran_here)
+        self._company += _COMPANY * (has_company - self._company)
         self._waiting.add(item)
         overdue = self._overdue_timer(item)
         self._look_soon()
@@ -153,10 +157,10 @@ class BatchQueue:
         return answer
 
     def _answer_here(self, inputs: Tensors, outputs: Sequence[str]) -> Tensors | None:
-        """Return the answer to one that comes alone, if that takes an instant; None where it has to queue.
+        """Return the answer to a request that comes alone, if it takes an instant; None if it must queue.
 
-        One in a turn of the event loop: under load the others wait where they can be counted, refused and
-        joined.
+        Only one runs so in a turn of the event loop: under load the others wait in the queue, which counts,
+        refuses and joins them.
         """
         if self._ran_here or self._waiting or self._delayed or self._running:
             return None
@@ -174,7 +178,7 @@ class BatchQueue:
         self._ran_here = False
 
     def admit(self, deadline_s: float = math.inf, rows: int = 1) -> None:
-        """Raise what `submit` would raise for such a request now: called before its body is read."""
+        """Raise the error that `submit` would raise now; called before the request's body is read."""
         if self._closed:
             raise NotReadyError("the server is stopping")
         count = len(self._waiting) + len(self._delayed)
@@ -197,13 +201,13 @@ class BatchQueue:
             )
 
     def wait_s(self) -> float:
-        """Return the estimated seconds until a request that came now would be run."""
+        """Return the estimated seconds until a request that arrives now would run."""
         rows = self._waiting.rows + self._delayed.rows
         largest = min(self._entry.max_batch_size if self._entry.batching else 1, max(rows, 1))
         return self._busy_s() + rows / largest * self.times.estimate(largest) / self._entry.instances
 
     async def close(self) -> None:
-        """Refuse new requests and return when the accepted ones are answered."""
+        """Refuse new requests, and wait until the accepted ones are answered."""
         self._closed = True
         self._look()
         while self._tasks:
@@ -222,7 +226,7 @@ class BatchQueue:
         return len(self._running) < self._entry.instances
 
     def _look_soon(self) -> None:
-        """Look in the next turn of the event loop, so that what arrives in this one shares a batch."""
+        """Look in the next turn of the event loop, so that requests of this turn share a batch."""
         if not self._looked_soon:
             self._looked_soon = True
             asyncio.get_running_loop().call_soon(self._look)
@@ -245,7 +249,7 @@ class BatchQueue:
             self._start(lane)
 
     def _open_lane(self) -> _Lane | None:
-        """Return where the next batch may go: an instance of its own, or behind one that runs."""
+        """Return a lane for the next batch: a free instance's, or one behind a running batch; else None."""
         if self._is_free():
             return _Lane(self._turn)
         for batch, lane in self._running.items():
@@ -263,7 +267,7 @@ class BatchQueue:
         task.add_done_callback(self._tasks.discard)
 
     def _left_s(self) -> float:
-        """Return the seconds that the next batch should still wait for company."""
+        """Return the seconds that the next batch should still wait for more requests."""
         entry = self._entry
         alone = self._company < 0.5 and len(self._waiting) == 1
         if alone or self._closed or not entry.batching or entry.max_queue_delay_s < TIMER_S:
@@ -278,15 +282,15 @@ class BatchQueue:
         try:
             async with lane:
                 answers = await self._answer(batch)
-        finally:  # before whoever was answered can ask again: it should find the instance free
+        finally:  # before answered callers ask again: they should find the instance free
             del self._running[batch]
             self._look()
         _settle(batch.members, answers)
 
     async def _answer(self, batch: Batch) -> list[Tensors]:
-        """Run a batch and give to each member its own; one bad request does not spoil its mates.
+        """Run a batch and return each member's answer; one bad request does not affect the others.
 
-        Where the run failed, or came too late for some, their futures are settled already.
+        This settles the futures of members whose run failed or came too late.
         """
         lines = (self._waiting, self._delayed)
         rows = min(sum(line.rows for line in lines), self._entry.max_batch_size)
@@ -295,9 +299,7 @@ class BatchQueue:
         answers: list[Tensors] = []
         try:
             answers = self._checked(batch.members, await self._run(rows, take))
-        except (
-            Exception
-        ) as error:  # whatever a run raises belongs to its callers, and must not end this worker
+        except Exception as error:  # errors of a run go to its callers and must not end this task
             await self._answer_apart(batch.members, error)
         for item in batch.late:
             self._refuse_late(item)
@@ -308,45 +310,45 @@ class BatchQueue:
         return answers
 
     async def _answer_apart(self, items: Sequence[PendingRequest], error: Exception) -> None:
-        """Answer, after a run that failed, to each what it gets by itself."""
+        """Run each request of a failed batch alone and answer it."""
         for item in items:
             if len(items) > 1 and not item.future.done():
                 try:
                     answer = await self._run(item.rows, partial(joined, [item]))
                     _settle([item], self._checked([item], answer))
-                except Exception as own:  # as above
+                except Exception as own:  # see `_answer`
                     error = own
             if not item.future.done():
                 item.future.set_exception(error)
 
     def _beginning(self) -> int:
-        """Return batches that have an instance to themselves, and have not taken their members yet."""
+        """Return the number of batches with their own instance that have not taken their members yet."""
         running = list(self._running.items())
         return sum(batch.taken_s == math.inf and lane.batches == 1 for batch, lane in running)
 
     def _checked(self, items: Sequence[PendingRequest], answer: Tensors | None) -> list[Tensors]:
-        """Give each its own. Raises ModelFailedError where rows are missing."""
+        """Return each request's own answer. Raises ModelFailedError if rows are missing."""
         if answer is None:
             return []
         check_rows(self._entry, answer, sum(item.rows for item in items))
         return parted(items, answer)
 
     def _refuse_late(self, item: PendingRequest) -> None:
-        """Refuse one that is out of the line."""
+        """Refuse a request that has left the line."""
         if not item.future.done():
             item.future.set_exception(
                 DeadlineError(f"the request for '{self._entry.name}' waited too long to be answered in time")
             )
 
     def _overdue_timer(self, item: PendingRequest) -> asyncio.TimerHandle | None:
-        """Watch the queue policy's own timeout as Triton means it: of the wait in the queue alone."""
+        """Start a timer for the queue policy's timeout: as in Triton, for the wait in the queue alone."""
         if self._entry.queue_timeout_s is None:
             return None
         action = self._delay if self._entry.delays_overdue else self._refuse_overdue
         return asyncio.get_running_loop().call_later(self._entry.queue_timeout_s, action, item)
 
     def _delay(self, item: PendingRequest) -> None:
-        if self._waiting.remove(item):  # else a batch has just taken it
+        if self._waiting.remove(item):  # False if a batch has just taken it
             self._delayed.add(item)
 
     def _refuse_overdue(self, item: PendingRequest) -> None:
@@ -355,7 +357,7 @@ class BatchQueue:
 
 
 def _settle(items: Iterable[PendingRequest], answers: Sequence[Tensors]) -> None:
-    """Answer those who still wait; nobody, where the run failed."""
+    """Answer requests that still wait; none if the run failed."""
     for item, answer in zip(items, answers, strict=False):
         if not item.future.done():
             item.future.set_result(answer)

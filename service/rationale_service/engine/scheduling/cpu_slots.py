@@ -1,4 +1,4 @@
-"""Who may compute now: a budget of threads over all entries of this process, predictions first."""
+"""A budget of compute threads over all entries of this process, predictions first."""
 
 import asyncio
 import contextlib
@@ -14,21 +14,21 @@ class _Turn:
 
 
 class CpuSlots:
-    """Lets runs begin so that about `cores` threads compute at once.
+    """Budget that lets about `cores` threads compute at once.
 
-    A prediction waits for other predictions alone: it never stands behind an explanation, with whose threads
-    it then shares the cores as the operating system sees fit. An explanation begins when its threads are free
-    of both and no prediction waits; one may always run, so that predictions cannot starve them.
+    A prediction waits for other predictions alone, never for an explanation; the operating system shares the
+    cores between both. An explanation begins if neither kind uses the threads that it needs and no prediction
+    waits; one explanation may always run, so that predictions cannot starve them.
     """
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
-        self._used = {True: 0, False: 0}  # threads, by whether the run is a prediction's
+        self._used = {True: 0, False: 0}  # used threads; True: by predictions
         self._waiting: dict[bool, deque[_Turn]] = {True: deque(), False: deque()}
 
     @contextlib.asynccontextmanager
     async def turn(self, threads: int, *, prediction: bool) -> AsyncIterator[None]:
-        """Wait for `threads` of the budget (never for more than all of it) and hold them."""
+        """Wait for `threads` of the budget (at most all of it) and hold them."""
         threads = min(threads, self.cores)
         if not self._waiting[prediction] and self._fits(threads, prediction):
             self._used[prediction] += threads
@@ -41,7 +41,7 @@ class CpuSlots:
             self._grant()
 
     def has_nobody_waiting(self) -> bool:
-        """Return whether whoever has a turn may keep it for another run."""
+        """Tell whether no run waits, so that a run may keep its turn for the next one."""
         return not any(self._waiting.values())
 
     async def _wait(self, threads: int, prediction: bool) -> None:

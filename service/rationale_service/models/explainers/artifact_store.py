@@ -1,7 +1,7 @@
-"""Where compiled entries lie: made in the state's folder, served from the repository.
+"""Store of compiled entries: made in the state's folder, served from the repository.
 
-An entry is made aside, put on the disk, and moved by one rename: whoever looks sees all of it or nothing.
-Where machines share the state, the entry is kept as one file in their storage, and each has a copy in its
+An entry is made in a staging folder, flushed, and moved by one rename: readers see all of it or nothing.
+If machines share the state, their storage holds the entry as one file, and each machine has a copy in its
 repository. Every method blocks.
 """
 
@@ -23,17 +23,17 @@ from rationale_service.state.blobs import Blobs
 from rationale_service.state.files import reported, sync
 from rationale_service.state.state import State
 
-_ON_THE_WAY = ".publishing-"  # hidden folders of the repository, which nobody reads
+_ON_THE_WAY = ".publishing-"  # prefix of hidden folders in the repository
 _BLOBS = "artifacts"  # the folder of the storage
 _YOUNG_S = 60.0  # a copy may be newer than the records that were read
 
 
 @dataclass(frozen=True)
 class ArtifactStore:
-    """Where entries lie, the state in whose folder they are made, and what machines share.
+    """The folder of entries, the state in whose folder they are made, and the machines' shared storage.
 
     Attributes:
-        repository: the folder with the entries: that of the models, or one of copies alone.
+        repository: folder of the entries: the model repository, or one of copies alone.
     """
 
     repository: Path
@@ -41,38 +41,38 @@ class ArtifactStore:
     blobs: Blobs | None = None
 
     def served(self, entry: str) -> bool:
-        """Return whether it is in the repository."""
+        """Tell whether an entry is in the repository."""
         return (self.repository / entry).is_dir()
 
     def staging(self) -> Path:
-        """Return a new folder in which an entry can be made; `discard` it in the end."""
+        """Return a new folder for making an entry; `discard` it in the end."""
         return self.state.new_staging()
 
     def discard(self, folder: Path) -> None:
-        """Delete a staging folder; what cannot be deleted now is swept at the next start."""
+        """Delete a staging folder; the next start sweeps any remains."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, made: Path, digest: str) -> str:
-        """Put an entry where other machines find it, if there are any; returns the digest of its file.
+        """Store an entry for other machines, if there are any; return the digest of its file.
 
         Raises:
-            StateUnavailableError: it cannot be written.
+            StateUnavailableError: if it cannot be written.
         """
         if self.blobs is None:
             return ""
         file = made.parent / f"{made.name}.tar"
         with reported("the entry"), tarfile.open(file, "w") as archive:
             archive.add(made, made.name)
-        found = _sha256(file)
+        digest_of_file = _sha256(file)
         self.blobs.put(_blob(digest), file)
         file.unlink()
-        return found
+        return digest_of_file
 
     def publish(self, made: Path) -> None:
-        """Move an entry into the repository, by a copy where that is on another disk.
+        """Move an entry into the repository, through a copy if that is on another disk.
 
         Raises:
-            StateUnavailableError: it cannot be written; nothing has changed then.
+            StateUnavailableError: if it cannot be written; nothing has changed then.
         """
         aside = self.repository / f"{_ON_THE_WAY}{made.name}"
         with reported("the entry"):
@@ -87,10 +87,10 @@ class ArtifactStore:
             sync(self.repository)
 
     def fetch(self, artifact: Artifact) -> bool:
-        """Have an entry that another machine made in the repository; return False where there is none.
+        """Fetch another machine's entry into the repository; return False if there is none.
 
         Raises:
-            StateUnavailableError: it cannot be read, is not what was recorded, or cannot be written.
+            StateUnavailableError: if it cannot be read or written, or differs from the recorded one.
         """
         if self.blobs is None or self.served(artifact.entry):
             return self.served(artifact.entry)
@@ -112,23 +112,23 @@ class ArtifactStore:
         return True
 
     def read(self, artifact: Artifact) -> Entry:
-        """Return the entry, fetched where it is missing. Raises as `fetch`, and RepositoryError."""
+        """Return the entry; fetch it if it is missing. Raises as `fetch`, and RepositoryError."""
         self.fetch(artifact)
         return read_entry(self.repository / artifact.entry)
 
     def remove(self, artifact: Artifact) -> None:
-        """Delete an entry, with the references in it, for all."""
+        """Delete an entry and its references for all machines."""
         if self.blobs is not None:
             self.blobs.remove(_blob(artifact.digest))
         self.remove_here(artifact.entry)
 
     def forget(self, artifact: Artifact) -> None:
-        """Delete this machine's copy of an entry that another one has removed."""
+        """Delete this machine's copy of an entry that another machine has removed."""
         if self.blobs is not None:
             self.remove_here(artifact.entry)
 
     def remove_here(self, entry: str) -> None:
-        """Delete an entry of the repository. It is renamed first: nobody reads a part of it."""
+        """Delete an entry of the repository; rename it first, so that no reader sees a part of it."""
         folder, aside = self.repository / entry, self.repository / f"{_ON_THE_WAY}gone-{entry}"
         with reported("the entry"):
             _delete(aside)
@@ -139,7 +139,7 @@ class ArtifactStore:
             _delete(aside)
 
     def sweep(self, artifacts: Collection[Artifact]) -> None:
-        """Delete what was half made or half deleted when an earlier gateway ended."""
+        """Delete entries that an earlier gateway left half made or half deleted."""
         self.state.sweep()
         leases = self.state.leases()
         busy = {f"{_ON_THE_WAY}{one.entry}" for one in artifacts if lease_of(one.digest) in leases}
@@ -149,14 +149,14 @@ class ArtifactStore:
                     _delete(path)
         if self.blobs is not None:
             self._sweep_copies({one.entry for one in artifacts})
-            if not self.state.behind(sys.maxsize):  # nobody else makes one
-                known = {_blob(one.digest) for one in artifacts}
+            if not self.state.behind(sys.maxsize):  # no other process makes one
+                names = {_blob(one.digest) for one in artifacts}
                 for name in self.blobs.names(_BLOBS):
-                    if f"{_BLOBS}/{name}" not in known:
+                    if f"{_BLOBS}/{name}" not in names:
                         self.blobs.remove(f"{_BLOBS}/{name}")
 
     def _sweep_copies(self, known: Collection[str]) -> None:
-        """Delete copies of entries that were removed while this machine did not follow."""
+        """Delete copies of entries that others removed while this machine did not follow."""
         if self.repository != copies_in(self.state) or not self.repository.is_dir():
             return
         with reported("the entry"):
@@ -166,7 +166,7 @@ class ArtifactStore:
 
 
 def copies_in(state: State) -> Path:
-    """Return the folder of a machine's copies of what machines share."""
+    """Return the folder of a machine's copies of shared entries."""
     return state.folder / "entries"
 
 
@@ -189,7 +189,7 @@ def _delete(path: Path) -> None:
 def _unpack(file: Path, folder: Path) -> None:
     """Unpack an entry whose digest is the recorded one.
 
-    That alone vouches for it in Python before 3.11.4, as Debian 12 has it, which knows no filter.
+    The digest is the only safeguard in Python before 3.11.4 (Debian 12), which has no filter.
     """
     safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
     with tarfile.open(file) as archive:

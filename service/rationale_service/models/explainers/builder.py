@@ -1,4 +1,4 @@
-"""Makes artifacts: never one twice, and no more at once than the machine is to bear."""
+"""Builder of artifacts: never one twice, and a limited number at once."""
 
 import asyncio
 import contextlib
@@ -30,8 +30,8 @@ log = logging.getLogger(__name__)
 
 _LINE_BYTES = 1 << 20
 _WATCH_S = 0.2
-_TAIL_BYTES = 4000  # of what the worker writes on stderr
-_LAST_WORDS_S = 1.0  # for those of a worker that has ended
+_TAIL_BYTES = 4000  # end of the worker's stderr to keep
+_LAST_WORDS_S = 1.0  # to read the stderr of a worker that has ended
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 OnProgress = Callable[["Progress"], None]
@@ -39,7 +39,7 @@ OnProgress = Callable[["Progress"], None]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a compile is: `done` of `total` steps of a stage of the compiler."""
+    """Progress of a compile: `done` of `total` steps of a stage of the compiler."""
 
     stage: str
     done: int
@@ -47,13 +47,13 @@ class Progress:
 
 
 async def compile_entry(order: Order, timeout_s: float, on_progress: OnProgress) -> int:
-    """Run the order in a process of its own; returns the bytes of the entry it wrote.
+    """Run the order in a new process; return the size of the written entry in bytes.
 
-    Cancelled, it ends the process before it returns. What a failed one wrote is left to the caller.
+    If cancelled, it ends the process before it returns. The caller cleans up after a failure.
 
     Raises:
-        CompileFailedError: the compiler refuses, or the process went over a limit or was killed.
-        UnknownResourceError: the reference set was deleted meanwhile.
+        CompileFailedError: if the compiler refuses, or the process exceeds a limit or is killed.
+        UnknownResourceError: if the reference set was deleted meanwhile.
     """
     async with _worker() as process:
         try:
@@ -91,8 +91,8 @@ async def _worker() -> AsyncIterator[Process]:
 
 async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> int:
     if process.stdin is None or process.stdout is None or process.stderr is None:
-        raise CompileFailedError("the compile process has no pipes")  # never so: they were asked for
-    process.stdin.write(order.to_line())  # and it stays open: its end tells the worker that nobody waits
+        raise CompileFailedError("the compile process has no pipes")  # never happens
+    process.stdin.write(order.to_line())  # stdin stays open: its end stops the worker
     tail = asyncio.create_task(_tail(process.stderr))
     watch = asyncio.create_task(_watch(process, order.memory_bytes))
     last: dict[str, Any] = {}
@@ -103,7 +103,7 @@ async def _outcome(process: Process, order: Order, on_progress: OnProgress) -> i
                 on_progress(Progress(last["stage"], last["done"], last["total"]))
         status = await process.wait()
         await asyncio.wait([tail], timeout=_LAST_WORDS_S)
-    finally:  # nothing to wait for in here: whoever gave up kills the process next
+    finally:  # waits for nothing: the caller kills the process next
         watch.cancel()
         tail.cancel()
     if "written" in last:
@@ -129,7 +129,7 @@ def _ending(status: int, watch: "asyncio.Task[bool]", tail: "asyncio.Task[str]",
 
 
 async def _watch(process: Process, memory_bytes: int) -> bool:
-    """Kill the process when it takes more memory than it may, and return True then."""
+    """Kill the process if it exceeds its memory limit; return True in that case."""
     while (resident := _resident_bytes(process.pid)) is not None:
         if resident > memory_bytes:
             with contextlib.suppress(ProcessLookupError):
@@ -140,7 +140,7 @@ async def _watch(process: Process, memory_bytes: int) -> bool:
 
 
 def _resident_bytes(pid: int) -> int | None:
-    """Return the memory of a process; None where it is gone, or the system does not report it."""
+    """Return the memory of a process; None if it has ended, or the system does not report it."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE
     except (OSError, IndexError, ValueError):
@@ -148,28 +148,28 @@ def _resident_bytes(pid: int) -> int | None:
 
 
 async def _tail(stream: asyncio.StreamReader) -> str:
-    """Return the end of what was written, in bounded memory."""
-    kept = b""
+    """Return the end of a stream, in bounded memory."""
+    tail = b""
     while chunk := await stream.read(1 << 16):
-        kept = (kept + chunk)[-_TAIL_BYTES:]
-    return kept.decode(errors="replace")
+        tail = (tail + chunk)[-_TAIL_BYTES:]
+    return tail.decode(errors="replace")
 
 
 Report = Callable[[Stage, Progress | None], None]
 
 
 class ReferenceFiles(Protocol):
-    """Where reference sets are. Both methods may block."""
+    """Store of reference sets. Both methods may block."""
 
     def find(self, name: str, model: str) -> str:
-        """Return the digest of the set of that name, made for that model. Raises UnknownResourceError."""
+        """Return the digest of the set of that name for that model. Raises UnknownResourceError."""
 
     def path(self, digest: str) -> Path:
-        """Return a file of its rows, as `rationale compile` takes it. Raises UnknownResourceError."""
+        """Return a file of its rows for `rationale compile`. Raises UnknownResourceError."""
 
 
 class Builder:
-    """Sees to it that an artifact lies in the repository. Nothing served changes by that."""
+    """Builder that supplies artifacts in the repository. It changes nothing that is served."""
 
     def __init__(
         self, artifacts: ArtifactStore, settings: Settings, references: ReferenceFiles, metrics: Metrics
@@ -185,20 +185,20 @@ class Builder:
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def turn(self, digest: str) -> asyncio.Lock:
-        """Return the lock of whoever makes or deletes the artifact."""
+        """Return the lock for making or deleting the artifact."""
         return self._turns.setdefault(digest, asyncio.Lock())
 
     async def supply(self, record: Record, model: Model, known: Artifact | None, report: Report) -> Artifact:
-        """Return the artifact of `record`, in the repository: found there, or compiled. Hold its turn.
+        """Return the artifact of `record`, from the repository or compiled into it. Hold its turn.
 
         Args:
-            known: the artifact, where it is recorded.
-            report: hears at which stage this is.
+            known: recorded artifact, if any.
+            report: function that gets each stage and its progress.
 
         Raises:
-            CompileFailedError: it cannot be made.
-            UnknownResourceError: its reference set was deleted meanwhile.
-            StateUnavailableError: it cannot be written.
+            CompileFailedError: if it cannot be made.
+            UnknownResourceError: if its reference set was deleted meanwhile.
+            StateUnavailableError: if it cannot be written.
         """
         name = entry_name(record.model, record.digest)
         if known is not None and await asyncio.to_thread(self._artifacts.fetch, known):
@@ -218,17 +218,19 @@ class Builder:
             order = await asyncio.to_thread(self._order, record, model, folder / name)
             size = await compile_entry(order, self._timeout_s, lambda step: report(_stage(step), step))
             report(Stage.PUBLISHING, None)
-            kept = await to_its_end(asyncio.to_thread(self._artifacts.keep, folder / name, record.digest))
-            made = Artifact(record.digest, name, model.name, model.digest, record.references, size, kept)
+            sha256 = await to_its_end(asyncio.to_thread(self._artifacts.keep, folder / name, record.digest))
+            artifact = Artifact(
+                record.digest, name, model.name, model.digest, record.references, size, sha256
+            )
             await to_its_end(
-                asyncio.to_thread(records.write, self._artifacts.state, [made])
-            )  # first: else it is not ours
+                asyncio.to_thread(records.write, self._artifacts.state, [artifact])
+            )  # record it first: unrecorded entries are foreign
             await to_its_end(asyncio.to_thread(self._artifacts.publish, folder / name))
             outcome = "ready"
         finally:
             self._metrics.compiled(time.monotonic() - started_s, outcome)
             await to_its_end(asyncio.to_thread(self._artifacts.discard, folder))
-        return made
+        return artifact
 
     def _order(self, record: Record, model: Model, entry: Path) -> Order:
         spec = ExplainerSpec.model_validate(record.spec)

@@ -1,4 +1,4 @@
-"""The other replicas: what they have written is taken up here, and what is written here waits for them."""
+"""Follower of the other replicas: it adopts their changes and waits until they adopt this process's."""
 
 import asyncio
 import contextlib
@@ -28,22 +28,22 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-LOOK_S = 0.25  # between two looks at what other processes have written
+LOOK_S = 0.25  # between two looks at other processes' changes
 _HEARD_S = 2.0  # between two signs of life for other machines
-_FOLLOWED_S = 3.0  # a process that takes longer to take up a change does so by itself
+_FOLLOWED_S = 3.0  # longest wait for other processes to adopt a change
 
 
 async def nothing(_: object = None) -> None:
-    """Change nothing, or report to nobody."""
+    """Do nothing: a change, or a callback, without effect."""
 
 
 class Tasks:
-    """What this process does in the background.
+    """The background tasks of this process.
 
     Attributes:
-        making: tasks that make an explainer.
-        ending: those of them that were cancelled, and still hold what may be deleted then.
-        unshown: ready here, and not known to every other process yet.
+        making: tasks that make an explainer, by its key.
+        ending: cancelled tasks that still hold files to be deleted after them.
+        unshown: explainers that are ready here, but that not every other process knows yet.
     """
 
     def __init__(self) -> None:
@@ -61,14 +61,14 @@ class Tasks:
         return task
 
     def cancel(self, key: Key) -> None:
-        """Cancel what makes an explainer that is not wanted any more."""
+        """Cancel the making of an explainer that is no longer wanted."""
         task = self.making[key]
         task.cancel()
         self.ending.add(task)
         task.add_done_callback(self.ending.discard)
 
     async def stop(self) -> None:
-        """Cancel all, and return when they have ended."""
+        """Cancel all tasks and wait until they have ended."""
         self.stopping = True
         while self._running:
             for task in self._running:
@@ -77,10 +77,10 @@ class Tasks:
 
 
 class Following:
-    """Follows the other processes, and reports to them how far it has followed.
+    """Follower of the other processes, which reports the adopted revision to them.
 
     Attributes:
-        elsewhere: what other processes are making.
+        elsewhere: leases of other processes, with their progress.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class Following:
         begin: Callable[[Record], None],
         retire: Callable[[str], None],
     ) -> None:
-        """Take what changes with what others write.
+        """Take the objects that other processes' changes affect.
 
         Args:
-            begin: makes what nobody is at.
-            retire: deletes the artifact of a digest, when nobody uses it any more.
+            begin: function that makes an explainer on which no process works.
+            retire: function that deletes the artifact of a digest once it is unused.
         """
         self.elsewhere: Mapping[str, Lease] = {}
         self._plane = plane
@@ -106,11 +106,11 @@ class Following:
         self._tasks = tasks
         self._begin = begin
         self._retire = retire
-        self._noted, self._heard_s = -1, 0.0  # what others know of this process
-        self._news: Known | None = None  # that nobody else in this process has heard of yet
+        self._noted, self._heard_s = -1, 0.0  # the revision and time that others know
+        self._news: Known | None = None  # records that this process's other parts lack
 
     async def published(self) -> None:
-        """Return when every other process answers by what is recorded now, or has had the time for it."""
+        """Wait until every other process serves the present revision, or its time to do so is over."""
         end_s = time.monotonic() + _FOLLOWED_S
         with contextlib.suppress(ServiceError):
             revision = await asyncio.to_thread(self._state.revision)
@@ -118,18 +118,18 @@ class Following:
                 await asyncio.sleep(LOOK_S / 5)
 
     async def exclusively(self, change: Callable[[], Awaitable[T]]) -> T:
-        """Run a change alone, after what others have written was taken up: see `RecordStore.exclusively`."""
+        """Adopt others' changes, then run a change alone: see `RecordStore.exclusively`."""
         return await self._store.exclusively(change, self._adopt)
 
     def show(self) -> None:
-        """Answer requests from here on by what the records say."""
+        """Publish the registry of the present records to the data plane."""
         before, now = self._plane.repository.made_by_others, self._store.registry()
         self._plane.repository = now
         if now.made_by_others not in ("", before):
             log.warning(now.made_by_others)
 
     async def follow(self, followed: Callable[[Known], Awaitable[None]]) -> None:
-        """Look for what others write, for ever: see `refresh`."""
+        """Refresh for ever at an interval: see `refresh`."""
         is_lost = False
         while True:
             try:
@@ -139,22 +139,22 @@ class Following:
                 if not is_lost:
                     log.error("other processes are not followed: %s", error)
                 is_lost = True
-            except Exception:  # a fault at one change: later ones are followed all the same
+            except Exception:  # a fault in one change must not stop later ones
                 if not is_lost:
                     log.exception("other processes are not followed")
                 is_lost = True
             await asyncio.sleep(LOOK_S)
 
     async def refresh(self, followed: Callable[[Known], Awaitable[None]]) -> None:
-        """Take up what other processes have written, and begin what nobody is at. Raises as `State.open`.
+        """Adopt other processes' changes, and begin explainers that nobody makes. Raises as `State.open`.
 
         Args:
-            followed: called with what is recorded now, if others have written it.
+            followed: function that gets the present records if others have written them.
         """
         if not (self._state.exists or self._state.is_shared):
             return
         await self.exclusively(nothing)
-        if self._tasks.ending:  # they hold what may be deleted now
+        if self._tasks.ending:  # they hold files that may now be deleted
             await asyncio.wait(self._tasks.ending)
         news, self._news = self._news, None
         if news is not None:
@@ -170,20 +170,20 @@ class Following:
                 self._begin(one)
 
     async def _is_of_here(self, record: Record) -> bool:
-        """Return whether what is wanted explains the model that is here, and not another version of it."""
+        """Tell whether a record is for this process's version of the model."""
         spec = ExplainerSpec.model_validate(record.spec)
         try:
             return await self._store.digest(record.model, spec, record.references) == record.digest
-        except (UnknownModelError, ConflictError):  # not here, or not loaded as it is on the disk now
+        except (UnknownModelError, ConflictError):  # missing, or not loaded in its present version
             return False
-        except ServiceError:  # which its making meets, too, and reports
+        except ServiceError:  # the compile will meet and report it
             return True
 
     async def _adopt(self, known: Known) -> None:
-        """Go by what other processes have written; what is being made here goes on while it is wanted."""
-        made = self._store.artifacts
+        """Adopt other processes' records; continue work here that is still wanted."""
+        former = self._store.artifacts
         self._store.artifacts = {one.digest: one for one in known.artifacts}
-        await self.open_entries(known.records)  # before anybody here hears that they are ready
+        await self.open_entries(known.records)  # before this process shows them as ready
         before, now = self._store.records, {one.key: self._merged(one) for one in known.records}
         self._store.records = now
         self._store.splits = {one.model: one for one in known.splits}
@@ -196,12 +196,12 @@ class Following:
                 self._tasks.cancel(key)
             if one.serving is not None and (same is None or same.serving != one.serving):
                 self._retire(one.serving)
-        for digest in made.keys() - self._store.artifacts.keys():
-            self._tasks.spawn(self._let_go(made[digest]))
+        for digest in former.keys() - self._store.artifacts.keys():
+            self._tasks.spawn(self._let_go(former[digest]))
         self._news = known
 
     def _merged(self, one: Record) -> Record:
-        """Return a record with what only this process knows of it: how far it is, and when it was used."""
+        """Return a record with this process's own knowledge of its stage and last use."""
         mine = self._store.records.get(one.key)
         if mine is None or mine.generation != one.generation:
             return one
@@ -209,10 +209,9 @@ class Following:
         return replace(one, stage=stage, updated_s=max(one.updated_s, mine.updated_s))
 
     async def open_entries(self, records: Iterable[Record]) -> None:
-        """Have the entries by which records answer.
+        """Open the serving entries of records.
 
-        Not served by this process are those that cannot be read, and those that explain another version of a
-        model than it has.
+        This process skips entries that it cannot read, and those for another version of a model than its own.
         """
         for one in list(records):
             artifact = self._store.artifacts.get(one.serving or "")
@@ -233,9 +232,9 @@ class Following:
             self._plane.model_cache.admit(entry)
 
     async def _let_go(self, artifact: Artifact) -> None:
-        """Free what another process has deleted, when those who use it are answered."""
+        """Free an artifact that another process has deleted, after its running requests."""
         entry = self._store.entries.pop(artifact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
-        with contextlib.suppress(ServiceError):  # it is swept at the next start
+        with contextlib.suppress(ServiceError):  # the next start sweeps it
             await to_its_end(asyncio.to_thread(self._artifacts.forget, artifact))

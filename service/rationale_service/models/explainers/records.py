@@ -1,4 +1,4 @@
-"""What is known of explainers and artifacts, as the state keeps it."""
+"""The state's records of explainers and artifacts."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from rationale_service.state.state import State
 
 T = TypeVar("T")
 Key = tuple[str, str]
-HIDDEN = "~"  # begins the names of explainers that no person asked for
+HIDDEN = "~"  # prefix of hidden explainers' names, which were made for requests
 
 
 class Stage(enum.StrEnum):
-    """An explainer's way. What serves meanwhile is another question: `Record.serving`."""
+    """Stages of an explainer's making. `Record.serving` may answer at any of them."""
 
     QUEUED = "queued"
     COMPILING = "compiling"
@@ -37,14 +37,15 @@ class Record:
     """One explainer of one model.
 
     Attributes:
-        generation: counts what was asked under this name; the latest wins.
-        spec: what was asked for last, as JSON.
-        digest: names the artifact that comes of it.
-        references: digest of the reference set, None without one.
-        serving: digest of the artifact that answers now; another one's while `digest` is being made.
-        is_default: whether `serving` answers requests that name no explainer; `wants_default`: will it?
+        generation: number of requests for this name so far; the latest wins.
+        spec: latest requested spec, as JSON.
+        digest: digest of the artifact for `spec`.
+        references: digest of the reference set; None without one.
+        serving: digest of the artifact that answers now; an older one while `digest` is being made.
+        is_default: True if `serving` answers requests that name no explainer.
+        wants_default: True if it should answer them when it is ready.
         timings: seconds spent in each stage.
-        attempts: how often a gateway ended while it was at this.
+        attempts: number of processes that ended while they made it.
     """
 
     model: str
@@ -64,7 +65,7 @@ class Record:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is being done for it."""
+        """True if no process is making it."""
         return self.stage in (Stage.READY, Stage.FAILED)
 
     @property
@@ -74,13 +75,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A compiled entry, in the repository.
+    """A compiled entry in the repository.
 
     Attributes:
-        entry: its name.
-        model: the model's name, `model_digest` that of its files when this was made.
-        size: bytes.
-        sha256: of the file by which machines share it, where they do.
+        entry: name of the entry.
+        model: name of the model; `model_digest` is that of its files at the compile.
+        size: size in bytes.
+        sha256: SHA-256 of the file that machines share; empty if they share none.
     """
 
     digest: str
@@ -94,7 +95,7 @@ class Artifact:
 
 @dataclass(frozen=True)
 class Split:
-    """A canary of a model: the explainer that answers a share of the requests which name none."""
+    """A model's canary: an explainer that answers a share of the requests that name none."""
 
     model: str
     explainer: str
@@ -102,11 +103,11 @@ class Split:
 
 
 def lease_of(digest: str) -> str:
-    """Return the name of the lease of whoever makes or deletes an artifact."""
-    return f"artefact/{digest}"  # as other replicas spell it
+    """Return the name of the lease for making or deleting an artifact."""
+    return f"artefact/{digest}"  # spelling shared with other replicas
 
 
-EXPLAINER, ARTIFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records, as states hold them
+EXPLAINER, ARTIFACT, SPLIT = "explainer", "artefact", "split"  # kinds of records
 
 
 Written = Record | Artifact | Split
@@ -114,7 +115,7 @@ Written = Record | Artifact | Split
 
 @dataclass(frozen=True)
 class Known:
-    """What is recorded at a revision of the state.
+    """The records at a revision of the state.
 
     Attributes:
         others: records of other kinds, by kind.
@@ -128,7 +129,7 @@ class Known:
 
 
 def read(state: State) -> Known:
-    """Read all that is recorded. Blocks. Raises StateUnavailableError."""
+    """Read all records. Blocks. Raises StateUnavailableError."""
     revision, rows = state.snapshot()
     explainers = [Record(**{**row, "stage": Stage(row["stage"])}) for row in rows.get(EXPLAINER, ())]
     artifacts = [Artifact(**row) for row in rows.get(ARTIFACT, ())]
@@ -141,10 +142,10 @@ def write(
     removed: Iterable[Written] = (),
     since: int | None = None,
 ) -> int | None:
-    """Write all of it or nothing; no error for what is gone already. Raises StateUnavailableError.
+    """Write all changes or none; removing a missing record is no error. Raises StateUnavailableError.
 
     Returns:
-        The new revision; None where others have written `since`, and nothing was changed.
+        The new revision; None if others have written after `since`, so that nothing was changed.
     """
     gone: list[Change] = [(*_place(one), None) for one in removed]
     return state.write(*gone, *((*_place(one), asdict(one)) for one in saved), since=since)
@@ -175,18 +176,18 @@ class StageClock:
 
 
 class OutdatedError(Exception):
-    """Another replica has written since the records were read."""
+    """Records that another replica has changed since this process read them."""
 
 
 class RecordStore:
-    """What is known of explainers; shown to the data plane by `registry`.
+    """The records of explainers in memory; `registry` presents them to the data plane.
 
     Attributes:
-        records: by model and name.
-        artifacts: by digest.
-        splits: by model.
-        entries: by digest, those that are loaded or may be.
-        revision: of the state that they are of.
+        records: explainers by model and name.
+        artifacts: artifacts by digest.
+        splits: canaries by model.
+        entries: entries by digest that are loaded or may be.
+        revision: revision of the state from which they come.
     """
 
     def __init__(
@@ -208,21 +209,21 @@ class RecordStore:
         self.rebase(base)
 
     def rebase(self, base: ModelRegistry) -> None:
-        """Go with another repository, in which are no entries of explainers."""
+        """Adopt another repository, without entries of explainers."""
         self.base, self.models = base, Models(base)
 
     async def digest(self, model: str, spec: ExplainerSpec, references: str | None) -> str:
-        """Return the digest of the artifact. Raises as `Models.get`."""
+        """Return the digest of the artifact for a spec. Raises as `Models.get`."""
         return spec.digest((await self.models.get(model)).digest, references)
 
     async def exclusively(
         self, change: Callable[[], Awaitable[T]], take_up: Callable[[Known], Awaitable[None]]
     ) -> T:
-        """Run a change alone and to its end, even if whoever requested it leaves meanwhile.
+        """Run a change alone and to its end, even if its caller leaves meanwhile.
 
         Args:
-            change: begins with what it writes; run again where another replica has written before it.
-            take_up: called before, where others have written since.
+            change: function that writes first; it runs again if another replica has written before it.
+            take_up: function that gets the records before each run if others have written since.
         """
 
         async def alone() -> T:
@@ -241,13 +242,13 @@ class RecordStore:
             self.revision = known.revision
 
     async def save(self, *changed: Record) -> Record:
-        """Record changes, then let them be seen; the first of them. Raises StateUnavailableError."""
+        """Write changed records, then show them; return the first. Raises StateUnavailableError."""
         await self.write(changed)
         self.records.update({one.key: one for one in changed})
         return changed[0]
 
     async def write(self, saved: Sequence[Written] = (), removed: Sequence[Written] = ()) -> None:
-        """Write all of it or nothing, within `exclusively`. Raises StateUnavailableError, OutdatedError."""
+        """Write all changes or none, within `exclusively`. Raises StateUnavailableError, OutdatedError."""
         work = asyncio.to_thread(write, self._state, saved, removed, self.revision)
         revision = await to_its_end(work)
         if revision is None:
@@ -264,12 +265,12 @@ class RecordStore:
         self.splits.update({one.model: one for one in saved if isinstance(one, Split)})
 
     def current(self, record: Record) -> Record | None:
-        """Return the record of that name, unless another one was requested since."""
+        """Return the present record of that name; None if a newer request replaced it."""
         now = self.records.get(record.key)
         return now if now is not None and now.generation == record.generation else None
 
     def in_use(self, digest: str) -> bool:
-        """Return whether an explainer answers by the artifact, or is about to."""
+        """Tell whether an explainer uses the artifact, or will."""
         return any(
             digest == one.serving or (digest == one.digest and not one.settled)
             for one in self.records.values()
@@ -279,17 +280,19 @@ class RecordStore:
         return [one for one in self.records.values() if not one.settled]
 
     def owned(self) -> set[str]:
-        """Return the repository's folders that have an explainer's entry, or will."""
+        """Return the repository's folders that hold an explainer's entry, or will."""
         coming = {entry_name(one.model, one.digest) for one in self.records.values()}
         return coming | {one.entry for one in self.artifacts.values()}
 
     def using(self, references: str) -> list[Record]:
-        """Return explainers that are, or are to be, made of a reference set."""
-        made = {one.digest for one in self.artifacts.values() if one.references == references}
-        return [one for one in self.records.values() if one.references == references or one.serving in made]
+        """Return explainers made of a reference set, finished or not."""
+        digests = {one.digest for one in self.artifacts.values() if one.references == references}
+        return [
+            one for one in self.records.values() if one.references == references or one.serving in digests
+        ]
 
     def surplus(self, most_bytes: int) -> list[Record]:
-        """Return those that no person requested and that take too much: least recently used first."""
+        """Return hidden explainers beyond `most_bytes`, least recently used first."""
         hidden = [one for one in self.records.values() if one.name.startswith(HIDDEN) and one.serving]
         hidden.sort(key=lambda one: one.updated_s, reverse=True)
         sizes = itertools.accumulate(self.size_of(one) for one in hidden)
@@ -297,21 +300,21 @@ class RecordStore:
         return [one for one in reversed(gone) if one is not hidden[0]]
 
     def size_of(self, record: Record) -> int:
-        """Return the bytes of the artifact by which an explainer answers."""
-        made = self.artifacts.get(record.serving or "")
-        return 0 if made is None else made.size
+        """Return the size of an explainer's serving artifact in bytes."""
+        artifact = self.artifacts.get(record.serving or "")
+        return 0 if artifact is None else artifact.size
 
     def lacks_default(self, key: Key) -> bool:
-        """Return whether nothing answers, or is to, requests for the model that name no explainer."""
+        """Tell whether the model has no default explainer, finished or not, other than `key`."""
         model, name = key
         own = (one for one in self.records.values() if one.model == model and one.key != key)
         taken = any(one.is_default or one.wants_default for one in own)
         return not taken and self.base.compiled(model) is None and not name.startswith(HIDDEN)
 
     def registry(self) -> ModelRegistry:
-        """Return what is served, by what the records say."""
-        found = ((one, self.entries.get(one.serving or "")) for one in self.records.values())
-        serving = [(one, entry) for one, entry in found if entry is not None]
+        """Return the served registry according to the records."""
+        entries = ((one, self.entries.get(one.serving or "")) for one in self.records.values())
+        serving = [(one, entry) for one, entry in entries if entry is not None]
         named: dict[str, dict[str, Entry]] = {}
         for one, entry in serving:
             if not one.name.startswith(HIDDEN):
@@ -327,7 +330,7 @@ class RecordStore:
 
 
 async def to_its_end(work: Awaitable[T]) -> T:
-    """Await it; where it is cancelled meanwhile, it ends when the work is done: no half of it is left."""
+    """Await work to its end; if cancelled meanwhile, raise only then, so that none is half done."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -335,10 +338,10 @@ async def to_its_end(work: Awaitable[T]) -> T:
         while not task.done():
             await _quietly(task)
         if not task.cancelled():
-            task.exception()  # looked at, so that it is not reported as forgotten
+            task.exception()  # retrieved, so that asyncio does not report it
         raise
 
 
 async def _quietly(task: "asyncio.Future[Any]") -> None:
-    with contextlib.suppress(asyncio.CancelledError):  # asked for twice: the first one is raised in the end
+    with contextlib.suppress(asyncio.CancelledError):  # cancelled twice: the first one is raised in the end
         await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""What a gateway remembers of its explainers when it starts, made to agree with what lies on the disk."""
+"""Recovery of a gateway's explainers at its start: records reconciled with the disk."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -17,15 +17,16 @@ log = logging.getLogger(__name__)
 
 
 def recover(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore:
-    """Return what is remembered, of the models as they are today.
+    """Return the recorded explainers, reconciled with the present models.
 
-    An artifact that is gone or cannot be read is made again where it served, and so is what explains a model
-    that is another one now. Nothing is made where there is no state.
+    A serving artifact that is missing or unreadable is made again, and so is the explainer of a changed
+    model.
+    Without a state this creates nothing.
 
-    A database that does not answer is followed when it does: until then the models of the repository answer.
+    If the database does not answer, the repository's models serve until it does.
 
     Raises:
-        StateUnavailableError: the state folder cannot be read or written.
+        StateUnavailableError: if the state folder cannot be read or written.
     """
     state = artifacts.state
     if not state.exists:
@@ -71,7 +72,7 @@ def _recovered(artifacts: ArtifactStore, registry: ModelRegistry) -> RecordStore
 
 
 def _fetched(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
-    """Return the entry as another machine made it; None where there is none that can be read."""
+    """Return the entry that another machine made; None if there is no readable one."""
     try:
         if artifacts.blobs is not None:
             artifacts.remove_here(artifact.entry)  # a copy that could not be read
@@ -82,13 +83,13 @@ def _fetched(artifacts: ArtifactStore, artifact: Artifact) -> Entry | None:
 
 
 def digests_of(models: Iterable[str], registry: ModelRegistry) -> dict[str, str]:
-    """Return the digests of the files of those models that are served. Blocks."""
-    known = {name: registry.entries[name] for name in models if name in registry.entries}
-    return {name: file_digest(entry.model_path.parent) for name, entry in known.items()}
+    """Return the digests of the served ones among `models`. Blocks."""
+    served = {name: registry.entries[name] for name in models if name in registry.entries}
+    return {name: file_digest(entry.model_path.parent) for name, entry in served.items()}
 
 
 def _mended(record: Record, artifacts: Mapping[str, Artifact]) -> Record:
-    """Return a record whose artifact is there; what is gone is made again."""
+    """Return a record without a missing artifact; if it lacks one, queue it again."""
     if record.serving not in artifacts:
         record = replace(record, serving=None, is_default=False)
     if record.stage is Stage.READY and record.serving is None:
@@ -97,7 +98,7 @@ def _mended(record: Record, artifacts: Mapping[str, Artifact]) -> Record:
 
 
 def of_today(record: Record, artifacts: Mapping[str, Artifact], model_digest: str | None) -> Record:
-    """Return a record that goes with the model as it is now."""
+    """Return a record that fits the present model."""
     served = artifacts.get(record.serving or "")
     if served is not None and served.model_digest != model_digest:
         record = replace(record, serving=None, is_default=False, stage=Stage.QUEUED, attempts=0)

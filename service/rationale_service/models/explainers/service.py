@@ -1,4 +1,4 @@
-"""Explainers of the served models: asked for, made aside, published, switched to, and forgotten."""
+"""Explainers of the served models: request, make, publish, switch to, and delete them."""
 
 import asyncio
 import contextlib
@@ -45,14 +45,14 @@ from rationale_service.settings import Settings
 
 log = logging.getLogger(__name__)
 
-_BUSY_S = 10  # what a client is told to wait when too many compiles are queued
-_RENEW_S = 1.0  # between two signs that an entry is still being made
-_ATTEMPTS = 3  # at one explainer, in as many lives of processes: the third does not try again
+_BUSY_S = 10  # retry time for clients if the queue of compiles is full
+_RENEW_S = 1.0  # between two renewals of a lease
+_ATTEMPTS = 3  # processes that may die of one explainer: the third gives up
 
 
 @dataclass(frozen=True)
 class Status:
-    """An explainer as it is now: its record, how far its compile is, and the entry that answers."""
+    """An explainer's present status: its record, its compile's progress, and the entry that answers."""
 
     record: Record
     progress: Progress | None
@@ -61,13 +61,13 @@ class Status:
 
 
 class Explainers:
-    """The resource, and the tasks that bring about what it was asked for.
+    """The explainers as a resource, and the tasks that make them.
 
-    The records say what is so: they change through `Following.exclusively` alone, and the registry follows.
+    The records are authoritative: only `Following.exclusively` changes them, and the registry follows.
 
     Attributes:
-        following: what other processes change, and what they are at.
-        grace_s: what is out of use still answers for so long: as long as a request takes at most.
+        following: follower of other processes' changes and leases.
+        grace_s: time for which a retired artifact still answers: the longest duration of a request.
     """
 
     def __init__(
@@ -94,22 +94,22 @@ class Explainers:
         self.following.show()
 
     async def resume(self, followed: Callable[[Known], Awaitable[None]]) -> None:
-        """Go on with what an earlier process left unfinished, and follow the others.
+        """Resume unfinished work of an earlier process, and follow the other processes.
 
         Args:
-            followed: called with what is recorded, whenever another process has written.
+            followed: function that gets the records whenever another process has written.
         """
-        with contextlib.suppress(ServiceError):  # which is logged in a moment
+        with contextlib.suppress(ServiceError):  # `follow` logs it soon
             await self.following.refresh(followed)
         self._tasks.spawn(self.following.follow(followed))
         self._tasks.spawn(self._clear())
 
     async def stop(self) -> None:
-        """End compiles; they are resumed when the gateway starts again."""
+        """End compiles; the gateway resumes them at its next start."""
         await self._tasks.stop()
 
     async def _clear(self) -> None:
-        """Delete artifacts that nobody uses: at once where no other process is there to use them."""
+        """Delete unused artifacts; at once if there is no other process that could use them."""
         with contextlib.suppress(ServiceError):
             others = await asyncio.to_thread(self._state.behind, sys.maxsize)
             for digest in self.store.artifacts:
@@ -118,14 +118,14 @@ class Explainers:
     # --- the repository -----------------------------------------------------------------------------------
 
     async def take_up(self, repository: ModelRegistry) -> None:
-        """Answer by these entries too. What explained a model that is another one now is made anew."""
+        """Adopt the repository's entries; make explainers of changed models anew."""
         before = self.store.base.entries
         models = {one.model for one in self.store.records.values()}
         changed = {name for name in models if repository.entries.get(name) is not before.get(name)}
         digests = await asyncio.to_thread(digests_of, changed, repository)
         try:
             renewed = await self.following.exclusively(partial(self._rebase, repository, changed, digests))
-        except StateUnavailableError as error:  # the models answer all the same
+        except StateUnavailableError as error:  # the models still answer
             log.error("what explains models that have changed is not made anew: %s", error)
             self.store.rebase(repository)
             renewed = []
@@ -140,7 +140,7 @@ class Explainers:
     async def _rebase(
         self, repository: ModelRegistry, changed: set[str], digests: Mapping[str, str]
     ) -> list[Record]:
-        """Return the records of what is made anew, as they were."""
+        """Adopt the repository; return the former records of explainers that are made anew."""
         renewed = {}
         for one in [one for one in self.store.records.values() if one.model in changed]:
             again = replace(one, stage=Stage.QUEUED) if one.stage is Stage.FAILED else one
@@ -151,24 +151,24 @@ class Explainers:
         try:
             if renewed:
                 await self.store.write([*renewed.values()])
-        except ServiceError as error:  # what is made anew is made so again at the next start
+        except ServiceError as error:  # the next start makes them anew again
             log.error("%s", error)
         self.store.rebase(repository)
         self.store.records.update(renewed)
-        # Those that others have made of the models that are here now.
+        # Open entries that others have made of the present models.
         await self.following.open_entries(self.store.records.values())
         return before
 
     # --- the resource -------------------------------------------------------------------------------------
 
     async def put(self, model: str, name: str, spec: ExplainerSpec) -> Status:
-        """Request an explainer. It is ready in the answer if nothing is to be done for it.
+        """Request an explainer; return its status, which is ready if nothing has to be made.
 
         Raises:
-            UnknownModelError, UnknownResourceError: there is no such model or reference set.
-            InvalidExplainerError, ConflictError: it cannot be made, or not under this name.
-            QueueFullError: as many wait to be made as may.
-            StateUnavailableError: it cannot be recorded.
+            UnknownModelError, UnknownResourceError: if there is no such model or reference set.
+            InvalidExplainerError, ConflictError: if it cannot be made, or not under this name.
+            QueueFullError: if the queue of compiles is full.
+            StateUnavailableError: if it cannot be recorded.
         """
         if check_name(name, "an explainer's", InvalidExplainerError) == COMPILED:
             raise ConflictError(
@@ -177,7 +177,7 @@ class Explainers:
         references = None
         if spec.reference_set is not None:
             references = await asyncio.to_thread(self._references.find, spec.reference_set, model)
-        # In a thread: the first one imports the compiler, which takes a second.
+        # A thread, because the first call imports the compiler, which takes a second.
         await asyncio.to_thread(partial(spec.requested, referenced=references is not None))
         spec = self._named(model, spec)
         record = await self._ask(model, name, spec, references)
@@ -187,39 +187,41 @@ class Explainers:
     async def ensure(
         self, model: str, spec: ExplainerSpec, references: str | None, *, again: bool = False
     ) -> Entry | None:
-        """Return the entry that explains `model` so; None while it is still made in the background.
+        """Return the entry that explains `model` by `spec`; None while it is made in the background.
 
-        None is begun where the queue is full.
+        No compile begins if the queue is full.
 
         Args:
-            references: digest of a reference set; its file is found by `ReferenceFiles.path`.
-            again: whether one that failed is tried again.
+            references: digest of a reference set; `ReferenceFiles.path` returns its file.
+            again: True to retry a failed explainer.
 
         Raises:
-            UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError.
+            UnknownModelError, InvalidExplainerError, ConflictError: if the model cannot be explained so.
+            StateUnavailableError: if the explainer cannot be recorded.
         """
         digest = await self.store.digest(model, spec, references)
         for one in self.store.records.values():
             if one.serving == digest and digest in self.store.entries:
                 self.store.records[one.key] = replace(one, updated_s=time.time())  # used: it stays longer
                 return self.store.entries[digest]
-        known = self.store.records.get(_hidden(model, digest))
-        if known is None or (again and known.stage is Stage.FAILED):
+        record = self.store.records.get(_hidden(model, digest))
+        if record is None or (again and record.stage is Stage.FAILED):
             with contextlib.suppress(QueueFullError):
                 await self._ask(*_hidden(model, digest), spec, references)
         return None
 
     async def made(self, model: str, spec: ExplainerSpec, references: str | None) -> Entry:
-        """Return the entry that explains `model` so, once it is made.
+        """Wait for the entry that explains `model` by `spec`, and return it.
 
         Raises:
-            CompileFailedError: it cannot be made.
-            NotReadyError: too many others are to be made before.
-            And as `ensure`.
+            CompileFailedError: if it cannot be made.
+            NotReadyError: if the queue of compiles is full.
+            UnknownModelError, InvalidExplainerError, ConflictError, StateUnavailableError: if `ensure` raises
+                them.
         """
-        found = await self.ensure(model, spec, references)
-        if found is not None:
-            return found
+        entry = await self.ensure(model, spec, references)
+        if entry is not None:
+            return entry
         key = _hidden(model, await self.store.digest(model, spec, references))
         while (record := self.store.records.get(key)) is not None and not record.settled:
             if self._tasks.stopping:
@@ -233,7 +235,7 @@ class Explainers:
         return self.store.entries[record.serving]
 
     def get(self, model: str, name: str) -> Status:
-        """Return its status. Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
+        """Return a status. Raises UnknownModelError, InvalidExplainerError, UnknownResourceError."""
         self.store.models.entry(model)
         record = self.store.records.get((model, name))
         if record is None:
@@ -241,28 +243,28 @@ class Explainers:
         return self._status(record)
 
     def all_of(self, model: str) -> list[Status]:
-        """Return those that were requested by name, and those made for requests. Raises as `get`."""
+        """Return the statuses of a model's explainers, named and made for requests. Raises as `get`."""
         self.store.models.entry(model)
         return [self._status(one) for one in self.store.records.values() if one.model == model]
 
     def split(self, model: str) -> Split:
-        """Return which explainer is a model's canary. Raises as `get`."""
+        """Return a model's canary. Raises as `get`."""
         self.store.models.entry(model)
-        found = self.store.splits.get(model)
-        if found is None:
+        canary = self.store.splits.get(model)
+        if canary is None:
             raise UnknownResourceError(
                 f"model '{model[:80]}' has no canary: its default explainer answers all"
             )
-        return found
+        return canary
 
     async def put_split(self, split: Split) -> Split:
-        """Have an explainer answer a share of the requests that name none.
+        """Let an explainer answer a share of the requests that name none.
 
         Raises:
-            UnknownModelError, InvalidExplainerError: there is no such model that could have explainers.
-            UnknownResourceError: it has no such explainer that answers.
-            ConflictError: it is the default, or there is none beside which it would answer.
-            StateUnavailableError: it cannot be recorded.
+            UnknownModelError, InvalidExplainerError: if there is no such model that could have explainers.
+            UnknownResourceError: if it has no such explainer that answers.
+            ConflictError: if the explainer is the default, or the model has no default.
+            StateUnavailableError: if the canary cannot be recorded.
         """
 
         async def note() -> None:
@@ -282,7 +284,7 @@ class Explainers:
         return split
 
     async def delete_split(self, model: str) -> None:
-        """Have the default answer all again. Raises as `split`, and StateUnavailableError."""
+        """Let the default answer all requests again. Raises as `split`, and StateUnavailableError."""
 
         async def note() -> None:
             await self.store.write(removed=[self.split(model)])
@@ -292,20 +294,20 @@ class Explainers:
         await self.following.published()
 
     async def delete(self, model: str, name: str) -> None:
-        """Answer no more by it; its artifact goes. Raises as `get`, and StateUnavailableError."""
+        """Delete an explainer and its artifact. Raises as `get`, and StateUnavailableError."""
         gone = self.get(model, name).record
         await self.following.exclusively(partial(self._drop, [gone]))
         await self.following.published()
         self._plane.forget_answers()
 
     def users(self, references: str) -> list[str]:
-        """Return explainers made of a reference set, or being made of it: `model/explainer`."""
+        """Return explainers made of a reference set, finished or not, as `model/explainer`."""
         return ["/".join(one.key) for one in self.store.using(references)]
 
     async def forget(self, references: str) -> None:
         """Delete every explainer and artifact that holds a reference set.
 
-        Requests that run finish. When this returns, no entry on the disk holds its rows, nor the backend.
+        Running requests finish. After this neither the disk nor the backend holds an entry with its rows.
         """
         store = self.store
         making = [
@@ -324,14 +326,16 @@ class Explainers:
     # --- on the way to an answer --------------------------------------------------------------------------
 
     def _named(self, model: str, spec: ExplainerSpec) -> ExplainerSpec:
-        """Return a spec with the names that the model was compiled with.
+        """Return a spec with the feature names of the compiled model.
 
         Raises InvalidExplainerError for other names: callers who name features would be refused.
         """
         compiled = self.store.base.compiled(model)
-        known = None if compiled is None or compiled.manifest is None else compiled.manifest.given_names
+        compiled_names = (
+            None if compiled is None or compiled.manifest is None else compiled.manifest.given_names
+        )
         wanted, given = spec.inputs, spec.features
-        own = {n: list(names) for n, names in (known or {}).items() if wanted is None or n in wanted}
+        own = {n: list(names) for n, names in (compiled_names or {}).items() if wanted is None or n in wanted}
         for name, names in own.items():
             if given is not None and (given.get(name, names) if isinstance(given, dict) else given) != names:
                 raise InvalidExplainerError(
@@ -352,16 +356,16 @@ class Explainers:
         return await self._settle(record) if record.settled else record
 
     async def _admit(self, key: Key, spec: ExplainerSpec, digest: str, references: str | None) -> Record:
-        """Record what is wanted and begin it; returned settled where it is there already."""
+        """Record a requested explainer and begin to make it; return a settled record if it exists already."""
         old = self.store.records.get(key)
-        kept = old.wants_default if old is not None else self.store.lacks_default(key)
+        is_default = old.wants_default if old is not None else self.store.lacks_default(key)
         wanted = Record(
             *key,
             generation=old.generation + 1 if old is not None else 1,
             spec={"method": spec.method, **spec.model_dump(mode="json", exclude_defaults=True)},
             digest=digest,
             references=references,
-            wants_default=kept if spec.default is None else spec.default,
+            wants_default=is_default if spec.default is None else spec.default,
             serving=old.serving if old is not None else None,
             is_default=old.is_default if old is not None else False,
             updated_s=time.time(),
@@ -377,7 +381,7 @@ class Explainers:
         return wanted
 
     def _begin(self, record: Record) -> None:
-        """Begin it in place of what was being made under the same name."""
+        """Begin to make an explainer; cancel the making of an older one of the same name."""
         before = self._tasks.making.get(record.key)
         if before is not None:
             before.cancel()
@@ -385,7 +389,7 @@ class Explainers:
         self._tasks.making[record.key] = self._tasks.spawn(self._make(record))
 
     async def _make(self, record: Record) -> None:
-        """Make the entry that answers out of the record, or find the reason why there is none."""
+        """Make and publish the entry of a record, or record the reason for its failure."""
         clock, lease = StageClock(), lease_of(record.digest)
 
         def report(stage: Stage, progress: Progress | None) -> None:
@@ -396,7 +400,7 @@ class Explainers:
             async with self._builder.turn(record.digest):
                 left_by = await to_its_end(asyncio.to_thread(self._state.take, lease))
                 if left_by is None:
-                    return  # another process is at it
+                    return  # another process makes it
                 renewing = self._tasks.spawn(self._renew(lease, record))
                 try:
                     if left_by:
@@ -414,7 +418,7 @@ class Explainers:
                     with contextlib.suppress(ServiceError):
                         await to_its_end(asyncio.to_thread(self._state.release, lease))
         except RationaleError as error:
-            # A set that a request named may be there again by now: it is no failure to keep.
+            # A set that a request named may exist again by now, so this failure is not recorded.
             if isinstance(error, UnknownResourceError) and record.name.startswith(HIDDEN):
                 await self.following.exclusively(partial(self._drop, [record]))
             else:
@@ -430,7 +434,7 @@ class Explainers:
                 self._retire(record.digest, after_s=0)
 
     async def _renew(self, lease: str, record: Record) -> None:
-        """Say while an entry is made that it is, and how far; end it where another process has taken over."""
+        """Renew the lease and its progress while an entry is made; cancel if another process took over."""
         making = self._tasks.making.get(record.key)
         while True:
             await asyncio.sleep(_RENEW_S)
@@ -441,10 +445,10 @@ class Explainers:
                     making.cancel()
 
     async def _count_attempt(self, record: Record) -> Record:
-        """Count how often a process ended while it was at this. Raises CompileFailedError for the third."""
+        """Count an attempt that a process left unfinished. Raises CompileFailedError for the third."""
         now = self.store.current(record)
         if now is None:
-            return record  # another one was asked for meanwhile, or none
+            return record  # a newer request replaced it, or it was deleted
         if now.attempts + 1 >= _ATTEMPTS:
             raise CompileFailedError(
                 f"the gateway ended {_ATTEMPTS} times while this was made: PUT it again to try once more"
@@ -452,27 +456,27 @@ class Explainers:
         return await self.store.save(replace(now, attempts=now.attempts + 1))
 
     async def _load(self, artifact: Artifact) -> None:
-        """Load its entry, warm when this returns. Raises RepositoryError, NotReadyError."""
+        """Load and warm an artifact's entry. Raises RepositoryError, NotReadyError."""
         if artifact.digest in self.store.entries:
             return
         entry = await asyncio.to_thread(read_entry, self._artifacts.repository / artifact.entry)
         try:
             await self._plane.model_cache.load(entry)
         except BaseException:
-            if not self._tasks.stopping:  # the backend is about to stop, loading or not
+            if not self._tasks.stopping:  # the backend stops soon anyway
                 await to_its_end(self._plane.model_cache.drop(entry))
             raise
         self.store.entries[artifact.digest] = entry
 
     async def _settle(self, record: Record, serving: str | None = None) -> Record:
-        """Switch to who serves, and who does by default; its status says so when other processes have too.
+        """Switch the serving artifact and the default; the status changes once other processes have followed.
 
         Args:
-            serving: digest of the artifact to switch to; None for the one that serves.
+            serving: digest of the artifact to switch to; None to keep the present one.
         """
 
         async def note() -> Record | None:
-            """Return the record as it was; None where another one was asked for meanwhile, or none."""
+            """Write the switch; return the former record, or None if a newer request replaced it."""
             now = self.store.current(record)
             if now is None:
                 return None
@@ -520,7 +524,7 @@ class Explainers:
             self.store.records[record.key] = failed
             try:
                 await self.store.save(failed)
-            except ServiceError as fault:  # a full disk may be why it failed
+            except ServiceError as fault:  # the cause may be a full disk
                 log.error("its failure could not be recorded: %s", fault)
 
         await self.following.exclusively(note)
@@ -528,7 +532,7 @@ class Explainers:
     # --- out of use ---------------------------------------------------------------------------------------
 
     async def _drop(self, gone: list[Record]) -> None:
-        """Take explainers out of the records and the registry; compiles for them end."""
+        """Remove explainers from the records and the registry, and end their compiles."""
         named = {one.key for one in gone}
         over = [one for one in self.store.splits.values() if (one.model, one.explainer) in named]
         await self.store.write(removed=[*gone, *over])
@@ -537,13 +541,13 @@ class Explainers:
             self._end(record)
 
     def _end(self, record: Record) -> None:
-        """End the compile for it, and free what answered, which nobody finds any more."""
+        """End an explainer's compile and retire its artifact, which no lookup finds any more."""
         if record.key in self._tasks.making:
             self._tasks.making[record.key].cancel()
         self._retire(record.serving)
 
     def _retire(self, digest: str | None, after_s: float | None = None) -> None:
-        """Delete an artifact that nobody uses, when those who looked it up before have been answered."""
+        """Delete an unused artifact after requests that looked it up have been answered."""
         if digest is not None and not self._tasks.stopping:
             self._tasks.spawn(self._retired(digest, self.grace_s if after_s is None else after_s))
 
@@ -566,7 +570,7 @@ class Explainers:
             log.error("what is not used any more stays where it is: %s", error)
 
     async def _delete(self, artifact: Artifact) -> None:
-        """Take it off the backend, when those who use it are answered, and off the disk. Hold its turn."""
+        """Unload an artifact after its running requests, then delete it from the disk. Hold its turn."""
         entry = self.store.entries.pop(artifact.digest, None)
         if entry is not None:
             await to_its_end(self._plane.model_cache.drop(entry))
@@ -577,7 +581,7 @@ class Explainers:
         await to_its_end(asyncio.to_thread(self._artifacts.remove, artifact))
         await self.following.exclusively(partial(self.store.write, removed=[artifact]))
 
-    # --- what is so ---------------------------------------------------------------------------------------
+    # --- status -------------------------------------------------------------------------------------------
 
     def _status(self, record: Record) -> Status:
         progress = self._progress.get(record.key)
@@ -600,5 +604,5 @@ class Explainers:
 
 
 def _hidden(model: str, digest: str) -> Key:
-    """Return the key of an explainer that no person requested."""
+    """Return the key of a hidden explainer, made for requests."""
     return model, f"{HIDDEN}{digest[:16]}"

@@ -1,4 +1,4 @@
-"""What an explainer is asked to be, and the digest that names what comes of it."""
+"""Specification of an explainer, and the digest that names its artifact."""
 
 import asyncio
 import hashlib
@@ -21,7 +21,7 @@ from rationale_service.errors import ConflictError, InvalidExplainerError, Unkno
 from rationale_service.repository.entry import Entry, stamp_of
 from rationale_service.repository.registry import ModelRegistry
 
-_DIGITS = 16  # of a digest in an entry's name
+_DIGITS = 16  # digits of a digest in an entry's name
 Count = Annotated[int, Field(ge=1)]
 Target = Annotated[int, Field(ge=0)] | Annotated[str, Field(pattern=r"^\d+-\d+$")]
 
@@ -30,7 +30,7 @@ _MOST_NAMES = 10_000
 
 
 def _bounded(given: Any) -> Any:
-    """Bound the whole before its members are read: each of a million may be wrong, and would be reported."""
+    """Limit the number of members before pydantic reads them: it would report each fault of a million."""
     if isinstance(given, dict | list) and len(given) > _MOST_NAMES:
         raise ValueError(f"{len(given)} members are more than {_MOST_NAMES}")
     return given
@@ -67,7 +67,7 @@ else:
 
 
 def _same(name: str, default: Any = None) -> Any:
-    """Return a field that means the same as in a compile request."""
+    """Return a field with the meaning that it has in a compile request."""
     return Field(default, description=CompileRequest.model_fields[name].description)
 
 
@@ -105,10 +105,10 @@ class ExplainerSpec(_Strict):
     )
 
     def requested(self, *, referenced: bool) -> CompileRequest:
-        """Return it as the compiler takes it. Raises InvalidExplainerError for options that make no sense.
+        """Convert the spec → a compile request. Raises InvalidExplainerError for invalid options.
 
         Args:
-            referenced: whether it gets a reference set.
+            referenced: True if it gets a reference set.
         """
         try:
             same = CompileRequest.model_fields.keys() & ExplainerSpec.model_fields.keys()
@@ -124,9 +124,9 @@ class ExplainerSpec(_Strict):
         return request
 
     def digest(self, model: str, references: str | None) -> str:
-        """Return the SHA-256 of what decides the outcome: digests of model and references, options, compiler.
+        """Return the SHA-256 of all that determines the artifact: model, references, options, compiler.
 
-        Where installed packages bring rules, their versions too.
+        If installed packages bring rules, it includes their versions.
         """
         own = self.model_dump(exclude={"default", "reference_set"}, exclude_defaults=True)
         parts: list[Any] = [model, references, own, version()]
@@ -141,7 +141,7 @@ def entry_name(model: str, digest: str) -> str:
 
 
 def file_digest(folder: Path) -> str:
-    """Hash (SHA-256) an entry's name and its version's files: two models of the same content stay apart."""
+    """Hash (SHA-256) an entry's name and its version's files; equal files of two models hash differently."""
     digest = hashlib.sha256(f"{folder.parent.name}\n".encode())
     for path in sorted(path for path in folder.iterdir() if path.is_file()):
         with path.open("rb") as file:
@@ -155,10 +155,10 @@ class Model:
     """The model to explain.
 
     Attributes:
-        name: its entry's.
-        digest: of its file.
+        name: name of its entry.
+        digest: digest of its files.
         custom_ops: libraries of its kernels.
-        parity: with the fitted model of which it was made, as its compiled explanation tells.
+        parity: parity with its fitted original, from the manifest of its compiled explanation.
     """
 
     name: str
@@ -176,9 +176,9 @@ class Models:
         self._digests: dict[str, str] = {}
 
     def entry(self, name: str) -> Entry:
-        """Return the entry.
+        """Return the plain entry of that name.
 
-        Raises UnknownModelError, InvalidExplainerError: it is an explanation, or one-shot.
+        Raises UnknownModelError; InvalidExplainerError if it is an explanation or one-shot.
         """
         entry = self._base.entries.get(name)
         if entry is None:
@@ -191,7 +191,7 @@ class Models:
         return entry
 
     def digest(self, name: str) -> str | None:
-        """Return the digest of a model as it is served; None where its files are others by now. Blocks."""
+        """Return the digest of a served model; None if its files have changed since. Blocks."""
         entry = self._base.entries.get(name)
         if entry is None or stamp_of(self._base.folder / name) != entry.stamp:
             return None
@@ -200,9 +200,9 @@ class Models:
         return self._digests[name]
 
     async def get(self, name: str) -> Model:
-        """Return the model.
+        """Return the model to explain.
 
-        Raises as `entry`, and ConflictError where the files are no more those that are served.
+        Raises as `entry`, and ConflictError if its files differ from the served ones.
         """
         entry = self.entry(name)
         if await asyncio.to_thread(stamp_of, self._base.folder / name) != entry.stamp:

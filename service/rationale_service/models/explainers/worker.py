@@ -1,8 +1,8 @@
 """The process that compiles one explainer: `python -m rationale_service.models.explainers.worker`.
 
 It reads one line from its input, the order, and writes lines to its output: `{"stage", "done", "total"}` on
-the way, and at the end `{"written": bytes}` or `{"error": text}`. It ends at once when its input is closed,
-which is also what happens when the gateway dies.
+the way, and at the end `{"written": bytes}` or `{"error": text}`. It ends at once when its input closes,
+which also happens when the gateway dies.
 """
 
 import json
@@ -21,23 +21,21 @@ from rationale.schema.request import CompileRequest
 
 _NICENESS = 10
 _SHOWN = 4000  # characters of an error
-_MARGIN_BYTES = (
-    512 << 20
-)  # over the limit that the gateway watches: threads' stacks, and what one step may take
+_MARGIN_BYTES = 512 << 20  # beyond the gateway's limit: threads' stacks and one step's memory
 _ORPHANED = 3
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to compile.
+    """An order to compile.
 
     Attributes:
-        model: the ONNX file; `name` is its entry's name.
-        entry: the folder to make.
+        model: path of the ONNX file; `name` is its entry's name.
+        entry: path of the folder to create.
         request: `CompileRequest`, as a dictionary.
-        references: a file of rows.
-        memory_bytes: what the process may take.
-        parity: `Parity` of the model with the fitted one of which it was made, as a dictionary.
+        references: path of a file of rows.
+        memory_bytes: memory limit of the process.
+        parity: `Parity` of the model with its fitted original, as a dictionary.
     """
 
     model: str
@@ -70,7 +68,7 @@ def main() -> None:
 
 
 def run(order: Order, channel: TextIO) -> int:
-    """Compile, check, write and sync the entry; returns its bytes. Raises RationaleError."""
+    """Compile, check, write and sync the entry; return its size in bytes. Raises RationaleError."""
     request = CompileRequest.model_validate(order.request)
     references = None if order.references is None else Path(order.references)
 
@@ -85,7 +83,7 @@ def run(order: Order, channel: TextIO) -> int:
 
 
 def synced(folder: Path) -> int:
-    """Put every file and folder below on the disk, whatever happens next; returns the sum of their bytes."""
+    """Flush every file and folder below to the disk; return the sum of the files' sizes."""
     size = 0
     for path in (*folder.rglob("*"), folder):
         handle = os.open(path, os.O_RDONLY)
@@ -98,7 +96,7 @@ def synced(folder: Path) -> int:
 
 
 def _for_others(text: str, order: Order) -> str:
-    """Return it without the paths of files, which are the server's own affair."""
+    """Replace the server's private file paths in a text by names."""
     places = {order.entry: "the entry", order.model: order.name, order.references: "the reference set"}
     for place, name in places.items():
         if place is not None:
@@ -114,7 +112,7 @@ def _say(channel: TextIO, **message: Any) -> None:
 def _own_output() -> TextIO:
     """Return the channel to the gateway.
 
-    Whatever else is printed goes to stderr, libraries in C++ included.
+    All other output, also that of C++ libraries, goes to stderr.
     """
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -128,10 +126,10 @@ def _end_with_the_gateway() -> None:
 
 
 def _take_a_back_seat(memory_bytes: int) -> None:
-    """Let others go first on the processor; this one goes first when memory runs out."""
+    """Give this process low CPU priority, a memory limit, and the first place to be killed without memory."""
     os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if sys.platform == "linux":  # elsewhere RLIMIT_DATA does not hold what mmap gives
+    if sys.platform == "linux":  # elsewhere RLIMIT_DATA does not cover mmap
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         wanted = memory_bytes + _MARGIN_BYTES
         soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

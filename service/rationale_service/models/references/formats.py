@@ -1,4 +1,4 @@
-"""Reference sets as they come: npz, npy, parquet, CSV or JSON, checked against a model's inputs."""
+"""Parser of uploaded reference sets: npz, npy, parquet, CSV or JSON, checked against a model's inputs."""
 
 import hashlib
 import io
@@ -30,7 +30,7 @@ MEDIA_TYPES = {
     "application/x-parquet": ".parquet",
     "text/csv": ".csv",
 }
-_JSON_SHARE = 32  # JSON takes about 40 times its own size while it is read
+_JSON_SHARE = 32  # parsing takes about 40 times the size of the JSON
 _BODY = "the body"
 
 
@@ -39,9 +39,9 @@ class Rows:
     """A reference set.
 
     Attributes:
-        arrays: [K, …] in the model's own dtypes, by the name of its input.
-        weights: [K] float64, not negative and not all 0; None where all are equal.
-        features: names of the columns, where there is one table that has some.
+        arrays: arrays [K, …] in the model's own dtypes, by input name.
+        weights: weights [K], float64, not negative and not all 0; None if all are equal.
+        features: names of the columns of a single table that has them.
     """
 
     arrays: Tensors
@@ -54,7 +54,7 @@ class Rows:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content, whatever kind of file it came in."""
+        """SHA-256 of the content, independent of the upload's file format."""
         digest = hashlib.sha256()
         for name, array in sorted(self.arrays.items()):
             digest.update(f"{name}\0{datatype_of(array)}\0{array.shape}\0".encode())
@@ -65,16 +65,18 @@ class Rows:
 
 
 def parse_rows(body: bytes, kind: str, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
-    """Read an upload. Blocks, and takes memory in proportion to `most_bytes`.
+    """Parse an upload. Blocks, and takes memory in proportion to `most_bytes`.
 
     Args:
         kind: one of the values of MEDIA_TYPES.
-        entry: the plain model whose inputs the rows are for.
-        manifest: of an explainer of it, which knows the names of features.
-        most_bytes: that the arrays may take.
+        entry: plain model, whose inputs the rows must fit.
+        manifest: manifest of one of its explainers, with the names of features.
+        most_bytes: maximum size of the arrays.
 
     Raises:
-        MalformedError, InvalidInputError, TooLargeError.
+        MalformedError: if the upload cannot be read.
+        InvalidInputError: if the rows do not fit the model.
+        TooLargeError: if they exceed `most_bytes`.
     """
     if kind == ".json":
         return _from_json(body, entry, manifest, most_bytes)
@@ -98,13 +100,13 @@ def check_rows(
     weights: Any = None,
     features: tuple[str, ...] | None = None,
 ) -> Rows:
-    """Return reference rows in the dtypes of the entry's inputs.
+    """Convert reference rows → the dtypes of the entry's inputs.
 
     Args:
-        manifest: what knows which inputs take missing values, and which texts the model refuses.
+        manifest: manifest with the inputs that take missing values and the texts that the model refuses.
 
     Raises:
-        InvalidInputError: they do not fit.
+        InvalidInputError: if the rows do not fit.
     """
     specs = {spec.name: spec for spec in entry.inputs}
     unknown = [name[:80] for name in given if name not in specs]
@@ -123,13 +125,13 @@ def check_rows(
 
 
 def to_file(rows: Rows) -> dict[str, Array]:
-    """Return the members of the .npz of the rows, as `rationale compile --references` reads it."""
+    """Return the members of an .npz with the rows, for `rationale compile --references`."""
     own = {WEIGHTS: rows.weights, FEATURE_NAMES: None if rows.features is None else np.array(rows.features)}
     return {**rows.arrays, **{name: array for name, array in own.items() if array is not None}}
 
 
 def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes: int) -> Rows:
-    """Read `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows as v1's instances."""
+    """Parse `[row, …]` or `{"references": [row, …], "weights": [w, …]}`, with rows like v1's instances."""
     if len(body) > most_bytes // _JSON_SHARE:
         raise TooLargeError(
             f"references in JSON may have {most_bytes // _JSON_SHARE} bytes: send npz, parquet or CSV"
@@ -153,7 +155,7 @@ def _from_json(body: bytes, entry: Entry, manifest: Manifest | None, most_bytes:
 
 
 def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
-    """Return the inputs that references are for: those that are explained, or all of numbers."""
+    """Return the inputs that references replace: the explained ones, or all inputs of numbers."""
     own = {spec.name for spec in entry.inputs}
     explained = (
         [item.tensor.name for item in manifest.explained if item.tensor.name in own] if manifest else []
@@ -162,14 +164,14 @@ def _explained(entry: Entry, manifest: Manifest | None) -> list[str]:
 
 
 def _columns(entry: Entry, manifest: Manifest | None) -> dict[str, tuple[str, ...]] | None:
-    """Return the columns of a table that each input takes; None for names that nobody gave, such as x[0]."""
+    """Return the table columns of each input; None if the names are generated, such as x[0]."""
     given = (manifest.given_names if manifest else None) or {}
     explained = _explained(entry, manifest)
     return {name: given[name] for name in explained} if given.keys() >= set(explained) else None
 
 
 def _only(columns: dict[str, tuple[str, ...]] | None) -> tuple[str, ...] | None:
-    """Return the columns of the only input; None of several."""
+    """Return the columns of the only input; None for several inputs."""
     return next(iter(columns.values())) if columns is not None and len(columns) == 1 else None
 
 
@@ -186,7 +188,7 @@ def _by_input(table: Table, entry: Entry, manifest: Manifest | None) -> Tensors:
 
 
 def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
-    """Return rows in the input's dtype: floats are rounded, everything else must survive unchanged."""
+    """Convert rows → the input's dtype: floats are rounded, other values must stay equal."""
     dtype, named = DTYPES[spec.datatype], f"references of '{spec.name}'"
     is_text = dtype.kind == "O"
     if array.dtype.kind not in ("OU" if is_text else "fiub"):
@@ -211,7 +213,7 @@ def _fit(spec: TensorSpec, array: Array, *, missing: bool) -> Array:
 
 
 def _texts(named: str, array: Array) -> Array:
-    """Return texts as a .npz holds them."""
+    """Convert texts → the form that an .npz holds."""
     try:
         texts = [value.decode() if isinstance(value, bytes) else value for value in array.reshape(-1)]
     except UnicodeDecodeError as error:

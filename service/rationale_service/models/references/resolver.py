@@ -1,13 +1,13 @@
-"""Explain requests that bring references of their own, or name a reference set that is kept here.
+"""Resolver of explain requests that bring their own references or name a stored reference set.
 
-A named set is answered by a graph with its rows precomputed, made when the set is put or first asked for.
-References of the request's own are answered by a graph that takes them as an input (an open entry:
-`NAME_explain_open` of the repository, or one made in the background); where the operator asked for it, those
-that come back are kept and precomputed too. All give the same numbers.
+A graph with precomputed rows answers for a named set; it is made at the set's upload or first use. A graph
+with references as an input answers for a request's own references (an open entry: `NAME_explain_open` of the
+repository, or one made in the background). If the operator asks for it, the gateway also stores and
+precomputes references that come repeatedly. All graphs give the same numbers.
 
     OIP    tensors `{input}_references` [K, …] beside the inputs, and `reference_weights` [K] if they have
-           some; or the parameter `reference_set`
-    v1     the member `references`, a list as `instances` is; or `reference_set`
+           weights; or the parameter `reference_set`
+    v1     the member `references`, a list like `instances`; or `reference_set`
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from rationale_service.tensors import Tensors
 
 log = logging.getLogger(__name__)
 
-_SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # as an entry's request has them
-_REMEMBERED = 4096  # digests of sets that came: digests alone, no rows
+_SAME = ("output", "logits", "targets", "inputs", "sizes", "groups")  # copied from an entry's request
+_REMEMBERED = 4096  # number of digests of earlier sets, without their rows
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The entry that answers a request and what it is fed; `references` is the digest of its set."""
+    """The entry that answers a request, and its inputs; `references` is the digest of the reference set."""
 
     entry: Entry
     inputs: Tensors
@@ -49,12 +49,12 @@ class Chosen:
 
 @dataclass(frozen=True)
 class _Question:
-    """A request that says against which references.
+    """A request with its own or named references.
 
     Attributes:
-        model: the plain one's name, `spec` how the request wants it explained.
-        inputs: the model's own.
-        deadline_s: on the event loop's clock.
+        model: name of the plain model; `spec` describes the requested explainer.
+        inputs: the model's own inputs.
+        deadline_s: deadline on the event loop's clock.
     """
 
     model: str
@@ -64,7 +64,7 @@ class _Question:
 
 
 class ReferenceResolver:
-    """Chooses what answers a request that says against which references."""
+    """Resolver that chooses the entry for a request with its own or named references."""
 
     def __init__(
         self, explainers: Explainers, sets: ReferenceSets, settings: Settings, metrics: Metrics
@@ -86,16 +86,16 @@ class ReferenceResolver:
         reference_set: str | None,
         deadline_s: float,
     ) -> Chosen:
-        """Return what answers: `entry` itself where the request says nothing of references.
+        """Return the entry that answers: `entry` itself if the request mentions no references.
 
         Args:
-            deadline_s: on the event loop's clock; until then it may wait for an entry that is being made.
+            deadline_s: time until which to wait for an unfinished entry, on the event loop's clock.
 
         Raises:
-            InvalidInputError: references that do not fit, or for a method that has none.
-            UnknownResourceError: no such set.
-            NotReadyError: what answers is still being made.
-            CompileFailedError: it cannot be made.
+            InvalidInputError: if the references do not fit, or the method takes none.
+            UnknownResourceError: if there is no such set.
+            NotReadyError: if the entry is still being made.
+            CompileFailedError: if the entry cannot be made.
         """
         manifest = entry.manifest
         given = {} if manifest is None else _given(entry, manifest, inputs)
@@ -136,7 +136,7 @@ class ReferenceResolver:
         return Chosen(entry, question.inputs, digest)
 
     async def _is_precomputed(self, question: _Question, rows: Rows, digest: str) -> bool:
-        """Return whether an entry has them precomputed; where they came often enough, one is made."""
+        """Tell whether an entry has these rows precomputed; begin to make one if they came often enough."""
         if not self._precompute_after:
             return False
         times = self._seen[digest] = self._seen.get(digest, 0) + 1
@@ -153,7 +153,7 @@ class ReferenceResolver:
             return False
 
     async def _make_room(self) -> None:
-        """Delete the oldest sets without a name, with what was precomputed from them."""
+        """Delete the oldest unnamed sets and the explainers precomputed from them."""
         own = [one for one in self._sets.all() if one.name.startswith(HIDDEN)]
         for one in sorted(own, key=lambda one: one.created_s)[: max(len(own) - self._unnamed, 0)]:
             with self._sets.leaving(one.digest):
@@ -164,7 +164,7 @@ class ReferenceResolver:
     # --- open ---------------------------------------------------------------------------------------------
 
     async def _open(self, question: _Question, written: Entry | None, rows: Rows, digest: str) -> Chosen:
-        """Return the entry that takes references as an input, fed with them."""
+        """Return the entry that takes references as an input, with its inputs."""
         spec = question.spec
         varies = spec.options.model_dump()["standard_error"]
         if spec.method not in ("deepshap", "integrated-gradients") or varies:
@@ -181,7 +181,7 @@ class ReferenceResolver:
         opened = entry.manifest.open_references if entry.manifest is not None else None
         count = max((len(array) for array in inputs.values() if array.ndim), default=0)
         if opened is None or not count:
-            return inputs  # an empty request is refused as any other is
+            return inputs  # the usual check refuses an empty request
         each = sum(array.nbytes // len(array) for array in rows.arrays.values())
         if count * opened.count * each > self._most_bytes:
             raise TooLargeError(
@@ -203,28 +203,28 @@ def _rows_of(manifest: Manifest, plain: Entry, given: Tensors) -> Rows:
 
 
 def _given(entry: Entry, manifest: Manifest, inputs: Tensors) -> Tensors:
-    """Return the references of a request, by the names they came under."""
+    """Return the references of a request by their input names."""
     opened = manifest.open_references
     if opened is None and len(inputs) == len(entry.inputs):
-        return {}  # most requests, or one that does not fit
+        return {}  # most requests, or an unfit one
     if opened is not None and opened.weights.name in inputs and inputs[opened.weights.name].ndim > 1:
         return {}  # the graph's own inputs, one set for each row
     names = _explained(manifest)
-    found = {name: array for name, array in inputs.items() if name in names}
-    if found and WEIGHTS in inputs:
-        found[WEIGHTS] = inputs[WEIGHTS]
-    return found
+    references = {name: array for name, array in inputs.items() if name in names}
+    if references and WEIGHTS in inputs:
+        references[WEIGHTS] = inputs[WEIGHTS]
+    return references
 
 
 def _explained(manifest: Manifest) -> dict[str, str]:
-    """Map `{input}_references` → the explained input, where no input of the model has that name."""
+    """Map `{input}_references` → the explained input, unless an input of the model has that name."""
     own = {spec.name for spec in manifest.inputs}
     named = {references_name(item.tensor.name): item.tensor.name for item in manifest.explained}
     return {name: tensor for name, tensor in named.items() if name not in own and tensor in own}
 
 
 def spec_of(manifest: Manifest) -> ExplainerSpec:
-    """Return how to explain as an entry does, with other references. Raises InvalidInputError."""
+    """Return the spec that explains as an entry does, without its references. Raises InvalidInputError."""
     if manifest.base_value is None or (manifest.references is None and manifest.open_references is None):
         raise InvalidInputError(
             f"{manifest.method.name} explains without references: choose another explainer, or send none"
@@ -248,7 +248,7 @@ def spec_of(manifest: Manifest) -> ExplainerSpec:
 
 
 def _written(plane: DataPlane, entry: Entry, rows: int) -> Entry | None:
-    """Return an open entry that explains as `entry` does: itself, or what `rationale compile` made."""
+    """Return an open entry that explains as `entry` does: itself, or a compiled one; else None."""
     for found in (entry, plane.repository.entries.get(f"{_way(entry)[0]}{OPEN_SUFFIX}")):
         opened = found and found.manifest and found.manifest.open_references
         if found and opened and rows <= opened.count and _way(found) == _way(entry):

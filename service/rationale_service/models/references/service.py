@@ -1,4 +1,4 @@
-"""Reference sets as a resource: put, precomputed and removed, with what was made of them."""
+"""Reference sets as a resource: upload, precompute and remove them, with the explainers made of them."""
 
 import asyncio
 import logging
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class ReferenceSetService:
-    """One gateway's sets, and one upload at a time: parsing takes several times the memory of its rows."""
+    """One gateway's sets, and one upload at a time: parsing takes several times the memory of the rows."""
 
     def __init__(
         self, sets: ReferenceSets, explainers: Explainers, plane: DataPlane, most_bytes: int
@@ -47,39 +47,39 @@ class ReferenceSetService:
             )
 
     async def put(self, name: str, model: str, rows: Rows, *, force: bool) -> tuple[ReferenceSet, bool]:
-        """Return the set, which is being precomputed then, and whether its name is new."""
+        """Store a set and begin to precompute it; return it, and whether its name is new."""
         async with self._turn(name):
-            known = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
-            before = known.get(name)
+            sets = {one.name: one for one in await asyncio.to_thread(self.sets.all)}
+            before = sets.get(name)
             if before is None or before.digest == rows.digest:
-                made = await asyncio.to_thread(self.sets.put, name, model, rows)
+                stored = await asyncio.to_thread(self.sets.put, name, model, rows)
             else:
                 with self.sets.leaving(before.digest):
                     await self._release(before, force=force)
-                    made = await asyncio.to_thread(self.sets.put, name, model, rows)
+                    stored = await asyncio.to_thread(self.sets.put, name, model, rows)
             await self._explainers.following.published()
-            await self._bake(made)
-            return made, before is None
+            await self._bake(stored)
+            return stored, before is None
 
     async def remove(self, name: str, *, force: bool) -> None:
         async with self._turn(name):
-            found = await asyncio.to_thread(self.sets.get, name)
-            with self.sets.leaving(found.digest):
-                await self._release(found, force=force)
+            reference_set = await asyncio.to_thread(self.sets.get, name)
+            with self.sets.leaving(reference_set.digest):
+                await self._release(reference_set, force=force)
                 await asyncio.to_thread(self.sets.remove, name)
             await self._explainers.following.published()
 
     def users(self, one: ReferenceSet) -> tuple[list[str], list[str]]:
-        """Return `model/explainer` of those that use a set: requested by name, and made for requests.
+        """Return the explainers of a set as `model/explainer`: named ones, and those made for requests.
 
-        The latter go without being asked.
+        The latter are deleted without `force`.
         """
-        found = self._explainers.users(one.digest)
-        hidden = [user for user in found if f"/{HIDDEN}" in user]
-        return [user for user in found if user not in hidden], hidden
+        users = self._explainers.users(one.digest)
+        hidden = [user for user in users if f"/{HIDDEN}" in user]
+        return [user for user in users if user not in hidden], hidden
 
     def spreads(self, one: ReferenceSet) -> tuple[Spread, ...]:
-        """Return how each named feature is spread over a set. Blocks. Raises UnknownResourceError."""
+        """Return the spread of each named feature over a set. Blocks. Raises UnknownResourceError."""
         with self.sets.path(one.digest).open("rb") as file:
             arrays = read_npz(file)
         weights = arrays.pop(WEIGHTS, None)
@@ -87,17 +87,17 @@ class ReferenceSetService:
         return spreads(arrays, self._names(one), None if weights is None else weights / weights.sum())
 
     def _names(self, one: ReferenceSet) -> dict[str, tuple[str, ...] | None]:
-        """Return the names of the features of each input, as the set has them, else the model's explainer."""
+        """Return the feature names of each input, from the set or else from the model's explainer."""
         if one.features is not None and len(one.inputs) == 1:
             return {next(iter(one.inputs)): tuple(one.features)}
         try:
             manifest = self._explained(one.model)
-        except UnknownModelError:  # it has gone since
+        except UnknownModelError:  # the model was removed since
             manifest = None
         return {} if manifest is None else {e.tensor.name: e.feature_names for e in manifest.explained}
 
     async def _bake(self, one: ReferenceSet) -> None:
-        """Begin to make what explains the model by default, with this set: requests will name it."""
+        """Begin to make the model's default explainer with this set, since requests will name it."""
         manifest = self._explained(one.model)
         if manifest is None:
             return
@@ -109,7 +109,7 @@ class ReferenceSetService:
             log.warning("reference set %s is precomputed when a request names it: %s", one.name, error)
 
     async def _release(self, one: ReferenceSet, *, force: bool) -> None:
-        """Delete what was precomputed from a content that no other name stands for, before its rows."""
+        """Delete explainers precomputed from a content without another name, before its rows."""
         if self.sets.named(one.digest) != [one.name]:
             return
         users, _ = self.users(one)

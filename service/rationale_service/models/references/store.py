@@ -1,7 +1,7 @@
-"""Reference sets as resources: kept by their content, under any number of names.
+"""Store of reference sets: each content once, under any number of names.
 
-They are rows of real people. A set's file, `STATE/references/DIGEST.npz`, is there as long as a name stands
-for it; what was precomputed from it goes with it. What writes blocks.
+They are rows of real people. A set's file, `STATE/references/DIGEST.npz`, exists as long as a name refers to
+it; explainers precomputed from it are deleted with it. Methods that write block.
 """
 
 import math
@@ -24,21 +24,21 @@ from rationale_service.state.files import reported, sync
 from rationale_service.state.state import State
 from rationale_service.tensors import datatype_of
 
-KIND = "reference_set"  # of records
-_YOUNG_S = 60.0  # a file may come before its record, from another process
+KIND = "reference_set"  # kind of records
+_YOUNG_S = 60.0  # another process may write a file before its record
 
 
 @dataclass(frozen=True)
 class ReferenceSet:
-    """A name, and the content it stands for.
+    """A name, and the content to which it refers.
 
     Attributes:
         digest: SHA-256 of the content.
-        model: the one whose inputs it was checked against.
-        inputs: by name {"datatype": …, "shape": [K, …]}.
-        features: names of the columns, if it has some.
-        size: of its file, bytes.
-        created_s: since the epoch.
+        model: name of the model whose inputs it fits.
+        inputs: inputs by name, each {"datatype": …, "shape": [K, …]}.
+        features: names of the columns, if it has any.
+        size: size of its file in bytes.
+        created_s: time of creation, seconds since the epoch.
     """
 
     name: str
@@ -61,39 +61,39 @@ class ReferenceSets:
         self._state = state
         self._blobs = blobs
         self._clock = clock
-        self._known: dict[str, ReferenceSet] | None = None  # as recorded
-        self._leaving: set[str] = set()  # contents that nothing new may be made of
-        self._coming: set[str] = set()  # contents whose record is not written yet
+        self._known: dict[str, ReferenceSet] | None = None  # recorded sets by name
+        self._leaving: set[str] = set()  # contents being deleted
+        self._coming: set[str] = set()  # contents without a record yet
 
     def all(self) -> list[ReferenceSet]:
-        """Return all by name. Reads the records the first time, and blocks then only; as `get`, `named`."""
+        """Return all sets by name. Like `get` and `named`, it blocks only on the first call."""
         return [one for _, one in sorted(self._records().items())]
 
     def follow(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Go by what is recorded now, by another process too; this machine's copies of others go. Blocks."""
+        """Adopt the present records, also of other processes; delete local copies of removed sets. Blocks."""
         self._known = {row["name"]: ReferenceSet(**row) for row in rows}
         if self._blobs is not None and self._state.references.is_dir():
             self._delete_files(time.time())
 
     def get(self, name: str) -> ReferenceSet:
         """Return the set of that name. Raises UnknownResourceError."""
-        found = self._records().get(name)
-        if found is None:
+        reference_set = self._records().get(name)
+        if reference_set is None:
             raise UnknownResourceError(
                 f"no reference set '{name[:80]}' here; GET /v2/reference-sets lists them"
             )
-        return found
+        return reference_set
 
     def find(self, name: str, model: str) -> str:  # noqa: ARG002 (a compile tells whether it fits)
-        """Return the digest of the content that a name stands for. Raises UnknownResourceError."""
-        found = self.get(name)
-        if found.digest in self._leaving:
+        """Return the digest of a name's content. Raises UnknownResourceError."""
+        reference_set = self.get(name)
+        if reference_set.digest in self._leaving:
             raise UnknownResourceError(f"reference set '{name[:80]}' is being deleted")
-        return found.digest
+        return reference_set.digest
 
     @contextmanager
     def leaving(self, digest: str) -> Iterator[None]:
-        """Withhold a content while what was made of it is deleted: `find` and `path` know it no more."""
+        """Withhold a content from `find` and `path` while its explainers are being deleted."""
         self._leaving.add(digest)
         try:
             yield
@@ -101,10 +101,10 @@ class ReferenceSets:
             self._leaving.discard(digest)
 
     def path(self, digest: str) -> Path:
-        """Return the file of a content: an .npz as `rationale compile --references` takes it.
+        """Return the file of a content: an .npz for `rationale compile --references`.
 
         Raises:
-            UnknownResourceError: it was deleted.
+            UnknownResourceError: if it was deleted.
         """
         path = self._file(digest)
         if digest in self._leaving or not (path.is_file() or self._fetched(digest)):
@@ -112,10 +112,10 @@ class ReferenceSets:
         return path
 
     def put(self, name: str, model: str, rows: Rows) -> ReferenceSet:
-        """Let `name` stand for this content; for another one before, whose file goes if nothing names it.
+        """Let `name` refer to this content; delete its former content's file if that has no other name.
 
         Raises:
-            StateUnavailableError: the disk; nothing has changed then.
+            StateUnavailableError: if the disk fails; nothing has changed then.
         """
         digest = rows.digest
         self._coming.add(digest)
@@ -133,7 +133,7 @@ class ReferenceSets:
             key: {"datatype": datatype_of(array), "shape": list(array.shape)}
             for key, array in rows.arrays.items()
         }
-        made = ReferenceSet(
+        reference_set = ReferenceSet(
             name=name,
             digest=digest,
             model=model,
@@ -144,52 +144,52 @@ class ReferenceSets:
             size=size,
             created_s=before.created_s if before and before.digest == digest else self._clock(),
         )
-        self._state.write((KIND, name, asdict(made)))
-        self._records()[name] = made
+        self._state.write((KIND, name, asdict(reference_set)))
+        self._records()[name] = reference_set
         if before is not None:
             self._drop_unnamed(before.digest)
-        return made
+        return reference_set
 
     def remove(self, name: str) -> None:
-        """Forget the name, and delete the content where no other one stands for it."""
+        """Forget the name, and delete the content if it has no other name."""
         self._known = None  # another process may have written
-        found = self.get(name)
+        reference_set = self.get(name)
         self._state.write((KIND, name, None))
         self._records().pop(name, None)
-        self._drop_unnamed(found.digest)
+        self._drop_unnamed(reference_set.digest)
 
     def named(self, digest: str) -> list[str]:
-        """Return the names that stand for a content."""
+        """Return the names of a content."""
         return [one.name for one in self.all() if one.digest == digest]
 
     def recover(self) -> None:
-        """Delete files that no name stands for: what a crash left between a file and its record."""
+        """Delete files without a name, which a crash left between writing a file and its record."""
         if self._state.exists and self._state.references.is_dir():
             try:
                 self._delete_unnamed()
             except StateUnavailableError:
-                if not self._state.is_remote:  # a database that does not answer is followed when it does
+                if not self._state.is_remote:  # the gateway follows the database once it answers
                     raise
 
     def _delete_unnamed(self) -> None:
         others = self._state.behind(sys.maxsize)
         self._delete_files(time.time() - _YOUNG_S if others else math.inf)
         if self._blobs is not None and not others:
-            known = {one.digest for one in self.all()}
+            digests = {one.digest for one in self.all()}
             for name in self._blobs.names("references"):
-                if name.removesuffix(".npz") not in known:
+                if name.removesuffix(".npz") not in digests:
                     self._blobs.remove(f"references/{name}")
 
     def _delete_files(self, before_s: float) -> None:
-        """Delete this machine's files of contents that no name stands for, if they are old enough."""
-        known = {one.digest for one in self.all()} | self._coming
+        """Delete this machine's files of contents without a name, if they are old enough."""
+        digests = {one.digest for one in self.all()} | self._coming
         with reported("the reference set"):
             for path in self._state.references.iterdir():
-                if path.stem not in known and path.stat().st_mtime < before_s:
+                if path.stem not in digests and path.stat().st_mtime < before_s:
                     path.unlink(missing_ok=True)
 
     def _fetched(self, digest: str) -> bool:
-        """Copy a content that another machine has put; return False where there is none."""
+        """Copy a content that another machine has stored; return False if there is none."""
         if self._blobs is None:
             return False
         folder = self._state.new_staging()
@@ -211,7 +211,7 @@ class ReferenceSets:
         return self._known
 
     def _write(self, digest: str, rows: Rows) -> int:
-        """Write the content's file, on the disk as a whole when this returns; returns its bytes."""
+        """Write and flush the content's file, all of it or nothing; return its size in bytes."""
         self._state.open()
         target = self._file(digest)
         with reported("the reference set"):

@@ -24,7 +24,7 @@ from rationale_service.engine.request import (
 from rationale_service.errors import InvalidInputError, MalformedError
 from rationale_service.tensors import DTYPES, Array, Tensors, datatype_of, from_binary, to_binary
 
-# Where the protocol puts the values of a datatype. FP16 has no place: it must come raw.
+# The protocol's field for the values of each datatype. FP16 has none: it must come raw.
 _CONTENTS = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -40,17 +40,17 @@ _CONTENTS = {
     "BYTES": "bytes_contents",
 }
 
-# The places whose values may be out of the range of their datatype.
+# The fields whose values may be out of the range of their datatype.
 _TYPED_VALUE = 8  # bytes, at most
 _WIDE = {"int_contents": np.dtype(np.int32), "uint_contents": np.dtype(np.uint32)}
 
 
 def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
-    """Read a request. An input that does not fit its own shape or datatype is among its faults.
+    """Decode a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
-        MalformedError: not a request of this protocol.
-        InvalidInputError: a feature is not supported.
+        MalformedError: if it is no request of this protocol.
+        InvalidInputError: if it uses an unsupported feature.
     """
     parameters = parameters_of(message.parameters)
     faults = Faults()
@@ -66,7 +66,7 @@ def decode_request(message: pb.ModelInferRequest) -> InferenceRequest:
 
 
 def typed_bytes(message: pb.ModelInferRequest) -> int:
-    """Count bytes of tensors that come typed: each value is looked at, which raw ones spare."""
+    """Count the bytes of typed tensors, whose values are checked one by one; raw ones count as 0."""
     if message.raw_input_contents:
         return 0
     filled = (field for tensor in message.inputs for field in tensor.contents.ListFields())
@@ -88,7 +88,7 @@ def encode_answer(answer: Answer) -> pb.ModelInferResponse:
 
 
 def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]:
-    """Return values in place of messages; None for a parameter that was given none."""
+    """Return the parameters' values; None for a parameter without a value."""
     if not parameters:
         return {}
     chosen = {name: each.WhichOneof("parameter_choice") for name, each in parameters.items()}
@@ -98,10 +98,10 @@ def parameters_of(parameters: Mapping[str, pb.InferParameter]) -> dict[str, Any]
 
 
 def inputs_of(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
-    """Read the inputs; `faults` takes what is wrong with one.
+    """Decode the inputs; `faults` collects the faults of each.
 
     Raises:
-        MalformedError: it is not clear whose the raw contents are.
+        MalformedError: if the number of raw contents differs from that of the inputs.
     """
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
@@ -121,7 +121,7 @@ def inputs_of(message: pb.ModelInferRequest, faults: Faults) -> Tensors:
 
 
 def _decode(name: str, tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None) -> Array:
-    datatype, shape = tensor.datatype, list(tensor.shape)  # each look into a message makes an object
+    datatype, shape = tensor.datatype, list(tensor.shape)  # each access to a message makes an object
     check_parameters(name, parameters_of(tensor.parameters))
     check_form(name, datatype, shape)
     if raw is None:
@@ -132,7 +132,7 @@ def _decode(name: str, tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes
 
 
 def _decode_outputs(message: pb.ModelInferRequest, faults: Faults) -> tuple[str, ...] | None:
-    """Return the names of the requested outputs; None where none is named."""
+    """Return the names of the requested outputs, or None."""
     if not message.outputs:
         return None
     for output in message.outputs:
@@ -145,7 +145,7 @@ def _from_contents(name: str, datatype: str, shape: list[int], contents: pb.Infe
     """Convert typed values → an array.
 
     Raises:
-        InvalidInputError: they are of another datatype, out of its range, too many or too few.
+        InvalidInputError: if they have another datatype, are out of its range, or their number is wrong.
     """
     place = _CONTENTS.get(datatype)
     if place is None:

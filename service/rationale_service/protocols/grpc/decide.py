@@ -1,4 +1,4 @@
-"""`:decide` over gRPC: `ModelInfer` on `NAME:decide`, as `POST /v1/models/NAME:decide` over HTTP.
+"""`:decide` over gRPC: `ModelInfer` on `NAME:decide`, like `POST /v1/models/NAME:decide` over HTTP.
 
 One input, `instances`: BYTES [N], each the JSON object of a row. One output, `decisions`: BYTES [N], each a
 decision as JSON. Any client of the Open Inference Protocol can send and read them.
@@ -41,13 +41,13 @@ async def decide(
     request: pb.ModelInferRequest,
     left_s: float | None,
 ) -> pb.ModelInferResponse:
-    """Decide the instances of a request; they are answered when they are on the disk.
+    """Decide the instances of a request; answer after the decisions are on the disk.
 
     Args:
         left_s: seconds until the call's own deadline.
 
     Raises:
-        ServiceError: what `Decider.decide` raises, and what is wrong with the request.
+        ServiceError: if `Decider.decide` raises it, or the request is invalid.
     """
     key = parameters_of(request.parameters).get(KEY)
     if not isinstance(key, str | None):
@@ -59,25 +59,25 @@ async def decide(
 
     model = request.model_name.removesuffix(SUFFIX)
     call = Call(DECIDE, model, request.model_version or None, timeout_s=left_s)
-    found = await decider.decide(call, read, key)
+    decisions = await decider.decide(call, read, key)
 
     def written() -> bytes:
-        texts = [orjson.dumps(decision, option=orjson.OPT_SERIALIZE_NUMPY) for decision in found]
+        texts = [orjson.dumps(decision, option=orjson.OPT_SERIALIZE_NUMPY) for decision in decisions]
         return to_binary(np.array(texts, object))
 
-    raw = await off_loop.run(len(found) * DECISION_BYTES, written)
+    raw = await off_loop.run(len(decisions) * DECISION_BYTES, written)
     answer = pb.ModelInferResponse(
         model_name=request.model_name,
         model_version=request.model_version,
         id=request.id,
         raw_output_contents=[raw],
     )
-    answer.outputs.add(name=DECISIONS, datatype="BYTES", shape=[len(found)])
+    answer.outputs.add(name=DECISIONS, datatype="BYTES", shape=[len(decisions)])
     return answer
 
 
 def _decoded(request: pb.ModelInferRequest, most_json_bytes: int) -> InferenceRequest:
-    """Read instances. Raises as v1's `decode_decide`."""
+    """Decode instances. Raises as v1's `decode_decide`."""
     faults, options = Faults(), parameters_of(request.parameters)
     tensors = inputs_of(request, faults)
     faults.report()

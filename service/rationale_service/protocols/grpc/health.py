@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health`, as load balancers, Kubernetes' probes and clients of gRPC ask it."""
+"""`grpc.health.v1.Health`, for load balancers, Kubernetes' probes and gRPC clients."""
 
 import asyncio
 import contextlib
@@ -22,9 +22,9 @@ _STATUS = {True: pb.HealthCheckResponse.SERVING, False: pb.HealthCheckResponse.N
 
 
 class HealthServicer(Base):
-    """Of the server ("" or the inference service's name), or of one model.
+    """Health of the server ("" or the inference service's name) or of one model.
 
-    The package's own servicer has to be told of every change: here the backend is asked.
+    It asks the backend, whereas the package's own servicer must be informed of every change.
     """
 
     def __init__(self, plane: DataPlane) -> None:
@@ -32,14 +32,14 @@ class HealthServicer(Base):
 
     @needs(NOBODY_NEEDS)
     async def Check(self, request: pb.HealthCheckRequest, context: ServicerContext) -> pb.HealthCheckResponse:
-        """Answer whether a model, or the gateway, is ready. Raises UnknownModelError."""
+        """Tell whether a model, or the gateway, is ready. Raises UnknownModelError."""
         return pb.HealthCheckResponse(status=await self._status(request.service))
 
     @needs(NOBODY_NEEDS)
     async def Watch(
         self, request: pb.HealthCheckRequest, context: ServicerContext
     ) -> AsyncIterator[pb.HealthCheckResponse]:
-        """Report at once, and within a second of each change. Raises NotReadyError when the server stops."""
+        """Report the status at once and within a second of each change. Raises NotReadyError at the stop."""
         reported = None
         while not self._plane.stopping.is_set():
             try:

@@ -1,4 +1,4 @@
-"""What every gRPC call passes: who asks, may they, how often; what is noted of it; what its errors become."""
+"""Checks of every gRPC call: caller, scopes and rate; its records; its errors as a status."""
 
 import asyncio
 import contextlib
@@ -27,9 +27,9 @@ Find = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | Non
 
 
 class Interceptor(grpc.aio.ServerInterceptor):
-    """Leaves the call's context as the current one of its task; calls of health have none.
+    """Interceptor that sets the call's context in its task; calls of health have none.
 
-    Messages are parsed and serialised here, so that what goes wrong with that is told as any other error.
+    It parses and serialises messages, so that faults of these are reported like any other error.
     """
 
     def __init__(
@@ -39,13 +39,13 @@ class Interceptor(grpc.aio.ServerInterceptor):
         budget: MemoryLimit,
         most_json_bytes: int,
     ) -> None:
-        """Take what every call passes.
+        """Take the checks and limits of every call.
 
         Args:
-            scopes: what the methods that are offered declare, by path. No other method is called; any key may
+            scopes: declared scopes of the offered methods, by path. No other method is called; any key may
                 learn that it is not offered.
-            budget: counts answers until their callers have taken them.
-            most_json_bytes: as the settings have it; typed contents are bounded by it too.
+            budget: memory budget that counts answers until their callers have read them.
+            most_json_bytes: setting of that name; it limits typed contents too.
         """
         self._most_json_bytes = most_json_bytes
         self._requests = requests
@@ -58,7 +58,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     @contextlib.contextmanager
     def holding(self) -> Iterator[None]:
-        """Take calls in within it, but begin none and answer none."""
+        """Accept calls within the `with`, but begin and answer none."""
         self._open.clear()
         try:
             yield
@@ -117,7 +117,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
                     del body
                     response: bytes = handler.response_serializer(await responding)
                     self._hold(len(response), context)
-                except Exception as error:  # gRPC would send the text of a fault of ours to the caller
+                except Exception as error:  # gRPC would send an internal fault's text to the caller
                     return _note(request_context, refusal_of(error, method))
                 if request_context is not None:
                     request_context.status = http.HTTPStatus.OK
@@ -126,10 +126,11 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return respond
 
     def _ending(self, behaviour: Behaviour) -> Behaviour:
-        """Wrap a behaviour to end a call that is refused.
+        """Wrap a behaviour to end a refused call.
 
-        gRPC keeps what `abort` raises, and that keeps the locals of all whom it passes. They must not be the
-        request or the call: both would stay until the garbage collector comes.
+        gRPC keeps the error that `abort` raises, whose traceback keeps the locals of every frame. These must
+        not
+        hold the request or the call: both would stay in memory until the garbage collector runs.
         """
 
         async def end(request: Any, context: Context) -> Any:
@@ -146,7 +147,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
         return end
 
     def _hold(self, size: int, context: Context) -> None:
-        """Count an answer until its caller has taken it: ours, and gRPC's copy. Raises QueueFullError."""
+        """Count an answer and gRPC's copy until the caller has read it. Raises QueueFullError."""
         self._budget.take(2 * size)
         context.add_done_callback(lambda _: self._budget.give_back(2 * size))
 
@@ -156,7 +157,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
             with self._noted(request_context):
                 return _note(request_context, refusal)
 
-        # A streaming handler fits every kind of method, and need not wait for a message.
+        # A streaming handler fits every kind of method and need not wait for a message.
         return grpc.stream_stream_rpc_method_handler(self._ending(refuse))
 
     def _noted(self, request_context: RequestContext | None) -> contextlib.AbstractContextManager[None]:
@@ -164,7 +165,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
 
 def _streaming(method: str, behaviour: Callable[[Any, Context], Any]) -> Behaviour:
-    """Note each request of a stream, not the whole, by whoever answers them."""
+    """Wrap a streaming behaviour, which notes each request of a stream instead of the whole."""
 
     async def stream(request: Any, context: Context) -> Refusal | None:
         _echo_request_id(context)

@@ -1,4 +1,4 @@
-"""The gRPC end: a server of `grpc.aio` for inference, health and reflection."""
+"""The gRPC server, on `grpc.aio`, for inference, health and reflection."""
 
 import asyncio
 import logging
@@ -22,10 +22,10 @@ from rationale_service.security.tls import ServerTls
 
 MAX_CALLS = 1024  # at one time, streams among them
 _MAX_CALLS_OF_A_CONNECTION = 128
-_MAX_METADATA_BYTES = 64 << 10  # as of HTTP's headers
+_MAX_METADATA_BYTES = 64 << 10  # the limit of HTTP's headers
 _LARGEST_LIMIT = (1 << 31) - 1  # gRPC counts a message's bytes in 32 bits
-_HELD_S = 0.05  # what has been sent arrives meanwhile
-_BEGUN_S = 0.2  # what was held is begun meanwhile
+_HELD_S = 0.05  # for sent calls to arrive
+_BEGUN_S = 0.2  # for held calls to begin
 _REFLECTION = "grpc.reflection.v1.ServerReflection"
 _REFLECTION_METHODS = ("ServerReflectionInfo",)
 _OPTIONS = (
@@ -33,19 +33,19 @@ _OPTIONS = (
     ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
     ("grpc.absolute_max_metadata_size", _MAX_METADATA_BYTES),
     ("grpc.max_concurrent_streams", _MAX_CALLS_OF_A_CONNECTION),
-    ("grpc.http.overload_protection", 0),  # it refuses callers who keep to that as well
+    ("grpc.http.overload_protection", 0),  # it also refuses callers within the limit
     ("grpc.server_handshake_timeout_ms", 10_000),
-    ("grpc.keepalive_time_ms", 60_000),  # a caller who is gone without a word does not hold its calls
+    ("grpc.keepalive_time_ms", 60_000),  # ends calls of callers who vanished
     ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # 5 minutes by itself: clients ping sooner
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # default: 5 minutes; clients ping sooner
 )
 
 
 class GrpcServer:
-    """Belongs to the running event loop. Connections that come before `start` wait for it.
+    """A gRPC server on the running event loop. Connections that come before `start` wait for it.
 
     Attributes:
-        scopes: those that each method declares, by the method's path.
+        scopes: declared scopes of each method, by path.
     """
 
     def __init__(
@@ -56,14 +56,14 @@ class GrpcServer:
         *,
         shared: bool = False,
     ) -> None:
-        """Take the place of `listener`: gRPC listens on sockets of its own.
+        """Replace `listener`: gRPC listens on its own sockets.
 
         Args:
-            shared: other processes listen there, too; else two gateways could, and neither would say so.
+            shared: True if other processes listen there too; else a second gateway must fail.
 
         Raises:
-            CannotListenError
-            UndeclaredScopesError: a method does not say which keys open it.
+            CannotListenError: if gRPC cannot listen on the address.
+            UndeclaredScopesError: if a method does not declare its scopes.
         """
         settings, plane = gateway.settings, gateway.plane
         own = (
@@ -109,10 +109,11 @@ class GrpcServer:
         await self._server.start()
 
     async def leave(self, seconds: float) -> None:
-        """Send callers elsewhere; what they have sent by then may take `seconds` to be answered.
+        """Send callers elsewhere; requests sent by then have `seconds` to be answered.
 
-        gRPC drops what lies in its own queue when it stops, and what is sent until a caller has heard of it.
-        So it is emptied first, and nobody is answered meanwhile, who would ask again.
+        When gRPC stops, it drops the calls in its own queue and those sent before a caller has noticed the
+        stop.
+        So its queue is emptied first; meanwhile no call is answered, since its caller would send another.
         """
         with self._interceptor.holding():
             await asyncio.sleep(_HELD_S)
@@ -121,38 +122,38 @@ class GrpcServer:
         await asyncio.sleep(_BEGUN_S)
 
     async def stop(self, seconds: float) -> None:
-        """Take no more calls, and give up those that are not answered in `seconds`."""
+        """Accept no more calls, and abandon calls that are not answered in `seconds`."""
         await asyncio.gather(*self._stopping, self._server.stop(seconds))
 
     def give_up(self, _: object = None) -> None:
-        """End a `stop` that waits."""
+        """End a waiting `stop`."""
         self._stopping.append(asyncio.ensure_future(self._server.stop(None)))
 
 
 def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
-    """Return whether a record of gRPC's log reports more than that a caller left.
+    """Tell whether a record of gRPC's log reports more than a caller that left.
 
-    gRPC logs a fault where it cannot send an answer, unless it knows by then that the caller is gone.
+    gRPC logs a fault if it cannot send an answer, unless it knows already that the caller has left.
     """
     return record.exc_info is None or record.exc_info[0] is not cygrpc.ExecuteBatchError
 
 
 def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) -> dict[str, Scopes]:
-    """Return the scopes that `servicer` declares for those of a service's methods that it has of its own.
+    """Return the scopes that `servicer` declares for the service's methods that it implements.
 
     Raises UndeclaredScopesError.
     """
-    found: dict[str, Scopes] = {}
+    scopes_by_path: dict[str, Scopes] = {}
     for name in methods:
-        if name in vars(type(servicer)):  # else it is the stub of the package's own servicer
+        if name in vars(type(servicer)):  # other methods are stubs of the package
             scopes = declared(getattr(servicer, name), f"the gRPC method /{service}/{name}")
             if not isinstance(scopes, frozenset):
                 raise UndeclaredScopesError(
                     f"the gRPC method /{service}/{name} declares scopes by its model, which only its message "
                     "names: declare all that it may need"
                 )
-            found[f"/{service}/{name}"] = scopes
-    return found
+            scopes_by_path[f"/{service}/{name}"] = scopes
+    return scopes_by_path
 
 
 class _Reflection(reflection.aio.ReflectionServicer):
@@ -163,7 +164,7 @@ class _Reflection(reflection.aio.ReflectionServicer):
 
 
 def _add_reflection(servicer: _Reflection, server: grpc.aio.Server) -> None:
-    """Add v1alpha, and by the same messages v1, which the package does not know."""
+    """Add v1alpha and, with the same messages, v1, which the package lacks."""
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     handler = grpc.stream_stream_rpc_method_handler(
         servicer.ServerReflectionInfo,

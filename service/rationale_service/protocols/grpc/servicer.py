@@ -1,6 +1,6 @@
-"""`GRPCInferenceService`: its methods, thin over the data plane.
+"""`GRPCInferenceService`: its methods, a thin layer over the data plane.
 
-Verbs are names of models here: the explain entry of a model, `{model}_explain`, is a model of its own, and
+Names of models replace verbs here: a model's explain entry, `{model}_explain`, is a model of its own, and
 `{model}:decide` decides.
 """
 
@@ -29,7 +29,7 @@ from rationale_service.security.keys import INFER as INFER_SCOPE
 
 EXTENSIONS = ["model_configuration", "model_repository", "statistics"]
 T = TypeVar("T")
-_RUNS = INFER_SCOPE | EXPLAIN | DECIDE  # the data plane looks which, by the model
+_RUNS = INFER_SCOPE | EXPLAIN | DECIDE  # the data plane decides by the model
 _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE: str = _DESCRIPTOR.full_name
 
@@ -48,14 +48,14 @@ _NOT_OFFERED = {
     "TraceSetting": NOT_OFFERED["trace settings"],
     "LogSettings": NOT_OFFERED["log settings"],
 }
-# What Triton offers and a gateway must not: {path: why, and what to do instead}.
+# Methods that Triton offers and a gateway must not: {path: reason and replacement}.
 REFUSED = {f"/{SERVICE}/{name}": why for name, why in _NOT_OFFERED.items()}
 METHODS: list[str] = [each.name for each in _DESCRIPTOR.methods]
 OFFERED: list[str] = [name for name in METHODS if name not in _NOT_OFFERED]
 
 
 class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
-    """What methods raise becomes the call's status in the interceptor."""
+    """The methods. The interceptor converts their errors to the call's status."""
 
     def __init__(self, gateway: Gateway) -> None:
         plane, most_json_bytes = gateway.plane, gateway.settings.max_json_bytes
@@ -80,7 +80,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
 
     @needs(NOBODY_NEEDS)
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
-        """Answer whether a model is ready; one that is not there is not, as Triton answers too."""
+        """Tell whether a model is ready; a missing model is not ready, as in Triton."""
         try:
             entry = self._entry(request.name, request.version)
         except (UnknownModelError, NotReadyError):
@@ -108,7 +108,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def RepositoryIndex(
         self, request: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
-        """Return the index; `ready` requests the models that can answer now; there is one repository."""
+        """Return the index of the only repository; `ready` selects models that can answer now."""
         answer = pb.RepositoryIndexResponse()
         for listed in await index_of(self._plane, only_ready=request.ready):
             answer.models.add(**listed)
@@ -118,7 +118,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     async def ModelStatistics(
         self, request: pb.ModelStatisticsRequest, context: Context
     ) -> pb.ModelStatisticsResponse:
-        """Return the statistics of one model, or of all where it names none."""
+        """Return the statistics of one model, or of all if the request names none."""
         named = [self._entry(request.name, request.version)] if request.name else None
         statistics = statistics_of(self._plane.metrics, named or self._plane.repository.entries.values())
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in statistics])
@@ -148,7 +148,7 @@ async def infer(
 ) -> pb.ModelInferResponse:
     """Run a request.
 
-    The shorter of its `timeout` and `left_s`, until the call's own deadline, is its limit.
+    Its limit is the shorter of its `timeout` and `left_s`, the time until the call's own deadline.
     """
     off_loop = handler.plane.off_loop
 

@@ -1,4 +1,4 @@
-"""What goes wrong ↔ a gRPC status: its code, its text, and metadata that tell apart what shares a code."""
+"""Errors → a gRPC status: code, text, and metadata that distinguish errors of the same code."""
 
 import logging
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from rationale_service.errors import MalformedError, ModelFailedError, ServiceEr
 
 log = logging.getLogger(__name__)
 
-# By HTTP status.
+# Status codes of gRPC by HTTP status.
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -29,16 +29,16 @@ CODES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
-_SHOWN_BYTES = 2000  # of a refusal: clients take 8 KiB of metadata, where each byte may become three
+_SHOWN_BYTES = 2000  # per refusal: clients accept 8 KiB of metadata; a byte may become three
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """What a caller is told of an error. It holds no traceback, and so nothing of the request.
+    """An error's report to the caller. It holds no traceback, and so nothing of the request.
 
     Attributes:
-        status: HTTP's.
-        slug: of the problem.
+        status: HTTP status.
+        slug: slug of the problem.
     """
 
     status: int
@@ -48,7 +48,7 @@ class Refusal:
 
 
 def refusal_of(error: BaseException, method: str) -> Refusal:
-    """Return the refusal of an error in `method`. Faults of ours go to the log, their texts no further."""
+    """Return the refusal for an error in `method`. Texts of internal faults go only to the log."""
     match error:
         case ModelFailedError():
             log.error("%s: %s", method, error)

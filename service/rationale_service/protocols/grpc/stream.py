@@ -1,4 +1,4 @@
-"""`ModelStreamInfer`: many requests on one stream, each answered in its own time, under its own id."""
+"""`ModelStreamInfer`: many requests on one stream, each answered when it is ready, under its own id."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,9 +14,9 @@ from rationale_service.observability.context import current
 from rationale_service.protocols.grpc.status import refusal_of
 from rationale_service.protocols.interceptor import RequestInterceptor
 
-IN_FLIGHT = 16  # requests of one stream; the next is read when one of them is answered
+IN_FLIGHT = 16  # requests of one stream at a time
 _NAME = "ModelStreamInfer"
-# Triton's way to ask that the first error ends the stream with a status of its own.
+# Triton's header to let the first error end the stream with its own status.
 _STRICT = ("triton_grpc_error", "true")
 
 _NoRequest = DecodeError | TooLargeError
@@ -26,10 +26,10 @@ Infer = Callable[[Handler, pb.ModelInferRequest, float | None], Awaitable[pb.Mod
 async def stream_infer(
     infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
 ) -> None:
-    """Serve one stream until the caller has sent all and has every answer.
+    """Serve one stream until the caller has sent all requests and has every answer.
 
-    A caller who leaves cancels this, and with it the work. When the server stops, what was read is
-    answered and the stream ends, for a silent one would hold the server. Raises NotReadyError then.
+    A caller who leaves cancels this and its work. When the server stops, the requests read so far are
+    answered and the stream ends with NotReadyError, since a silent stream would keep the server running.
     """
     stream = _Stream(infer, handler, interceptor, context)
     fault: Exception | None = None
@@ -47,7 +47,7 @@ async def stream_infer(
 
 
 class _Stream:
-    """Answers hold a place until they are taken: a caller who does not read holds `IN_FLIGHT` requests."""
+    """A stream. Unread answers keep their slots: a caller who does not read holds `IN_FLIGHT` requests."""
 
     def __init__(
         self, infer: Infer, handler: Handler, interceptor: RequestInterceptor, context: Context
@@ -68,14 +68,14 @@ class _Stream:
             await self._slots.acquire()
 
     async def _next(self) -> pb.ModelInferRequest | _NoRequest:
-        """Return the next request, or what is wrong with its message; `EOF` after the last."""
+        """Return the next request, or the fault of its message; `EOF` after the last."""
         try:
             return await self._context.read()
         except (DecodeError, TooLargeError) as error:
             return error
 
     async def _answer(self, request: pb.ModelInferRequest | _NoRequest) -> None:
-        """Answer a request. Raises what ends the stream, where the caller requested that."""
+        """Answer a request. Raises its error to end the stream, if the caller requested that."""
         with self._handler.plane.budget.growing() as grow:
             responding = self._response(request, grow)
             del request
@@ -87,7 +87,7 @@ class _Stream:
     async def _response(
         self, request: pb.ModelInferRequest | _NoRequest, grow: Callable[[int], None]
     ) -> pb.ModelStreamInferResponse:
-        """Return the answer, whose bytes `grow` counts, or what is wrong."""
+        """Return the answer, whose bytes `grow` counts, or the error."""
         answer = pb.ModelStreamInferResponse()
         try:
             async with self._interceptor.again(self._request_context):
@@ -99,7 +99,7 @@ class _Stream:
                 response = await self._infer(self._handler, request, self._context.time_remaining())
                 grow(2 * response.ByteSize())  # gRPC makes a copy
                 answer.infer_response.CopyFrom(response)
-        except Exception as error:  # one request's failure is its own
+        except Exception as error:  # a failed request does not affect others
             if self._strict:
                 raise
             refusal = refusal_of(error, _NAME)
@@ -115,5 +115,5 @@ async def _cancel_at_stop(stopping: asyncio.Event, reader: asyncio.Task[None]) -
 
 
 def _first(faults: ExceptionGroup[Exception]) -> Exception:
-    found = faults.exceptions[0]
-    return _first(found) if isinstance(found, ExceptionGroup) else found
+    fault = faults.exceptions[0]
+    return _first(fault) if isinstance(fault, ExceptionGroup) else fault

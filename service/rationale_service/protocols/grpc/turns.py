@@ -1,18 +1,18 @@
-"""Large messages take turns with everything else on the event loop."""
+"""Turns on the event loop between large messages and everything else."""
 
 import asyncio
 import time
 from collections import deque
 
 _LONG_S = 0.01
-_PAUSE = 2  # times as long as it took: the message is copied and parsed meanwhile, and others have their turn
+_PAUSE = 2  # times the duration of the read, for its parsing and for others' turns
 
 
 class Turns:
-    """Lets calls through to be read, the newest and the oldest by turns; after one that took long, later.
+    """Turns of calls to be read: the newest and the oldest alternate, with a pause after a long read.
 
-    `grpc.aio` inflates a message on the event loop. Many that are large when inflated, a few bytes each on
-    the wire, would otherwise keep it from whoever comes before or after them until the last is read.
+    `grpc.aio` inflates a message on the event loop. Many messages that are large when inflated, but a few
+    bytes each on the wire, would otherwise block all other calls until the last is read.
     """
 
     def __init__(self) -> None:
@@ -22,14 +22,14 @@ class Turns:
         self._newest = False
 
     async def turn(self) -> None:
-        """Wait until a call may be read, which has to begin without another wait."""
+        """Wait until a call may be read; the caller must then read it without another wait."""
         if self._busy:
             turn = self._loop.create_future()
             self._waiting.append(turn)
             try:
                 await turn
             except asyncio.CancelledError:
-                if not turn.cancelled():  # it was this call's turn already
+                if not turn.cancelled():  # this call had its turn already
                     self._next()
                 raise
         self._busy = True

@@ -1,21 +1,21 @@
-"""Messages as they come, looked at before they are parsed: a field of 2 bytes may become an object of 90."""
+"""Check of raw messages before parsing, since a field of 2 bytes may become an object of 90."""
 
 from rationale_service.engine.large_requests import SMALL
 from rationale_service.errors import TooLargeError
 
-_MOST_FIELDS = 30_000  # of a message: inputs, outputs and raw tensors, of as many as JSON may name
-_RAW_TENSORS = 7  # the field of ModelInferRequest that is kept as it comes
-_TYPED_SHARE = 4  # of the bytes that JSON may have: each may be a number; parsing 4 MiB of these takes 60 ms
+_MOST_FIELDS = 30_000  # per message: inputs, outputs and raw tensors, as many as in JSON
+_RAW_TENSORS = 7  # field of ModelInferRequest that is not parsed
+_TYPED_SHARE = 4  # of JSON's limit: each byte may be a number; parsing 4 MiB takes 60 ms
 _MOST_SHIFT = 63
 
 
 def check_message(body: bytes, most_json_bytes: int) -> None:
-    """Bound what a message grows to when it is parsed. Up to 1 MiB that is no harm.
+    """Limit the memory of a parsed message. Up to 1 MiB needs no limit.
 
-    Only the outermost fields are looked at, one by one. What they hold takes at most 45 times its bytes.
+    It only reads the outermost fields, one by one. Their content takes at most 45 times its bytes.
 
     Raises:
-        TooLargeError: very many fields, or much that is not `raw_input_contents`.
+        TooLargeError: if there are too many fields, or too many bytes outside of `raw_input_contents`.
     """
     if len(body) <= SMALL:
         return
@@ -36,9 +36,9 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
             case 5:  # a number of 4 bytes
                 at += 4
             case _:
-                return  # no message: whoever parses it says so
+                return  # no message: its parser reports it
         if at > len(body):
-            return  # cut off: its parser says so too
+            return  # cut off: its parser reports it
         typed += 0 if tag >> 3 == _RAW_TENSORS else at - began
         if typed > most:
             raise TooLargeError(
@@ -48,7 +48,7 @@ def check_message(body: bytes, most_json_bytes: int) -> None:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Return the number at `at`, and what is behind it; the body's end where it is cut off or too long."""
+    """Return the number at `at` and the position after it; the body's end if it is cut off or too long."""
     number = shift = 0
     while at < len(body) and shift <= _MOST_SHIFT:
         byte = body[at]

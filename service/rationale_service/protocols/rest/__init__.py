@@ -1,1 +1,1 @@
-"""HTTP: the routes of v1, v2 and the admin API, their codecs, and what bounds and guards them."""
+"""HTTP: the routes of v1, v2 and the admin API, their codecs, limits and guards."""

@@ -1,4 +1,4 @@
-"""Routes whose calls are on record: what administrators change, and whoever reads people's data."""
+"""Routes whose calls are recorded: administrators' changes, and reads of people's data."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -11,18 +11,18 @@ from rationale_service.errors import ServiceError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.endpoint import gateway_of
 
-_READS_PEOPLE = "/rows"  # ends the path of a GET whose answer holds rows of people
+_READS_PEOPLE = "/rows"  # end of the paths that return rows of people
 _FAILED = 500
 
 
 class RecordedRoute(APIRoute):
-    """Records who called, what for, from where and how it ended; refuses where that cannot be recorded.
+    """Route that records each call: caller, act, address and status. It refuses calls that it cannot record.
 
-    A caller without the scopes that the route needs does not come this far, and leaves no row.
+    A caller without the route's scopes is refused earlier and leaves no row.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler that records."""
+        """Return a handler that records calls."""
         handle = super().get_route_handler()
 
         async def recorded(request: Request) -> Response:
@@ -44,12 +44,12 @@ class RecordedRoute(APIRoute):
         return recorded
 
     def is_recorded(self, method: str) -> bool:  # noqa: ARG002 (for those that record some)
-        """Return whether a call is one to record."""
+        """Tell whether to record a call."""
         return True
 
 
 class AdministrativeRoute(RecordedRoute):
-    """A route of the admin API: what changes something, or reads people's data, is recorded."""
+    """A route of the admin API, which records changes and reads of people's data."""
 
     def is_recorded(self, method: str) -> bool:
         return method not in ("GET", "HEAD") or self.path.endswith(_READS_PEOPLE)
@@ -57,7 +57,7 @@ class AdministrativeRoute(RecordedRoute):
 
 def _act(request: Request, status: int) -> Act:
     context = current()
-    path = request.scope.get("raw_path") or request.url.path.encode()  # as it was sent: it holds no NUL
+    path = request.scope.get("raw_path") or request.url.path.encode()  # as sent: it holds no NUL
     query = f"?{request.url.query}" if request.url.query else ""
     return Act(
         caller="" if context is None else context.caller.name or "",

@@ -1,4 +1,4 @@
-"""Two explainers of a model at given shares: the default, and a canary that answers some of its requests."""
+"""Canaries: a second explainer that answers a share of the requests in place of a model's default."""
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field

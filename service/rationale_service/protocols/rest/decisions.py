@@ -1,4 +1,4 @@
-"""Decisions that were recorded: read by id, written as the notice of an applicant, computed again."""
+"""Recorded decisions: read one by id, write its applicant's notice, replay it."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from rationale_service.security.keys import AUDIT, needs
 _NOT_STORED = {"Cache-Control": "no-store"}
 
 
-# Whoever looks at a decision looks at a person's data: each call is recorded.
+# A decision holds a person's data, so each call is recorded.
 router = APIRouter(prefix="/v1/decisions", tags=["decisions"], route_class=RecordedRoute)
 
 
@@ -121,9 +121,9 @@ async def get_decision(request: Request, decision: str) -> Response:
 async def decision_notice(request: Request, decision: str) -> NoticeText:
     body = await read_model(request, NoticeRequest, InvalidInputError, "{}")
     request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
-    found = await _read(request, decision, body.instance)
-    made = noticed(found, body.template, body.variables, person_declined=body.person_declined)
-    return NoticeText(id=found.id, template=body.template, text=made.text, warnings=list(made.warnings))
+    record = await _read(request, decision, body.instance)
+    notice = noticed(record, body.template, body.variables, person_declined=body.person_declined)
+    return NoticeText(id=record.id, template=body.template, text=notice.text, warnings=list(notice.warnings))
 
 
 @router.post(
@@ -138,37 +138,37 @@ async def decision_notice(request: Request, decision: str) -> NoticeText:
 @needs(AUDIT)
 async def replay_decision(request: Request, decision: str) -> Replay:
     body = await read_model(request, GivenInstance, InvalidInputError, "{}")
-    found = await _read(request, decision, body.instance)
+    record = await _read(request, decision, body.instance)
     gateway = gateway_of(request)
-    made = await gateway.archive.replay(found, gateway.plane.deadline())
+    replayed = await gateway.archive.replay(record, gateway.plane.deadline())
     return Replay(
-        id=found.id,
-        same=not made.differences,
-        exact=not made.elsewhere,
-        differences=list(made.differences),
-        elsewhere=list(made.elsewhere),
-        passed_over=list(made.passed_over),
-        entry=made.entry.name,
+        id=record.id,
+        same=not replayed.differences,
+        exact=not replayed.elsewhere,
+        differences=list(replayed.differences),
+        elsewhere=list(replayed.elsewhere),
+        passed_over=list(replayed.passed_over),
+        entry=replayed.entry.name,
     )
 
 
 async def _read(
     request: Request, decision: str, instance: Mapping[str, Any] | None = None
 ) -> RecordedDecision:
-    """Return a decision of a model that the caller may ask.
+    """Return a decision of a model that the caller may use.
 
     Raises:
-        ForbiddenError: of another one.
-        ServiceError: what `Archive.read` raises.
+        ForbiddenError: if the caller may not use the decision's model.
+        ServiceError: if `Archive.read` raises it.
     """
-    found = await gateway_of(request).archive.read(decision, instance)
+    record = await gateway_of(request).archive.read(decision, instance)
     context = current()
     if context is not None:
-        context.caller.require_model(found.model)
-    return found
+        context.caller.require_model(record.model)
+    return record
 
 
 def _shown(one: RecordedDecision) -> Response:
-    """Return what `Recorded` describes, every bit and every member of the answer as they were."""
+    """Return a response of `Recorded` with every member and bit of the original answer."""
     content = {name: getattr(one, name) for name in Recorded.model_fields}
     return Response(orjson.dumps(content), media_type=JSON, headers=_NOT_STORED)

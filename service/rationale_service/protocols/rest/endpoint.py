@@ -1,4 +1,4 @@
-"""What endpoints share: path, headers and a bounded body on the way in, the answer on the way out."""
+"""Common parts of endpoints: path, headers and a limited body on the way in, the answer on the way out."""
 
 import asyncio
 import zlib
@@ -28,7 +28,7 @@ JSON = "application/json"
 BINARY = "application/octet-stream"
 REFUSALS = (400, 404, 408, 413, 415, 422, 429, 500, 503, 504)
 LENGTH_HEADER = "Inference-Header-Content-Length"
-_TENSORS_TO_JSON = 2  # an answer's bytes of tensors, to bytes of JSON that a request may have
+_TENSORS_TO_JSON = 2  # limit of an answer's tensors, as a multiple of a request's JSON
 Decode = Callable[[Request, bytearray], InferenceRequest]
 Encode = Callable[[Answer], Response]
 T = TypeVar("T")
@@ -37,15 +37,15 @@ MOST_UNKNOWN = 10
 
 TIMEOUT_HEADER = "x-request-timeout-ms"
 _LONGEST_TIMEOUT = 12  # digits
-_GZIP_OR_ZLIB = 47  # zlib's own way to say: tell by the header
+_GZIP_OR_ZLIB = 47  # zlib's code for detection by the header
 
 _FORM = "application/x-www-form-urlencoded"
-_AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecond; what is more, a thread
-_MOST_INFLATION = 200  # as Apache's DeflateInflateRatioLimit; DEFLATE itself goes to 1032
+_AT_ONCE = 256 * 1024  # bytes that inflate in a millisecond on the event loop; a thread inflates the rest
+_MOST_INFLATION = 200  # Apache's DeflateInflateRatioLimit; DEFLATE allows 1032
 
 
 def gateway_of(request: Request) -> Gateway:
-    """Return the gateway that a request came to: its routes answer by the parts of it."""
+    """Return the gateway of a request, whose parts the routes use."""
     gateway: Gateway = request.app.state.gateway
     return gateway
 
@@ -53,7 +53,7 @@ def gateway_of(request: Request) -> Gateway:
 async def respond(
     request: Request, decode: Decode, encode: Encode, *media_types: str, verb: Verb
 ) -> Response:
-    """Answer a request for a prediction or an explanation, of whichever codec."""
+    """Answer a request for a prediction or an explanation, with the given codec."""
     handler, call = gateway_of(request).handler, call_of(request, verb)
     plane = handler.plane
     deadline_s = plane.deadline(call.timeout_s)
@@ -69,13 +69,13 @@ async def respond(
 
 
 def call_of(request: Request, verb: Verb) -> Call:
-    """Return what the path and the headers say."""
+    """Return the call that the path and the headers describe."""
     named = request.path_params
     return Call(verb, named["model"], named.get("version"), timeout_header(request))
 
 
 def reader(request: Request, decode: Decode, *media_types: str) -> Read:
-    """Return what reads and decodes the body when it is called."""
+    """Return a function that reads and decodes the body."""
 
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
         media_type_of(request, *media_types)
@@ -93,16 +93,19 @@ def reader(request: Request, decode: Decode, *media_types: str) -> Read:
 async def read_body(
     request: Request, limit: int, deadline_s: float | None = None, grow: Callable[[int], None] | None = None
 ) -> bytearray:
-    """Return the decompressed body. Stops reading as soon as more than `limit` bytes are there.
+    """Return the decompressed body. Stops reading after more than `limit` bytes.
 
     Args:
-        deadline_s: when it must be there, on the event loop's clock; None waits for ever.
-        grow: counts bytes that have been read: see `MemoryLimit.growing`, whose caller holds them as long as
-            the body is there.
+        deadline_s: deadline on the event loop's clock; None waits for ever.
+        grow: function that counts the bytes read: see `MemoryLimit.growing`, whose caller reserves them as
+            long as the body exists.
 
     Raises:
-        TooLargeError (also where it inflates beyond measure), SlowBodyError, QueueFullError,
-        UnsupportedMediaError (Content-Encoding), MalformedError (broken compression, or the caller left).
+        TooLargeError: if it is too large or inflates too much.
+        SlowBodyError: if it does not arrive by the deadline.
+        QueueFullError: if `grow` raises it.
+        UnsupportedMediaError: if the Content-Encoding is not supported.
+        MalformedError: if the compression is broken, or the caller left.
     """
     declared = request.headers.get("content-length", "0")
     if declared.isdecimal() and int(declared) > limit:
@@ -121,11 +124,11 @@ async def read_body(
 
 
 async def read_model(request: Request, model: type[Model], kind: type[ServiceError], example: str) -> Model:
-    """Return the JSON object that the body is, of at most 1 MiB, as `model` describes it.
+    """Read the body, a JSON object of at most 1 MiB, as a `model`.
 
     Args:
-        kind: of the error that tells what does not fit.
-        example: a body, for the error where it is no object.
+        kind: class of the error for values that do not fit.
+        example: example of a body, for the error if it is no object.
 
     Raises `kind`, MalformedError, and as `read_body`.
     """
@@ -139,10 +142,10 @@ def _model(body: bytearray, model: type[Model], kind: type[ServiceError], exampl
     message = parse_json(body, SMALL)
     if not isinstance(message, dict):
         raise MalformedError(f"the body must be an object, such as {example}")
-    known = model.model_fields
-    unknown = [name for name in message if name not in known]
+    fields = model.model_fields
+    unknown = [name for name in message if name not in fields]
     if len(unknown) > MOST_UNKNOWN:  # pydantic would write a text for each
-        raise kind(f"the body has the unknown members {listed(unknown)}; it takes {', '.join(known)}")
+        raise kind(f"the body has the unknown members {listed(unknown)}; it takes {', '.join(fields)}")
     try:
         return model.model_validate(message)
     except ValidationError as error:
@@ -150,13 +153,13 @@ def _model(body: bytearray, model: type[Model], kind: type[ServiceError], exampl
 
 
 def _check_end(inflater: Any, piece: bytes) -> None:
-    """Raise MalformedError where something follows the compressed body."""
+    """Raise MalformedError if anything follows the compressed body."""
     if inflater.unused_data or (inflater.eof and piece):
         raise MalformedError("something follows the end of the compressed body: send one gzip member")
 
 
 async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int], None]) -> bytearray:
-    """Return the inflated body: a small piece on the wire may hold a thousand times its size."""
+    """Read and inflate the body; a small piece on the wire may hold a thousand times its size."""
     body = bytearray()
     received, holds_more, more = 0, False, True
     while holds_more or more:
@@ -181,7 +184,7 @@ async def _read(request: Request, inflater: Any, limit: int, grow: Callable[[int
 
 
 def _check_inflation(size: int, compressed: int) -> None:
-    """Raise TooLargeError where `compressed` bytes have become so many that they are no request."""
+    """Raise TooLargeError if `compressed` bytes have inflated to more than any real request."""
     if size > SMALL + _MOST_INFLATION * compressed:
         raise TooLargeError(
             f"the body inflates to more than {_MOST_INFLATION} times its size: send it uncompressed"
@@ -189,7 +192,7 @@ def _check_inflation(size: int, compressed: int) -> None:
 
 
 async def _receive(request: Request) -> tuple[bytes, bool]:
-    """Return the next piece, and whether more come. Raises MalformedError where the caller left."""
+    """Return the next piece, and True if more come. Raises MalformedError if the caller left."""
     message = await request.receive()
     if message["type"] == "http.disconnect":
         raise MalformedError("the connection was closed before the body ended")
@@ -197,15 +200,16 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
 
 
 def most_json(request: Request) -> int:
-    """Return the bytes that the JSON of a request may have."""
+    """Return the maximum size of a request's JSON in bytes."""
     return gateway_of(request).settings.max_json_bytes
 
 
 def media_type_of(request: Request, *allowed: str) -> str:
-    """Return the type that the body is read as, the first of `allowed` where the caller names none.
+    """Return the body's media type; the first of `allowed` if the caller names none.
 
-    A form counts as none: it is what `curl -d` says of every body. This lets no page in a browser do what it
-    could not: a page may leave the type out, too (docs/security.md).
+    A form's type counts as none, because `curl -d` sends it with every body. This gives a page in a browser
+    no
+    new power, since a page may omit the type too (docs/security.md).
 
     Raises UnsupportedMediaError.
     """
@@ -223,7 +227,7 @@ def media_type_of(request: Request, *allowed: str) -> str:
 
 
 def timeout_header(request: Request) -> float | None:
-    """Return the seconds that the caller says it waits; None where it says nothing. Raises MalformedError."""
+    """Return the seconds that the caller waits, from the header, or None. Raises MalformedError."""
     given = request.headers.get(TIMEOUT_HEADER)
     if given is None:
         return None
@@ -235,7 +239,7 @@ def timeout_header(request: Request) -> float | None:
 
 
 def _inflater(encoding: str) -> Any:
-    """Return an inflater; None for a body that is not compressed. Raises UnsupportedMediaError."""
+    """Return an inflater; None for an uncompressed body. Raises UnsupportedMediaError."""
     match encoding.strip().lower():
         case "identity" | "":
             return None

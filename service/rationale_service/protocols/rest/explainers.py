@@ -1,4 +1,4 @@
-"""What an operator does while the gateway serves: explainers as resources."""
+"""Explainers as resources, which operators change while the gateway serves."""
 
 from datetime import UTC, datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a form for a model needs to know: its features by name, unit and range, and what explains it."""
+"""Data for a form of a model: its features by name, unit and range, and its explainers."""
 
 import math
 from typing import Annotated, Literal
@@ -20,7 +20,7 @@ from rationale_service.repository.registry import ModelRegistry
 from rationale_service.security.keys import EXPLAIN, needs
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
-# Of explainers that the gateway answers references in a request by: the others need theirs beforehand.
+# Methods that take references in a request; all others need them beforehand.
 _OPEN_METHODS = ("deepshap", "integrated-gradients")
 
 Explainer = Annotated[
@@ -177,14 +177,14 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
 
 
 def _spreads(manifest: Manifest | None) -> tuple[Spread, ...]:
-    """Return how the references' values are spread; nothing without references."""
+    """Return the spreads of the references' values; empty without references."""
     return () if manifest is None or manifest.references is None else manifest.references.spreads
 
 
 def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
     default = registry.default_explainer(registry.entry(model))
     compiled = registry.compiled(model)
-    found = [*registry.explainers.get(model, {}).values(), *(() if compiled is None else (compiled,))]
+    entries = [*registry.explainers.get(model, {}).values(), *(() if compiled is None else (compiled,))]
     return [
         ExplainerItem(
             name=name,
@@ -192,7 +192,7 @@ def _explainers(registry: ModelRegistry, model: str) -> list[ExplainerItem]:
             digest=entry.manifest.digests.explanation,
             default=entry is default,
         )
-        for entry in found
+        for entry in entries
         if entry.manifest is not None and (name := registry.explainer_name(entry)) is not None
     ]
 
@@ -214,10 +214,10 @@ def _inputs(manifest: Manifest) -> list[InputItem]:
 
 
 def _decider(registry: ModelRegistry, manifest: Manifest) -> tuple[Entry, Manifest] | None:
-    """Return the entry by which the model decides, whatever explains it here, and its manifest."""
+    """Return the entry that decides for the model, and its manifest, independent of the chosen explainer."""
     entry = registry.compiled(manifest.model)
-    found = None if entry is None else entry.manifest
-    return None if entry is None or found is None or found.decision is None else (entry, found)
+    decider = None if entry is None else entry.manifest
+    return None if entry is None or decider is None or decider.decision is None else (entry, decider)
 
 
 def _groups(manifest: Manifest, profile: DecisionProfile | None) -> list[Group]:
@@ -229,11 +229,11 @@ def _groups(manifest: Manifest, profile: DecisionProfile | None) -> list[Group]:
 
 
 def _references(manifest: Manifest) -> ReferencesItem | None:
-    found = manifest.references
-    if found is None:
+    references = manifest.references
+    if references is None:
         return None
-    base = None if found.base_value is None else list(found.base_value)
-    return ReferencesItem(rows=found.given, digest=manifest.digests.references, base_value=base)
+    base = None if references.base_value is None else list(references.base_value)
+    return ReferencesItem(rows=references.given, digest=manifest.digests.references, base_value=base)
 
 
 def _request_references(manifest: Manifest, most: int) -> int:
@@ -243,7 +243,7 @@ def _request_references(manifest: Manifest, most: int) -> int:
 
 
 def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Threshold:
-    """Return the profile of an entry, and what the entry that is `answering` tells of margins."""
+    """Return the threshold of an entry's profile, with the margin output of the `answering` entry."""
     decided, form = profile_of(manifest), form_of(entry, manifest)
     profile = decided.profile
     shapes = {spec.name: spec.shape for spec in manifest.outputs}

@@ -1,8 +1,8 @@
-"""The OpenAPI document: what FastAPI gathers, made fit to generate a client from.
+"""The OpenAPI document: FastAPI's own, adapted for generators of clients.
 
-Bodies and problems become components that are there once, FastAPI's own 422 goes, which no route here
-answers, and every operation gets its example: `examples/OPERATION.json`, with the answer and, where the
-operation takes a body, the request. They are of a model `score` with four named features and three outputs,
+Bodies and problems become components that occur once. FastAPI's own 422, which no route here answers, is
+removed. Every operation gets its example, `examples/OPERATION.json`, with the answer and, if the operation
+takes a body, the request. The examples use a model `score` with four named features and three outputs,
 y = x·W + b, explained by DeepSHAP; its first output decides. A test sends each and compares.
 """
 
@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 from rationale_service.protocols.rest.routes import needs_of
 from rationale_service.security.keys import NOBODY_NEEDS, Scopes, needs
 
-MODEL = "score"  # of the examples
+MODEL = "score"  # the examples' model
 EXAMPLES = Path(__file__).parent / "examples"
 JSON = "application/json"
 _REF = "#/components/schemas/{model}"
@@ -48,7 +48,7 @@ _SCHEMES = {
 _PATH = "/docs"
 _FILES = f"{_PATH}/files"
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
-# Swagger UI sets styles on its elements, and has its pictures in its style sheet.
+# Swagger UI sets styles on its elements and has its pictures in its style sheet.
 _POLICY = (
     "default-src 'none'; connect-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
     "script-src 'self' 'sha256-{digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,10 +56,10 @@ _POLICY = (
 
 _NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 
-_MODELS: dict[str, type[BaseModel]] = {}  # those that routes refer to, by name
+_MODELS: dict[str, type[BaseModel]] = {}  # models that routes refer to, by name
 
 Document = dict[str, Any]
-Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI has them
+Responses = dict[int | str, dict[str, Any]]  # FastAPI's responses by status
 
 
 def body_of(
@@ -71,7 +71,7 @@ def body_of(
 
 
 def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Return a reference to its JSON schema, which is made when a document with the reference is."""
+    """Return a reference to a model's JSON schema, which each document with the reference includes."""
     _MODELS[model.__name__] = model
     return {"$ref": _REF.format(model=model.__name__)}
 
@@ -80,7 +80,7 @@ MODEL_PARAMETER = {"name": "model", "in": "path", "required": True, "schema": {"
 
 
 def header(name: str, kind: str, description: str) -> dict[str, Any]:
-    """Return an optional parameter that comes as a header."""
+    """Return an optional header parameter."""
     return {
         "name": name,
         "in": "header",
@@ -94,7 +94,7 @@ def install(app: FastAPI, denied: Responses) -> None:
     """Make `app.openapi` return the document below, and serve it.
 
     Args:
-        denied: what all but open routes may answer too.
+        denied: additional responses of all routes that need a key.
     """
     app.openapi = lambda: _document(app, denied)  # type: ignore[method-assign]
 
@@ -130,17 +130,17 @@ def _operations(document: Document) -> Iterator[dict[str, Any]]:
 
 
 def _scopes(app: FastAPI) -> dict[str, Scopes]:
-    """Return the scopes of each operation; where they depend on the model, those of the examples' model."""
-    found: dict[str, Scopes] = {}
+    """Return the scopes of each operation; if they depend on the model, those of the examples' model."""
+    scopes: dict[str, Scopes] = {}
     for route in app.routes:
         if isinstance(route, APIRoute) and route.operation_id is not None:
             needed = needs_of(route)
-            found[route.operation_id] = needed if isinstance(needed, frozenset) else needed(MODEL)
-    return found
+            scopes[route.operation_id] = needed if isinstance(needed, frozenset) else needed(MODEL)
+    return scopes
 
 
 def _secure(operation: dict[str, Any], scopes: Scopes, denied: Responses) -> None:
-    """Add which keys open an operation, where the operator wants keys."""
+    """Add the scopes that an operation needs if the operator wants keys."""
     if not scopes:
         return
     operation["security"] = [*({name: []} for name in _SCHEMES), {}]
@@ -160,8 +160,8 @@ def _schemas(document: Document) -> dict[str, Any]:
     text = orjson.dumps(document).decode()
     named = [model for name, model in _MODELS.items() if f'"{_REF.format(model=name)}"' in text]
     _, schemas = models_json_schema([(model, "validation") for model in named], ref_template=_REF)
-    found: dict[str, Any] = schemas["$defs"]
-    return found
+    definitions: dict[str, Any] = schemas["$defs"]
+    return definitions
 
 
 def _show(operation: dict[str, Any]) -> None:
@@ -186,10 +186,10 @@ class _Files(StaticFiles):
 
 
 def add_page(app: FastAPI) -> None:
-    """Add `/docs`: the API in a browser, by Swagger UI, whose files come from this server alone.
+    """Add `/docs`: the API in a browser, through Swagger UI, whose files come from this server alone.
 
-    The page's policy keeps it so: nothing of it is loaded from elsewhere, nor sent there. Its links are
-    relative: a proxy may put it under a prefix.
+    The page's policy enforces this: the page neither loads from nor sends to other servers. Its links are
+    relative, so that a proxy may put it under a prefix.
     """
     page = get_swagger_ui_html(
         openapi_url="openapi.json",
@@ -211,6 +211,6 @@ def add_page(app: FastAPI) -> None:
 
 
 def _digest(page: str) -> str:
-    """Return the digest of the page's one script, as a policy names it."""
+    """Return the digest of the page's only script for a policy."""
     (script,) = _SCRIPT.findall(page)
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -31,11 +31,11 @@ _ROUTER_SAYS = {
     404: "there is nothing at this path; /docs lists what there is",
     405: "{} is not allowed here",
 }
-_UNREAD = (SlowBodyError, TooLargeError)  # the rest of the body is still to come
+_UNREAD = (SlowBodyError, TooLargeError)  # errors before the end of the body
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return for OpenAPI what a route may answer other than its 200."""
+    """Return the OpenAPI descriptions of a route's error responses."""
     return {
         status: {
             "description": http.HTTPStatus(status).phrase,
@@ -64,7 +64,7 @@ def _kinds(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
 
 
 def _document(status: int, slug: str, title: str, detail: str, path: str) -> dict[str, Any]:
-    """Return what schemas.Problem describes, but not made by it: refusals must be cheap."""
+    """Return a document of schemas.Problem, built without pydantic: refusals must be cheap."""
     return {
         "type": _URN + slug,
         "title": title,
@@ -97,11 +97,11 @@ def answer(request: Request, error: Exception) -> Response:
                 log.error("%s: %s", path, error)
             status, slug, title, detail = error.status, error.slug, error.title, str(error)
             headers = _headers(error)
-        case HTTPException():  # what the router answers: no such path, or not by this method
+        case HTTPException():  # the router's errors: no such path or method
             status = http.HTTPStatus(error.status_code)
             title, detail = status.phrase, _ROUTER_SAYS.get(status, status.phrase).format(request.method)
             slug, headers = title.lower().replace(" ", "-"), dict(error.headers or {})
-        case _:  # a fault of ours. The server's log has its traceback; the caller gets no inner text
+        case _:  # internal fault: the log has its traceback, the caller gets no details
             log.error("%s: %s", path, type(error).__name__)
             status, slug, title = 500, ServiceError.slug, ServiceError.title
             detail, headers = "an unexpected fault; the server's log tells more", {}
@@ -110,7 +110,7 @@ def answer(request: Request, error: Exception) -> Response:
 
 
 def _headers(error: ServiceError) -> dict[str, str]:
-    """Return the headers that say what to do about it."""
+    """Return headers with instructions for the caller, such as Retry-After."""
     headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
     if isinstance(error, _UNREAD):
         headers["Connection"] = "close"

@@ -1,6 +1,6 @@
-"""Reference sets over HTTP: uploaded, listed, read back and deleted, by who has the scope admin alone.
+"""Reference sets over HTTP: upload, list, read and delete them, with the scope admin.
 
-What uses a set stands between it and its deletion: with `force` that goes too.
+Explainers that use a set prevent its deletion; `force` deletes them too.
 """
 
 import asyncio
@@ -89,8 +89,8 @@ _UPLOAD = {
 @needs(ADMIN)
 async def list_reference_sets(request: Request) -> ReferenceSetList:
     service = gateway_of(request).references
-    known = await asyncio.to_thread(service.sets.all)
-    return ReferenceSetList(reference_sets=[_shown(one, service) for one in known])
+    sets = await asyncio.to_thread(service.sets.all)
+    return ReferenceSetList(reference_sets=[_shown(one, service) for one in sets])
 
 
 @router.get(
@@ -169,16 +169,16 @@ async def put_reference_set(
     service, plane = gateway.references, gateway.plane
     check_name(name, "a reference set's", InvalidInputError)
     media_type = media_type_of(request, *MEDIA_TYPES)
-    plane.repository.entry(model)  # before the body is read: there may be no such model
+    plane.repository.entry(model)  # before the body is read, in case there is no such model
     with plane.budget.growing() as grow:
         body = bytes(await read_body(request, service.most_bytes, plane.deadline(), grow))
         rows = await service.parse(body, MEDIA_TYPES[media_type], model)
         del body
     request.state.detail = {"digest": rows.digest, "rows": rows.count}
-    made, is_new = await service.put(name, model, rows, force=force)
+    stored, is_new = await service.put(name, model, rows, force=force)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v2/reference-sets/{name}"
-    status = _shown(made, service)
+    status = _shown(stored, service)
     for baked in status.baked:
         response.headers.append("Link", f'</v2/models/{baked.replace("/", "/explainers/")}>; rel="status"')
     return status

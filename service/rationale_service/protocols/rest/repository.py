@@ -1,4 +1,4 @@
-"""What the repository holds: the index, configurations and statistics, as Triton's HTTP end tells them."""
+"""The repository's index, configurations and statistics, in the form of Triton's HTTP API."""
 
 from typing import Any
 
@@ -119,7 +119,7 @@ async def unload(request: Request, model: str) -> Response:
 
 
 async def _check_parameters(request: Request) -> None:
-    """Check that no parameter is set. Raises NotOfferedError, MalformedError."""
+    """Raise NotOfferedError if a parameter is set, or MalformedError."""
     parameters = (await _message(request)).get("parameters", {})
     if not isinstance(parameters, dict):
         raise MalformedError("`parameters` must be an object")
@@ -131,7 +131,7 @@ async def _check_parameters(request: Request) -> None:
 
 
 async def _message(request: Request) -> dict[str, Any]:
-    """Return the body's object, empty where there is no body. Raises MalformedError, and as `read_body`."""
+    """Return the body's object; empty without a body. Raises MalformedError, and as `read_body`."""
     body = await read_body(request, SMALL, gateway_of(request).plane.deadline())
     message = parse_json(body, SMALL) if body else {}
     if not isinstance(message, dict):

@@ -1,4 +1,4 @@
-"""Routes: which scopes they declare, and those that run without FastAPI's validation."""
+"""Routes: their declared scopes, and a class of routes without FastAPI's validation."""
 
 import functools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from rationale_service.security.keys import ANY_KEY, Needs, Scopes, UndeclaredSc
 
 
 class DirectRoute(APIRoute):
-    """A route that is documented as any other, and whose function takes the request as Starlette gives it.
+    """A route that is documented like any other, but whose function takes Starlette's request.
 
     FastAPI's dependencies and validation cost more than a small model does.
     """
@@ -22,7 +22,7 @@ class DirectRoute(APIRoute):
 
 
 class RouteScopes:
-    """Finds the scopes that a request needs: those of the route that answers it, found as its router does."""
+    """Lookup of a request's scopes: those of the route that its router would choose."""
 
     def __init__(self, routes: Sequence[BaseRoute]) -> None:
         """Take the routes of an app. Raises UndeclaredScopesError for one that declares no scopes."""
@@ -32,7 +32,7 @@ class RouteScopes:
         self.needed = functools.lru_cache(maxsize=1024)(self._needed)
 
     def _needed(self, method: str, path: str, root_path: str) -> Scopes:
-        """Return the scopes of which one opens a path; any key learns that there is nothing at it."""
+        """Return the scopes of a path, one of which opens it; every key may learn that a path is missing."""
         request = {"type": "http", "method": method, "path": path, "root_path": root_path}
         other_method: Scopes | None = None
         for route in self._routes:

@@ -1,4 +1,4 @@
-"""The bodies of requests and answers, as the OpenAPI page shows them and as OIP requests are checked."""
+"""The bodies of requests and answers, for the OpenAPI page and for the validation of OIP requests."""
 
 from typing import Annotated, Any, Literal
 
@@ -6,14 +6,14 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema
 
 from rationale.schema.outputs import OUTPUT_KINDS
 
-# What is any JSON to Python and a known shape to readers of the OpenAPI document and generators of clients.
-# Nothing is checked by these: what is read is checked where it is decoded.
+# Shapes for readers of the OpenAPI document and generators of clients; to Python they are any JSON.
+# These check nothing: the decoders check the values.
 _SCALARS = [{"type": "number"}, {"type": "boolean"}, {"type": "string"}]
 _NESTED = {"type": "array", "items": {"anyOf": [*_SCALARS, {"type": "array", "items": {}}]}}
 
 
 def _object(of: list[dict[str, Any]], **known: str) -> WithJsonSchema:
-    """Describe an object with members of these kinds; some with a JSON type of their own."""
+    """Describe an object with members of the types `of`; `known` members have their own JSON type."""
     properties = {name: {"type": kind} for name, kind in known.items()}
     return WithJsonSchema(
         {"type": "object", "properties": properties, "additionalProperties": {"anyOf": of}}
@@ -33,7 +33,7 @@ RequestParameters = Annotated[
     ),
 ]
 ByFeature = Annotated[dict[str, Any], _object([{"type": "number"}, _NESTED])]
-# A row of an input or output: its value or values, or those of several by name.
+# A row of an input or output: its value or values, or values of several by name.
 Row = Annotated[
     Any,
     WithJsonSchema(
@@ -56,7 +56,7 @@ Instance = Annotated[
 ]
 
 
-_MOST_TENSORS = 10_000  # a table may come as an input for each column
+_MOST_TENSORS = 10_000  # a table may have an input for each column
 _MOST_PARAMETERS = 100
 
 

@@ -1,4 +1,4 @@
-"""The HTTP end: uvicorn with bounds on what stands around a body, and what every request passes."""
+"""The HTTP server: uvicorn with limits on headers and connections, and the middleware of every request."""
 
 import asyncio
 import contextlib
@@ -32,22 +32,22 @@ log = logging.getLogger(__name__)
 MAX_HEADER_BYTES = 64 * 1024
 _TOO_LARGE = "431 Request Header Fields Too Large"
 HEADER_TIMEOUT_S = 10.0
-_LEAVE_S = 0.3  # who asks one question after the other has asked again meanwhile
-_LINGER_S = 2.0  # for the rest of a body that nobody reads
-MAX_PIPELINED = 64  # requests that wait for the answer of one before; they hold some KB each
+_LEAVE_S = 0.3  # time for sequential callers to send their next request
+_LINGER_S = 2.0  # for the rest of an unread body
+MAX_PIPELINED = 64  # requests that wait for an earlier answer, some KB each
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """An HTTP/1.1 connection with bounds on what its caller may send.
+    """An HTTP/1.1 connection with limits on its caller.
 
-    It is closed where its headers, trailers or chunk extensions are too large, or headers too slow,
-    or where it sends too many requests without waiting for answers.
+    It closes if headers, trailers or chunk extensions are too large, if headers are too slow, or if the
+    caller sends too many requests without waiting for answers.
 
-    uvicorn bounds none of these with httptools: one connection could send headers for ever, or none. Idle
-    connections that have had an answer are its own to close (its keep-alive timeout).
+    With httptools, uvicorn limits none of these: one connection could send headers for ever, or none. uvicorn
+    itself closes idle connections after an answer (its keep-alive timeout).
     """
 
-    _unread = 0  # bytes since the last that were part of a body, or ended a header
+    _unread = 0  # bytes since the last body or end of headers
     _timer: asyncio.TimerHandle | None = None
     _answering: RequestResponseCycle | None = None
 
@@ -56,7 +56,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._wait_for_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Report it to the request being answered; uvicorn would report it to the one that came last."""
+        """Report the loss to the request being answered; uvicorn would report it to the latest one."""
         self._stop_waiting()
         if self._answering is not None:
             self.cycle = self._answering
@@ -76,7 +76,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._stop_waiting()
         self._unread = 0
         if self.transport.is_closing():
-            return  # the rest of what came at once
+            return  # the rest of the same packet
         if self._head_bytes() > MAX_HEADER_BYTES:
             self._give_up(_TOO_LARGE)
             return
@@ -84,21 +84,21 @@ class BoundedHttp(HttpToolsProtocol):
             self._give_up("400 Bad Request")
             return
         super().on_headers_complete()
-        self.headers = []  # of trailers, which are no headers of the request
+        self.headers = []  # for trailers, which are no headers of the request
         if len(self.pipeline) > MAX_PIPELINED:
             self.pipeline.clear()
             self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: a request for WebSocket is answered as if it asked for none (RFC 9110, 7.8)."""
+        """Log nothing: a request for WebSocket is answered without an upgrade (RFC 9110, 7.8)."""
 
     def _head_bytes(self) -> int:
-        """Count the head, without blanks that it need not have. It may have come in one piece."""
+        """Count the bytes of the head, without optional blanks. It may have come in one piece."""
         line = len(self.parser.get_method()) + len(self.url) + len("  HTTP/1.1\r\n\r\n")
         return line + sum(len(name) + len(value) for name, value in self.headers) + 4 * len(self.headers)
 
     def _hosts(self) -> int:
-        """Count the hosts of the head: a proxy may take another of several for its own (RFC 9112, 3.2)."""
+        """Count the Host headers: a proxy may choose another one than this server (RFC 9112, 3.2)."""
         named = sum(name == b"host" for name, _ in self.headers)
         return named or int(self.parser.get_http_version() == "1.0")
 
@@ -126,7 +126,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._timer = None
 
     def _give_up(self, status: str) -> None:
-        """Answer with `status`, unless an answer is on its way already, and close."""
+        """Answer with `status`, unless an answer has begun, and close."""
         self._stop_waiting()
         if self.transport.is_closing():
             return
@@ -139,7 +139,7 @@ class BoundedHttp(HttpToolsProtocol):
 
 
 class _Server(uvicorn.Server):
-    """uvicorn with the signals left to whoever runs it: it would end the process by the signal."""
+    """uvicorn without its handling of signals, which would end the process by the signal."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -147,7 +147,7 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """An app on a socket. The one whose app has a lifespan runs it."""
+    """An app on a socket; with `lifespan` it runs the app's lifespan."""
 
     def __init__(
         self, app: FastAPI, listener: socket.socket, tls: ServerTls | None, *, lifespan: bool
@@ -162,7 +162,7 @@ class HttpServer:
             await asyncio.sleep(0.01)
 
     async def leave(self) -> None:
-        """Take no more connections; the next answer on each is its last, and sends its caller elsewhere."""
+        """Accept no more connections; the next answer on each is its last and sends the caller elsewhere."""
         for listening in self._server.servers:
             listening.close()
         close = (b"connection", b"close")
@@ -171,13 +171,13 @@ class HttpServer:
         await asyncio.sleep(_LEAVE_S)
 
     async def stop(self, seconds: float) -> None:
-        """Close the socket, and what is not answered in `seconds`."""
+        """Close the socket, and connections that are not answered in `seconds`."""
         self._server.config.timeout_graceful_shutdown = max(math.ceil(seconds), 1)
         self._server.should_exit = True
         await self.serving
 
     def give_up(self, _: object = None) -> None:
-        """End a `stop` that waits; its app's lifespan is not ended then."""
+        """End a waiting `stop` without ending the app's lifespan."""
         self._server.force_exit = True
 
 
@@ -188,7 +188,7 @@ def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool
         http=BoundedHttp,
         ws="none",
         lifespan="on" if lifespan else "off",
-        log_config=None,  # its lines go the way of all others
+        log_config=None,  # uvicorn's lines use the gateway's logging
         access_log=False,  # the interceptor writes one
         server_header=False,
         proxy_headers=False,
@@ -200,7 +200,7 @@ def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool
 
 
 class HttpMiddleware:
-    """Lets requests through to `app` and notes what became of them, unless their route needs no key."""
+    """Middleware that admits requests to `app` and notes their outcome, unless their route needs no key."""
 
     def __init__(self, app: ASGIApp, interceptor: RequestInterceptor, scopes: RouteScopes) -> None:
         self._app = app
@@ -229,9 +229,9 @@ class HttpMiddleware:
                 await self._app(scope, receive, answering.send)
             except ServiceError as error:
                 await answer(Request(scope), error)(scope, receive, answering.send)
-            except Exception as error:  # the last resort, inside of Starlette's own: it is named and noted
+            except Exception as error:  # last resort inside Starlette's own, which reports and notes errors
                 if answering.begun:
-                    raise  # only breaking off says that the answer is not whole
+                    raise  # only a broken connection shows that the answer is incomplete
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
 
@@ -246,10 +246,10 @@ def _context_of(scope: Scope, headers: Headers) -> RequestContext:
 
 
 class _Body:
-    """A body on its way in, and whether it has ended.
+    """A body on its way in; `ended` tells that it is complete.
 
     Args:
-        last: whether the connection is closed after the answer.
+        last: True if the connection closes after the answer.
     """
 
     __slots__ = ("_last", "_receive", "ended")
@@ -265,7 +265,7 @@ class _Body:
         return message
 
     async def linger(self) -> None:
-        """Read what nobody read, where the connection is closed next: its sender sees no answer else."""
+        """Read the rest of the body if the connection closes next: else its sender sees no answer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LINGER_S):
                 while self._last and not self.ended:
@@ -273,7 +273,7 @@ class _Body:
 
 
 class _Answering:
-    """An answer on its way out: its status is noted, and it is given the request's id."""
+    """An answer on its way out: it notes the status and adds the request's id."""
 
     __slots__ = ("_body", "_context", "_send", "begun")
 
@@ -294,7 +294,7 @@ class _Answering:
 
 
 class NamedHosts(TrustedHostMiddleware):
-    """Takes requests without a Host too: no browser sends any, and proxies look at health so (HTTP/1.0)."""
+    """Check of Host. It accepts requests without one, which proxies' health checks send, but no browser."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if any(name == b"host" for name, _ in scope.get("headers", ())):

@@ -1,4 +1,4 @@
-"""KServe v1: `{"instances": […]}` in; predictions, explanations with named features, and decisions, out."""
+"""KServe v1: `{"instances": […]}` in; predictions, explanations with named features, and decisions out."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -183,9 +183,9 @@ async def decide(request: Request) -> Response:
     call = call_of(request, DECIDE)
     given = request.headers.getlist(IDEMPOTENCY_KEY)
     key = ", ".join(given) if given else None
-    found = await gateway.decider.decide(call, read, key)
-    write, plane = partial(_decisions, found), gateway.plane
-    return await plane.off_loop.run(len(found) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
+    decisions = await gateway.decider.decide(call, read, key)
+    write, plane = partial(_decisions, decisions), gateway.plane
+    return await plane.off_loop.run(len(decisions) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
 
 
 def _decisions(found: Sequence[Any]) -> Response:
@@ -199,7 +199,7 @@ def _predictions(answer: Answer) -> Response:
 
 
 def _known_faults(answer: Answer) -> dict[str, Any]:
-    """Return what is known to be wrong with an answer."""
+    """Return an answer's known faults: its drift and warnings."""
     drift = {} if answer.drift is None else {"drift": answer.drift}
     return {**drift, "warnings": list(answer.warnings)} if answer.warnings else drift
 
@@ -220,18 +220,18 @@ def _json(content: dict[str, Any]) -> Response:
 
 
 def decode_predict(request: Request, body: bytearray) -> InferenceRequest:
-    """Read instances; members that are of explanations are passed over.
+    """Decode instances; ignore members for explanations.
 
     Raises:
-        MalformedError: not JSON, or not a request of this protocol.
-        TooLargeError: too many rows, or values.
+        MalformedError: if the body is no JSON, or no request of this protocol.
+        TooLargeError: if it has too many rows or values.
     """
     message, faults = _message(request, body), Faults()
     return InferenceRequest(instances=Instances(_instances(message, body, faults)), faults=faults)
 
 
 def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
-    """Read instances, and what they are to be explained by. Raises as `decode_predict`."""
+    """Decode instances, and the explainer and references for them. Raises as `decode_predict`."""
     message, faults = _message(request, body), Faults()
     rows = _instances(message, body, faults)
     given, weights = message.get("references"), message.get("reference_weights")
@@ -249,13 +249,13 @@ def decode_explain(request: Request, body: bytearray) -> InferenceRequest:
 
 
 def decode_decide(request: Request, body: bytearray) -> InferenceRequest:
-    """Read instances, each an object. Raises as `decode_predict`."""
+    """Decode instances, each an object. Raises as `decode_predict`."""
     message, faults = _message(request, body, MOST_DECISIONS), Faults()
     return decide_request(message, _instances(message, body, faults), faults)
 
 
 def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
-    """Return per row the output's own row, or {output: row} where there are several. Made for orjson."""
+    """Return per row the output's own row, or {output: row} for several outputs, for orjson."""
     readable = {name: _readable(tensors[name]) for name in outputs}
     if len(readable) == 1:
         return list(next(iter(readable.values())))
@@ -263,7 +263,7 @@ def predictions(outputs: Sequence[str], tensors: Tensors) -> list[Any]:
 
 
 def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any]]:
-    """Return per row one explanation, or {"targets": […]} where T > 1. Made for orjson."""
+    """Yield per row one explanation, or {"targets": […]} if T > 1, for orjson."""
     rows = len(tensors[manifest.explained_value])
     targets = _targets(manifest, tensors, rows)
     named = unshared({item.tensor.name: item.feature_names for item in manifest.attributed})
@@ -271,8 +271,10 @@ def explanations(manifest: Manifest, tensors: Tensors) -> Iterator[dict[str, Any
     values = manifest.values
     for i in range(rows):
         row = {name: array[i] for name, array in tensors.items()}
-        found = [_explanation(values, layout, row, t, targets[i][t]) for t in range(manifest.target_count)]
-        yield found[0] if len(found) == 1 else {"targets": found}
+        by_target = [
+            _explanation(values, layout, row, t, targets[i][t]) for t in range(manifest.target_count)
+        ]
+        yield by_target[0] if len(by_target) == 1 else {"targets": by_target}
 
 
 def encode_explanations(answer: Answer) -> dict[str, Any]:
@@ -293,7 +295,7 @@ def encode_explanations(answer: Answer) -> dict[str, Any]:
 
 
 def _written(items: Iterable[Any]) -> orjson.Fragment:
-    """Write a list of them as JSON, part by part, for their objects take ten times as much memory."""
+    """Write a list of items as JSON in parts, since their objects take ten times as much memory."""
     left, parts = iter(items), []
     while part := list(itertools.islice(left, _WRITTEN_AT_ONCE)):
         parts.append(orjson.dumps(part, option=orjson.OPT_SERIALIZE_NUMPY)[1:-1])
@@ -318,7 +320,7 @@ def _instances(message: dict[str, Any], body: bytearray, faults: Faults) -> list
 
 
 def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[int | str | None]]:
-    """Return [N][T] flat indices; None for 'predicted' where the explained output is no answer."""
+    """Return [N][T] flat indices; None for 'predicted' if the answer lacks the explained output."""
     if manifest.targets != "predicted":
         return [manifest.targets] * rows
     explained = tensors.get(manifest.explained_output)
@@ -330,13 +332,13 @@ def _targets(manifest: Manifest, tensors: Tensors, rows: int) -> list[Sequence[i
 def _explanation(
     values: Mapping[str, str], layout: Sequence[_Part], row: Tensors, t: int, target: int | str | None
 ) -> dict[str, Any]:
-    """Return one target of one row; `row` has [T, …] arrays."""
-    found = {"target": target} | {kind: row[name][t] for kind, name in values.items()}
+    """Return the explanation of one target of one row; `row` has [T, …] arrays."""
+    explanation = {"target": target} | {kind: row[name][t] for kind, name in values.items()}
     for outputs, tensor, names in layout:
         for kind, name in outputs.items():
-            by_feature = found.setdefault(OUTPUT_KINDS[kind].member, {})
+            by_feature = explanation.setdefault(OUTPUT_KINDS[kind].member, {})
             by_feature |= _by_feature(row[name][t], tensor, names)
-    return found
+    return explanation
 
 
 def _by_feature(values: Array, tensor: str, names: Sequence[str] | None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The Open Inference Protocol (KServe v2) over HTTP, and `explain`, its missing verb.
 
-A body is JSON, or JSON followed by raw tensors; then the header `Inference-Header-Content-Length`
-says where the JSON ends.
+A body is JSON, or JSON followed by raw tensors; in that case the header `Inference-Header-Content-Length`
+gives the length of the JSON.
 """
 
 from collections.abc import Sequence
@@ -70,7 +70,7 @@ def _version_of(request: Request) -> str | None:
     return version
 
 
-# Of the path alone: FastAPI would take a plain argument that a path does not name from the query.
+# Version from the path alone: FastAPI would take a plain argument from the query if the path lacks it.
 Version = Annotated[str | None, Depends(_version_of)]
 
 
@@ -239,12 +239,12 @@ def _tensor(name: str, datatype: str, shape: tuple[int, ...]) -> TensorMetadata:
 def decode_request(
     body: bytes | bytearray, header_length: str | None, most_json_bytes: int
 ) -> InferenceRequest:
-    """Read a request. An input that does not fit its own shape or datatype is among its faults.
+    """Decode a request. An input that does not fit its own shape or datatype is among its faults.
 
     Raises:
-        MalformedError: not JSON, or not a request of this protocol.
-        TooLargeError: as `parse_json`.
-        InvalidInputError: a feature is not supported.
+        MalformedError: if the body is no JSON, or no request of this protocol.
+        TooLargeError: if `parse_json` raises it.
+        InvalidInputError: if the request uses an unsupported feature.
     """
     view = memoryview(body)
     end = _header_end(body, header_length)
@@ -274,7 +274,7 @@ def encode_answer(answer: Answer) -> tuple[bytes, int | None]:
     """Return the body, and the length of its JSON part if raw tensors follow it.
 
     Raises:
-        InvalidInputError: an output is not UTF-8 and was not asked for in binary.
+        InvalidInputError: if an output is not UTF-8 and the request does not ask for binary data.
     """
     outputs, raw = [], []
     for name, array in answer.tensors.items():
@@ -306,7 +306,7 @@ def _header_end(body: bytes | bytearray, header_length: str | None) -> int:
 
 
 def _decode_outputs(outputs: Sequence[RequestedOutput], faults: Faults) -> tuple[str, ...] | None:
-    """Return the names of the requested outputs; None where none is named."""
+    """Return the names of the requested outputs, or None."""
     for output in outputs:
         with faults:
             check_parameters(output.name, output.parameters)
@@ -314,7 +314,7 @@ def _decode_outputs(outputs: Sequence[RequestedOutput], faults: Faults) -> tuple
 
 
 def _decode_inputs(tensors: Sequence[InputTensor], raw: memoryview, faults: Faults) -> Tensors:
-    """Read the inputs. Raises MalformedError where it is unclear which bytes are whose."""
+    """Decode the inputs. Raises MalformedError if the raw bytes cannot be assigned to inputs."""
     arrays: Tensors = {}
     at = 0
     for tensor in tensors:
@@ -342,7 +342,7 @@ def _decode_input(tensor: InputTensor, raw: memoryview | None) -> Array:
 
 
 def _binary_size(tensor: InputTensor, raw: memoryview, faults: Faults) -> int | None:
-    """Return the bytes of the tensor, which lead `raw`; None where its data is in the JSON."""
+    """Return the number of bytes of the tensor at the start of `raw`; None if its data is in the JSON."""
     size = tensor.parameters.get("binary_data_size")
     if size is None:
         return None

@@ -1,4 +1,4 @@
-"""Run by Alembic: migrates over the connection that `Database` has begun a transaction on."""
+"""Alembic's environment: migrates on the connection on which `Database` has begun a transaction."""
 
 from alembic import context
 
