@@ -9,7 +9,7 @@ import numpy as np
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import inputs_of_arrow, read_inputs
 from rationale.decisions.decided import cells_of, knock_outs_beside
-from rationale.references.tables import read_columns, rows_of_arrow
+from rationale.tables.files import read_columns, rows_of_arrow
 
 
 def read_applicants(

@@ -25,9 +25,9 @@ from rationale.graph.runtime.session import kernels_of
 from rationale.methods.engine import Gap
 from rationale.methods.outputs import GAP, GAP_ERROR
 from rationale.references.of_model import text_columns
-from rationale.references.tables import Columns, Table, read_rows, rows_of_arrow
 from rationale.schema.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from rationale.schema.probes import Probes
+from rationale.tables.files import Columns, Table, read_rows, rows_of_arrow
 
 RUNTIMES = ("onnxruntime", "openvino")  # that can run an entry here
 

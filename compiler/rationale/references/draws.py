@@ -1,34 +1,14 @@
 """Reference sets drawn anew from one: what another sample of the same people would have been."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError
-from rationale.references.frames import columns_of
 from rationale.references.reference_set import Baseline, OpenReferences
-
-
-@dataclass(frozen=True)
-class DrawnTable:
-    """Some rows of a table, one of them perhaps several times: a table itself."""
-
-    table: Any
-    index: np.ndarray
-
-    def __getitem__(self, label: Any) -> np.ndarray:
-        return np.asarray(np.asarray(self.table[label])[self.index])
-
-    @property
-    def columns(self) -> list[Any]:
-        return list(columns_of(self.table) or ())
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.index), len(self.columns)
+from rationale.tables.frames import frame_of
 
 
 def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
@@ -65,12 +45,12 @@ def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int)
 def _rows(references: Any) -> int:
     if isinstance(references, Mapping):
         return min((_rows(part) for part in references.values()), default=0)
-    return int(references.shape[0]) if columns_of(references) is not None else len(references)
+    frame = frame_of(references)
+    return len(references) if frame is None else frame.count
 
 
 def _taken(references: Any, index: np.ndarray) -> Any:
     if isinstance(references, Mapping):
         return {name: _taken(part, index) for name, part in references.items()}
-    if columns_of(references) is not None:
-        return DrawnTable(references, index)
-    return np.asarray(references)[index]
+    frame = frame_of(references)
+    return np.asarray(references)[index] if frame is None else frame.take(index)

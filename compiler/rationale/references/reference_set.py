@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.references.frames import as_texts
 from rationale.schema.manifest import Category, Spread, is_float
 from rationale.schema.request import whole_number
+from rationale.tables.frames import as_texts
 
 _SHOWN = 60  # characters of a value in a message
 _STEPS = np.linspace(0, 1, 21)  # 0, 5 … 100%

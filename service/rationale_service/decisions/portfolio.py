@@ -1,7 +1,6 @@
 """`rationale decide`: the rows of a file, or of many, decided as `:decide` decides them, and saved."""
 
 import hashlib
-import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,17 +13,23 @@ import orjson
 
 from rationale.artifact.applicants import applicants_of, read_applicants
 from rationale.artifact.folder import whole
-from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.portfolios.answered_files import Answered, Source, answer_files
 from rationale.portfolios.arrow import DIGEST, kept_columns
-from rationale.portfolios.decisions import PROFILE, Line, batch_of, schema_of
-from rationale.portfolios.files import check_kept
-from rationale.references.tables import read_columns
+from rationale.portfolios.decisions import (
+    PROFILE,
+    Line,
+    batch_of,
+    check_decisions,
+    own_columns,
+    schema_of,
+    write_decisions,
+)
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
+from rationale.tables.files import read_columns
+from rationale.tables.written import Kept, check_kept
 from rationale_service.decisions.rows import Deciding, DecisionSession, Instance
-from rationale_service.decisions.tables import WRITERS, Kept, own_columns
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
@@ -128,21 +133,14 @@ def decide_portfolio(
         InvalidOptionError: it cannot be written.
         StateUnavailableError, ConflictError: the trail cannot be.
     """
-    if save.suffix.lower() not in WRITERS:
-        raise InvalidOptionError(
-            f"--save {save}: cannot be written: its name must end in {', '.join(WRITERS)}."
-        )
-    if save.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise InvalidOptionError(
-            f"--save {save}: parquet files need pyarrow: {install('parquet')}, or save .csv or .jsonl."
-        )
+    check_decisions(save)
     kept = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):
         done = _resume(kept)
         with kept.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
-            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(kept), portfolio.kept)
+            write_decisions(part, portfolio.deciding.manifest, _lines(kept), portfolio.kept)
         counts = Counter(_outcome(line) for line in _lines(kept))
         kept.unlink()
     return Outcomes(counts, _recorded(trail, decide))

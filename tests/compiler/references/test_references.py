@@ -14,7 +14,7 @@ from pyarrow import parquet
 from rationale import DeepShap, Gradient, compile_model
 from rationale.errors import InvalidReferencesError
 from rationale.references.reference_set import prepare
-from rationale.references.tables import read_rows, read_stream
+from rationale.tables.files import read_rows, read_stream
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs
 
 R = rows(4, FEATURES)
