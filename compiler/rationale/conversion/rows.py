@@ -74,16 +74,16 @@ class Rows:
         library = next((name for name in ("pandas", "polars") if importlib.util.find_spec(name)), None)
         if library is None:
             raise InvalidReferencesError(
-                "the model names its columns, and neither pandas nor polars is installed, from which it reads "
-                "them: pip install pandas."
+                "the model names its columns, and neither pandas nor polars, from which it reads them, is "
+                "installed: pip install pandas."
             )
         names = self.names or tuple(map(str, range(len(self.columns))))
         words = self.has_words
-        columns = {n: self.columns[i] if words[i] else self._kept(i) for i, n in enumerate(names)}
-        if library == "polars":  # which knows one form of a missing text
-            columns |= {
-                n: [as_text(v) or None for v in columns[n]] for n, w in zip(names, words, strict=True) if w
-            }
+        columns: dict[str, Any] = {}
+        for i, name in enumerate(names):
+            columns[name] = self.columns[i] if words[i] else self._kept(i)
+            if words[i] and library == "polars":  # which knows one form of a missing text
+                columns[name] = [as_text(value) or None for value in columns[name]]
         return importlib.import_module(library).DataFrame(columns)
 
     def fed(self, i: int) -> np.ndarray:

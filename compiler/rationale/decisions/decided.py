@@ -131,8 +131,8 @@ def cells_in(manifest: Manifest, inputs: Tensors, given: Any) -> dict[str, list[
         InvalidOptionError: it is not there, or holds something else than the knock-outs look for.
     """
     names = sorted(knock_outs_beside(manifest, inputs))
-    table = given if isinstance(given, Mapping) else frame_of(given)
-    there = table if isinstance(table, Mapping) else table.labels if table else ()
+    table: Any = given if isinstance(given, Mapping) else frame_of(given)
+    there = table if isinstance(given, Mapping) else table.labels if table else ()
     missing = [name for name in names if name not in there]
     if missing:
         raise InvalidOptionError(

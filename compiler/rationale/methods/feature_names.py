@@ -44,8 +44,10 @@ def named(selection: Selection, request: CompileRequest) -> Selection:
 def with_frames(method: Method) -> Method:
     """Return the method with frames in place of its tables, so that a query is run once."""
     given = {option: value for option in _ROWS if (value := getattr(method, option, None)) is not None}
-    changed: Any = method  # a frozen dataclass, as all methods are
-    return changed if not given else replace(changed, **{o: _framed(value) for o, value in given.items()})
+    if given:
+        changed: Any = method  # a frozen dataclass, as all methods are
+        method = replace(changed, **{option: _framed(value) for option, value in given.items()})
+    return method
 
 
 def _framed(given: Any) -> Any:

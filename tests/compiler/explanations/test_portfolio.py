@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
@@ -114,6 +116,18 @@ def test_one_batch_is_taken(compiled: Compiled) -> None:
     (batch,) = table(5).to_batches()
     (found,) = rationale.explain_batches(compiled, batch)
     assert found.num_rows == 5
+
+
+@pytest.mark.parametrize(
+    "make", [pa.Table.to_pandas, pl.from_arrow, duckdb.from_arrow, pa.Table.to_reader], ids=str
+)
+def test_tables_of_every_library_are_taken(compiled: Compiled, make: Callable[[pa.Table], Any]) -> None:
+    due, found = (
+        pa.Table.from_batches(rationale.explain_batches(compiled, given, keep=["id"]))
+        for given in (table(5), make(table(5)))
+    )
+    assert found.select(NAMES).equals(due.select(NAMES))
+    assert found["id"].to_pylist() == due["id"].to_pylist()
 
 
 def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
