@@ -192,13 +192,11 @@ def rows_of(example: Any, features: Features) -> Rows:
 
 
 def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = False) -> Frame | None:
-    """Return the features' columns of a table, in their order: all of them where either side has no names.
+    """Return the features' columns of a table, in their order; None for anything else.
 
     Args:
+        names: of the features; all columns are returned where either side has none.
         underscored: see `Features`.
-
-    Returns:
-        None for anything but a table.
     """
     frame = frame_of(table)
     if frame is None or names is None or are_positions(frame.labels):

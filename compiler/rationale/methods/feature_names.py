@@ -14,7 +14,7 @@ from rationale.lowering import Lowered
 from rationale.methods.engine import Method, Selection
 from rationale.methods.players import choose_players
 from rationale.methods.target import Target
-from rationale.references.reference_set import OpenReferences
+from rationale.references.reference_set import OpenReferences, map_rows
 from rationale.schema.manifest import elements
 from rationale.schema.request import CompileRequest, FeatureNames
 from rationale.tables.frames import are_positions, elements_of, frame_of, in_order, positions_of, spread
@@ -46,17 +46,13 @@ def with_frames(method: Method) -> Method:
     given = {option: value for option in _ROWS if (value := getattr(method, option, None)) is not None}
     if given:
         changed: Any = method  # a frozen dataclass, as all methods are
-        method = replace(changed, **{option: _framed(value) for option, value in given.items()})
+        method = replace(changed, **{option: map_rows(value, _framed) for option, value in given.items()})
     return method
 
 
-def _framed(given: Any) -> Any:
-    if isinstance(given, OpenReferences):
-        return replace(given, examples=_framed(given.examples))
-    if isinstance(given, Mapping):
-        return {name: _framed(value) for name, value in given.items()}
-    frame = frame_of(given)
-    return given if frame is None else frame
+def _framed(rows: Any) -> Any:
+    frame = frame_of(rows)
+    return rows if frame is None else frame
 
 
 def by_name(

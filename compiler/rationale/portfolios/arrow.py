@@ -236,6 +236,13 @@ def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> 
     return {name: batch.column(name) for name in keep}
 
 
+def with_kept(found: Any, batch: Any, keep: Sequence[str]) -> Any:
+    """Return a record batch with columns of another beside its own; raise as `kept_columns`."""
+    for name, column in kept_columns(batch, keep, found.schema.names).items():
+        found = found.append_column(batch.schema.field(name), column)
+    return found
+
+
 def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[str]) -> Any:
     """Return an answer as a record batch: a row for each row and target, numbered from `first` on."""
     import pyarrow as pa

@@ -18,11 +18,11 @@ from rationale.portfolios.arrow import (
     Entry,
     OpenedEntry,
     in_turn,
-    kept_columns,
     naming_rows,
     nothing_of,
     opened_entry,
     parts_of,
+    with_kept,
 )
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
@@ -114,9 +114,7 @@ def _table(
 ) -> Any:
     """Return lines, and kept columns of the batch that they are about, as a record batch."""
     without = ["id"] if numbered else ["id", "row"]
-    found = batch_of(manifest, lines).drop_columns(without)
-    for name, column in kept_columns(batch, keep, found.schema.names).items():
-        found = found.append_column(batch.schema.field(name), column)
+    found = with_kept(batch_of(manifest, lines).drop_columns(without), batch, keep)
     digests = {DIGEST: manifest.digests.explanation, PROFILE: profile_of(manifest).digest}
     return found.replace_schema_metadata(digests)
 
@@ -229,17 +227,13 @@ def _write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept: Kept) -> 
 def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
     import pyarrow as pa
 
-    columns, schema = {name: pa.array(column) for name, column in kept.items()}, schema_of(manifest)
-    for name, column in columns.items():
-        schema = schema.append(pa.field(name, column.type))
+    columns = pa.record_batch([pa.array(column) for column in kept.values()], list(kept))
 
     def table_of(group: list[Line]) -> Any:
-        batch, rows = batch_of(manifest, group), pa.array([line["row"] for line in group])
-        for name, column in columns.items():
-            batch = batch.append_column(schema.field(name), column.take(rows))
-        return batch
+        rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
+        return with_kept(batch_of(manifest, group), rows, list(kept))
 
-    write_parquet(path, map(table_of, grouped(lines, ROW_GROUP)), schema)
+    write_parquet(path, map(table_of, grouped(lines, ROW_GROUP)), table_of([]).schema)
 
 
 def _kept(kept: Kept, line: Line) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from rationale.tables.written import (
 MOST_COLUMNS = 16_384  # what spreadsheets read
 
 Columns = dict[str, np.ndarray]
+Table = TypeVar("Table")
 
 
 def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
@@ -128,10 +129,16 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
     return _Rows(facts, by_feature)
 
 
+def _with_first(tables: Iterable[Table]) -> tuple[Table, Iterator[Table]]:
+    """Return the first table, and all of them."""
+    left = iter(tables)
+    first = next(left)
+    return first, chain([first], left)
+
+
 def _write_csv(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
-    tables = (table.columns for table in _tables(batches, kept))
-    first = next(tables, {})
-    rows = (row for table in chain([first], tables) for row in zip(*table.values(), strict=True))
+    first, tables = _with_first(table.columns for table in _tables(batches, kept))
+    rows = (row for table in tables for row in zip(*table.values(), strict=True))
     return f"{write_csv(path, list(first), rows)} rows of {len(first)} columns"
 
 
@@ -165,18 +172,24 @@ def _write_parquet(path: Path, batches: Iterable[Explanation], kept: Kept) -> st
         typed = {name: pa.array(columns[name], kind, from_pandas=True) for name, kind in kinds.items()}
         return pa.table({**columns, **typed})
 
-    return write_parquet(path, map(table_of, _groups(batches, kept)))
+    first, tables = _with_first(map(table_of, _groups(batches, kept)))
+    return f"{write_parquet(path, tables, first.schema)} rows of {first.num_columns} columns"
 
 
 def _groups(batches: Iterable[Explanation], kept: Kept) -> Iterator[Columns]:
     """Yield the columns of several batches together."""
     waiting: list[Columns] = []
-    for table in chain(_tables(batches, kept), [None]):
-        if table is not None:
-            waiting.append(table.columns)
-        if waiting and (table is None or sum(len(c["row"]) for c in waiting) >= ROW_GROUP):
-            yield {name: np.concatenate([c[name] for c in waiting]) for name in waiting[0]}
+    for table in _tables(batches, kept):
+        waiting.append(table.columns)
+        if sum(len(columns["row"]) for columns in waiting) >= ROW_GROUP:
+            yield _joined(waiting)
             waiting = []
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    return {name: np.concatenate([columns[name] for columns in parts]) for name in parts[0]}
 
 
 _WRITERS: dict[str, Callable[[Path, Iterable[Explanation], Kept], str]] = {

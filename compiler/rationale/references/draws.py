@@ -1,13 +1,14 @@
 """Reference sets drawn anew from one: what another sample of the same people would have been."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError
-from rationale.references.reference_set import Baseline, OpenReferences
+from rationale.references.reference_set import Baseline, OpenReferences, map_rows
 from rationale.tables.frames import frame_of
 
 
@@ -39,7 +40,8 @@ def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int)
         raise InvalidOptionError("draws of references need two references or more; every draw of one is it.")
     shares = None if weights is None else np.asarray(weights, np.float64) / np.sum(weights)
     random = np.random.default_rng(seed)
-    return [_taken(references, np.sort(random.choice(rows, rows, p=shares))) for _ in range(count)]
+    drawn = (np.sort(random.choice(rows, rows, p=shares)) for _ in range(count))
+    return [map_rows(references, partial(_taken, index=index)) for index in drawn]
 
 
 def _rows(references: Any) -> int:
@@ -49,8 +51,6 @@ def _rows(references: Any) -> int:
     return len(references) if frame is None else frame.count
 
 
-def _taken(references: Any, index: np.ndarray) -> Any:
-    if isinstance(references, Mapping):
-        return {name: _taken(part, index) for name, part in references.items()}
-    frame = frame_of(references)
-    return np.asarray(references)[index] if frame is None else frame.take(index)
+def _taken(rows: Any, index: np.ndarray) -> Any:
+    frame = frame_of(rows)
+    return np.asarray(rows)[index] if frame is None else frame.take(index)

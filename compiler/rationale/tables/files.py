@@ -368,36 +368,16 @@ def _read_parquet(source: Source) -> Table:
     )
     if table.num_columns != len(chosen):
         raise ValueError("columns whose names have points in them")
-    return _columns_of(source, table)
-
-
-def rows_of_arrow(batch: Any, columns: Columns, texts: Collection[str]) -> Table:
-    """Return the rows of an Arrow record batch or table, as `read_rows` does those of a file."""
-    wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
-    header, name = tuple(batch.schema.names), "the batch"
-    source = Source(io.BytesIO(), name, wanted, None, texts)
-    index = _choose(name, header, wanted)
-    chosen = list(index or range(len(header)))
-    _check_types(source, batch.schema, chosen)
-    table = _columns_of(source, batch.select(chosen))
-    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
-
-
-def _columns_of(source: Source, batch: Any) -> Table:
-    """Return a batch's or a table's columns as rows: float64, or texts as objects.
-
-    Nulls are NaN, and refused at the rows' check.
-    """
-    names, frame = tuple(batch.schema.names), frame_of(batch)
+    frame = frame_of(table)
     assert frame is not None
     read = [
-        np.asarray(batch.column(i).to_pylist(), object)
+        np.asarray(table.column(i).to_pylist(), object)
         if name in source.texts
         else _numbers(source, name, frame.read(i))
-        for i, name in enumerate(names)
+        for i, name in enumerate(table.column_names)
     ]
     rows = np.stack(read, axis=1) if read else np.zeros(frame.shape)
-    return Table({None: rows}, names)
+    return Table({None: rows}, tuple(table.column_names))
 
 
 def _check_types(source: Source, schema: Any, chosen: Sequence[int]) -> None:

@@ -78,11 +78,11 @@ def frame_of(given: object) -> Frame | None:
     if is_stream and not known.is_into_dataframe(given) and not known.is_into_series(given):
         native = _arrow_table(given)  # of DuckDB, or record batches
     table: Any = native
+    if known.is_pyarrow_table(table):
+        return Frame(tuple(table.column_names), table.num_rows, lambda i: _arrow_values(table.column(i)))
     labels = None
     if known.is_pandas_like_dataframe(table):  # columns by position, since labels may repeat
         labels, table = table.columns, table.set_axis(range(table.shape[1]), axis=1)
-    elif known.is_pyarrow_table(table):
-        labels, table = table.column_names, table.rename_columns(list(map(str, range(table.num_columns))))
     table = nw.from_native(table, pass_through=True)
     if isinstance(table, nw.LazyFrame):
         raise InvalidOptionError(
@@ -113,13 +113,16 @@ def demand_pyarrow(what: str, instead: str = "", error: type[RationaleError] = I
         raise error(f"{what} need pyarrow: {install('parquet')}{instead}.")
 
 
+def _arrow_values(column: Any) -> np.ndarray:
+    if hasattr(column.type, "index_type"):  # numpy would get the last category in place of a null
+        column = column.cast(column.type.value_type)
+    return np.asarray(column)
+
+
 def _values(column: Any) -> np.ndarray:
     """Return the values of a column of narwhals."""
-    native = column.to_native()
     if column.dtype.is_nested():
         return np.fromiter(column.to_list(), object, len(column))
-    if hasattr(getattr(native, "type", None), "index_type"):  # pyarrow would give a null the last category
-        return np.asarray(native.cast(native.type.value_type))
     return np.asarray(column.to_numpy())
 
 

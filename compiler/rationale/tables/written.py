@@ -3,7 +3,6 @@
 import csv
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -62,24 +61,16 @@ def write_json_lines(path: Path, records: Iterable[Any]) -> None:
         file.writelines(orjson.dumps(record, default=str) + b"\n" for record in records)
 
 
-def write_parquet(path: Path, batches: Iterable[Any], schema: Any = None) -> str:
-    """Write Arrow tables or record batches, a row group for each; return what was written, in words.
-
-    Args:
-        schema: theirs; None where there is a batch at least, whose schema it is.
-    """
+def write_parquet(path: Path, batches: Iterable[Any], schema: Any) -> int:
+    """Write Arrow tables or record batches, a row group for each; return how many rows they have."""
     from pyarrow import parquet
 
-    rows, writer = 0, None
-    with ExitStack() as stack:
+    count = 0
+    with parquet.ParquetWriter(path, schema) as writer:
         for batch in batches:
-            schema = batch.schema if schema is None else schema
-            writer = writer or stack.enter_context(parquet.ParquetWriter(path, schema))
             writer.write(batch)
-            rows += batch.num_rows
-        if writer is None and schema is not None:
-            stack.enter_context(parquet.ParquetWriter(path, schema))
-    return f"{rows} rows of {len(schema or ())} columns"
+            count += batch.num_rows
+    return count
 
 
 @dataclass

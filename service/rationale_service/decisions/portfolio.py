@@ -15,14 +15,13 @@ from rationale.artifact.applicants import applicants_of, read_applicants
 from rationale.artifact.folder import whole
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.portfolios.answered_files import Answered, Source, answer_files
-from rationale.portfolios.arrow import DIGEST, kept_columns
+from rationale.portfolios.arrow import DIGEST, nothing_of, with_kept
 from rationale.portfolios.decisions import (
     PROFILE,
     Line,
     batch_of,
     check_decisions,
     own_columns,
-    schema_of,
     write_decisions,
 )
 from rationale.schema.manifest import Manifest
@@ -238,10 +237,7 @@ class _Decisions:
     stage: str = "deciding"
 
     def schema(self, given: Any) -> Any:
-        own = schema_of(self._manifest)
-        kept = kept_columns(given.empty_table(), self.keep, own.names)
-        for name in kept:
-            own = own.append(given.field(name))
+        own = with_kept(batch_of(self._manifest, []), nothing_of(given), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
@@ -257,10 +253,7 @@ class _Decisions:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
             key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
-            found = batch_of(self._manifest, lines)
-            for name, column in kept_columns(batch, self.keep).items():
-                found = found.append_column(batch.schema.field(name), column)
-            yield found
+            yield with_kept(batch_of(self._manifest, lines), batch, self.keep)
             first = last + 1
 
     @property
