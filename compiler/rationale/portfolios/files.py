@@ -188,7 +188,7 @@ def _groups(batches: Iterable[Explanation], kept: Kept) -> Iterator[Columns]:
         yield _joined(waiting)
 
 
-def _joined(parts: Sequence[Columns]) -> Columns:
+def _joined(parts: list[Columns]) -> Columns:
     return {name: np.concatenate([columns[name] for columns in parts]) for name in parts[0]}
 
 
