@@ -144,13 +144,13 @@ def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
 
 
 FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "no column ['age']": (table(3).drop(["age"]), {}),
+    "columns ['age'] are missing": (table(3).drop(["age"]), {}),
     "rows 0 to 2: no column ['loan'] to keep": (table(3), {"keep": ["loan"]}),
     "columns ['row'] to keep are named as the answer's own": (
         table(3).append_column("row", pa.array([1, 2, 3])),
         {"keep": ["row"]},
     ),
-    "a missing value": (table(3).set_column(1, NAMES[-1], pa.array([1.0, None, 2.0])), {}),
+    "column 'cards' has no value in row 1": (table(3).set_column(1, NAMES[-1], pa.array([1.0, None, 2.0])), {}),
     "column 'age' holds '1', not numbers": (
         table(3).drop(["age"]).append_column("age", pa.array(["1", "x", "y"])),
         {},
