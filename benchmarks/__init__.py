@@ -1,6 +1,6 @@
 """Tools that measure explanations and the machine they run on; part of the repository, not of the wheel.
 
-They need the extra `bench`, whose command is `rationale bench`.
+They need the extra `bench`; `python -m benchmarks --help` lists them.
 """
 
 import os

@@ -8,7 +8,6 @@ picture, and of the longest time between two frames while the page is scrolled f
 extra `test` and Debian's chromium.
 """
 
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -17,13 +16,13 @@ from statistics import median
 
 import numpy as np
 import pandas as pd
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
-from benchmarks.arguments import parser_of, positive
+from benchmarks.cases import parser_of, positive, reporting_errors
+from benchmarks.console import VIEWPORT, chromium
+from benchmarks.timing import quietly
 from loadtests.systems.process import gateway
 from rationale import DeepShap, compile_model
-from rationale.bench.peers import quietly
-from rationale.terminal import reporting_errors
 
 CREDIT = Path(__file__).parents[1] / "examples" / "credit"
 KINDS = ("csv", "parquet")
@@ -113,7 +112,7 @@ def scroll(page: Page) -> float:
 def measured(browser: Browser, url: str, file: Path, turns: int) -> str:
     seconds, gaps, size = [], [], file.stat().st_size / 1e6
     for _ in range(turns):
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page = browser.new_page(viewport=VIEWPORT)
         seconds.append(drop(page, url, "wide", file))
         gaps.append(scroll(page))
         page.close()
@@ -126,11 +125,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=positive, default=100_000, help="of the file (100,000)")
     parser.add_argument("--turns", type=positive, default=3, help="of each kind (3)")
     asked = parser.parse_args(given)
-    with reporting_errors(), tempfile.TemporaryDirectory() as there, sync_playwright() as playwright:
+    with reporting_errors(), tempfile.TemporaryDirectory() as there, chromium() as browser:
         folder = Path(there)
         write_wide(folder / "models")
         table = wide_rows(asked.rows, 2)
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         print(f"{'file':8}{'size':>12}{'drawn':>13}{'frame':>14}")
         with gateway(
             folder / "models", "--grpc-port", "off", RATIONALE_STATE=str(folder / "state")
@@ -138,7 +136,6 @@ def main(given: Sequence[str] | None = None) -> None:
             for kind in asked.models or KINDS:
                 file = write_rows(table, folder, kind)
                 print(measured(browser, f"http://{server.http}", file, asked.turns), flush=True)
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python -m benchmarks.decisions [credit trees] [--audit off,sqlite,postgresql://…] [--instances 200]
 
-`credit` is the network of examples/credit, `trees` XGBoost as in benchmarks.trees; the gateway is a process
+`credit` is the network of examples/credit, `trees` the XGBoost of benchmarks.trees; the gateway is a process
 of its own, with a trail of its own. Each instance is asked of both once: what was asked before is in caches.
 Medians, and the median of the differences with its quartiles, in milliseconds; and what the disk takes to
 keep 4 KiB (fsync), in the same turns: a decision waits for that once.
@@ -20,14 +20,12 @@ import httpx
 import numpy as np
 import onnx
 
-from benchmarks.arguments import parser_of, positive
+from benchmarks.cases import parser_of, positive, reporting_errors
+from benchmarks.timing import REST_S, quartiles
 from benchmarks.trees import data, trained
 from loadtests.systems.process import gateway
 from rationale import DeepShap, TreeShap, compile_model
 from rationale.artifact.compiled import Compiled
-from rationale.bench.peers import quietly
-from rationale.bench.timing import REST_S, quartiles
-from rationale.terminal import reporting_errors
 
 CREDIT = Path(__file__).parents[1] / "examples" / "credit"
 WARM = 20  # pairs that are not counted
@@ -63,8 +61,7 @@ def credit() -> tuple[Compiled, list[dict[str, float]]]:
 
 def trees() -> tuple[Compiled, list[dict[str, float | None]]]:
     """300 trees × depth 6 on 50 features, 1,000 references; rows that it has not seen."""
-    with quietly():
-        _, model = trained("xgboost")
+    _, model = trained("xgboost")
     names, rows = [f"f{i}" for i in range(50)], data()[2]
     compiled = decided(model, TreeShap(rows[:1000]), names, "probabilities[1]")
     instances = [[None if v != v else v for v in row] for row in rows[1000:].tolist()]

@@ -2,13 +2,12 @@
 
     python -m benchmarks.one_shot MODEL.onnx [--references 10] [--threads 2] [--rounds 60]
 
-The four runs alternate in one process, one row each; what is printed are medians and the ratios of each
-round's times. With one thread these are CPU times, which do not see what else the machine does. Memory is
-that of a fresh process which loads the graphs and runs each once.
+The four runs alternate in one process, one row each; the figures are medians and the ratios of each round's
+times. With one thread these are CPU times, which other work on the machine does not change. Memory is that of
+a fresh process which loads the graphs and runs each once.
 """
 
 import argparse
-import os
 import statistics
 import tempfile
 import time
@@ -21,15 +20,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 
-from benchmarks.arguments import positive
+from benchmarks.cases import positive
+from benchmarks.runtime import session_of
+from benchmarks.timing import System, alternate, in_a_process, memory_bytes, ratio
 from rationale import DeepShap, Deployment, Gradient, compile_model
-from rationale.bench.device import session_of
-from rationale.bench.process import in_a_process
-from rationale.bench.timing import System, alternate, ratio
 
 
 def feeds(session: ort.InferenceSession, *, explain: bool) -> dict[str, np.ndarray]:
-    """A row for each input, and whether it is to be explained where the graph asks that."""
+    """Return a row for each input, and the gate's value if the graph has a gate."""
     random, fed = np.random.default_rng(1), {}
     for given in session.get_inputs():
         shape = (1, *given.shape[1:])
@@ -40,20 +38,19 @@ def feeds(session: ort.InferenceSession, *, explain: bool) -> dict[str, np.ndarr
 
 
 def resident(*paths: Path) -> int:
-    """MB of a process that holds the graphs, beyond one that holds none."""
-    return in_a_process(_hold, paths) - in_a_process(_hold, ())
+    """Return MB of a process that holds the graphs, beyond one that holds none."""
+    return (in_a_process(_hold, paths) - in_a_process(_hold, ())) >> 20
 
 
 def _hold(paths: Sequence[Path]) -> int:
-    held = [session_of(str(path), 2) for path in paths]
+    held = [session_of(path, 2) for path in paths]
     for session in held:
         session.run(None, feeds(session, explain=True))
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") >> 20
+    return memory_bytes()
 
 
 def measure(path: Path, *, references: int, threads: int, rounds: int) -> None:
-    """Print what both forms of an explanation take."""
+    """Print times, sizes and memory of both forms of an explanation."""
     model = onnx.load(path)
     row = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim[1:]]
     rows = np.random.default_rng(0).standard_normal((references, *row)).astype(np.float32)
@@ -63,7 +60,7 @@ def measure(path: Path, *, references: int, threads: int, rounds: int) -> None:
             deployment = Deployment(threads=threads, one_shot=one_shot)
             compile_model(model, method, deployment=deployment).write(folder, name)
         files = {name: Path(folder) / name / "1" / "model.onnx" for name in ("two", "two_explain", "one")}
-        plain, combined, gated = (session_of(str(file), threads) for file in files.values())
+        plain, combined, gated = (session_of(file, threads) for file in files.values())
         answer, own = [v.name for v in plain.get_outputs()], feeds(plain, explain=False)
         systems = [
             System("plain", partial(plain.run, answer, own)),
@@ -79,8 +76,7 @@ def measure(path: Path, *, references: int, threads: int, rounds: int) -> None:
             print(f"  {name}: median {statistics.median(calls):.3f} ms, least {min(calls):.3f}")
         for name, to in (("explain=false", "plain"), ("explain=true", "explain graph")):
             found = ratio(times[name], times[to])
-            spread = f"quartiles {found.low:.3f} to {found.high:.3f}"
-            print(f"  {name}: {found.median:.3f} of {to} ({spread})")
+            print(f"  {name}: {found.median:.3f} of {to} (quartiles {found.low:.3f} to {found.high:.3f})")
         sizes = {name: file.stat().st_size / 1e6 for name, file in files.items()}
         print(f"  file: {sizes['one']:.1f} MB; two: {sizes['two']:.1f} + {sizes['two_explain']:.1f}")
         both = resident(files["two"], files["two_explain"])

@@ -3,7 +3,7 @@
     python -m benchmarks.portfolio [credit trees] [--engine spark|ray] [--rows 1000000] [--turns 3]
         [--bare-rows 500]
 
-`credit` is the network of examples/credit, `trees` XGBoost as in benchmarks.trees. The bare loop reads the
+`credit` is the network of examples/credit, `trees` the XGBoost of benchmarks.trees. The bare loop reads the
 same files, runs the same graph on so many rows at a time in a thread on each core, and keeps nothing;
 `rationale explain` also checks the rows, and writes a file for each, and so does an engine: Spark is a local
 cluster of two workers with one core each, Ray has two cores; it has explained a tenth of the rows before, so
@@ -15,31 +15,33 @@ memory of this process grew from a tenth of the rows (in whole batches: ONNX Run
 took) to all, before any loop ran. Engines need the extra `spark` (and a Java) or `ray`.
 """
 
-import resource
+import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import psutil
 
-from benchmarks.arguments import parser_of, positive
+from benchmarks.cases import parser_of, positive, reporting_errors
 from benchmarks.decisions import SUBJECTS
-from benchmarks.engines import ENGINES, Explain
+from benchmarks.runtime import session_of
+from benchmarks.timing import REST_S, memory_watched
 from rationale.artifact.compiled import Compiled
-from rationale.bench.timing import REST_S
 from rationale.portfolios.arrow import ROWS
 from rationale.portfolios.portfolio import explain_portfolio
 from rationale.schema.machine import available_cores
-from rationale.terminal import reporting_errors
 
 FILES = 10
+ROOT = Path(__file__).parents[1]
+WORKERS = 2
+Explain = Callable[[Path, Path, Path], object]  # an entry, files of rows, and where the answers go
 
 
 def write_rows(folder: Path, names: list[str], known: np.ndarray, rows: int) -> None:
@@ -65,10 +67,7 @@ def bare(compiled: Compiled, folder: Path, names: list[str], at_once: int) -> No
     """Run the graph on every row, by a session of one core in a thread on each, so many rows at once."""
     from pyarrow import parquet
 
-    options = ort.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, 1
-    model = compiled.model.SerializeToString()
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = session_of(compiled.model.SerializeToString(), 1, on_cpu=True)
     (given,) = session.get_inputs()
 
     def run(batch: Any) -> None:
@@ -103,6 +102,53 @@ def answers(folder: Path) -> Any:
     return table.drop_columns([name for name in table.column_names if name == "row"]).sort_by("id")
 
 
+@contextmanager
+def by_spark() -> Iterator[Explain]:
+    """Yield a function that explains files on a local cluster."""
+    from pyspark.sql import SparkSession
+
+    from rationale.spark import explain
+
+    os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
+    builder = SparkSession.builder.master(f"local-cluster[{WORKERS},1,2048]")
+    session = builder.config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        yield (
+            lambda entry, rows, to: (
+                explain(session.read.parquet(str(rows)), entry, ["id"])
+                .write.option("parquet.enable.dictionary", "false")
+                .parquet(str(to))
+            )
+        )
+    finally:
+        session.stop()
+
+
+@contextmanager
+def by_ray() -> Iterator[Explain]:
+    """Yield a function that explains files on Ray's own processes."""
+    import ray
+
+    from rationale.ray import explain
+
+    paths = {"env_vars": {"PYTHONPATH": str(ROOT)}}
+    ray.init(num_cpus=WORKERS, include_dashboard=False, log_to_driver=False, runtime_env=paths)
+    ray.data.DataContext.get_current().use_datasource_v2 = False  # the second reads all files in one task
+
+    def explained(entry: Path, rows: Path, to: Path) -> None:
+        files = len(list(rows.glob("*.parquet")))
+        dataset = ray.data.read_parquet(str(rows), override_num_blocks=files)
+        explain(dataset, entry, ["id"], task_rows=None).write_parquet(str(to), use_dictionary=False)
+
+    try:
+        yield explained
+    finally:
+        ray.shutdown()
+
+
+ENGINES = {"spark": by_spark, "ray": by_ray}
+
+
 def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain | None) -> str:
     """Return a line about a model. Raises AssertionError where an engine explains a row otherwise."""
     compiled, instances = SUBJECTS[name]()
@@ -117,10 +163,12 @@ def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain |
         def explained(what: str, to: str) -> None:
             explain_portfolio(entry, str(folder / what), str(folder / to), ["id"])
 
-        explained("few", "warm")
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        explained("all", "warm")
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        peaks = []
+        for what in ("few", "all"):
+            with memory_watched() as memory:
+                explained(what, "warm")
+            peaks.append(max(memory))
+        grown = max(peaks[1] - peaks[0], 0) >> 20
         ways: list[Callable[[int], object]] = [
             lambda _: bare(compiled, folder / "all", names, bare_rows),
             lambda i: explained("all", f"own-{i}"),
@@ -137,7 +185,7 @@ def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain |
     speeds = "".join(f"{speed:14,.0f}" for speed in rows / np.median(taken[:, :, 0], axis=0))
     ratios = np.median(taken[:, :1] / taken, axis=0)[1:]  # [way, clock and CPU]
     shown = "".join(f"{clock:10.2f}{f'({cpu:.2f})':>8}" for clock, cpu in ratios)
-    return f"{name:8}{speeds}{shown}{grown:9.0f} MB"
+    return f"{name:8}{speeds}{shown}{grown:9} MB"
 
 
 def main(given: Sequence[str] | None = None) -> None:

@@ -19,14 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.timing import ProcessDiedError, in_a_process, machine
 from loadtests.load.measure import Result, measure
 from loadtests.load.prepare import prepare
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import ALL_SYSTEMS, PROFILES, SCENARIOS, WORKLOADS, Profile
 from loadtests.report import PAGES, About, compare, write_report
 from loadtests.systems.process import restrict
-from rationale.bench.measure import machine
-from rationale.bench.process import ProcessDiedError, in_a_process
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from benchmarks.timing import versions
 from loadtests.load.measure import Result, Run
 from loadtests.load.workloads import WORKLOADS, Profile
 from loadtests.systems.variants import OURS
-from rationale.bench.measure import Machine, versions
 from rationale.distribution import NAME
 
 CSV_FILE, HTML_FILE = "runs.csv", "report.html"
@@ -37,7 +38,7 @@ class About:
     command: str
     profile: Profile
     cores: int
-    machine: Machine
+    machine: dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 
-from rationale.bench.networks import import_torchvision, scale_and_mean
+from benchmarks.networks import import_torchvision, scale_and_mean
 from tests.references.interpreter import OPERATORS, run64
 
 LIGHT = Path(onnx.__file__).parent / "backend/test/data/light"

@@ -40,6 +40,7 @@ MUTABLE = {
     "rationale.graph.memory.budget.Region",
     "rationale.graph.memory.scan._Body",
     "rationale_service.engine.model_cache._Resident",
+    "rationale_service.protocols.gateway.Gateway",
     "rationale_service.protocols.interceptor.RequestInterceptor",
     "rationale_service.observability.context.RequestContext",
     "rationale_service.engine.scheduling.batch.Batch",

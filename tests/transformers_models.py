@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import torch
 
-from rationale.bench.networks import import_torchvision
+from benchmarks.networks import import_torchvision
 
 VOCABULARY, LENGTH, CLASSES = 53, 7, 3
 SOUND = 400  # samples of a recording

@@ -35,6 +35,7 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client.parser import text_string_to_metric_families
 
+from scripts.triton.serve import run_triton
 from tests.needs import need
 from tests.service import handmade as made
 from tests.service.child import Child, ready_line, serve, spare_ports
@@ -47,6 +48,7 @@ OBSERVED_S = 30.0
 _SCRAPES = 8  # while the fault lasts
 _EVERY_S = 0.5
 _PATIENCE_S = 60.0
+_READY = "/v2/health/ready"
 FAULTS = ("killed", "frozen", "cut off")
 ROWS = {"instances": [dict(zip(made.FEATURES, row, strict=True)) for row in made.X.tolist()]}
 LOCKED = "import sqlite3, sys, time; c = sqlite3.connect(sys.argv[1], isolation_level=None); "
@@ -271,6 +273,16 @@ def _collector(_: Path, stack: contextlib.ExitStack) -> Running:
     return Running({"RATIONALE_TRACE_ENDPOINT": f"http://127.0.0.1:{port}"}, port, lambda: [server])
 
 
+def _triton(folder: Path, stack: contextlib.ExitStack) -> Running:
+    at = stack.enter_context(run_triton(folder / "models", timeout_s=5 * _PATIENCE_S))
+    server, port = psutil.Process(at.pid), int(at.grpc.rpartition(":")[2])
+
+    def processes() -> Sequence[psutil.Process]:
+        return [server, *server.children(recursive=True)]
+
+    return Running({"RATIONALE_TRITON": at.grpc}, port, processes, use=lambda url: _status(url + _READY))
+
+
 def _failures(name: str) -> str:
     return f'rationale_dependency_failures_total{{dependency="{name}"}}'
 
@@ -284,6 +296,7 @@ DEPENDENCIES = (
     Dependency("bucket: repository", _repository_in_a_bucket, _failures("repository")),
     Dependency("identity provider: keys", _token_keys, _failures("tokens")),
     Dependency("collector: traces", _collector, _failures("traces")),
+    Dependency("Triton", _triton, _failures("triton")),
 )
 
 
@@ -384,7 +397,7 @@ def _observed(
         time.sleep(_EVERY_S)
     answers = {verb: " in ".join(_ask(url, verb, running.sent)) for verb in ("predict", "decide")}
     ready = {
-        "server": _status(f"{url}/v2/health/ready"),
+        "server": _status(url + _READY),
         "model": _status(f"{url}/v2/models/score/ready"),
     }
     return {**answers, **ready, "metric": risen}

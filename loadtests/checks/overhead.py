@@ -10,20 +10,19 @@ With `--triton` (which needs `make triton`) the gateway stands before a Triton, 
 """
 
 import argparse
-import asyncio
 import contextlib
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Container, Coroutine, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import grpc.aio
+import grpc
+import httpx
 from tritonclient.grpc import service_pb2_grpc
 
-from loadtests.load import raw
 from loadtests.load.questions import EXPLAIN, PREDICT, Question
 from loadtests.systems import models
 from loadtests.systems.process import Server, gateway, started
@@ -31,8 +30,9 @@ from scripts.triton.serve import run_triton
 
 REPOSITORY = Path("model_repository")
 TRITON = "Triton"
+_TIMEOUT_S = 60
 LEAST = {"json": "minimal", "binary": "minimal", "grpc": "bare grpc"}  # what each form is held against
-Ask = Callable[[int], Coroutine[None, None, list[float]]]
+Ask = Callable[[int], list[float]]
 
 
 @dataclass(frozen=True)
@@ -51,42 +51,28 @@ class Round:
     took_ms: float
 
 
-async def timed(ask: Callable[[], Coroutine[None, None, object]], count: int) -> list[float]:
+def timed(ask: Callable[[], object], count: int) -> list[float]:
     took_s = []
     for _ in range(count):
         began_s = time.perf_counter()
-        await ask()
+        ask()
         took_s.append(time.perf_counter() - began_s)
     return took_s
 
 
 def over_http(server: Server, path: str, body: bytes, headers: dict[str, str]) -> Kind:
-    request = raw.request(server.http, path, body, headers)
-
-    async def ask(count: int) -> list[float]:
-        connection = await raw.connect(server.http)
-
-        async def once() -> None:
-            status, said = await connection.ask(request)
-            if status != raw.OK:
-                raise RuntimeError(f"{status}: {said!r}")
-
-        took_s = await timed(once, count)
-        connection.close()
-        return took_s
+    def ask(count: int) -> list[float]:
+        with httpx.Client(base_url=f"http://{server.http}", timeout=_TIMEOUT_S) as client:
+            return timed(lambda: client.post(path, content=body, headers=headers).raise_for_status(), count)
 
     return Kind(server, ask)
 
 
 def over_grpc(server: Server, question: Question) -> Kind:
-    async def ask(count: int) -> list[float]:
-        async with grpc.aio.insecure_channel(server.grpc) as channel:
+    def ask(count: int) -> list[float]:
+        with grpc.insecure_channel(server.grpc) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-
-            async def once() -> None:
-                await stub.ModelInfer(question.as_message)
-
-            return await timed(once, count)
+            return timed(lambda: stub.ModelInfer(question.as_message), count)
 
     return Kind(server, ask)
 
@@ -140,12 +126,12 @@ def measure(chosen: dict[str, Kind], requests: int, rounds: int) -> dict[str, li
     """By kind."""
     found: dict[str, list[Round]] = {name: [] for name in chosen}
     for kind in chosen.values():
-        asyncio.run(kind.ask(max(requests // 20, 20)))
+        kind.ask(max(requests // 20, 20))
     each = requests // rounds
     for _ in range(rounds):
         for name, kind in chosen.items():
             began_s = kind.server.cpu_s()
-            took_s = asyncio.run(kind.ask(each))
+            took_s = kind.ask(each)
             used_s = kind.server.cpu_s() - began_s
             found[name].append(Round(used_s / each * 1e6, median(took_s) * 1e3))
     return found

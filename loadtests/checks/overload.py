@@ -18,8 +18,7 @@ import os
 import resource
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,10 +29,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from loadtests.load import raw
+from benchmarks.timing import System, alternate, memory_watched, round_quartiles
+from loadtests.load.drive import OK, Drive, Tally, drive
 from loadtests.load.questions import EXPLAIN, Arrays, Question
 from loadtests.systems import models
-from loadtests.systems.process import Server, gateway, memory_watched
+from loadtests.systems.process import Server, gateway
 from loadtests.systems.variants import OURS, Variant, configure
 
 
@@ -51,7 +51,7 @@ SUSTAINED = (8, 32)  # connections of each process
 LEAST_COMPUTE_MS = 5.0  # of a row: what the limits are about
 LEAST_KEPT, MOST_REFUSAL_MS, MOST_GROWTH = 0.85, 50.0, 200 << 20
 TOLERANCE = 1e-3  # of the largest value: batches change the order of sums
-_RUNS = 30
+_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,8 @@ class Alone:
 
     def row_ms(self) -> float:
         """One row on one core, the median of a few."""
-        took_s = []
-        for _ in range(_RUNS):
-            began_s = time.perf_counter()
-            self.session.run(None, self.inputs)
-            took_s.append(time.perf_counter() - began_s)
-        return float(np.median(took_s)) * 1e3
+        run = System("row", lambda: self.session.run(None, self.inputs))
+        return 1e3 * round_quartiles(alternate([run], _ROUNDS)["row"])[1]
 
     def is_right(self, body: bytes) -> bool:
         """An answer in OIP JSON, to the same row."""
@@ -89,7 +85,7 @@ class Outcome:
 
     peaks: list[float]
     overloads: list[float]
-    tally: raw.Tally  # of the overloads
+    tally: Tally  # of the overloads
     wrong: int
     memory_before: int
     memory_most: int
@@ -129,7 +125,7 @@ class Outcome:
 def measure(
     server: Server,
     alone: Alone,
-    request: Callable[[dict[str, str]], bytes],
+    question: Question,
     *,
     profile: Profile,
     factor: float,
@@ -138,18 +134,20 @@ def measure(
     connections: int,
 ) -> Outcome:
     """Sustained load and overload in turn. `connections` are each process's under overload."""
-    plain, hurried = request({}), request({"x-request-timeout-ms": str(round(deadline_s * 1e3))})
-    total, overloads = raw.Tally(), []
+    body, headers = question.as_json
+    hurried = headers | {"x-request-timeout-ms": str(round(deadline_s * 1e3))}
+    load = partial(Drive, server.http, question.path, body)
+    total, overloads = Tally(), []
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         run = partial(_run, pool, processes)
-        run(raw.Drive(server.http, plain, 1, 4))  # the processes start; estimates are made
-        loads = [raw.Drive(server.http, plain, profile.sustained_s, each) for each in SUSTAINED]
+        run(load(headers, 1, 4))  # the processes start; estimates are made
+        loads = [load(headers, profile.sustained_s, each) for each in SUSTAINED]
         best = max(loads, key=lambda each: run(each)[0])
         peaks = [run(best)[0]]
-        with memory_watched(server) as memory:
+        with memory_watched(server.pid) as memory:
             for _ in range(profile.rounds):
                 rate = factor * peaks[-1] / processes
-                answered, tally = run(raw.Drive(server.http, hurried, profile.overload_s, connections, rate))
+                answered, tally = run(load(hurried, profile.overload_s, connections, rate))
                 overloads.append(answered)
                 total += tally
                 peaks.append(run(best)[0])
@@ -157,12 +155,12 @@ def measure(
     return Outcome(peaks, overloads, total, wrong, memory[0], max(memory))
 
 
-def _run(pool: ProcessPoolExecutor, processes: int, what: raw.Drive) -> tuple[float, raw.Tally]:
+def _run(pool: ProcessPoolExecutor, processes: int, what: Drive) -> tuple[float, Tally]:
     """The same drive in several processes at once, `what` in each, and the answers per second."""
-    total = raw.Tally()
-    for tally in pool.map(raw.drive, [what] * processes):
+    total = Tally()
+    for tally in pool.map(drive, [what] * processes):
         total += tally
-    return total.count(raw.OK) / what.seconds, total
+    return total.count(OK) / what.seconds, total
 
 
 @contextmanager
@@ -219,11 +217,10 @@ def main() -> int:
     with served(given.model, given.width) as (server, question, alone):
         compute_ms = alone.row_ms()
         print(f"{compute_ms:.1f} ms of one core for each request")
-        body, headers = question.as_json
         outcome = measure(
             server,
             alone,
-            lambda more: raw.request(server.http, question.path, body, headers | more),
+            question,
             profile=PROFILES[given.profile],
             factor=given.factor,
             deadline_s=given.deadline_ms / 1e3,

@@ -3,14 +3,12 @@
     python -m loadtests.checks.restart [--restarts 10]
 
 Callers ask one call after the other: by grpcio with `wait_for_ready`, by HTTP with another try where a
-connection is refused. It is stopped by SIGTERM and started again at the
-same addresses, again and again. Every answer is compared with ONNX Runtime's. Ends with 1 where one was lost
-or wrong.
+connection is refused. SIGTERM stops the gateway, which starts again at the same addresses, again and again.
+Every answer is compared with ONNX Runtime's. Ends with 1 if one was lost or wrong.
 """
 
 import argparse
 import contextlib
-import json
 import socket
 import sys
 import tempfile
@@ -23,11 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
+import httpx
 import numpy as np
-import urllib3
 from tritonclient.grpc import InferResult, service_pb2_grpc
 
-from loadtests.load import raw
 from loadtests.load.questions import EXPLAIN
 from loadtests.systems import models
 from loadtests.systems.process import gateway
@@ -51,30 +48,31 @@ class Tally:
     longest_s: dict[str, float] = field(default_factory=dict)
 
 
-def by_http(address: str) -> Ask:
-    pool = urllib3.connection_from_url(f"http://{address}", maxsize=1, retries=False, timeout=TIMEOUT_S)
+def by_http(address: str, clients: contextlib.ExitStack) -> Ask:
+    client = clients.enter_context(httpx.Client(base_url=f"http://{address}", timeout=TIMEOUT_S))
     body, headers = QUESTION.as_json
 
     def ask() -> np.ndarray:
-        while (reply := try_once()) is None:
+        end_s = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                reply = client.post(QUESTION.path, content=body, headers=headers)
+                break
+            except httpx.ConnectError:
+                if time.monotonic() > end_s:
+                    raise
             time.sleep(PAUSE_S)
-        if reply.status != raw.OK:
-            raise RuntimeError(f"{reply.status}: {reply.data[:300]!r}")
-        (given,) = (each for each in json.loads(reply.data)["outputs"] if each["name"] == ATTRIBUTIONS)
+        if reply.is_error:
+            raise RuntimeError(f"{reply.status_code}: {reply.text[:300]}")
+        (given,) = (each for each in reply.json()["outputs"] if each["name"] == ATTRIBUTIONS)
         return np.reshape(given["data"], given["shape"])
-
-    def try_once() -> urllib3.BaseHTTPResponse | None:
-        with contextlib.suppress(urllib3.exceptions.NewConnectionError):
-            return pool.request("POST", QUESTION.path, body=body, headers=headers)
-        return None
 
     return ask
 
 
-def by_grpc(address: str) -> Ask:
-    channel = grpc.insecure_channel(
-        address, [("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
-    )
+def by_grpc(address: str, clients: contextlib.ExitStack) -> Ask:
+    options = [("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
+    channel = clients.enter_context(grpc.insecure_channel(address, options))
     stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
     def ask() -> np.ndarray:
@@ -93,7 +91,7 @@ def go_on(kind: str, ask: Ask, due: np.ndarray, tally: Tally, over: threading.Ev
             tally.answered[kind] += 1
         except grpc.RpcError as error:
             tally.lost[f"{kind}: {error.code().name}, {error.details()}"] += 1
-        except (RuntimeError, urllib3.exceptions.HTTPError) as error:
+        except (RuntimeError, httpx.HTTPError) as error:
             tally.lost[f"{kind}: {error}"] += 1
         took_s = time.perf_counter() - began_s
         tally.longest_s[kind] = max(tally.longest_s.get(kind, 0.0), took_s)
@@ -105,11 +103,16 @@ def measure(repository: Path, restarts: int) -> Tally:
     tally, over, ports = Tally(), threading.Event(), free_ports()
     http, grpc_ = (f"127.0.0.1:{port}" for port in ports)
     callers = [("HTTP", by_http, http), ("gRPC", by_grpc, grpc_)] * CALLERS
-    with ThreadPoolExecutor(len(callers)) as threads:
+    with (
+        contextlib.ExitStack() as clients,
+        ThreadPoolExecutor(len(callers)) as threads,
+        contextlib.ExitStack() as end,
+    ):
+        end.callback(over.set)  # a gateway that does not start ends the callers too
         for number in range(restarts + 1):
             with gateway(repository, "--port", str(ports[0]), "--grpc-port", str(ports[1])):
                 for kind, way, address in callers if number == 0 else ():
-                    threads.submit(go_on, kind, way(address), answers[0], tally, over)
+                    threads.submit(go_on, kind, way(address, clients), answers[0], tally, over)
                 time.sleep(BETWEEN_S)
                 if number == restarts:
                     over.set()

@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from benchmarks.timing import memory_bytes
 from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, EXPLAINED, INPUT, OUTPUT, write_expected
 from loadtests.load.locust import Load, run_locust
 from loadtests.systems.models import FEATURES, NETWORK, session, write_network
@@ -129,7 +130,7 @@ class Publisher:
 def soak(server: Server, folder: Path, minutes: float) -> Report:
     """Runs the load and the publisher side by side; the memory is read every second."""
     begun_s = time.monotonic()
-    end_s, memory = begun_s + minutes * 60, [server.memory_bytes()]
+    end_s, memory = begun_s + minutes * 60, [memory_bytes(server.pid)]
     asked = {"--rate": RATE_HZ, "--run-time": round(minutes * 60), "--users": len(FORMS)}
     publisher = Publisher(server.http)
     with ThreadPoolExecutor(2) as threads:
@@ -138,7 +139,7 @@ def soak(server: Server, folder: Path, minutes: float) -> Report:
             threads.submit(publisher.run, end_s),
         )
         while (now_s := time.monotonic()) < end_s:
-            memory.append(server.memory_bytes())
+            memory.append(memory_bytes(server.pid))
             say(f"\r{now_s - begun_s:5.0f} s  {memory[-1] >> 20} MiB  {publisher.published} published  ")
             time.sleep(1)
         published.result()

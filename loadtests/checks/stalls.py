@@ -23,13 +23,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 from fastapi import FastAPI
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from starlette.routing import Route
 from tritonclient.grpc import service_pb2
 
 from loadtests.load.bodies import BODIES, MB, MESSAGES, ROW, TENSOR, Body, field_of, many
@@ -132,11 +133,11 @@ class Gateway:
 
     def ask(self, body: Body, content: bytes) -> bytes:
         """Return the answer; an answer may come, and the connection close, before the whole body is there."""
-        with contextlib.closing(HTTPConnection(self.server.http, timeout=_TIMEOUT_S)) as connection:
-            with contextlib.suppress(ConnectionError):
-                connection.request(body.method, body.path, content, body.headers)
-            with contextlib.suppress(ConnectionError, HTTPException):
-                return connection.getresponse().read()
+        url = f"http://{self.server.http}{body.path}"
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.request(
+                body.method, url, content=content, headers=body.headers, timeout=_TIMEOUT_S
+            ).content
         return b""
 
     def call(self, method: str, message: bytes) -> None:
@@ -174,11 +175,9 @@ class Case:
 
 def routes(app: FastAPI) -> dict[str, set[str]]:
     """The paths that an application registers, each with the methods that may bring a body."""
-    routers = [getattr(route, "original_router", None) for route in app.routes]
     found: dict[str, set[str]] = {}
-    for route in [*app.routes, *(route for router in routers if router for route in router.routes)]:
-        methods = (getattr(route, "methods", None) or set()) - {"GET", "HEAD"}
-        if methods:
+    for route in app.routes:
+        if isinstance(route, Route) and (methods := (route.methods or set()) - {"GET", "HEAD"}):
             found.setdefault(route.path, set()).update(methods)
     return found
 

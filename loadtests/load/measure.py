@@ -6,6 +6,7 @@ from functools import partial
 from math import ceil, sqrt
 from pathlib import Path
 
+from benchmarks.timing import memory_with_children
 from loadtests.load.locust import Load, run_locust
 from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import ALONE, CROWD, SCENARIOS, Profile, Scenario, Workload
@@ -96,7 +97,7 @@ class Bench:
         }
         expected = self.folder / expected_of(self.variant.system, self.folder)
         seen = run_locust(self.server, expected, options, scenario.form)
-        memory = self.server.shared_memory_bytes()
+        memory = memory_with_children(self.server.pid)
         found = Run(self.workload.name, self.variant, scenario.name, bool(scenario.shares), seen, memory)
         self.tell(str(found))
         if seen.wrong:

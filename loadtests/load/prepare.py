@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.exact import exact
+from benchmarks.peers import LIBRARIES, misses
+from benchmarks.subjects import Subject, compile_ours, make_subject
 from loadtests.load.expected import (
     ATTRIBUTIONS,
     EXPECTED,
@@ -23,9 +26,6 @@ from loadtests.load.expected import (
     write_expected,
 )
 from loadtests.load.workloads import ALL_SYSTEMS, Workload
-from rationale.bench.exact import exact
-from rationale.bench.peers import EXPLAINERS, misses
-from rationale.bench.subjects import Subject, compile_ours, make_subject
 
 SEED = 24
 TOLERANCE = 1e-3  # float32 against float64, through the fifty layers of the deepest network here
@@ -41,8 +41,8 @@ def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTE
     attributions = exact(subject.network, subject.rows, subject.references)
     _save(folder / EXPECTED, subject, predictions, attributions)
     if misses(subject.network):
-        for name in (name for name in EXPLAINERS if name in systems):
-            attributions = EXPLAINERS[name](subject.network, subject.references)(subject.rows)
+        for name in (name for name in LIBRARIES if name in systems):
+            attributions = LIBRARIES[name](subject.network, subject.references)(subject.rows)
             _save(folder / f"expected-{name}.npz", subject, predictions, attributions)
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rationale.bench.cases import Case
+from benchmarks.cases import Case
 
 
 @dataclass(frozen=True)

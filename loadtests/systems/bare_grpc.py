@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import grpc.aio
 import numpy as np
-import onnxruntime as ort
 import uvloop
+
+from benchmarks.runtime import session_of
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 Answer = Callable[[bytes, object], Awaitable[bytes]]
@@ -43,9 +44,7 @@ def _hand_on(call: Callable[[bytes], Awaitable[bytes]]) -> Answer:
 
 def _run(path: str) -> Answer:
     """Gives a request back, which reads as an answer too. The model runs on a row of zeros."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(path, options)
+    session = session_of(path, 1, on_cpu=True)
     row = {each.name: np.zeros((1, *each.shape[1:]), np.float32) for each in session.get_inputs()}
 
     async def answer(body: bytes, _: object) -> bytes:

@@ -8,18 +8,16 @@
 import sys
 
 import numpy as np
-import onnxruntime as ort
 import uvicorn
 
+from benchmarks.runtime import session_of
 from loadtests.load.questions import Arrays
 from loadtests.systems.baselines.service import create_app
 from rationale_service.process.listening import address_of, listen
 
 
 def main() -> None:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(sys.argv[1], options)
+    session = session_of(sys.argv[1], 1, on_cpu=True)
     (given,), names = session.get_inputs(), [output.name for output in session.get_outputs()]
 
     async def ask(_: str, x: np.ndarray) -> Arrays:

@@ -7,9 +7,9 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto, numpy_helper, parser
 
+from benchmarks.runtime import session_of
 from loadtests.load.questions import PREDICT, ROUTES, SUFFIX, Question
 from rationale import DeepShap, compile_model
-from rationale.schema.machine import LARGE_BLOCKS
 
 FEATURES = 24
 NETWORK, CREDIT = "network", "credit"  # the latter is the example in `model_repository`
@@ -53,7 +53,4 @@ def question(model: str, verb: str, rows: int = 1) -> Question:
 
 def session(repository: Path, entry: str) -> ort.InferenceSession:
     """Of one thread."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.add_session_config_entry(*LARGE_BLOCKS)
-    return ort.InferenceSession(repository / entry / "1" / "model.onnx", options)
+    return session_of(repository / entry / "1" / "model.onnx", 1, on_cpu=True)

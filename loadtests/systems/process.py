@@ -5,14 +5,11 @@ import os
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-
-_SAMPLE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -32,40 +29,6 @@ class Server:
                     used_ns += int((thread / "schedstat").read_text().split()[0])
         return used_ns / 1e9
 
-    def memory_bytes(self) -> int:
-        """Its resident set."""
-        return int(psutil.Process(self.pid).memory_info().rss)
-
-    def shared_memory_bytes(self) -> int:
-        """Of it and its workers; what they share is counted once."""
-        process = psutil.Process(self.pid)
-        return sum(_share(one) for one in (process, *process.children(recursive=True)))
-
-
-def _share(process: psutil.Process) -> int:
-    try:
-        return int(process.memory_full_info().pss)
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return 0
-
-
-@contextlib.contextmanager
-def memory_watched(server: Server) -> Iterator[list[int]]:
-    """Fills the list with the server's resident bytes while the block runs."""
-    seen, done = [server.memory_bytes()], threading.Event()
-
-    def watch() -> None:
-        while not done.wait(_SAMPLE_S):
-            seen.append(server.memory_bytes())
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        done.set()
-        thread.join()
-
 
 def restrict(cores: int) -> None:
     """All children inherit it. Raises SystemExit: there are not so many."""
@@ -78,17 +41,8 @@ def restrict(cores: int) -> None:
 @contextlib.contextmanager
 def gateway(repository: Path, *arguments: str, **environment: str) -> Iterator[Server]:
     """`rationale serve` on free ports, ready."""
-    command = [
-        sys.executable,
-        "-m",
-        "rationale_service.cli",
-        "serve",
-        "--repository",
-        str(repository),
-        "--port",
-        "0",
-    ]
-    with started([*command, *arguments], environment) as server:
+    command = f"{sys.executable} -m rationale_service.cli serve --port 0 --repository".split()
+    with started([*command, str(repository), *arguments], environment) as server:
         yield server
 
 

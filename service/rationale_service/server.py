@@ -13,22 +13,18 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from rationale.artifact.remote import RemoteRepository
-from rationale.distribution import version
-from rationale_service.app import create_admin_app, create_app, create_backend, read_keys
+from rationale_service.app import create_admin_app, create_app, create_backend
 from rationale_service.configuration import unknown_variables
-from rationale_service.decisions.decider import Decider
 from rationale_service.engine.dataplane import DataPlane
-from rationale_service.models.live import LiveRepository
 from rationale_service.observability import logs
 from rationale_service.observability.metrics import Metrics
 from rationale_service.process.ending import LastResort
 from rationale_service.process.listening import CannotListenError, listen
 from rationale_service.process.signals import Signals
+from rationale_service.protocols.gateway import Gateway
 from rationale_service.protocols.grpc.server import GrpcServer
 from rationale_service.protocols.rest.server import HttpServer
-from rationale_service.repository.registry import ModelRegistry
-from rationale_service.security.keys import is_loopback
+from rationale_service.security.keys import is_loopback, read_keys
 from rationale_service.security.tls import ServerTls, server_tls
 from rationale_service.security.watch import Watched, watch, watched_files
 from rationale_service.settings import Settings
@@ -86,9 +82,8 @@ def run_server(
             log.warning(sentence)
     metrics = Metrics()
     tls = server_tls(settings)
-    app = create_app(settings, create_backend(settings, metrics), metrics)
-    if started is not None:
-        app.state.plane.all_started = started.exists
+    all_started = started.exists if started is not None else lambda: True
+    app = create_app(settings, create_backend(settings, metrics), metrics, all_started=all_started)
     with _listening(settings, is_shared=is_worker) as listeners:
         if is_first:
             for sentence in _open_doors(settings):
@@ -144,21 +139,6 @@ def _open_doors(settings: Settings) -> list[str]:
     return doors
 
 
-def _made_by_others(registry: ModelRegistry) -> list[str]:
-    """Return which entries another version of Rationale compiled, by `rationale compile` or over the API."""
-    found: dict[str, list[str]] = {}
-    made_here = (entry for of_model in registry.explainers.values() for entry in of_model.values())
-    for entry in {entry.name: entry for entry in (*registry.entries.values(), *made_here)}.values():
-        made_by = version() if entry.manifest is None else entry.manifest.tools.get("rationale", version())
-        if made_by != version():
-            found.setdefault(made_by, []).append(entry.name)
-    return [
-        f"entries that version {made_by} compiled are served by {version()}: {', '.join(names)}. Compile "
-        "them again to have what this version does"
-        for made_by, names in sorted(found.items())
-    ]
-
-
 async def _serve(
     app: FastAPI,
     settings: Settings,
@@ -169,7 +149,8 @@ async def _serve(
     is_worker: bool,
 ) -> None:
     sys.setswitchinterval(_SWITCH_S)
-    watched = _watched(app, settings, tls)
+    gateway: Gateway = app.state.gateway
+    watched = _watched(gateway, tls)
     tasks: set[asyncio.Task[None]] = set()
 
     def reload() -> None:
@@ -178,24 +159,24 @@ async def _serve(
     signals = Signals(reload)
     if is_worker:
         signals.stop_with(sys.stdin)
+        signals.show_life(sys.stdout)
     ends = await _start(app, settings, listeners, tls)
     tasks.update(asyncio.create_task(watch(each)) for each in watched)
     try:
         await _first_of(asyncio.ensure_future(ends.public.started()), signals.stop)
-        loading: asyncio.Task[None] = app.state.loading
-        await _first_of(loading, signals.stop, *ends.serving)
-        if loading.done():
-            loading.result()
+        await _first_of(gateway.loading, signals.stop, *ends.serving)
+        if gateway.loading.done():
+            gateway.loading.result()
             if ends.grpc is not None:
                 await ends.grpc.start()
             _settle_heap()
-            _note_start(app)
-            announce_ready(app, ends, announce)
+            _note_start(gateway.metrics)
+            announce_ready(gateway, ends, announce)
             await _first_of(signals.stop, *ends.serving)
     finally:
         for task in tasks:
             task.cancel()
-        await _stop(app.state.plane, ends, signals, settings)
+        await _stop(gateway.plane, ends, signals, settings)
 
 
 async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: ServerTls | None) -> _Ends:
@@ -207,30 +188,22 @@ async def _start(app: FastAPI, settings: Settings, listeners: _Listeners, tls: S
     if "--grpc-port" in listeners:
         shared = settings.workers > 1
         listener = listeners["--grpc-port"]
-        grpc = GrpcServer(
-            app.state.handler,
-            app.state.decider,
-            app.state.interceptor,
-            settings,
-            listener,
-            tls,
-            shared=shared,
-        )
+        grpc = GrpcServer(app.state.gateway, listener, tls, shared=shared)
     public = HttpServer(app, listeners["--port"], tls, lifespan=True)
     if "--admin-port" in listeners:
         admin = HttpServer(create_admin_app(app), listeners["--admin-port"], tls, lifespan=False)
     return _Ends(public, admin, grpc)
 
 
-def _watched(app: FastAPI, settings: Settings, tls: ServerTls | None) -> list[Watched]:
+def _watched(gateway: Gateway, tls: ServerTls | None) -> list[Watched]:
     """Return what is read again while serving."""
-    live: LiveRepository = app.state.live
+    live, settings = gateway.live, gateway.settings
     watched = [Watched(live.look, live.scan, settings.watch_s)]
     if tls is not None:
         watched.append(watched_files(tls.certificates.files, tls.reload))
     if settings.keys_file is not None:
         watched.append(
-            watched_files((settings.keys_file,), lambda: app.state.interceptor.take_keys(read_keys(settings)))
+            watched_files((settings.keys_file,), lambda: gateway.interceptor.take_keys(read_keys(settings)))
         )
     return watched
 
@@ -280,19 +253,17 @@ def _settle_heap() -> None:
     gc.enable()
 
 
-def _note_start(app: FastAPI) -> None:
+def _note_start(metrics: Metrics) -> None:
     """Note how long it took from the start of the process, where the system reports that."""
-    metrics: Metrics = app.state.metrics
     started_s = metrics.registry.get_sample_value("process_start_time_seconds")
     if started_s is not None:
         metrics.cold_start_s.set(time.time() - started_s)
 
 
-def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
+def announce_ready(gateway: Gateway, ends: _Ends, announce: Announce) -> None:
     """Print the models and, as the last line, the HTTP address: scripts wait for it."""
-    plane: DataPlane = app.state.plane
+    plane, remote = gateway.plane, gateway.remote
     registry = plane.repository
-    remote: RemoteRepository | None = app.state.remote
     if remote is not None and remote.fault is not None:
         announce(remote.fault)
     for name in registry.unserved:
@@ -302,13 +273,12 @@ def announce_ready(app: FastAPI, ends: _Ends, announce: Announce) -> None:
             announce(f"model {entry.name}")
         else:
             announce(f"model {entry.name}: explains {entry.manifest.model} by {entry.manifest.method.name}")
-    for sentence in _made_by_others(registry):
-        announce(sentence)
-    decider: Decider = app.state.decider
-    if decider.fault is not None:
+    if registry.made_by_others:
+        announce(registry.made_by_others)
+    if gateway.trail.fault is not None:
         announce(
             "decisions are refused until the audit trail can be written (RATIONALE_STATE or RATIONALE_AUDIT "
-            f"say where it is): {decider.fault}"
+            f"say where it is): {gateway.trail.fault}"
         )
     if ends.grpc is not None:
         announce(f"gRPC on {ends.grpc.address}")

@@ -2,9 +2,10 @@
 
 Each worker listens on the same addresses (SO_REUSEPORT), so that the kernel spreads connections over them.
 Each is a replica of the state, as gateways on several machines are. A worker that ends by itself is started
-again; the calls that it had are lost, no others.
+again, and so is one whose event loop stands still for 10 s; the calls that it had are lost, no others.
 
-    python -m rationale_service.workers   is one of them: what to do comes on stdin; at its end nobody waits
+    python -m rationale_service.workers   is one of them: what to do comes on stdin; at its end nobody waits.
+                                          Its stdout has what it announces, and a sign of life each second
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from rationale_service.configuration import unknown_variables
 from rationale_service.observability import logs
 from rationale_service.observability.otlp import create_metrics_push
 from rationale_service.process.listening import port_of, reserve
-from rationale_service.process.signals import held_back
+from rationale_service.process.signals import BEAT, BEAT_S, held_back
 from rationale_service.settings import OFF, Settings
 
 log = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ Announce = Callable[[str], None]
 READY = "ready on "  # begins the last line that a gateway announces
 METRICS = "PROMETHEUS_MULTIPROC_DIR"  # where prometheus_client adds up what processes count
 _PAUSE_S = 0.5  # before a worker is started again
+_SILENT_BEATS = 10  # of one that serves, until it is killed: its callers wait in vain
+_STARTING_BEATS = 30  # of one that is to stop before it has served
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -104,6 +107,7 @@ class _Supervisor:
         self._started = started  # a file that is there once all workers have started
         self._announce = announce
         self._running: dict[int, Process] = {}
+        self._beats_left: dict[int, int] = {}  # until a worker is killed, unless it shows life before
         self._stopping = asyncio.Event()
         self._status = 0
 
@@ -111,8 +115,9 @@ class _Supervisor:
         loop = asyncio.get_running_loop()
         for number in _FORWARDED:
             loop.add_signal_handler(number, self._stop)
-        loop.add_signal_handler(signal.SIGHUP, self._signal, signal.SIGHUP)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
         lines: list[str] = []
+        watchdog = asyncio.create_task(self._kill_silent())
         async with asyncio.TaskGroup() as workers:
             for index in range(self._settings.workers):
                 ready: asyncio.Future[list[str]] = loop.create_future()
@@ -124,14 +129,18 @@ class _Supervisor:
                 self._started.touch()
                 for line in (*lines[:-1], f"{self._settings.workers} workers", lines[-1]):
                     self._announce(line)
+        watchdog.cancel()
         return self._status
 
     async def _keep(self, index: int, ready: "asyncio.Future[list[str]]") -> None:
         """Run a worker, and another one in its place when it ends, until all are to stop."""
         while not self._stopping.is_set():
             process = self._running[index] = await self._start(index)
-            status = await self._watch(process, ready)
+            if self._stopping.is_set():  # meanwhile
+                self._end(index)
+            status = await self._watch(index, process, ready)
             del self._running[index]
+            self._beats_left.pop(index, None)
             mark_process_dead(process.pid, str(self._metrics))  # what it had under way ended with it
             if not ready.done():  # it cannot start, and would not the next time
                 ready.set_result([])
@@ -163,25 +172,52 @@ class _Supervisor:
             process.stdin.write(json.dumps(order).encode() + b"\n")  # and it stays open
         return process
 
-    async def _watch(self, process: Process, ready: "asyncio.Future[list[str]]") -> int:
+    async def _watch(self, index: int, process: Process, ready: "asyncio.Future[list[str]]") -> int:
         """Set `ready` to what the process announces; returns its status when it has ended."""
         lines: list[str] = []
         while process.stdout is not None and (line := await process.stdout.readline()):
+            if index in self._beats_left:
+                self._beats_left[index] = _SILENT_BEATS
+            if line == BEAT:
+                continue
             lines.append(line.decode().rstrip("\n"))
-            if lines[-1].startswith(READY) and not ready.done():
-                ready.set_result(lines)
+            if lines[-1].startswith(READY):
+                self._beats_left[index] = _SILENT_BEATS
+                if not ready.done():
+                    ready.set_result(lines)
         status = await process.wait()
         return status if status >= 0 else 128 - status  # as a shell tells of a signal
+
+    async def _kill_silent(self) -> None:
+        """Kill workers that show no life: one that hangs, or is stopped (SIGSTOP), ends by nothing else.
+
+        It counts beats of its own: if all processes stood still together, no worker is to blame.
+        """
+        while True:
+            await asyncio.sleep(BEAT_S)
+            for index in [*self._beats_left]:
+                self._beats_left[index] -= 1
+                if self._beats_left[index] == 0:
+                    log.error("worker %d shows no life, and is killed", index)
+                    self._signal(index, signal.SIGKILL)
 
     def _stop(self) -> None:
         """Stop all workers. A second time has them give up what runs, as a second signal does."""
         self._stopping.set()
-        self._signal(signal.SIGTERM)
+        for index in self._running:
+            self._end(index)
 
-    def _signal(self, number: signal.Signals) -> None:
-        for process in self._running.values():
-            with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+    def _end(self, index: int) -> None:
+        self._beats_left.setdefault(index, _STARTING_BEATS)
+        self._signal(index, signal.SIGTERM)
+
+    def _reload(self) -> None:
+        for index in self._running:
+            self._signal(index, signal.SIGHUP)
+
+    def _signal(self, index: int, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._running[index].send_signal(number)
 
 
 def _as_json(settings: Settings) -> dict[str, object]:

@@ -5,36 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import (
-    alone,
-    console_portfolio,
-    gpu,
-    one_shot,
-    portfolio,
-    profile,
-    runtimes,
-    shap_sample,
-    trees,
-    walks,
-)
-from benchmarks.arguments import parser_of
+from benchmarks import __main__ as explanations
+from benchmarks import console_portfolio, memory, one_shot, portfolio, profile
+from benchmarks.cases import parser_of
 
 CREDIT = Path(__file__).parents[2] / "examples/credit/credit.onnx"
+CHUNKS = "efficientnetb0 --size 32 --references 4 --budget 500MB"
+PORTABLE = "credit-softmax --references 5 --rows 1 --repeats 1 --peers openvino,portable,kernel"
 COMMANDS: dict[str, tuple[Callable[[list[str]], None], str, str]] = {
-    "alone": (alone.main, "credit --references 2 --peers shap", "shap "),
     "console_portfolio": (console_portfolio.main, "csv --rows 500 --turns 1", "csv "),
-    "gpu": (gpu.main, "trees --references 2 --seconds 1 --threads 1", "trees 300 × depth 6, K=2"),
+    "other runtimes": (explanations.main, PORTABLE, "openvino "),
+    "trees": (explanations.main, "xgboost --references 2 --rows 1 --repeats 1", "contributions"),
+    "memory": (memory.main, "credit --references 2 --peers shap", "shap "),
+    "chunks": (memory.main, f"{CHUNKS} --peers=", "recomputed"),
     "one_shot": (one_shot.main, f"{CREDIT} --rounds 2 --threads 1", "explain=true: "),
     "portfolio": (portfolio.main, "credit --rows 10 --turns 1 --bare-rows 100", "credit "),
-    "shap_sample": (shap_sample.main, "credit --rows 2 --seconds 1", "DeepExplainer"),
     "profile": (profile.main, "credit --references 2", "the longest nodes of the explanation"),
-    "runtimes": (runtimes.main, "credit-softmax --rounds 1", "openvino "),
-    "trees": (trees.main, "xgboost --references 2 --rows 1 --rounds 1", "contributions"),
-    "walks": (
-        walks.main,
-        "efficientnetb0 --size 32 --references 1,2 --many 4 --budget 500MB",
-        "recomputed",
-    ),
 }
 
 

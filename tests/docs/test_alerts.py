@@ -210,7 +210,7 @@ class Faulty(Gateway):
         self._deciding.append(asyncio.create_task(self.post("decide", 200, [ROW] * 128)))
         await self.post("predict", 500, [[1.0], [2.0]], "mixing")
         await self.post("explain", 200, [[1.0]], "gappy")
-        while not self.app.state.metrics.registry.get_sample_value("rationale_audit_waiting"):
+        while not self.app.state.gateway.metrics.registry.get_sample_value("rationale_audit_waiting"):
             await asyncio.sleep(0.01)
         many = await asyncio.gather(
             *(self.client.post("/v1/models/score:predict", json={"instances": [ROW]}) for _ in range(40))
@@ -240,7 +240,7 @@ class HungTrail(Gateway):
 class WithoutState(Gateway):
     def _failures(self) -> float:
         name, labels = "rationale_dependency_failures_total", {"dependency": "state"}
-        found: float = self.app.state.metrics.registry.get_sample_value(name, labels)
+        found: float = self.app.state.gateway.metrics.registry.get_sample_value(name, labels)
         return found
 
     async def fall_ill(self) -> None:
@@ -263,7 +263,7 @@ async def running(
     app = create_app(settings, create_backend(settings, metrics), metrics, references=sets)
     async with app.router.lifespan_context(app), client_of(app) as client:
         if settings.triton is None:
-            await app.state.loading
+            await app.state.gateway.loading
         yield app, client
 
 
@@ -325,7 +325,7 @@ async def with_a_trail_that_hangs(folder: Path) -> AsyncIterator[Gateway]:
             gateway = HungTrail(app, client)
             await gateway.post("decide", 200)
             with database.frozen():
-                while not app.state.metrics.registry.get_sample_value("rationale_audit_unavailable"):
+                while not app.state.gateway.metrics.registry.get_sample_value("rationale_audit_unavailable"):
                     await asyncio.sleep(0.1)
                 yield gateway
 

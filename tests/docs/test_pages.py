@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from rationale import Lrp
 from rationale.extensions import GROUPS
 from rationale_service.configuration import load_settings
 from rationale_service.security.keys import read_keyring
@@ -25,7 +24,7 @@ NOT_RUN = {
     "make": "makes environments of its own, and runs all tests",
     "docker": "needs a Docker engine",
     "rationale triton": "needs a Docker engine",
-    "rationale bench": "takes minutes to hours",
+    "python -m benchmarks": "takes minutes to hours",
     "python -m loadtests": "takes minutes to hours",
     "locust": "puts load on a gateway until it is stopped",
 }
@@ -115,14 +114,12 @@ def check_text(block: Block) -> None:
 
 
 def check_toml(block: Block, tmp_path: Path) -> None:
-    """Keys or settings, which the gateway reads, a composite, or a package's entry points."""
+    """Keys or settings, which the gateway reads, or a package's entry points."""
     file = tmp_path / "block.toml"
     file.write_text(block.text)
     found = tomllib.loads(block.text)
     if "project" in found:
         assert found["project"]["entry-points"].keys() <= set(GROUPS), block
-    elif "rules" in found:
-        assert Lrp.from_toml(file).rules
     elif "keys" in found:
         assert read_keyring(file, None, admin_is_local=True).keys
     else:

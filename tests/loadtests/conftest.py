@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.cases import Case
 from loadtests.load.measure import Bench
 from loadtests.load.prepare import prepare
 from loadtests.load.workloads import PROFILES, Workload
 from loadtests.systems.variants import OURS, Variant, serving
-from rationale.bench.cases import Case
 
 # A request has four times its p99: a minute, which no busy machine uses up.
 SMALL = Workload("small", Case("credit", (24,), 5, 8), p99_s=15.0, batch=3)

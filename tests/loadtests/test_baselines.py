@@ -6,6 +6,7 @@ import httpx
 import pytest
 from tritonclient.http import InferenceServerClient
 
+from benchmarks.timing import quietly
 from loadtests.load import prepare as preparation
 from loadtests.load.expected import ATTRIBUTIONS, BASE, EXPECTED, MODEL, OUTPUT, PATHS, compared
 from loadtests.load.prepare import prepare
@@ -14,7 +15,6 @@ from loadtests.systems.baselines import workers
 from loadtests.systems.baselines.explainers import verbs
 from loadtests.systems.baselines.service import create_app
 from loadtests.systems.variants import expected_of
-from rationale.bench.peers import quietly
 from tests.loadtests.conftest import SMALL
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from loadtests.checks import overload
+from loadtests.load.drive import Tally
 from loadtests.load.questions import EXPLAIN
-from loadtests.load.raw import Tally
 from loadtests.systems import models
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.timing import machine
 from loadtests import __main__ as command
 from loadtests.load.locust import Load
 from loadtests.load.measure import Result, Run
@@ -15,7 +16,6 @@ from loadtests.load.questions import WrongAnswerError
 from loadtests.load.workloads import PROFILES, SCENARIOS
 from loadtests.report import CLAIMS, MEDIAN, PEER, RATE, About, compare, write_report
 from loadtests.systems.variants import OURS, Variant
-from rationale.bench.measure import machine
 
 COMMAND = "python -m loadtests --system rationale shap"
 ABOUT = About(COMMAND, PROFILES["short"], cores=2, machine=machine())

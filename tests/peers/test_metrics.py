@@ -9,8 +9,8 @@ import torch
 from captum.attr import Saliency
 from captum.metrics import infidelity, sensitivity_max
 
+from benchmarks.networks import import_torchvision
 from rationale import Compiled, Gradient, Lrp, compile_model
-from rationale.bench.networks import import_torchvision
 from rationale.errors import InvalidOptionError
 from rationale.testing import captum_explain, quantus_explain, torch_module
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs
@@ -52,6 +52,9 @@ METRICS = {
         features_in_step=12, perturb_baseline="black", disable_warnings=True
     ),
     "sensitivity": lambda: quantus().MaxSensitivity(nr_samples=3, lower_bound=0.1, disable_warnings=True),
+    "infidelity": lambda: quantus().Infidelity(
+        perturb_patch_sizes=[2], n_perturb_samples=3, disable_warnings=True
+    ),
 }
 
 

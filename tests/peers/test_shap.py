@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.networks import import_torchvision
 from rationale import DeepShap, Explanation, compile_model
-from rationale.bench.networks import import_torchvision
 from tests.peers.agreement import GAP, OUTPUTS, TRUTH, TRUTH_DEEP, assert_agree, error
 from tests.peers.networks import (
     EXPORTERS,

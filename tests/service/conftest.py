@@ -38,7 +38,7 @@ async def gateway(settings: Settings, backend: Backend | None = None) -> AsyncIt
     metrics = Metrics()
     app = create_app(settings, backend or create_backend(settings, metrics), metrics)
     async with app.router.lifespan_context(app), client_of(app) as client:
-        await app.state.loading
+        await app.state.gateway.loading
         yield client
 
 

@@ -133,9 +133,9 @@ async def administered(
     """
     given = Settings(**{"repository": folder / "models", "request_timeout_s": SECONDS, **settings})
     app = create_app(given, create_backend(given), references=sets)
-    app.state.explainers.grace_s = grace_s
+    app.state.gateway.explainers.grace_s = grace_s
     async with app.router.lifespan_context(app), client_of(app) as client:
-        await app.state.loading
+        await app.state.gateway.loading
         client.app = app  # type: ignore[attr-defined]
         yield client
 
@@ -192,7 +192,7 @@ def names(folder: Path) -> list[str]:
 
 
 def count(client: httpx.AsyncClient, name: str, **labels: str) -> float:
-    metrics = client.app.state.metrics  # type: ignore[attr-defined]
+    metrics = client.app.state.gateway.metrics  # type: ignore[attr-defined]
     return metrics.registry.get_sample_value(f"rationale_{name}", labels) or 0.0
 
 
@@ -201,7 +201,7 @@ def compiles(client: httpx.AsyncClient) -> float:
 
 
 def explainers_of(client: httpx.AsyncClient) -> Explainers:
-    explainers: Explainers = client.app.state.explainers  # type: ignore[attr-defined]
+    explainers: Explainers = client.app.state.gateway.explainers  # type: ignore[attr-defined]
     return explainers
 
 

@@ -42,23 +42,21 @@ async def grpc_end(settings: Settings, backend: Backend | None = None) -> AsyncI
     """Every model is loaded."""
     app = create_app(settings, backend or create_backend(settings))
     async with app.router.lifespan_context(app):
-        await app.state.loading
-        async with end_of(app, settings) as end:
+        await app.state.gateway.loading
+        async with end_of(app) as end:
             yield end
 
 
 @contextlib.asynccontextmanager
-async def end_of(app: FastAPI, settings: Settings) -> AsyncIterator[End]:
-    server = GrpcServer(
-        app.state.handler, app.state.decider, app.state.interceptor, settings, listen("127.0.0.1", 0)
-    )
+async def end_of(app: FastAPI) -> AsyncIterator[End]:
+    server = GrpcServer(app.state.gateway, listen("127.0.0.1", 0))
     address = server.address
     await server.start()
     options = (("grpc.max_receive_message_length", -1),)
     try:
         async with grpc.aio.insecure_channel(address, options) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            yield End(stub, app.state.handler, server, channel, address)
+            yield End(stub, app.state.gateway.handler, server, channel, address)
     finally:
         await server.stop(0)
 

@@ -110,7 +110,7 @@ class Explanation(dict[str, np.ndarray]):
         return answer_html(self)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Compiled:
     """A combined model.
 
@@ -135,6 +135,12 @@ class Compiled:
     comparisons: tuple[Compared, ...] = ()
     probes: Probes | None = None
     is_proven: bool = True
+
+    def __repr__(self) -> str:
+        manifest = self.manifest
+        targets = manifest.targets if isinstance(manifest.targets, tuple) else (manifest.targets,)
+        explained = f"{manifest.explained_output}[{', '.join(map(str, targets))}]"
+        return f"Compiled({explained} by {manifest.method.name}, {manifest.measured.nodes} nodes)"
 
     def _repr_html_(self) -> str:
         return compiled_html(self.manifest, self.conversion)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path as FilePath
@@ -21,7 +22,7 @@ from rationale.lowering.inference import Span, length_warnings
 from rationale.methods.engine import Missing, Selection
 from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
-from rationale.methods.logits import is_probability
+from rationale.methods.logits import class_names, is_probability
 from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name, inner_spec
 from rationale.methods.references import Referenced
 from rationale.methods.target import Target, stop_notes, stop_warnings
@@ -118,6 +119,9 @@ def describe(
         ),
         explained_output=target.output,
         explained_shape=tuple(lowered.specs[target.output][0][1:]),
+        class_names=class_names(
+            lowered.source, target.closed or target.output, math.prod(lowered.specs[target.output][0][1:])
+        ),
         targets=target.elements,
         base_value=BASE_VALUE if method.has_base_value else None,
         explained_value=EXPLAINED_VALUE,

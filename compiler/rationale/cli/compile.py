@@ -1,12 +1,12 @@
 """The compiler's commands of `rationale`; the service adds its own."""
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from rationale.bench import cli as cli_bench
 from rationale.cli import compile_options as given
 from rationale.cli import decisions, entries, references
 from rationale.schema.methods import takes_seed
@@ -95,7 +95,6 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
     from rationale.schema.request import (
         CompileRequest,
         parse_compare,
-        parse_composite,
         parse_concepts,
         parse_features,
         parse_groups,
@@ -105,7 +104,6 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
     )
 
     options = {name: value for name, value in method_options.items() if value is not False and value != []}
-    options["composite"] = parse_composite(given["composite"])
     if given["draws"] and not takes_seed(given["method"]):
         options["seed"] = None  # of the draws alone
     same = CompileRequest.model_fields.keys() & given.keys() - {"targets", "layers", "concepts", "compare"}
@@ -135,4 +133,24 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
 app.add_typer(entries.app)
 app.add_typer(references.app)
 app.add_typer(decisions.app, name="decisions", rich_help_panel=Panel.DECIDE)
-app.add_typer(cli_bench.app)
+
+
+@app.command(
+    "bench",
+    rich_help_panel=Panel.LOOK_UP,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def bench_command(context: typer.Context) -> None:
+    """Say how to time explanations beside the plain model, SHAP and captum: from a checkout.
+
+    The benchmarks need torch and the peers' libraries, so they are in the repository and not in the wheel.
+    All arguments are those of `python -m benchmarks`.
+
+    Example: rationale bench credit --peers ort-forward,shap
+    """
+    command = shlex.join(["python", "-m", "benchmarks", *context.args])
+    print(
+        "The benchmarks are in this project's repository. In a checkout of it:\n\n"
+        f"    pip install -e '.[bench]'\n    {command}\n\n"
+        "`python -m benchmarks --help` lists models, sizes and peers, docs/performance.md the other commands."
+    )

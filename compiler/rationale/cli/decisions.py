@@ -74,7 +74,7 @@ def report_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write report.json, decisions.csv, reasons.csv, groups.csv and plots to this folder.",
+            help="Write report.json, report.html, decisions.csv, reasons.csv and groups.csv to this folder.",
             metavar="FOLDER",
         ),
     ] = None,
@@ -113,8 +113,8 @@ def report_command(
             table.title = None
             console().print(table)
             console().print()
-        written, messages = write_report(done, data, seed, out) if out is not None else ([], [])
-        for note in (*done.notes, *messages):
+        for note in done.notes:
             print(note, file=sys.stderr)
         if out is not None:
+            written = write_report(done, data, seed, out)
             print(f"wrote {', '.join(written)} to {out}")

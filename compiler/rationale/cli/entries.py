@@ -30,14 +30,18 @@ def explain_command(
         str | None,
         typer.Option(
             help="Write the explanation of every row: .csv or .parquet (a row for each row and target: its "
-            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor). Of many "
-            "files: the folder, or its URL, for one .parquet each; a run that was interrupted goes on.",
+            "value, base value, each feature's attribution, gap), .json, or .npz (every tensor); or draw the "
+            "--rows to a picture, .svg: bars of tables, heatmaps of images, shaded words of token ids. Of "
+            "many files: the folder, or its URL, for one .parquet each; a run that was interrupted goes on.",
             metavar="FILE|FOLDER",
         ),
     ] = None,
     keep: Annotated[
         str | None,
-        typer.Option(help="Of --save: columns of a table that are written as they are.", metavar="NAME,…"),
+        typer.Option(
+            help="Of --save: columns of a table that are written as they are; of --html: that name its rows.",
+            metavar="NAME,…",
+        ),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Of many files: on so many cores; all by default.", min=1)
@@ -46,14 +50,6 @@ def explain_command(
         str, typer.Option(help="Print so many rows of the file, or all.", metavar="N|all")
     ] = "10",
     top: Annotated[int, typer.Option(help="Print this many features of each row.", min=1)] = 10,
-    plot: Annotated[
-        Path | None,
-        typer.Option(
-            help="Draw the first rows to this .png, .svg or .pdf: bars for tables, a heatmap for images, "
-            "shaded words for token ids.",
-            metavar="FILE",
-        ),
-    ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
@@ -65,8 +61,8 @@ def explain_command(
     tokenizer: Annotated[
         Path | None,
         typer.Option(
-            help="Of --plot and --html: what token ids stand for; a tokenizer.json, or a text file with a "
-            "token a line.",
+            help="Of --html and --save FILE.svg: what token ids stand for; a tokenizer.json, or a text file "
+            "with a token a line.",
             metavar="FILE",
         ),
     ] = None,
@@ -74,9 +70,9 @@ def explain_command(
     """Explain the rows of a file with a compiled entry, without a server.
 
     Prints for each row what the model answered, the mean over the references (base), and the features with
-    the largest attributions; the gap is what they leave unexplained. --plot and --html draw them.
+    the largest attributions; the gap is what they leave unexplained. --html and --save FILE.svg draw them.
 
-    Example: rationale explain credit --input applicants.csv --save reasons.csv --plot reasons.png
+    Example: rationale explain credit --input applicants.csv --save reasons.csv --html reasons.html
 
     Of a portfolio: rationale explain credit --input 's3://loans/*.parquet' --save s3://reasons --keep id
     """
@@ -85,40 +81,41 @@ def explain_command(
         from rationale.portfolios.explain import explain_file, parse_rows
         from rationale.portfolios.portfolio import explain_portfolio
 
-        if tokenizer is not None and plot is None and html is None:
-            raise InvalidOptionError("--tokenizer: only with --plot FILE or --html FILE.")
+        picture = Path(save) if save is not None and save.lower().endswith(".svg") else None
+        if tokenizer is not None and picture is None and html is None:
+            raise InvalidOptionError("--tokenizer: only with --html FILE or --save FILE.svg.")
         kept = [] if keep is None else [name.strip() for name in keep.split(",")]
         if is_portfolio(rows_in):
-            if save is None or plot is not None or html is not None:
-                raise InvalidOptionError(
-                    f"--input {rows_in}: many files want --save FOLDER, and neither --plot nor --html."
-                )
+            if save is None or html is not None:
+                raise InvalidOptionError(f"--input {rows_in}: many files want --save FOLDER, and no --html.")
             with progress_bar() as progress:
                 done = explain_portfolio(repository / name, rows_in, save, kept, threads, progress)
             print("\n".join(done))
             return
-        if keep is not None and save is None:
-            raise InvalidOptionError("--keep: only with --save FILE.")
+        if keep is not None and html is None and (save is None or picture is not None):
+            raise InvalidOptionError("--keep: only with --save FILE of rows, such as .csv, or --html FILE.")
         if threads is not None:
             raise InvalidOptionError(
                 "--threads: only where --input is many files: a folder, or a pattern such as "
                 "'loans-*.parquet'."
             )
         shown, input_file = parse_rows(rows), Path(rows_in)
-        if plot is not None:
-            from rationale.portfolios.plot import draw_file
+        if picture is not None:
+            from rationale.portfolios.report import draw_file
 
-            print(draw_file(repository, name, input_file, plot, top, tokenizer))
+            print(draw_file(repository, name, input_file, picture, shown, top, tokenizer))
         if html is not None:
             from rationale.portfolios.report import report_file
 
             with progress_bar() as progress:
-                message = report_file(repository, name, input_file, html, shown, top, tokenizer, progress)
+                message = report_file(
+                    repository, name, input_file, html, shown, top, tokenizer, progress, kept
+                )
             print(message)
         with progress_bar() as progress:
-            lines = explain_file(
-                repository, name, input_file, None if save is None else Path(save), top, shown, progress, kept
-            )
+            saved = None if save is None or picture is not None else Path(save)
+            columns = kept if saved else ()
+            lines = explain_file(repository, name, input_file, saved, top, shown, progress, columns)
         for line in lines:
             print(line)
 
@@ -256,15 +253,13 @@ def evaluate_command(
     names: Annotated[list[str], typer.Argument(help="One entry, or several to compare.", metavar="NAME")],
     input_file: Annotated[
         Path,
-        typer.Option(
-            "--input", help="Rows to judge on, two or more: .npz, .npy, .csv or .parquet.", metavar="FILE"
-        ),
+        typer.Option("--input", help="Rows to judge on: .npz, .npy, .csv or .parquet.", metavar="FILE"),
     ],
     repository: Repository = Path("model_repository"),
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Write evaluation.csv, evaluation.json and plots to this folder.", metavar="FOLDER"
+            help="Write evaluation.csv, .json and .html (the curves) to this folder.", metavar="FOLDER"
         ),
     ] = None,
     references: Annotated[
@@ -277,12 +272,6 @@ def evaluate_command(
     ] = None,
     rows: Annotated[int, typer.Option(help="Judge on this many rows, drawn from the file.", min=1)] = 100,
     seed: Annotated[int, typer.Option(help="Of all draws: the same seed, the same numbers.", min=0)] = 0,
-    perturbation: Annotated[
-        str, typer.Option(help="Of infidelity: baseline (features replaced) or gaussian (for slopes).")
-    ] = "baseline",
-    radius: Annotated[
-        float, typer.Option(help="Of max-sensitivity, in standard deviations of each feature in the file.")
-    ] = 0.1,
     shapley: Annotated[
         bool,
         typer.Option(
@@ -297,8 +286,8 @@ def evaluate_command(
 ) -> None:
     """Measure how faithful explanations are to their model: one entry, or several to compare.
 
-    Deletion and insertion curves beside random orders, infidelity, max-sensitivity, and the correlation with
-    the explanations of the same model with redrawn weights. docs/evaluation.md says what each number means:
+    Deletion and insertion curves beside random orders, and the correlation with the explanations of the same
+    model with redrawn weights. docs/evaluation.md says what each number means:
     they judge faithfulness to the model, not to the world.
 
     Example: rationale evaluate credit --input applicants.csv --references approved.csv --out report
@@ -306,21 +295,21 @@ def evaluate_command(
     with reporting_errors():
         from rationale.artifact.folder import check_folder
         from rationale.evaluate.evaluate import Settings, evaluate
-        from rationale.evaluate.report import show, show_shapley, write_report
+        from rationale.evaluate.report import notes, show, show_shapley, write_report
 
         if out is not None:
             check_folder(out)
-        settings = Settings(rows, seed, perturbation, radius, shapley=shapley, evaluations=evaluations)
+        settings = Settings(rows, seed, shapley=shapley, evaluations=evaluations)
         with progress_bar() as progress:
             done = evaluate(repository, names, input_file, references or (), settings, progress)
         console().print(show(done))
         if (compared := show_shapley(done)) is not None:
             console().print()
             console().print(compared)
-        written, notes = write_report(done, settings, input_file, out)
-        for note in notes:
+        for note in notes(done):
             print(note, file=sys.stderr)
         if out is not None:
+            written = write_report(done, settings, input_file, out)
             print(f"wrote {', '.join(written)} to {out}")
 
 

@@ -5,11 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rationale.decisions.domain import as_category, category, outside
+from rationale.decisions.domain import outside
 from rationale.decisions.rows import ExplainedRow
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.manifest import EmbeddedProfile
-from rationale.schema.profile import DecisionProfile, FeatureRule, KnockOut, ReasonText, Wording
+from rationale.schema.profile import (
+    DecisionProfile,
+    FeatureRule,
+    KnockOut,
+    ReasonText,
+    Wording,
+    as_category,
+)
 
 Outcome = Literal["approve", "refer", "decline"]
 # Attributions that differ by less are told as tied: what float32 resolves of the largest of a row.
@@ -219,7 +226,7 @@ def _in_words(profile: DecisionProfile, key: str, value: Any) -> tuple[Any, Any,
         unit = group.unit if rule.unit is None and group is not None else rule.unit
         if unit is not None:
             units[name] = unit
-        if one is not None and (title := category(rule, one)) is not None:
+        if one is not None and (title := rule.label(one)) is not None:
             called[name] = title
     shown = [
         f"{profile.features.get(name, _NOTHING_SAID).title or name}: "

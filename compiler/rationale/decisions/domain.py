@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rationale.schema.profile import DecisionProfile, FeatureRule, near
+from rationale.schema.profile import DecisionProfile, FeatureRule, as_category, near
 
 _SHOWN, _LONGEST = 6, 80  # categories in a sentence, characters of a value
 
@@ -23,29 +23,6 @@ def outside(profile: DecisionProfile, values: Mapping[str, Any], *, with_value: 
             yield f"feature '{name}' is {fault}" + f": {_shown(rule, value)}" * with_value
 
 
-def category(rule: FeatureRule, value: Any) -> str | None:
-    """Return what the profile calls a value, if it is one of its categories; texts have to be equal."""
-    found = rule.categories.get(as_category(value))
-    if found is not None or isinstance(value, str):
-        return found
-    return next((title for key, title in rule.categories.items() if number_of(key) == value), None)
-
-
-def as_category(value: Any) -> str:
-    """Return a value as a key of `categories`: 1 of 1.0, true of True."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def number_of(key: str) -> float | None:
-    """Return the number that a key of `categories` writes."""
-    try:
-        return float(key)
-    except ValueError:
-        return None
-
-
 def _shown(rule: FeatureRule, value: Any) -> str:
     if isinstance(value, str):
         return f"'{value[:_LONGEST]}'{near(value, list(rule.categories))}"
@@ -54,7 +31,7 @@ def _shown(rule: FeatureRule, value: Any) -> str:
 
 def _fault(rule: FeatureRule, value: Any) -> str | None:
     """Return what is wrong with a value."""
-    if rule.categories and not rule.open and category(rule, value) is None:
+    if rule.categories and not rule.open and rule.label(value) is None:
         known = list(rule.categories)
         more = f" and {len(known) - _SHOWN} more" * (len(known) > _SHOWN)
         listed = ", ".join(f"'{key}'" for key in known[:_SHOWN])

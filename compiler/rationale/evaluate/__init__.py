@@ -1,1 +1,1 @@
-"""How faithful explanations are: deletion, insertion, infidelity, random weights, sampled Shapley values."""
+"""How faithful explanations are: deletion, insertion, random weights, sampled Shapley values."""

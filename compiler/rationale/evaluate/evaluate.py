@@ -16,19 +16,13 @@ from rationale.evaluate.explained_model import (
     Pairs,
     Subject,
     baseline_of,
-    is_slope,
     owners_of,
     pairs_of,
 )
 from rationale.evaluate.faithfulness import (
-    PERTURBATIONS,
     Curve,
-    Infidelity,
-    Sensitivity,
     cuts_of,
     deletion_and_insertion,
-    infidelity,
-    max_sensitivity,
     random_orders,
 )
 from rationale.evaluate.randomise import Randomised, randomised_check
@@ -40,7 +34,7 @@ from rationale.schema.manifest import Attributed, Manifest
 from rationale.schema.request import Progress, silent
 
 DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
-LARGE = 4096  # features; from here on curves have fewer steps and averages fewer draws
+LARGE = 4096  # features; from here on curves have fewer steps, and weights are redrawn once
 Arrays = dict[str, np.ndarray]
 
 
@@ -50,31 +44,19 @@ class Settings:
 
     Attributes:
         rows: judge at most this many rows, drawn without replacement.
-        perturbation: of infidelity.
-        radius: of max-sensitivity, in standard deviations of each feature.
         orders: random orders of the control.
-        neighbours: of each row, for max-sensitivity.
         shapley: whether Shapley values are computed from the model, to compare attributions with.
         evaluations: answers of the model that these may take for an entry.
     """
 
     rows: int = 100
     seed: int = 0
-    perturbation: str = "baseline"
-    radius: float = 0.1
     orders: int = 10
-    neighbours: int = 10
     shapley: bool = False
     evaluations: int = 50_000_000
 
     def __post_init__(self) -> None:
-        if self.perturbation not in PERTURBATIONS:
-            raise InvalidOptionError(
-                f"--perturbation {self.perturbation!r}: choose {' or '.join(PERTURBATIONS)}."
-            )
-        if not (np.isfinite(self.radius) and self.radius > 0):
-            raise InvalidOptionError(f"--radius {self.radius}: give a number above 0, such as 0.1.")
-        if min(self.rows, self.orders, self.neighbours) < 1 or self.seed < 0:
+        if min(self.rows, self.orders) < 1 or self.seed < 0:
             raise InvalidOptionError("--rows must be 1 or more, and --seed 0 or more.")
         if self.evaluations < 1:
             raise InvalidOptionError(f"--evaluations {self.evaluations}: give a number of 1 or more.")
@@ -96,8 +78,6 @@ class Evaluation:
     baseline: str
     deletion: Curve
     insertion: Curve
-    infidelity: Infidelity
-    sensitivity: Sensitivity
     randomised: Randomised
     shapley: Comparison | str | None = None
     panels: tuple[Panel, ...] = ()
@@ -119,7 +99,6 @@ class _Entry:
     name: str
     compiled: Compiled
     inputs: Arrays
-    spread: np.ndarray
     index: np.ndarray
     references: GivenReferences | None
 
@@ -166,7 +145,7 @@ def evaluate(
         raise InvalidOptionError(f"entries {list(names)}: give one name or several different ones.")
     compiled = [open_entry(repository, name) for name in names]
     for c in compiled:
-        _check_features(c.manifest, chosen)
+        _check_features(c.manifest)
     sets = _match_references(compiled, names, references)
     entries = [
         _Entry(name, c, *_draw_rows(c, file, chosen), r)
@@ -201,9 +180,9 @@ def _evaluate_one(
         progress(f"{entry.name}: {what}", done, total)
 
     stage("explaining", 0, 1)
-    subject, seed, spread = Subject(entry.compiled, entry.inputs), settings.seed, entry.spread
+    subject, seed = Subject(entry.compiled, entry.inputs), settings.seed
     pairs = pairs_of(subject)
-    steps, draws, redraws = (25, 25, 1) if subject.features.shape[1] >= LARGE else (100, 100, 5)
+    steps, redraws = (25, 1) if subject.features.shape[1] >= LARGE else (100, 5)
     cuts = cuts_of(pairs.attributions.shape[1], steps)
     baseline, whose = _curve_baseline(subject, entry, entries)
     key = _question(entry.compiled.manifest, baseline)
@@ -211,7 +190,6 @@ def _evaluate_one(
     if key not in controls:
         controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
     deletion, insertion = deletion_and_insertion(subject, pairs, cuts, baseline, controls[key], seed, stage)
-    own = baseline if subject.is_slope else subject.baseline
     shapley: Comparison | str | None = None
     sampled: Sequence[Sampled] = ()
     if settings.shapley:
@@ -229,10 +207,6 @@ def _evaluate_one(
         baseline=whose,
         deletion=deletion,
         insertion=insertion,
-        infidelity=infidelity(subject, pairs, own, spread, settings.perturbation, draws, seed, stage),
-        sensitivity=max_sensitivity(
-            subject, pairs, spread, settings.radius, settings.neighbours, seed, stage
-        ),
         randomised=randomised_check(
             entry.compiled, entry.inputs, pairs, entry.references, redraws, seed, stage
         ),
@@ -286,49 +260,23 @@ def _named(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -
 # -- rows ----------------------------------------------------------------------------------------------
 
 
-def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray, np.ndarray]:
-    """Return the rows to judge, the spread [F] of each feature over the whole file, and the rows' indices.
-
-    Raises:
-        InvalidOptionError: fewer than two rows, or rows all equal.
-    """
+def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray]:
+    """Return the rows to judge, and their indices in the file."""
     inputs = read_inputs(compiled, file)
-    explained = [inputs[e.tensor.name] for e in compiled.manifest.explained]
-    count = len(explained[0])
-    if count < 2:
-        raise InvalidOptionError(
-            f"{file}: one row is too few: the spread of features is taken from the file. Give two at least, "
-            "better a hundred."
-        )
-    spread = np.concatenate([_spread(a) for a in explained])
-    if not any((a != a[:1]).any() for a in explained):
-        raise InvalidOptionError(f"{file}: all {count} rows are equal. Give rows that differ.")
+    count = len(next(iter(inputs.values())))
     if count <= settings.rows:
-        return inputs, spread, np.arange(count)
+        return inputs, np.arange(count)
     random = np.random.default_rng([settings.seed, 0])
     index = np.sort(random.choice(count, settings.rows, replace=False))
-    return {name: a[index] for name, a in inputs.items()}, spread, index
+    return {name: a[index] for name, a in inputs.items()}, index
 
 
-def _spread(array: np.ndarray) -> np.ndarray:
-    """Return [F]: standard deviations of known values; 0 of what is no float, which is never perturbed."""
-    if array.dtype.kind != "f":
-        return np.zeros(array[0].size)
-    known = np.ma.masked_invalid(array.reshape(len(array), -1))
-    return np.asarray(known.std(axis=0, dtype=np.float64).filled(0))
-
-
-def _check_features(manifest: Manifest, settings: Settings) -> None:
+def _check_features(manifest: Manifest) -> None:
     """Raise InvalidOptionError where what is explained cannot be replaced in a row of the file."""
-    if manifest.players and (is_slope(manifest) or settings.perturbation != "baseline"):
-        raise InvalidOptionError(
-            "what attributions per unit of each feature foretell is not known of a group: evaluate an entry "
-            "without groups, or one whose attributions add up, with --perturbation baseline."
-        )
     unfit = [e.tensor.name for e in manifest.explained if e.at or e.tensor not in manifest.inputs]
     if unfit:
         raise InvalidOptionError(
-            f"{unfit} are token ids or inner tensors: the measures replace and perturb features of a float "
+            f"{unfit} are token ids or inner tensors: the measures replace features of a float "
             "input. Evaluate an entry that explains float inputs, such as the part behind the embedding."
         )
 

@@ -45,7 +45,6 @@ class Subject:
     Attributes:
         features: [N, F] float64, the rows of the file.
         baseline: [F], the row that the compiler left for warmup: the mean of the references, else zeros.
-        is_slope: attributions are output per unit of input, rather than shares of the output.
         owner: [F], the player of each feature, which are replaced together; without groups 0 … F − 1.
     """
 
@@ -56,7 +55,6 @@ class Subject:
         self._places: dict[str, int] = {}
         self.features = self.flat(inputs)
         self.baseline = self.flat(baseline_of(compiled))[0]
-        self.is_slope = is_slope(self.manifest)
         self.owner = owners_of(self.manifest)
         self._plain = plain_runner(compiled)
         self._explainer = compiled.run
@@ -199,11 +197,6 @@ def owners_of(manifest: Manifest) -> np.ndarray:
             owners += range(start, start + size)
             start += size
     return np.asarray(owners)
-
-
-def is_slope(manifest: Manifest) -> bool:
-    """Tell whether attributions are a slope: they promise no sum, and were not multiplied by the input."""
-    return manifest.completeness_gap is None and not manifest.method.options.get("times_input", False)
 
 
 def baseline_of(compiled: Compiled) -> dict[str, np.ndarray]:

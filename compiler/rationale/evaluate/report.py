@@ -1,26 +1,28 @@
-"""What `rationale evaluate` shows and writes: a table, evaluation.csv, evaluation.json and plots."""
+"""What `rationale evaluate` shows and writes: a table, evaluation.csv, .json and .html."""
 
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import numpy as np
 from rich.table import Table
 
 from rationale.artifact.folder import write
-from rationale.errors import InvalidOptionError
 from rationale.evaluate.evaluate import Evaluation, Settings
 from rationale.evaluate.faithfulness import Curve
-from rationale.evaluate.plots import plots
 from rationale.evaluate.shapley import LARGEST, Comparison
 from rationale.methods.coalitions.shapley import MOST_ENUMERATED
+from rationale.pictures.figures import Line, figures, lines
+from rationale.pictures.markup import element, page
 
 _EXACT = ("exactshap", "treeshap")
-CSV_FILE, JSON_FILE = "evaluation.csv", "evaluation.json"
+CSV_FILE, JSON_FILE, HTML_FILE = "evaluation.csv", "evaluation.json", "evaluation.html"
 
 
 def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
@@ -41,11 +43,6 @@ def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
         "insertion_area": e.insertion.area,
         "insertion_random": float(e.insertion.control_areas.mean()),
         "insertion_random_spread": float(e.insertion.control_areas.std()),
-        "infidelity": e.infidelity.absolute,
-        "infidelity_relative": e.infidelity.relative,
-        "max_sensitivity": e.sensitivity.absolute,
-        "max_sensitivity_relative": e.sensitivity.relative,
-        "neighbours_switched": e.sensitivity.switched,
         "randomised_correlation": last.correlation if last else None,
         "randomised_spread": last.spread if last else None,
         "randomised_correlation_absolute": last.absolute if last else None,
@@ -88,8 +85,6 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
         "method",
         "deletion ↓\n(random)",
         "insertion ↑\n(random)",
-        "infidelity ↓\n(relative)",
-        "max-sens. ↓\n(relative)",
         "randomised\nweights → 0",
         box=None,
         pad_edge=False,
@@ -101,8 +96,6 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
             e.method.replace(", ", "\n", 1),
             f"{e.deletion.area:.4g}\n{_control(e.deletion)}",
             f"{e.insertion.area:.4g}\n{_control(e.insertion)}",
-            f"{e.infidelity.absolute:.3g}\n({_number(e.infidelity.relative)})",
-            f"{_number(e.sensitivity.absolute)}\n({_number(e.sensitivity.relative)})",
             _number(last.correlation if last else None, "+.2f")
             + (f" ± {last.spread:.2f}" if last and last.spread is not None else ""),
         )
@@ -147,7 +140,7 @@ def _number(value: float | None, form: str = ".3g") -> str:
     return "–" if value is None else format(value, form)
 
 
-def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
+def notes(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return what a reader of the table must know, one line each."""
     lines = []
     for e in evaluations:
@@ -157,17 +150,6 @@ def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
             lines.append(
                 f"{e.name}: zeros may be far from any real row; evaluate it beside an entry of the same "
                 "model that has references"
-            )
-        several = e.manifest.references is not None and e.manifest.references.count > 1
-        if settings.perturbation == "gaussian" and several:
-            lines.append(
-                f"{e.name}: a mean over references has no slope near their mean, so its gaussian infidelity "
-                "says little; baseline is the perturbation for it"
-            )
-        if e.sensitivity.switched:
-            lines.append(
-                f"{e.name}: {e.sensitivity.switched:.1%} of the neighbours are of another predicted class "
-                "and left out of max-sensitivity"
             )
         if e.randomised.left_out:
             lines.append(f"{e.name}: no randomised-weights check: {e.randomised.left_out}")
@@ -195,31 +177,70 @@ def notes(evaluations: Sequence[Evaluation], settings: Settings) -> list[str]:
 
 
 def write_report(
-    evaluations: Sequence[Evaluation], settings: Settings, input_file: Path, folder: Path | None
-) -> tuple[list[str], list[str]]:
-    """Write the files where there is a folder for them; return their names, and what the user must know.
+    evaluations: Sequence[Evaluation], settings: Settings, input_file: Path, folder: Path
+) -> list[str]:
+    """Write the files; return their names.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    messages = notes(evaluations, settings)
-    if folder is None:
-        return [], messages
     contents = files(evaluations, settings, input_file)
-    try:
-        contents |= plots(evaluations)
-    except InvalidOptionError as error:  # the table is worth having without them
-        messages.append(str(error))
     write(folder, contents)
-    return list(contents), messages
+    return list(contents)
 
 
 def files(evaluations: Sequence[Evaluation], settings: Settings, input_file: Path) -> dict[str, bytes]:
-    """Return evaluation.csv and evaluation.json by name."""
+    """Return evaluation.csv, evaluation.json and evaluation.html by name."""
     return {
+        HTML_FILE: page("Evaluation of explanations", _drawn(evaluations)),
         CSV_FILE: csv_of([numbers(e) for e in evaluations]),
         JSON_FILE: _json(evaluations, settings, input_file),
     }
+
+
+def _drawn(evaluations: Sequence[Evaluation]) -> Iterator[Element]:
+    """Yield the notes, the curves, and the first rows as each entry explains them."""
+    yield from (element("p", note, class_="note") for note in notes(evaluations))
+    for kind in ("deletion", "insertion"):
+        yield from _curves(evaluations, kind)
+    if redrawn := [e for e in evaluations if e.randomised.stages]:
+        yield _randomised(redrawn)
+    side_by_side = zip_longest(*(e.panels for e in evaluations))
+    yield from figures(panel for row in side_by_side for panel in row if panel)
+
+
+def _curves(evaluations: Sequence[Evaluation], kind: str) -> Iterator[Element]:
+    """Draw one figure for each model, output, baseline and list of targets: others start elsewhere."""
+    groups: dict[object, list[Evaluation]] = {}
+    for e in evaluations:
+        model, output = e.manifest.digests.model, e.manifest.explained_output
+        groups.setdefault((model, output, e.baseline.split(" of ")[0], str(e.manifest.targets)), []).append(e)
+    for group in groups.values():
+        named: list[tuple[str, Curve]] = [(f"{e.name} ({e.method})", getattr(e, kind)) for e in group]
+        control = named[0][1]
+        band = Line(
+            f"random orders: mean and range of {len(control.control)}",
+            f"area {control.control_areas.mean():.4g} ± {control.control_areas.std():.1g}",
+            control.fractions,
+            control.control.mean(axis=0),
+            (control.control.min(axis=0), control.control.max(axis=0)),
+        )
+        drawn = (Line(label, f"area {c.area:.4g}", c.fractions, c.values) for label, c in named)
+        verb = "replaced" if kind == "deletion" else "put back"
+        about = f"mean {group[0].manifest.explained_output}; features {verb}, most relevant first"
+        yield lines(kind.capitalize(), about, [band, *drawn])
+
+
+def _randomised(evaluations: Sequence[Evaluation]) -> Element:
+    drawn = []
+    for e in evaluations:
+        stages = [s for s in e.randomised.stages if s.correlation is not None]
+        shares = np.array([0.0, *(s.layers / s.of for s in stages)])
+        last = _number(stages[-1].correlation if stages else None, "+.2f")
+        values = np.array([1.0, *(s.correlation or 0.0 for s in stages)])
+        drawn.append(Line(f"{e.name} ({e.method})", last, shares, values))
+    about = "rank correlation with the attributions before; layers redrawn, from the output on"
+    return lines("Weights redrawn", about, drawn)
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:

@@ -1,4 +1,4 @@
-"""What a page has a field for: each feature, with its title, unit, range or categories, a first value."""
+"""The fields of a page: the form's description without what is known of single rows of the references."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,18 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from rationale.decisions.domain import number_of
-from rationale.schema.form import Field, feature_names, knock_out_fields, model_fields
+from rationale.schema.form import FormField, feature_names, knock_out_fields, model_fields
 from rationale.schema.manifest import Manifest, Spread, TensorSpec
-from rationale.schema.profile import DecisionProfile, FeatureRule
+from rationale.schema.profile import FeatureRule
 
 _STEPS = 200  # of a slider, about
-_MIDDLE = 10  # of a spread's quantiles at 0, 5 … 100%
+_NO_RULE = FeatureRule()
 
 
 @dataclass(frozen=True)
 class Range:
-    """What a slider goes over."""
+    """The ends of a slider, and the step to which a typical value is rounded."""
 
     least: float
     most: float
@@ -34,18 +33,14 @@ def fields(
         sample: a row of each input, for features of which no spread is known.
     """
     profile = manifest.decision.profile if manifest.decision else None
+    rules = profile.features if profile else {}
     named = [(name, tensor) for tensor, names in feature_names(manifest).items() for name in names]
     rows = {spec.name: iter(_row(spec, sample)) for spec in manifest.inputs}
     for field in model_fields(manifest, named, profile, spreads):
-        yield {
-            **_common(field),
-            "input": field.input,
-            "integer": field.integer,
-            **_control(field, next(rows[field.input or ""])),
-        }
-    if profile is not None:
-        for field in knock_out_fields(profile, {name for pair in named for name in pair}):
-            yield {**_common(field), "input": None, **_knock_out(field, profile), "begin": None}
+        handed = hand_out(field, rules.get(field.name, _NO_RULE), next(rows[field.input or ""]))
+        yield handed.model_dump(mode="json", exclude_none=True)
+    for field in knock_out_fields(profile, {name for pair in named for name in pair}) if profile else ():
+        yield field.model_dump(mode="json", exclude_none=True)
 
 
 def _row(spec: TensorSpec, sample: Mapping[str, np.ndarray]) -> list[float]:
@@ -54,55 +49,23 @@ def _row(spec: TensorSpec, sample: Mapping[str, np.ndarray]) -> list[float]:
     return [0.0] * math.prod(spec.shape)
 
 
-def _common(field: Field) -> dict[str, Any]:
-    return {
-        "name": field.name,
-        "title": field.title or field.name,
-        "unit": field.unit,
-        "missing": field.missing,
-    }
+def hand_out(field: FormField, rule: FeatureRule, value: float) -> FormField:
+    """Return the field with round numbers in place of the references' own, which are nobody's business.
 
-
-def _control(field: Field, begin: float) -> dict[str, Any]:
-    rule = field.rule
-    if field.kind == "text":
-        shares = {category.value: category.value for category in field.categories if category.value}
-        called = shares | {text: text for text in field.texts}
-        return _choices({**called, **rule.categories} if rule.open else rule.categories or called)
-    if rule.categories and not rule.open:
-        numbers = {number_of(key): title for key, title in rule.categories.items()}
-        return _choices({number: title for number, title in numbers.items() if number is not None})
-    if field.texts:
-        return _choices({number_of(text): text for text in field.texts})
-    if field.kind == "flag" or (rule.type == "flag" and not rule.categories):
-        return _choices({0: "no", 1: "yes"})
-    quantiles = field.quantiles
-    if not quantiles:
-        size = max(abs(begin), 1.0)
-        quantiles = (begin - size, begin, begin + size)
-    found = range_of(quantiles[0], quantiles[-1], rule, whole=bool(field.whole))
-    middle = quantiles[_MIDDLE] if len(quantiles) > _MIDDLE else quantiles[len(quantiles) // 2]
-    begin = _plain(round(middle / found.step) * found.step)
-    return {"kind": "number", **vars(found), "begin": min(max(begin, found.least), found.most)}
-
-
-def _knock_out(field: Field, profile: DecisionProfile) -> dict[str, Any]:
-    """Return the control of what only knock-outs look at; a number's range is that of their ends."""
-    if field.kind == "flag":
-        return {"kind": "choice", "choices": [[False, "no"], [True, "yes"]]}
-    if field.kind == "text":
-        return {"kind": "text"}
-    rules = [rule for rule in profile.knock_outs if rule.feature == field.name]
-    ends = [float(end) for r in rules for end in (r.above, r.below, r.equals) if end is not None]
-    return {"kind": "number", **vars(range_of(min(0.0, *ends), 2 * max(ends), field.rule, whole=False))}
-
-
-def _choices(categories: Mapping[Any, str]) -> dict[str, Any]:
-    """Return a choice of categories, or a text where none are known."""
-    if not categories:
-        return {"kind": "text", "begin": ""}
-    choices = [[value, title] for value, title in categories.items()]
-    return {"kind": "choice", "choices": choices, "begin": choices[0][0]}
+    Args:
+        value: of the sample, around which the range lies if nothing is known of the references.
+    """
+    private = dict.fromkeys(("quantiles", "missing_share", "categories"))
+    if field.kind != "number" or field.choices:
+        return field.model_copy(update=private)
+    size = max(abs(value), 1.0)
+    least, *_, most = field.quantiles or (value - size, value + size)
+    found = range_of(least, most, rule, whole=bool(field.whole))
+    begin = field.begin if field.quantiles else value
+    if isinstance(begin, float):
+        begin = min(max(_plain(round(begin / found.step) * found.step), found.least), found.most)
+    ends = {"least": found.least, "most": found.most, "begin": begin}
+    return field.model_copy(update=private | ends)
 
 
 def range_of(least: float, most: float, rule: FeatureRule, *, whole: bool) -> Range:

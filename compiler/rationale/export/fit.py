@@ -80,12 +80,12 @@ def _of_inputs(manifest: Manifest) -> Iterator[str]:
     if words or shaped:
         yield (
             f"{', '.join([*words, *shaped])} holds tokens, or is an image or another array, and a page has "
-            "fields for the features of a table: rationale explain --plot page.html draws such rows"
+            "fields for the features of a table: rationale explain --html page.html draws such rows"
         )
     elif sum(math.prod(spec.shape) for spec in manifest.inputs) > MOST_FEATURES:
         yield (
             f"it has more than {MOST_FEATURES} features, which nobody fills in: draw rows of it instead "
-            "(rationale explain --plot page.html)"
+            "(rationale explain --html page.html)"
         )
     strange = sorted({spec.datatype for spec in manifest.inputs if spec.datatype not in TYPES})
     if strange:

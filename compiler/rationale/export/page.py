@@ -37,7 +37,7 @@ _POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"([\w./]+)\";\n", re.MULTILINE)
-_EXPORT = re.compile(r"^export (?=(async )?function |const |let )", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(async )?function |class |const |let )", re.MULTILINE)
 
 
 def export_page(
@@ -117,6 +117,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         "method": manifest.method.name,
         "targets": [*manifest.targets] if manifest.targets != "predicted" else ["predicted"],
         "probabilities": manifest.probabilities,
+        "class_names": manifest.class_names,
         "elements": int(np.prod(manifest.explained_shape, dtype=int)),
         "inputs": [
             {"name": spec.name, "type": TYPES[spec.datatype], "shape": [1, *spec.shape]}
@@ -136,6 +137,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             "gap": manifest.completeness_gap,
             **dict(zip(("score", "element"), score_at(manifest), strict=True)),
             "margin": None if embedded is None else margin_at(manifest),
+            "classes": _classes_at(manifest),
         },
         "decided": None
         if embedded is None
@@ -145,6 +147,18 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
         "digest": manifest.digests.explanation,
         "tools": f"Rationale {version()}",
     }
+
+
+def _classes_at(manifest: Manifest) -> str | None:
+    """Return the output that scores each class, the probabilities if there are some; None without classes."""
+    count = int(np.prod(manifest.explained_shape, dtype=int))
+    if count < 2 or (count == 2 and not manifest.class_names):
+        return None
+    sizes = {spec.name: int(np.prod(spec.shape, dtype=int)) for spec in manifest.outputs}
+    alike = (
+        name for name in (*manifest.probabilities, manifest.explained_output) if sizes.get(name) == count
+    )
+    return next(alike, None)
 
 
 def _probes_of(probes: Probes | None) -> dict[str, Any] | None:

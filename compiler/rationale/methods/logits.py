@@ -1,4 +1,4 @@
-"""The logits behind an output: what the last Sigmoid or Softmax on the way to it is taken of."""
+"""What closes an output: its last Sigmoid or Softmax, the logits behind it, and the names of its classes."""
 
 from collections.abc import Iterator, Mapping
 
@@ -22,6 +22,8 @@ _KEPT = frozenset(
     "Cast Concat Dropout Expand Flatten Gather Identity Max Mean Min Reshape Slice Split Squeeze Tile "
     "Transpose Unsqueeze".split()
 )
+_MOVED = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
+_SAME = _MOVED | _PROBABILITIES | frozenset("Clip Div Max Min Mul Normalizer Sum".split())
 _AVERAGED = 1e-3  # what a sum of rounded leaves may be beyond 0 or 1
 _TO_PROBABILITIES = frozenset({b"LOGISTIC", b"SOFTMAX", b"SOFTMAX_ZERO", b"PROBIT"})
 
@@ -121,6 +123,55 @@ def _is_classifier(node: onnx.NodeProto) -> bool:
     if between.shape[1] == 2 and (between[0] == -between[1][::-1]).all():
         between = between[:, 1:]  # of two classes, one beside the other: 1 − p is read as −p
     return bool((between > -_AVERAGED).all() and (between < 1 + _AVERAGED).all())
+
+
+def class_names(model: onnx.ModelProto, output: str, count: int) -> tuple[str, ...]:
+    """Return what the model's label calls the `count` elements of `output`; nothing if it is not of them.
+
+    Labels come from a classifier of ai.onnx.ml, or from a table that ArgMax points into. The names 0, 1 … say
+    nothing, and are left out.
+    """
+    producers = {name: node for node in model.graph.node for name in node.output}
+    scores = _alike(producers, output)
+    for end in model.graph.output:
+        label = end.name
+        while label in producers and producers[label].op_type in _MOVED:
+            label = producers[label].input[0]
+        names, chosen = _label_of(model, producers, label)
+        if len(names) == count and scores & _alike(producers, chosen):
+            return () if names == tuple(map(str, range(count))) else names
+    return ()
+
+
+def _label_of(
+    model: onnx.ModelProto, producers: Mapping[str, onnx.NodeProto], label: str
+) -> tuple[tuple[str, ...], str]:
+    """Return the names of a label's classes, and the tensor of scores that chooses one."""
+    node = producers.get(label)
+    if node is None:
+        return (), ""
+    named = [a for a in node.attribute if a.name.startswith("classlabels_")]
+    if named and node.output[0] == label:
+        own = [text.decode(errors="replace") for a in named for text in a.strings]
+        return (*own, *(str(number) for a in named for number in a.ints)), node.output[1]
+    if node.op_type not in ("ArrayFeatureExtractor", "Gather"):
+        return (), ""
+    table, best = _constant(model, node.input[0]), node.input[1]
+    while best in producers and producers[best].op_type in _MOVED:
+        best = producers[best].input[0]
+    if table is None or best not in producers or producers[best].op_type not in ("ArgMax", "TopK"):
+        return (), ""
+    texts = (each.decode(errors="replace") if isinstance(each, bytes) else str(each) for each in table.flat)
+    return tuple(texts), producers[best].input[0]
+
+
+def _alike(producers: Mapping[str, onnx.NodeProto], name: str) -> set[str]:
+    """Return a tensor and those before it that have the same elements in the same order."""
+    found = {name}
+    while name in producers and producers[name].op_type in _SAME:
+        name = producers[name].input[0]
+        found.add(name)
+    return found
 
 
 def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:

@@ -75,6 +75,7 @@ class Target:
         players: who attributions are given to where features are in groups.
         stops: where attributions end on the way.
         notes: what the user is told about the choice.
+        closed: the tensor that was asked for, if `output` is what is behind it.
     """
 
     leaves: tuple[Leaf, ...]
@@ -83,6 +84,7 @@ class Target:
     players: Players | None = None
     stops: tuple[Stop, ...] = ()
     notes: tuple[str, ...] = ()
+    closed: str = ""
 
     @property
     def inputs(self) -> tuple[str, ...]:

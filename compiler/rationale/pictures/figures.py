@@ -19,9 +19,10 @@ from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
 from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
 from rationale.schema.manifest import EmbeddedProfile
 
-_BAR, _SWARM = 22, 46  # pixels: the height of a row
+_BAR, _SWARM, _CHART = 22, 46, 240  # pixels: the height of a row and of a chart
 _THICK, _DOT = 12, 4.8
 _GREY = "#808080"
+_LINES = (LOWERS, HIGH, LOW, RAISES)
 _MARGIN = 2  # percent of the width, left and right
 _COLUMNS, _LEVELS = 80, 10  # of dots: columns, and colours from low to high
 _MOST_WORDS = 4_000
@@ -92,7 +93,7 @@ def _line(x: float, top: float, bottom: float, **more: object) -> Element:
 
 def _bars(panel: Bars) -> list[Element]:
     rows = _waterfall(panel) if panel.base is not None and panel.score is not None else _from_zero(panel)
-    shapley = "; diamonds: Shapley values" * (panel.shapley is not None)
+    shapley = "; dots: Shapley values" * (panel.shapley is not None)
     errors = "; lines: one standard error" * (panel.errors is not None)
     return [_figure(panel.title, f"red raises, blue lowers{errors}{shapley}", element("ul", *rows))]
 
@@ -190,6 +191,48 @@ def _flow(panel: Flow) -> list[Element]:
         rows.append(_row(label, f"{signed(write, raising)} {signed(write, lowering)}", drawn))
     about = "red raises, blue lowers; dot: their sum; dotted: explained less base value"
     return [_figure(panel.title, about, element("ul", *rows))]
+
+
+@dataclass(frozen=True)
+class Line:
+    """Values over shares of an axis, from 0 to 1, and what they are called; a range makes it grey and dashed.
+
+    Attributes:
+        number: stands beside the label.
+        range: the least and the largest at each share.
+    """
+
+    label: str
+    number: str
+    shares: np.ndarray
+    values: np.ndarray
+    range: tuple[np.ndarray, np.ndarray] | None = None
+
+
+def lines(title: str, about: str, drawn: Sequence[Line]) -> Element:
+    """Draw lines over one axis, and beneath them what each is called."""
+    scale = _Scale.over(*(values for line in drawn for values in (line.values, *(line.range or ()))))
+    paths, rows = [], []
+    for i, line in enumerate(drawn):
+        colour = _GREY if line.range else _LINES[i % len(_LINES)]
+        dashes = {"stroke_dasharray": "6 4"} if line.range or i >= len(_LINES) else {}
+        if line.range:
+            band = _points([*line.shares, *line.shares[::-1]], [*line.range[0], *line.range[1][::-1]], scale)
+            paths.append(element("polygon", points=band, fill=_GREY, fill_opacity=0.25))
+        look = {"stroke": colour, "stroke_width": 2, "vector_effect": "non-scaling-stroke", **dashes}
+        points = _points(line.shares, line.values, scale)
+        paths.append(element("polyline", points=points, fill="none", **look))
+        key = element("line", x1="0%", x2="12%", y1=_BAR / 2, y2=_BAR / 2, **look)
+        rows.append(_row(line.label, line.number, [key]))
+    size = {"viewBox": f"0 0 1000 {_CHART}", "preserveAspectRatio": "none", "width": "100%", "height": _CHART}
+    chart = element("svg", *paths, **size, aria_hidden="true", focusable="false")
+    ends = f"{about}, 0 to 100%; from {number(scale.low)} below to {number(scale.high)} above"
+    return _figure(title, ends, element("div", chart, class_="chart"), element("ul", *rows))
+
+
+def _points(shares: Iterable[float], values: Iterable[float], scale: _Scale) -> str:
+    places = zip(shares, map(scale.at, values), strict=True)
+    return " ".join(f"{1000 * share:.1f},{_CHART * (1 - place / 100):.1f}" for share, place in places)
 
 
 def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:

@@ -74,12 +74,17 @@ def page(title: str, content: Iterable[Element]) -> bytes:
     return f"<!doctype html>\n{markup}\n".encode()
 
 
+def shade(name: str) -> tuple[str, float]:
+    """Return the colour and opacity of a token's class: r1 to r10 raise, l1 to l10 lower."""
+    return RAISES if name[0] == "r" else LOWERS, _DEEPEST * int(name[1:]) / SHADES
+
+
 def _shades() -> str:
-    """Return the classes of tokens: r1 to r10 raise, l1 to l10 lower."""
+    """Return the rules of tokens' classes."""
+    shades = {f"{sign}{step}": shade(f"{sign}{step}") for sign in "rl" for step in range(1, SHADES + 1)}
     return "\n".join(
-        f".rationale .{name}{step} {{ background: {colour}{round(255 * _DEEPEST * step / SHADES):02x} }}"
-        for name, colour in (("r", RAISES), ("l", LOWERS))
-        for step in range(1, SHADES + 1)
+        f".rationale .{name} {{ background: {colour}{round(255 * opacity):02x} }}"
+        for name, (colour, opacity) in shades.items()
     )
 
 

@@ -194,11 +194,14 @@ def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
 
 
 def element_name(manifest: Manifest, element: object) -> str:
-    """Name the explained output, and which element of it where there are several."""
+    """Name the explained output, or of several elements the class, or the place of one."""
     output = short(manifest.explained_output)
     if math.prod(manifest.explained_shape) == 1:
         return output
-    which = "" if element == "predicted" else f"[{element}]"
+    if named := manifest.class_name(element):
+        which = f" of class {named}"
+    else:
+        which = "" if element == "predicted" else f"[{element}]"
     return output + which + " (predicted)" * (manifest.targets == "predicted")
 
 

@@ -8,11 +8,11 @@ from xml.etree.ElementTree import Element
 import numpy as np
 
 from rationale.errors import InvalidOptionError
-from rationale.pictures.drawings import PICTURES, fitting, picture
 from rationale.pictures.figures import figures, levels, thresholds
 from rationale.pictures.markup import element, fragment, page, table
 from rationale.pictures.overview import Overview, overviews
 from rationale.pictures.panels import Answer, Panel, element_name, panels_of
+from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary, vocabulary_of
 from rationale.schema.manifest import Manifest
 
@@ -40,27 +40,18 @@ class Picture:
         return fragment(self.content())
 
     def save(self, path: str | Path) -> None:
-        """Write a page (.html), or by matplotlib a picture (.png, .svg, .pdf) of the rows.
+        """Write a page (.html) or a picture (.svg).
 
         Raises:
-            InvalidOptionError: another ending, matplotlib is needed and not installed, or the file cannot be
-                written.
+            InvalidOptionError: another ending, or the file cannot be written.
         """
         kind = Path(path).suffix.lower()
         if kind == ".html":
             content = page(self.title, self.content())
-        elif kind in PICTURES:
-            rows = [panel for panel in self.drawn if not isinstance(panel, Overview)]
-            if not rows:
-                raise InvalidOptionError(f"{path}: no row is shown: give rows=…, or save it as .html.")
-            if len(kept := fitting(rows, len(rows))) < len(rows):
-                raise InvalidOptionError(
-                    f"{path}: a picture holds {len(kept)} of these {len(rows)} panels: give fewer rows, or "
-                    "save them as .html."
-                )
-            content = picture(kept, kind.removeprefix("."))
+        elif kind == ".svg":
+            content = svg(self.content())
         else:
-            raise InvalidOptionError(f"{path}: its name must end in .html, {', '.join(PICTURES)}.")
+            raise InvalidOptionError(f"{path}: its name must end in .html or .svg.")
         try:
             Path(path).write_bytes(content)
         except OSError as error:

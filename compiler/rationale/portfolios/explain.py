@@ -10,6 +10,7 @@ from rationale.artifact.entry import open_entry, read_inputs
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.pictures.panels import largest_targets, targets_of
 from rationale.portfolios.files import check_explanations, write_explanations
+from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 from rationale.tables.files import read_columns
 
@@ -115,14 +116,16 @@ def _row(answer: Explanation, i: int, row: int, top: int) -> Iterator[str]:
     for j in largest_targets(answer, i, TARGETS):
         base = f", base {answer[manifest.base_value][i, j]:.6g}" if manifest.base_value else ""
         gap = f", gap {answer[manifest.completeness_gap][i, j]:.1e}" if manifest.completeness_gap else ""
-        yield f"row {row}, target {_target(manifest.targets, targets[j])}: {explained[j]:.6g}{base}{gap}"
+        yield f"row {row}, target {_target(manifest, targets[j])}: {explained[j]:.6g}{base}{gap}"
         yield from _features(answer, i, j, top)
     if len(explained) > TARGETS:
         yield f"row {row}: {len(explained) - TARGETS} more targets, of smaller value"
 
 
-def _target(targets: object, target: object) -> str:
-    return f"{target} (predicted)" if targets == "predicted" and target != "predicted" else str(target)
+def _target(manifest: Manifest, target: object) -> str:
+    named = manifest.class_name(target)
+    is_predicted = manifest.targets == "predicted" and target != "predicted"
+    return str(target) + f" ({named})" * bool(named) + " (predicted)" * is_predicted
 
 
 def _features(answer: Explanation, i: int, j: int, top: int) -> Iterator[str]:

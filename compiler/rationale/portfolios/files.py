@@ -41,7 +41,7 @@ def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
     """
     if keep and path.suffix.lower() == ".npz":
         raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json or .parquet.")
-    check_kind(path, _WRITERS)
+    check_kind(path, _WRITERS, ", or .svg, a picture")
 
 
 def write_explanations(path: Path, batches: Iterable[Explanation], kept: Kept | None = None) -> str:

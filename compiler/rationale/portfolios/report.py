@@ -1,13 +1,14 @@
-"""`rationale explain --html`: the rows of a file with their pictures, as one page that loads nothing."""
+"""`rationale explain`: the rows of a file as pictures, on a page that loads nothing or in one SVG file."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.entry import open_entry, read_inputs
-from rationale.artifact.folder import write
+from rationale.artifact.folder import whole, write
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, decided_rows, refusals
 from rationale.decisions.rows import values_of
@@ -17,10 +18,12 @@ from rationale.pictures.markup import element, page, table
 from rationale.pictures.numbers import number
 from rationale.pictures.overview import overviews, tables_of
 from rationale.pictures.panels import panels_of
+from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary
 from rationale.portfolios.explain import TARGETS, batches
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress
+from rationale.tables.files import read_columns
 from rationale.terminal import facts
 
 MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one
@@ -37,6 +40,7 @@ def report_file(
     top: int,
     tokenizer: Path | None,
     progress: Progress,
+    named: Sequence[str] = (),
 ) -> str:
     """Write a page about the rows of a file, and say what it shows.
 
@@ -45,19 +49,23 @@ def report_file(
         rows: that are drawn one by one, the first ones; None for all.
         top: features of a row that have a bar of their own.
         tokenizer: see `read_vocabulary`; without one token ids are shown as numbers.
+        named: columns of the file, a table, whose cells name each row beside its number.
 
     Raises:
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise InvalidOptionError(f"--html {out}: give a name that ends in .html; --plot draws other files.")
+    if out.suffix.lower() != ".html":
+        raise InvalidOptionError(
+            f"--html {out}: give a name that ends in .html; --save FILE.svg writes a picture."
+        )
     vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
     compiled = open_entry(repository, name)
     manifest, inputs = compiled.manifest, read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))
     drawn = min(count if rows is None else rows, MOST_ROWS, count)
     summed = min(count, MOST_SUMMED) if tables_of(manifest) and count > 1 else 0
-    sections = _Sections(manifest, drawn, min(top, MOST_BARS), vocabulary)
+    columns = read_columns(file, named, count)
+    sections = _Sections(manifest, drawn, min(top, MOST_BARS), vocabulary, columns)
     answers = sections.of(batches(compiled, inputs, max(drawn, summed), progress))
     over = figures(overviews(answers, summed, sections.top)) if summed else []
     for _ in answers:  # those that the overview did not take
@@ -83,6 +91,26 @@ def report_file(
     return "; ".join([f"wrote {out}: {count:,} row{'s' * (count > 1)}", *left])
 
 
+def draw_file(
+    repository: Path, name: str, file: Path, out: Path, rows: int | None, top: int, tokenizer: Path | None
+) -> str:
+    """Draw the first rows of a file as an SVG, and say how many; see `report_file`."""
+    vocabulary = NUMBERS if tokenizer is None else read_vocabulary(tokenizer)
+    compiled = open_entry(repository, name)
+    inputs = read_inputs(compiled, file)
+    count = len(next(iter(inputs.values())))
+    shown, drawn = min(count if rows is None else rows, MOST_ROWS, count), list[Element]()
+    first = 0
+    for answer in batches(compiled, inputs, shown):
+        here = len(answer[compiled.manifest.explained_value])
+        for i in range(here):
+            drawn += figures(panels_of(answer, i, first + i, min(top, MOST_BARS), vocabulary, TARGETS))
+        first += here
+    with whole(out) as part:
+        part.write_bytes(svg(drawn))
+    return f"wrote {out}: {shown:,} of {count:,} row{'s' * (count > 1)}"
+
+
 def _left_out(drawn: int, summed: int, count: int) -> Iterator[str]:
     if drawn < count:
         yield f"the first {drawn:,} one by one"
@@ -98,6 +126,7 @@ class _Sections:
     rows: int
     top: int
     vocabulary: Vocabulary
+    columns: Mapping[str, Sequence[Any]]
     made: list[Element] = field(default_factory=list)
 
     def of(self, answers: Iterable[Explanation]) -> Iterator[Explanation]:
@@ -108,13 +137,18 @@ class _Sections:
             here = min(count, self.rows - first)
             decisions = _decisions(answer) if here > 0 else []
             for i in range(here):
-                drawn = panels_of(answer, i, first + i, self.top, self.vocabulary, TARGETS)
+                drawn = panels_of(answer, i, first + i + 1, self.top, self.vocabulary, TARGETS)
                 more = self.manifest.target_count - TARGETS
                 note = element("p", f"{more:,} more targets, of smaller value", class_="note")
-                self.made += [element("h2", f"Row {first + i}"), *decisions[i : i + 1], *figures(drawn)]
+                self.made += [element("h2", self._name_of(first + i)), *decisions[i : i + 1], *figures(drawn)]
                 self.made += [note] if more > 0 else []
             first += count
             yield answer
+
+    def _name_of(self, row: int) -> str:
+        """Return a row's number, from 1 as people count, and its cells of the columns that name it."""
+        cells = (f"{column} {cells[row]}" for column, cells in self.columns.items())
+        return ", ".join([f"Row {row + 1}", *cells])
 
 
 def _undecided(manifest: Manifest) -> list[str]:

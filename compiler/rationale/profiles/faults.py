@@ -7,8 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rationale.decisions.decide import outcome_of
-from rationale.decisions.domain import as_category, number_of
-from rationale.schema.profile import NAMED_BY_REGULATION_B, Condition, DecisionProfile, near
+from rationale.schema.profile import (
+    NAMED_BY_REGULATION_B,
+    Condition,
+    DecisionProfile,
+    as_category,
+    near,
+    number_of,
+)
 
 _SHOWN = 8  # names in a sentence
 _USUAL_REASONS = 4  # more of them are unlikely to help: comment 9(b)(2)-1 on Regulation B

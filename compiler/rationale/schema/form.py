@@ -1,96 +1,64 @@
-"""The description of a form: each feature with its title, unit, range, words and rule."""
+"""The description of a form: each feature with its title, unit, range, words, rule and a typical value."""
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
-from rationale.schema.manifest import FLOATS, Category, Manifest, Spread, TensorSpec, names_of
-from rationale.schema.profile import DecisionProfile, FeatureRule
+from pydantic import Field
+
+from rationale.schema.manifest import FLOATS, Category, Frozen, Manifest, Spread, TensorSpec, Texts, names_of
+from rationale.schema.profile import DecisionProfile, FeatureRule, KnockOut, as_category, number_of
 
 Kind = Literal["number", "text", "flag"]
+Value = bool | float | str
 _NO_RULE = FeatureRule()
 _KINDS: dict[str, Kind] = {"BYTES": "text", "BOOL": "flag"}
+_FLAGS = {"0": "no", "1": "yes"}
 
 
-@dataclass(frozen=True)
-class Field:
+class FormField(Frozen):
     """One feature: what the model takes, what the profile says of it, how the references are spread.
 
-    The API's answer, the console, exported pages and the checks of rows read this description alone.
-
-    Attributes:
-        spec: the model's input that holds it; None where only a knock-out looks at it.
-        missing: whether null may be sent.
-        splits: the numbers from which on trees may answer otherwise.
-        texts: those that the fitted model knows; none if it knows no list of them.
+    The API's answer, the console and exported pages read this description alone. What is not known is absent.
     """
 
     name: str
-    spec: TensorSpec | None
+    input: str | None = Field(None, description="of the model; absent where only a knock-out looks at it")
     kind: Kind
-    missing: bool
-    rule: FeatureRule = _NO_RULE
-    spread: Spread | None = None
-    texts: tuple[str, ...] = ()
-    splits: tuple[float, ...] = ()
-
-    @property
-    def input(self) -> str | None:
-        """The model's input that holds it."""
-        return None if self.spec is None else self.spec.name
-
-    @property
-    def title(self) -> str | None:
-        """The profile's."""
-        return self.rule.title
-
-    @property
-    def unit(self) -> str | None:
-        """The profile's."""
-        return self.rule.unit
-
-    @property
-    def value_labels(self) -> dict[str, str]:
-        """Words of the profile for its values."""
-        return dict(self.rule.categories)
-
-    @property
-    def categories(self) -> tuple[Category, ...]:
-        """Values of a text, and the share of the references that has each."""
-        return self.spread.categories if self.spread else ()
-
-    @property
-    def missing_share(self) -> float | None:
-        """The share of the references without a value."""
-        return self.spread.missing if self.spread else None
-
-    @property
-    def integer(self) -> bool:
-        """Whether the model takes whole numbers alone."""
-        return self.kind == "number" and self.spec is not None and self.spec.datatype not in FLOATS
-
-    @property
-    def quantiles(self) -> tuple[float, ...]:
-        """Of the references that have a number, at 0, 5 … 100%."""
-        return self.spread.quantiles if self.spread else ()
-
-    @property
-    def whole(self) -> bool | None:
-        """Whether its numbers are whole, where that is known."""
-        if self.integer:
-            return True
-        return self.spread.whole if self.spread and self.quantiles else None
-
-    @property
-    def least(self) -> float | None:
-        """The profile's, else the references' least."""
-        return self.rule.least if self.rule.least is not None else next(iter(self.quantiles), None)
-
-    @property
-    def most(self) -> float | None:
-        """The profile's, else the references' largest."""
-        return self.rule.most if self.rule.most is not None else next(reversed(self.quantiles), None)
+    title: str | None = Field(None, description="of the decision profile")
+    unit: str | None = Field(None, description="of the decision profile")
+    missing: bool = Field(description="whether null may be sent, for a missing value")
+    integer: bool = Field(False, description="whether the model takes whole numbers alone")
+    whole: bool | None = Field(None, description="whether its numbers are whole, as far as one knows")
+    least: float | None = Field(
+        None, description="of the decision profile, else of the references, else around what knock-outs name"
+    )
+    most: float | None = Field(None, description="likewise")
+    quantiles: tuple[float, ...] | None = Field(
+        None, description="over the references that have a number, at 0, 5 … 100%"
+    )
+    missing_share: float | None = Field(None, description="of the references without a value")
+    categories: tuple[Category, ...] | None = Field(
+        None, description="values of a text, and the share of the references that has each"
+    )
+    choices: tuple[Value, ...] | None = Field(
+        None,
+        description="the values to choose from: categories of the decision profile, else texts that the "
+        "references or the model have; absent if others may be written",
+    )
+    value_labels: dict[str, str] | None = Field(
+        None, description="of the decision profile: its values (1, true), and what they are called"
+    )
+    splits: tuple[float, ...] | None = Field(
+        None,
+        description="of trees that read it as it is: the numbers, ascending, from which on they may answer "
+        "otherwise; from one to the next they answer the same",
+    )
+    begin: Value | None = Field(
+        None,
+        description="a typical value: the references' median or most frequent text; absent if most of them "
+        "lack one, and where only a knock-out looks at it",
+    )
 
 
 def feature_names(manifest: Manifest) -> dict[str, tuple[str, ...]]:
@@ -102,52 +70,163 @@ def feature_names(manifest: Manifest) -> dict[str, tuple[str, ...]]:
     }
 
 
+def instance_names(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return what an instance names, each with its input: features, and inputs of one value without any."""
+    owners = [(name, tensor) for name, (tensor, _) in manifest.places.items()]
+    named = {tensor for _, tensor in owners}
+    single = (spec.name for spec in manifest.inputs if all(size == 1 for size in spec.shape))
+    return [*owners, *((name, name) for name in single if name not in named)]
+
+
 def model_fields(
     manifest: Manifest,
     features: Iterable[tuple[str, str]],
     profile: DecisionProfile | None,
     spreads: Iterable[Spread],
-) -> list[Field]:
+) -> list[FormField]:
     """Return the fields of features that the model takes.
 
     Args:
         features: each with its input's name, in their order.
     """
     specs, spread = {spec.name: spec for spec in manifest.inputs}, {one.feature: one for one in spreads}
-    rules = profile.features if profile else {}
-    texts = manifest.texts_by_feature
+    rules, texts = profile.features if profile else {}, manifest.texts_by_feature
     return [
-        Field(
+        _model_field(
             name,
             specs[tensor],
-            _KINDS.get(specs[tensor].datatype, "number"),
             tensor in manifest.takes_missing,
             rules.get(name, _NO_RULE),
-            spread.get(name),
-            texts[name].known if name in texts else (),
-            manifest.splits.get(name, ()),
+            spread.get(name, Spread(feature=name)),
+            texts.get(name),
+            manifest.splits.get(name),
         )
         for name, tensor in features
     ]
 
 
-def knock_out_fields(profile: DecisionProfile, known: Collection[str]) -> list[Field]:
+def knock_out_fields(profile: DecisionProfile, known: Collection[str]) -> list[FormField]:
     """Return the fields of what knock-outs look at and the model does not take.
 
     Args:
         known: names of the model's features and inputs.
     """
-    compared: dict[str, set[type]] = {}
+    compared: dict[str, list[KnockOut]] = {}
     for rule in profile.knock_outs:
         if rule.feature not in known:
-            compared.setdefault(rule.feature, set()).add(type(rule.equals))
+            compared.setdefault(rule.feature, []).append(rule)
     return [
-        Field(
-            name,
-            None,
-            "flag" if bool in types else "text" if str in types else "number",
-            missing=True,
-            rule=profile.features.get(name, _NO_RULE),
-        )
-        for name, types in compared.items()
+        _knock_out_field(name, knock_outs, profile.features.get(name, _NO_RULE))
+        for name, knock_outs in compared.items()
     ]
+
+
+def _model_field(
+    name: str,
+    spec: TensorSpec,
+    missing: bool,
+    rule: FeatureRule,
+    spread: Spread,
+    texts: Texts | None,
+    splits: tuple[float, ...] | None,
+) -> FormField:
+    kind = _KINDS.get(spec.datatype, "number")
+    integer = kind == "number" and spec.datatype not in FLOATS
+    quantiles = spread.quantiles
+    known = [each.value for each in spread.categories if each.value] + [*(texts.known if texts else ())]
+    choices = _choices(kind, rule, [*dict.fromkeys(known)])
+    least, most = (quantiles[0], quantiles[-1]) if quantiles else (None, None)
+    return FormField(
+        name=name,
+        input=spec.name,
+        kind=kind,
+        title=rule.title,
+        unit=rule.unit,
+        missing=missing,
+        integer=integer,
+        whole=True if integer else spread.whole if quantiles else None,
+        least=least if rule.least is None else rule.least,
+        most=most if rule.most is None else rule.most,
+        quantiles=quantiles or None,
+        missing_share=spread.missing if quantiles or spread.categories or spread.missing else None,
+        categories=spread.categories or None,
+        choices=choices,
+        value_labels=_labels(kind, rule),
+        splits=splits,
+        begin=_begin(kind, rule, spread, choices, whole=integer),
+    )
+
+
+def _knock_out_field(name: str, knock_outs: Sequence[KnockOut], rule: FeatureRule) -> FormField:
+    types = {type(each.equals) for each in knock_outs}
+    kind: Kind = "flag" if bool in types else "text" if str in types else "number"
+    least, most = rule.least, rule.most
+    if kind == "number":
+        ends = [float(end) for k in knock_outs for end in (k.above, k.below, k.equals) if end is not None]
+        least = min(0.0, *ends) if least is None else least
+        most = max(2 * max(ends), least + 1) if most is None else most
+    return FormField(
+        name=name,
+        kind=kind,
+        title=rule.title,
+        unit=rule.unit,
+        missing=True,
+        least=least,
+        most=most,
+        choices=_choices(kind, rule, ()),
+        value_labels=_labels(kind, rule),
+    )
+
+
+def _choices(kind: Kind, rule: FeatureRule, known: Sequence[str]) -> tuple[Value, ...] | None:
+    """Return the values to choose from; None if any may be written.
+
+    Args:
+        known: texts, or numbers as texts, of the references and of the model.
+    """
+    own = [*rule.categories]
+    if kind == "flag":
+        return (False, True)
+    if kind == "text":
+        return tuple(dict.fromkeys([*known, *own] if rule.open else own or known)) or None
+    if own and not rule.open:
+        return _numbers(own)
+    if known:
+        return _numbers(known)
+    return (0.0, 1.0) if rule.type == "flag" and not own else None
+
+
+def _numbers(keys: Iterable[str]) -> tuple[float, ...] | None:
+    found = (number_of(key) for key in keys)
+    return tuple(number for number in found if number is not None and math.isfinite(number)) or None
+
+
+def _labels(kind: Kind, rule: FeatureRule) -> dict[str, str] | None:
+    """Return what values are called, by their texts: "1" of 1.0, "true" of a flag."""
+    own = rule.categories
+    if kind == "text":
+        return dict(own) or None
+    if kind == "flag":
+        return {as_category(flag): rule.label(flag) or _FLAGS[str(int(flag))] for flag in (False, True)}
+    numbers = {
+        as_category(number): label for key, label in own.items() if (number := number_of(key)) is not None
+    }
+    return numbers or (_FLAGS if rule.type == "flag" else None)
+
+
+def _begin(
+    kind: Kind, rule: FeatureRule, spread: Spread, choices: Sequence[Value] | None, *, whole: bool
+) -> Value | None:
+    if kind == "flag":
+        return False
+    if kind == "number" and spread.missing > 0.5:
+        return None
+    texts = [each.value for each in spread.categories if each.value]
+    usual = texts[:1] if kind == "text" else spread.quantiles[len(spread.quantiles) // 2 :][:1]
+    if choices:
+        return next((value for value in usual if value in choices), choices[0])
+    if usual or kind == "text":
+        return usual[0] if usual else ""
+    least = rule.least or 0.0
+    middle = (least + (least if rule.most is None else rule.most)) / 2
+    return float(math.floor(middle + 0.5)) if whole else middle

@@ -4,6 +4,7 @@ The compiler writes it and the service reads it; the two packages meet nowhere e
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -66,6 +67,14 @@ def in_digits(number: Any) -> str:
 def names_of(tensor: str, given: tuple[str, ...] | None, count: int) -> tuple[str, ...]:
     """Return the names of a tensor's features, as explanations and decisions have them."""
     return given or ((tensor,) if count == 1 else elements(tensor, count))
+
+
+def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
+    """Return tensors with names of their features, if no other tensor's features share one."""
+    uses = Counter(feature for names in named.values() for feature in names or ())
+    return {
+        name: names for name, names in named.items() if names and all(uses[feature] == 1 for feature in names)
+    }
 
 
 class Frozen(BaseModel):
@@ -605,6 +614,9 @@ class Manifest(Frozen):
     )
     explained_output: str = Field(description="the tensor that is explained")
     explained_shape: tuple[int, ...] = Field(description="of explained_output's row")
+    class_names: tuple[str, ...] = Field(
+        (), description="what the model's label calls each element of explained_output's row"
+    )
     targets: tuple[int | str, ...] | Literal["predicted"] = Field(
         description="flat indices into explained_output's row, or contrasts: '1-0' is element 1 less "
         "element 0; 'predicted': each row's argmax (T = 1)"
@@ -652,6 +664,18 @@ class Manifest(Frozen):
         return frozenset(
             spec.name for spec in self.inputs if explained.get(spec.name, spec.datatype == "BYTES")
         )
+
+    @cached_property
+    def places(self) -> dict[str, tuple[str, int]]:
+        """The input and the flat index of each feature that an instance can name."""
+        named = unshared({item.tensor.name: item.feature_names for item in self.explained})
+        inputs = {spec.name for spec in self.inputs}
+        return {
+            feature: (tensor, index)
+            for tensor, names in named.items()
+            if tensor in inputs
+            for index, feature in enumerate(names)
+        }
 
     @property
     def texts_by_feature(self) -> dict[str, Texts]:
@@ -764,6 +788,12 @@ class Manifest(Frozen):
     def contrasts(self) -> tuple[str, ...]:
         """Those targets that are differences of two elements."""
         return tuple(t for t in self.targets if isinstance(t, str)) if self.targets != "predicted" else ()
+
+    def class_name(self, element: object) -> str | None:
+        """Return what the model's label calls a target, of a contrast both ends; None if it says nothing."""
+        ends = str(element).split("-")
+        known = all(end.isdecimal() and int(end) < len(self.class_names) for end in ends)
+        return " against ".join(self.class_names[int(end)] for end in ends) if known else None
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2) + "\n"

@@ -52,6 +52,13 @@ class FeatureRule(ExplainedRule):
     categories: dict[str, Text] = Field({}, description="its values, and what they are called")
     open: Flag = Field(False, description="values beside the categories are taken")
 
+    def label(self, value: Any) -> str | None:
+        """Return what it calls a value, if that is one of its categories; texts have to be equal."""
+        found = self.categories.get(as_category(value))
+        if found is not None or isinstance(value, str):
+            return found
+        return next((label for key, label in self.categories.items() if number_of(key) == value), None)
+
     @property
     def is_bounded(self) -> bool:
         """Whether there are values that it does not take."""
@@ -172,6 +179,21 @@ class DecisionProfile(_Strict):
     def digest(self) -> str:
         """SHA-256 of what it says, as JSON, in its own order: of reasons that tie, the first comes first."""
         return sha256(self.model_dump_json(exclude_defaults=True).encode()).hexdigest()
+
+
+def as_category(value: Any) -> str:
+    """Return a value as a key of `categories`: 1 of 1.0, true of True."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def number_of(key: str) -> float | None:
+    """Return the number that a key of `categories` writes."""
+    try:
+        return float(key)
+    except ValueError:
+        return None
 
 
 def element_in(output: str) -> tuple[str, int | None]:

@@ -189,11 +189,6 @@ def parse_compare(given: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def parse_composite(text: str | None) -> str | Path | None:
-    """Return a preset's name as it is, FILE.toml as a path."""
-    return Path(text) if text is not None and text.lower().endswith(".toml") else text
-
-
 def parse_layers(given: Sequence[str]) -> Layers:
     """Parse "all" alone, or names."""
     return "all" if list(given) == ["all"] else given

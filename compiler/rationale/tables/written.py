@@ -19,11 +19,15 @@ Item = TypeVar("Item")
 Kept = Mapping[str, Sequence[Any]]  # columns of the rows that are written beside what is said of them
 
 
-def check_kind(path: Path, kinds: Collection[str]) -> None:
-    """Raise InvalidOptionError for a name with another ending, or one that needs what is not installed."""
+def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:
+    """Raise InvalidOptionError for a name with another ending, or one that needs what is not installed.
+
+    Args:
+        more: endings that are written elsewhere, such as ", or .svg, a picture".
+    """
     kind = path.suffix.lower()
     if kind not in kinds:
-        raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(kinds)}.")
+        raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(kinds)}{more}.")
     if kind == ".parquet":
         others = " or ".join(other for other in kinds if other != kind)
         demand_pyarrow(f"{path}: parquet files", f", or save {others}")

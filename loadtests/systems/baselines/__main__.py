@@ -8,9 +8,9 @@ from pathlib import Path
 
 import uvicorn
 
+from benchmarks.cases import MODULES
 from loadtests.load.expected import PATHS
 from loadtests.load.questions import EXPLAIN, PREDICT
-from loadtests.systems.baselines.explainers import LIBRARIES
 from loadtests.systems.baselines.service import create_app
 from loadtests.systems.baselines.workers import asking, explaining, load, warm_up
 from rationale_service.process.listening import address_of, listen
@@ -18,7 +18,7 @@ from rationale_service.process.listening import address_of, listen
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m loadtests.systems.baselines", description=__doc__)
-    parser.add_argument("name", choices=LIBRARIES)
+    parser.add_argument("name", choices=MODULES)
     parser.add_argument("folder", type=Path, help="made by loadtests.load.prepare")
     parser.add_argument("--threads", type=int, default=1, help="of PyTorch, in each worker")
     parser.add_argument("--workers", type=int, default=1, help="more than one are processes")

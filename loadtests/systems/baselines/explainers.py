@@ -1,4 +1,4 @@
-"""SHAP and captum as `rationale bench` has them, as fast as they go. Rows [N, …] in, arrays by name out."""
+"""SHAP and captum as `benchmarks` has them, as fast as they go. Rows [N, …] in, arrays by name out."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from benchmarks.networks import import_torchvision
+from benchmarks.peers import EXPLAINERS
 from loadtests.load.expected import ATTRIBUTIONS, BASE, NETWORK, OUTPUT, REFERENCES
 from loadtests.load.questions import Arrays
-from rationale.bench.networks import import_torchvision
-from rationale.bench.peers import EXPLAINERS
 
 Verb = Callable[[np.ndarray], Arrays]
-LIBRARIES = {"shap": "shap", "captum": "captum.attr"}
 
 
 def verbs(name: str, folder: Path) -> tuple[Verb, Verb]:

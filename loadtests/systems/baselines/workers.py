@@ -12,9 +12,10 @@ from threading import Thread
 import numpy as np
 import torch
 
+from benchmarks.cases import MODULES
 from loadtests.load.expected import EXPECTED, INPUT
 from loadtests.load.questions import EXPLAIN, PREDICT, Arrays
-from loadtests.systems.baselines.explainers import LIBRARIES, Verb, verbs
+from loadtests.systems.baselines.explainers import Verb, verbs
 from loadtests.systems.baselines.service import Ask
 
 # Of this process: DeepExplainer keeps state in its network and must not meet itself.
@@ -39,7 +40,7 @@ def explaining(name: str, folder: Path, threads: int, processes: int) -> Executo
     if processes == 1:
         return ThreadPoolExecutor(1)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, LIBRARIES[name]])  # imported once, and its pages shared
+    context.set_forkserver_preload([__name__, MODULES[name]])  # imported once, and its pages shared
     return ProcessPoolExecutor(processes, context, _load_worker, (name, folder, threads))
 
 

@@ -170,9 +170,10 @@ def acts(
 ) -> None:
     """Print what administrators did over the API, a line of JSON for each act, oldest first."""
     with opened(repository, config) as (ledger, _):
+        from rationale_service.decisions.audit.acts import shown
+
         for row in ledger.store.acts(since, until):
-            shown = {**row, "detail": json.loads(row["detail"])}
-            print(json.dumps(shown, ensure_ascii=False))
+            print(json.dumps(shown(row), ensure_ascii=False))
 
 
 @app.command()

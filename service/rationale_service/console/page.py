@@ -10,6 +10,8 @@ from fastapi import FastAPI
 from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
+from rationale_service.security.keys import NOBODY_NEEDS, needs
+
 PATH = "/console"
 FILES = Path(__file__).parent / "files"
 
@@ -37,8 +39,10 @@ class _Files(StaticFiles):
 def add_console(app: FastAPI) -> None:
     """Add `/console`. Its links are relative: a proxy may put it under a prefix."""
 
+    @app.get(PATH, include_in_schema=False)
+    @needs(NOBODY_NEEDS)
     async def console() -> RedirectResponse:
         return RedirectResponse(f"{PATH[1:]}/")  # relative too, so that the prefix stays
 
-    app.get(PATH, include_in_schema=False)(console)
-    app.mount(PATH, _Files(directory=FILES, packages=[("rationale.pictures.browser", "files")], html=True))
+    files = _Files(directory=FILES, packages=[("rationale.pictures.browser", "files")], html=True)
+    app.mount(PATH, needs(NOBODY_NEEDS)(files))

@@ -30,8 +30,6 @@ from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import (
     DeadlineError,
     MalformedError,
-    ServiceError,
-    StateUnavailableError,
     UndecidedError,
 )
 from rationale_service.handlers import Call, Read, Verb, open_request
@@ -120,21 +118,6 @@ class Decider:
         self._plane = plane
         self._trail = trail
         self._drift = drift
-
-    @property
-    def fault(self) -> str | None:
-        """As the trail's."""
-        return self._trail.fault
-
-    def obstacle(self, entry: Entry) -> ServiceError | None:
-        """Return why `entry` cannot decide now, where it is one that does."""
-        if self._trail.fault is None or not self._plane.repository.decides(entry):
-            return None
-        return StateUnavailableError(
-            "the audit trail is not available (the server's log says why), and no decision is answered "
-            "without it; predictions and explanations are",
-            5,
-        )
 
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
         """Return the decisions, in the order of the instances: all of them, or an error and none.

@@ -16,7 +16,6 @@ from rationale_service.decisions.decider import inputs_of
 from rationale_service.decisions.replay import UNKNOWN_INPUTS, altered
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import form_of
 from rationale_service.repository.entry import Entry
 
 README = """\
@@ -103,7 +102,7 @@ def _graph(entry: Entry, manifest: Manifest, instance: Mapping[str, Any]) -> dic
         raise InvalidOptionError(f"{entry.name}: its explanations have no base value, and add up to nothing")
     inputs = inputs_of(entry, manifest, [instance], Faults())
     by_tensor: dict[str, dict[int, str]] = {}
-    for feature, (tensor, index) in form_of(entry, manifest).features.items():
+    for feature, (tensor, index) in manifest.places.items():
         by_tensor.setdefault(tensor, {})[index] = feature
     return {
         "file": entry.model_path.name,

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from rationale_service.errors import StateUnavailableError
+
 
 @dataclass(frozen=True)
 class RecordedDecision:
@@ -74,6 +76,17 @@ class AuditTrail(Protocol):
 
     async def stop(self) -> None:
         """Write what waits."""
+
+
+def obstacle(trail: AuditTrail) -> StateUnavailableError | None:
+    """Return why nothing can be decided now; None if decisions can be recorded."""
+    if trail.fault is None:
+        return None
+    return StateUnavailableError(
+        "the audit trail is not available (the server's log says why), and no decision is answered "
+        "without it; predictions and explanations are",
+        5,
+    )
 
 
 class NoTrail:

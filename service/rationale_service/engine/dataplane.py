@@ -39,8 +39,20 @@ class DataPlane:
     """Checks a request, splits it to the entry's batch size, runs it and checks the answer."""
 
     def __init__(
-        self, repository: ModelRegistry, backend: Backend, settings: Settings, metrics: Metrics
+        self,
+        repository: ModelRegistry,
+        backend: Backend,
+        settings: Settings,
+        metrics: Metrics,
+        cannot_decide: Callable[[], ServiceError | None],
+        all_started: Callable[[], bool],
     ) -> None:
+        """Take what it runs on.
+
+        Args:
+            cannot_decide: returns why no entry can decide now, though it is loaded.
+            all_started: returns whether the other processes that share the ports have started.
+        """
         self.metrics = metrics
         metrics.workers.set(settings.workers)
         self._max_answer_bytes = settings.max_answer_bytes
@@ -55,10 +67,8 @@ class DataPlane:
         size = settings.answer_cache_bytes
         self._answers = ResponseCache(size, metrics.cache("answers")) if size else None
         self._working = _Working()
-        # Why what belongs to an entry cannot be answered, though it is loaded.
-        self.obstacle: Callable[[Entry], ServiceError | None] = lambda _: None
-        # Whether the other processes that share the ports have started.
-        self.all_started: Callable[[], bool] = lambda: True
+        self._cannot_decide = cannot_decide
+        self._all_started = all_started
         self.stopping = asyncio.Event()  # what waits for more than one request ends by it
 
     @property
@@ -125,13 +135,13 @@ class DataPlane:
         """Return what keeps all, or an entry, from being ready."""
         if self.state is not Lifecycle.READY:
             return NotReadyError(self.state.value)
-        if not self.all_started():
+        if not self._all_started():
             return NotReadyError("other workers are being started")
         if entry is None:
             return None if await self.backend.ready(None) else NotReadyError("the backend does not answer")
         if not await self.backend.ready(None if entry in self.model_cache.residents else entry):
             return NotReadyError("the backend does not serve it now")
-        return self.obstacle(entry)
+        return self._cannot_decide() if self.repository.decides(entry) else None
 
     async def infer(
         self,

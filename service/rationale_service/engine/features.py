@@ -1,7 +1,6 @@
 """Rows of named features → tensors, as v1's instances and references in JSON are written."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -88,25 +87,11 @@ def form_of(entry: Entry, manifest: Manifest | None) -> Form:
 
     References are no instances.
     """
-    opened = manifest.open_references.names if manifest and manifest.open_references else ()
+    if manifest is None:
+        return Form(tuple(entry.inputs), {})
+    opened = manifest.open_references.names if manifest.open_references else ()
     specs = tuple(spec for spec in entry.inputs if spec.name not in opened)
-    inputs = {spec.name for spec in specs}
-    named = {item.tensor.name: item.feature_names for item in manifest.explained} if manifest else {}
-    features = {
-        feature: (name, index)
-        for name, names in unshared(named).items()
-        for index, feature in enumerate(names)
-        if name in inputs
-    }
-    return Form(specs, features, manifest.takes_missing if manifest else frozenset())
-
-
-def unshared(named: Mapping[str, tuple[str, ...] | None]) -> dict[str, tuple[str, ...]]:
-    """Return tensors with names of their features, if no other tensor's features share one."""
-    uses = Counter(feature for names in named.values() for feature in names or ())
-    return {
-        name: names for name, names in named.items() if names and all(uses[feature] == 1 for feature in names)
-    }
+    return Form(specs, manifest.places, manifest.takes_missing)
 
 
 def to_tensors(form: Form, instances: Sequence[Any], faults: Faults, called: str = "instances") -> Tensors:

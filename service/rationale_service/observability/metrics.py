@@ -247,7 +247,7 @@ class Metrics:
         return CacheMetrics(hits.inc, misses.inc)
 
     def dependency(self, name: str) -> Callable[[], None]:
-        """Return what counts a failure of state, artifacts, repository, rates, tokens or traces."""
+        """Return what counts a failure of another machine, by its name such as state or rates."""
         return self._failures.labels(name).inc
 
     def compiled(self, seconds: float, outcome: str) -> None:

@@ -4,6 +4,9 @@ SIGHUP asks for what lies on the disk to be read again.
 """
 
 import asyncio
+import contextlib
+import os
+import select
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +14,8 @@ from typing import IO
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 _HEARD = {*_NUMBERS, signal.SIGHUP}
+BEAT = b"\n"
+BEAT_S = 1.0
 
 
 def ignore_hangup() -> None:
@@ -47,6 +52,13 @@ class Signals:
     def stop_with(self, pipe: IO[str]) -> None:
         """Take the end of a pipe for the first signal: whoever held the other end is gone."""
         self._loop.add_reader(pipe, self._ended, pipe)
+
+    def show_life(self, pipe: IO[str]) -> None:
+        """Write `BEAT` to a pipe every `BEAT_S`, from the event loop: its reader knows that the loop runs."""
+        if select.select([], [pipe], [], 0)[1]:  # full where nobody reads
+            with contextlib.suppress(OSError):  # the reader is gone
+                os.write(pipe.fileno(), BEAT)
+        self._loop.call_later(BEAT_S, self.show_life, pipe)
 
     def _ended(self, pipe: IO[str]) -> None:
         self._loop.remove_reader(pipe)

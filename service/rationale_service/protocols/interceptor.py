@@ -12,10 +12,11 @@ from rationale_service.errors import ServiceError
 from rationale_service.observability import context as contexts
 from rationale_service.observability.context import CLIENT_LEFT, RequestContext
 from rationale_service.observability.metrics import Metrics, labels_of
-from rationale_service.observability.tracing import Tracing
-from rationale_service.security.keys import Caller, Keyring, Scopes
+from rationale_service.observability.tracing import Tracing, create_tracing
+from rationale_service.security.keys import Caller, Keyring, Scopes, read_keys
 from rationale_service.security.rate_limit import RateLimits
 from rationale_service.security.tokens import TokenIssuer, is_key
+from rationale_service.settings import Settings
 
 access_log = logging.getLogger("rationale.access")
 _SHOWN = 200  # characters of a path
@@ -108,6 +109,20 @@ class RequestInterceptor:
             self.metrics.rejected(labels, context.problem)
         elif context.entry is not None and context.status != CLIENT_LEFT:
             self.metrics.succeeded(labels, seconds, context.phases(seconds))
+
+
+def create_interceptor(settings: Settings, metrics: Metrics) -> RequestInterceptor:
+    """Create what every request passes.
+
+    Raises:
+        InvalidOptionError: the keys cannot be read, or tracing or the storage of rates is not installed.
+    """
+    failed, storage = metrics.dependency, settings.rate_limit_storage
+    limits = RateLimits(settings.rate_limit_per_s, settings.rate_limit_burst, storage, failed("rates"))
+    endpoint = settings.trace_endpoint
+    tracing = create_tracing(endpoint, settings.trace_ratio, failed("traces")) if endpoint else None
+    issuer = None if settings.jwt_issuer is None else TokenIssuer(settings, failed("tokens"))
+    return RequestInterceptor(read_keys(settings), limits, metrics, tracing, issuer)
 
 
 def log_access(request: RequestContext, seconds: float) -> None:

@@ -340,7 +340,7 @@ def _check_profile(path: Path, manifest: Manifest) -> None:
 def _check_manifest(path: Path, entry: Entry, manifest: Manifest) -> None:
     """Raise RepositoryError where `explanation.json` and `config.pbtxt` describe different graphs."""
     outputs = {spec.name: entry.reshapes.get(spec.name, spec.shape) for spec in entry.outputs}
-    promised = {spec.name: spec.shape for spec in manifest.outputs} | manifest.explanation_outputs
+    promised = manifest.explanation_outputs | {spec.name: spec.shape for spec in manifest.outputs}
     promised |= {EXPLAINED: (1,)} if manifest.one_shot else {}
     for name, shape in promised.items():
         if name not in outputs:

@@ -7,8 +7,10 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
+from rationale.distribution import version
 from rationale.errors import RepositoryError
 from rationale.schema.manifest import EXPLAIN_SUFFIX, Manifest
 from rationale_service.errors import (
@@ -167,8 +169,13 @@ class ModelRegistry:
         return frozenset() if manifest is None else manifest.takes_missing
 
     def manifest_of(self, entry: Entry) -> Manifest | None:
-        """Return the manifest of what explains `entry`, or of what it is."""
-        explainer = entry if entry.manifest is not None else self.default_explainer(entry)
+        """Return the manifest that describes the rows of `entry`.
+
+        An explainer has its own. A model's rows are described by the compiled one, whichever is the default.
+        """
+        if entry.manifest is not None:
+            return entry.manifest
+        explainer = self.compiled(entry.name) or self.defaults.get(entry.name)
         return None if explainer is None else explainer.manifest
 
     def explainer_name(self, entry: Entry) -> str | None:
@@ -183,6 +190,23 @@ class ModelRegistry:
         """Return the explain entry that `rationale compile` made of the model."""
         twin = self.entries.get(model + EXPLAIN_SUFFIX)
         return None if twin is None or twin.manifest is None else twin
+
+    @cached_property
+    def made_by_others(self) -> str:
+        """A sentence that names the entries which other versions of Rationale compiled; empty without any."""
+        names = {entry: entry.name for entry in self.entries.values()}
+        for model, own in self.explainers.items():
+            names |= {entry: f"{model}/{name}" for name, entry in own.items()}
+        found: dict[str, list[str]] = defaultdict(list)
+        for entry, name in names.items():
+            made_by = None if entry.manifest is None else entry.manifest.tools.get("rationale")
+            if made_by not in (None, version()):
+                found[made_by].append(name)
+        listed = "; ".join(f"{', '.join(of)} (by {made_by})" for made_by, of in sorted(found.items()))
+        return listed and (
+            f"entries that other versions compiled are served by {version()}: {listed}. Compile them again, "
+            "and PUT those again that the API made (MODEL/NAME), to have what this version does"
+        )
 
     def why_unserved(self, name: str) -> str:
         """Return why what lies in that folder now is not served; empty where it is."""

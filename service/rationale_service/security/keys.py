@@ -1,4 +1,4 @@
-"""Who asks, and what they may: keys with scopes, and the scope that each path and method needs.
+"""Who asks, and what they may: keys with scopes, and the scopes that routes and methods declare.
 
 A key is a random token of 256 bits that its caller sends as `Authorization: Bearer TOKEN` or as
 `X-API-Key: TOKEN`, over gRPC as metadata. The gateway knows its SHA-256 alone, from a file or the
@@ -8,25 +8,24 @@ who reaches the gateway from this machine alone may administer it and read old d
 
 import datetime
 import enum
-import functools
 import hashlib
 import hmac
 import ipaddress
 import re
 import secrets
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from rationale.errors import InvalidOptionError
+from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.manifest import EXPLAIN_SUFFIX
 from rationale_service.errors import ForbiddenError, UnauthenticatedError
 from rationale_service.repository.entry import Entry
-from rationale_service.settings import LEAST_RATE, MOST_RATE
+from rationale_service.settings import LEAST_RATE, MOST_RATE, Settings
 
 TOKEN_PREFIX = "rk_"  # noqa: S105  # lets scanners find a token that was committed somewhere
 _TOKEN_BYTES = 32
@@ -44,8 +43,8 @@ class Scope(enum.StrEnum):
 Scopes = frozenset[Scope]
 NOBODY_NEEDS: Scopes = frozenset()  # open: no key is looked at
 ANY_KEY: Scopes = frozenset(Scope)
-_INFER: Scopes = frozenset({Scope.INFER})
-_EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
+INFER: Scopes = frozenset({Scope.INFER})
+EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
 DECIDE: Scopes = frozenset({Scope.DECIDE})
 AUDIT: Scopes = frozenset({Scope.AUDIT})
 ADMIN: Scopes = frozenset({Scope.ADMIN})
@@ -131,6 +130,26 @@ class Keyring:
         return caller
 
 
+def read_keys(settings: Settings) -> Keyring:
+    """Read the API keys. Raises InvalidOptionError.
+
+    That is raised also where a key file holds none: it may be on its way to the disk.
+    """
+    inline = settings.keys.get_secret_value() if settings.keys else None
+    keyring = read_keyring(
+        settings.keys_file,
+        inline,
+        admin_is_local=is_loopback(settings.admin_end),
+        is_local=is_loopback(settings.host),
+    )
+    if settings.keys_file is not None and not keyring.keys:
+        raise InvalidOptionError(
+            f"the key file {settings.keys_file} holds no keys: everybody would be let in. Make one with "
+            "`rationale keys new NAME --scope infer --file …`, or serve without a key file"
+        )
+    return keyring if settings.jwt_issuer is None else replace(keyring, anyone=None)
+
+
 def read_keyring(
     file: Path | None, inline: str | None, *, admin_is_local: bool, is_local: bool = False
 ) -> Keyring:
@@ -198,55 +217,48 @@ def token_of(authorization: str | None, api_key: str | None) -> str | None:
 
 # --- what a request needs -------------------------------------------------------------------------------
 
-_MODEL = r"/v2/models/(?P<model>[^/]+)(/versions/[^/]+)?"
-_BY_PATH: tuple[tuple[str, Scopes | None], ...] = (
-    (rf"/|/v2/health/[a-z]+|/v2|/docs(/.*)?|/console(/.*)?|/openapi\.json|{_MODEL}/ready", NOBODY_NEEDS),
-    (rf"{_MODEL}/explain", _EXPLAIN),
-    (r"/v1/models/[^/]+(:explain|/features)", _EXPLAIN),
-    (r"/v1/models/[^/]+:decide", DECIDE),
-    (r"/v1/decisions/.*", AUDIT),
-    (rf"{_MODEL}/infer", None),  # by the model
-    (r"/v1/models/(?P<model>[^/]+):predict", None),
-    (r"/v2/models/[^/]+/(canary|explainers(/.*)?)|/v2/reference-sets(/.*)?|/v2/repository/models/.*", ADMIN),
-)
-_PATHS = tuple((re.compile(pattern), scopes) for pattern, scopes in _BY_PATH)
+Needs = Scopes | Callable[[str], Scopes]  # fixed, or given by the name of the model in the path
+Endpoint = TypeVar("Endpoint")
+_NEEDS = "needs_scopes"
 
 
-@functools.lru_cache(maxsize=1024)
-def needed_by_path(path: str) -> Scopes:
-    """Return the scopes of which a request to `path` needs one. What is not listed takes any key."""
-    for pattern, scopes in _PATHS:
-        found = pattern.fullmatch(path)
-        if found:
-            return needed_by_model(found["model"]) if scopes is None else scopes
-    return ANY_KEY
+class UndeclaredScopesError(RationaleError):
+    """A route or a gRPC method does not say which keys open it, so that the gateway does not start."""
 
 
-_OPEN_CALLS = frozenset({"ServerLive", "ServerReady", "ModelReady"})
+def needs(scopes: Needs) -> Callable[[Endpoint], Endpoint]:
+    """Declare the scopes of a route's function or mounted app, or of a gRPC method: its caller needs one.
 
-
-@functools.lru_cache(maxsize=256)
-def needed_by_call(method: str) -> Scopes:
-    """Return the scopes of which a gRPC call needs one before its message is read.
-
-    `method` is its "/package.Service/Method".
+    Args:
+        scopes: NOBODY_NEEDS opens it to everybody, ANY_KEY to every key.
     """
-    service, _, name = method.removeprefix("/").rpartition("/")
-    if service.startswith("grpc.health.") or name in _OPEN_CALLS:
-        return NOBODY_NEEDS
-    if name in ("ModelInfer", "ModelStreamInfer"):
-        return _INFER | _EXPLAIN | DECIDE  # the data plane looks which, by the model
-    return ANY_KEY
+
+    def declare(endpoint: Endpoint) -> Endpoint:
+        setattr(endpoint, _NEEDS, scopes)
+        return endpoint
+
+    return declare
+
+
+def declared(endpoint: object, name: str) -> Needs:
+    """Return what `needs` declared. Raises UndeclaredScopesError, which names the route or method."""
+    scopes: Needs | None = getattr(endpoint, _NEEDS, None)
+    if scopes is None:
+        raise UndeclaredScopesError(
+            f"{name} declares no scopes. Put @needs(…) of rationale_service.security.keys on what answers "
+            "it: @needs(ADMIN), for example, or @needs(NOBODY_NEEDS) if it is open to everybody"
+        )
+    return scopes
 
 
 def needed_by_model(name: str) -> Scopes:
     """Return the scopes to run an entry: whatever explains has its suffix in its name."""
-    return _EXPLAIN if EXPLAIN_SUFFIX in name else _INFER
+    return EXPLAIN if EXPLAIN_SUFFIX in name else INFER
 
 
 def needed_by_entry(entry: Entry) -> Scopes:
     """Return what `needed_by_model` does, of the entry itself: what explains may have any name on disk."""
-    return _INFER if entry.manifest is None else _EXPLAIN
+    return INFER if entry.manifest is None else EXPLAIN
 
 
 def _read_file(file: Path | None) -> list[tuple[str, _Key]]:

@@ -1,6 +1,6 @@
 """A SQLite file or a PostgreSQL database: opened when it is needed, with the tables of this version.
 
-The audit trail and the state of the gateway are kept so, in one database or in two.
+The audit trail and the state of the gateway are kept so, in one database or in two; each has all tables.
 """
 
 import contextlib
@@ -34,27 +34,23 @@ _CONNECT_S = 5
 _ANSWER_S = 10.0  # after which a PostgreSQL that does not answer is given up
 SCAN_S = 600.0  # the same, while it reads a whole table
 _OWNER_ONLY = 0o700
+_MIGRATIONS, VERSIONS = Path(__file__).parent / "migrations", "rationale_version"  # and where they are at
+_LOCK = 0x7261_7469  # PostgreSQL's advisory one, of whoever migrates or prunes
 _MIGRATING = threading.Lock()  # Alembic has one context for a whole process
 _NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may be of its memory
 
 
 @dataclass(frozen=True)
 class Schema:
-    """Tables that belong together.
+    """What errors call a database.
 
     Attributes:
         name: what a user calls what is in them.
         setting: begins the error about a URL of no database: the setting, and what else it may be.
-        migrations: the folder of Alembic's scripts.
-        versions: the table with the revision they are at.
-        lock: PostgreSQL's advisory lock of whoever migrates or prunes.
     """
 
     name: str
     setting: str
-    migrations: Path
-    versions: str
-    lock: int
 
 
 class Database:
@@ -205,14 +201,14 @@ class Database:
 
     def _take_turn(self, connection: Connection) -> None:
         if not self.is_sqlite:  # there, a transaction that writes has no other at its side
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": self._schema.lock})
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
 
     def _migrate(self, connection: Connection) -> None:
         """Raise StateUnavailableError where a newer version has been here."""
         config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(self._schema.migrations).replace("%", "%%"))
+        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         script = ScriptDirectory.from_config(config)
-        versions = {"version_table": self._schema.versions}
+        versions = {"version_table": VERSIONS}
         found = MigrationContext.configure(connection, opts=versions).get_current_revision()
         if found is not None and found not in [known.revision for known in script.walk_revisions()]:
             raise StateUnavailableError(

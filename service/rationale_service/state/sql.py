@@ -17,9 +17,6 @@ from rationale_service.state.tables import leases, records, replicas, revision
 SCHEMA = Schema(
     name="state",
     setting="setting state (RATIONALE_STATE) must be a folder, or",
-    migrations=Path(__file__).parent / "migrations",
-    versions="state_version",
-    lock=0x7261_7473,
 )
 LEASE_S = 10.0  # after which what another machine does is taken over, unless it is renewed
 HEARD_S = 5.0  # after which a replica of another machine counts as gone

@@ -106,6 +106,19 @@ def test_a_draw_is_of_as_many_rows_of_the_same_references(tmp_path: Path) -> Non
     assert [one.manifest.digests for one in again] == [one.manifest.digests for one in made.comparisons]
 
 
+def test_a_draw_stands_in_the_order_of_the_rows() -> None:
+    """So that two draws of the same rows are equal, whatever order chance had."""
+    order = np.arange(6)[:, None].astype(np.float32)
+    kinds = {"array": order, "table": pd.DataFrame(order, columns=["a"]), "inputs": {"x": order, "y": -order}}
+    found = {kind: draws(given, [1, 1, 1, 1, 1, 3], 9, 5) for kind, given in kinds.items()}
+    assert len({tuple(draw[:, 0]) for draw in found["array"]}) > 1
+    for array, table, inputs in zip(*found.values(), strict=True):
+        assert (np.diff(array[:, 0]) >= 0).all()
+        np.testing.assert_array_equal(table["a"], array[:, 0])
+        np.testing.assert_array_equal(inputs["x"], array)
+        np.testing.assert_array_equal(inputs["y"], -array)
+
+
 def test_columns_that_a_fitted_model_does_not_read_are_passed_over() -> None:
     """As in its own references: whatever their order."""
     table = pd.DataFrame(EVERYBODY, columns=list("abcde")[:FEATURES])

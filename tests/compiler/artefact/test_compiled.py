@@ -25,6 +25,11 @@ def compiled() -> Compiled:
     return compile_model(mlp(), DeepShap(rows(4, FEATURES)), targets="all", feature_names=NAMES)
 
 
+def test_it_is_told_in_a_line(compiled: Compiled) -> None:
+    assert repr(compiled) == f"Compiled(y[0, 1, 2] by deepshap, {compiled.manifest.measured.nodes} nodes)"
+    assert repr(compile_model(mlp(), Gradient(), targets="predicted")).startswith("Compiled(y[predicted] by")
+
+
 BAD_ROWS = {
     "another name": ({"z": ROWS}, r"inputs \['z'\] are given; the model takes \['x'\]"),
     "no input": ({}, r"inputs \[\] are given"),

@@ -69,7 +69,7 @@ def test_the_library_travels_with_both_entries(repository: Path) -> None:
 
 
 def test_another_library_is_another_explanation(tmp_path: Path) -> None:
-    other = tmp_path / "kernels.so"
+    other = tmp_path / LIBRARY.name  # called the same
     other.write_bytes(LIBRARY.read_bytes() + b"\0")  # what a loader does not look at
     one, two = (compile_model(network(), Gradient(), custom_ops=[f]).manifest for f in (LIBRARY, other))
     assert one.digests.explanation != two.digests.explanation

@@ -159,6 +159,14 @@ OTHER: dict[str, tuple[dict[str, Any], set[str]]] = {
 }
 
 
+def test_groups_of_other_members_are_another_explanation() -> None:
+    """Though they are called the same."""
+    names = list("abcde")
+    one, two = (digests(feature_names=names, groups={"g": members}) for members in (["a", "b"], ["a", "c"]))
+    assert differing(one, two) == {"options", "explanation"}
+    assert differing(one, digests(feature_names=names, groups={"g": ["a", "b"]})) == set()
+
+
 @pytest.mark.parametrize("name", SAME)
 def test_digests_that_stay(name: str) -> None:
     assert differing(digests(), digests(**SAME[name])) == set()

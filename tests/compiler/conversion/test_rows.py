@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from rationale import Compiled, InvalidReferencesError, TreeShap, compile_model, convert
-from rationale.conversion.rows import Features, rows_of
+from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.from_files import compile_files
 from rationale.schema.request import CompileRequest
 
@@ -92,3 +92,30 @@ def test_a_frame_is_of_polars_where_pandas_is_not_installed(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(InvalidReferencesError, match="pip install pandas"):
         given.frame()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("more", "is_kept"), [(-1, True), (0, True), (1, False)])
+def test_whole_numbers_are_kept_as_far_as_floats_tell_them_apart(sign: int, more: int, is_kept: bool) -> None:
+    """2^53 itself is told apart from its neighbours below."""
+    number = sign * ((1 << 53) + more)
+    found = rows_of(pd.DataFrame({"id": [0, number]}), Features(1, None))
+    if is_kept:
+        assert found.numbers()[:, 0].tolist() == [0, number]
+    else:
+        with pytest.raises(InvalidReferencesError, match=r"'id' holds whole numbers beyond 2\^53"):
+            found.numbers()
+
+
+@pytest.mark.parametrize("missing", ["", None, np.nan, pd.NA])
+def test_a_missing_text_is_first_as_the_rows_have_it(missing: Any) -> None:
+    """By which a fitted model knows it: one that learned "" as a category knows no NaN."""
+    given = Rows((np.array(["own", missing, "rent"], object), np.array(["a", "b", "c"], object)), ("h", "w"))
+    first, *others = given.missing_texts(0)
+    assert first is missing
+    assert [repr(one) for one in others] == ["nan", "None"]
+    assert [repr(one) for one in given.missing_texts(1)] == ["nan", "None"]
+    fed = np.array([["own"], [""]], object)
+    (housing, _) = given.as_fed({"h": fed, "w": fed}, by_column=True).columns
+    assert housing[0] == "own"
+    assert housing[1] is missing

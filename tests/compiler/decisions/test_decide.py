@@ -17,6 +17,7 @@ from rationale.decisions.decide import (
     Decision,
     NoReasonsError,
     decide,
+    fits,
     ranking,
     read_cell,
     worded,
@@ -172,6 +173,20 @@ def test_the_last_given_is_held_against_the_first_left_out() -> None:
     assert [reason.uncertain for reason in decide_by(row).reasons] == [False, True]
 
 
+@pytest.mark.parametrize(("size", "tied"), [(1.0, True), (0.05, False)])
+def test_a_tie_is_of_the_largest_of_a_row(size: float, tied: bool) -> None:
+    """What its float32 resolves; small ones that differ by less are as good as equal."""
+    row = explained(income=size, age=2e-7, housing=1e-7)
+    reasons = decide_by(row, least_share=0.0).reasons
+    assert [reason.tied for reason in reasons] == [False, tied]
+
+
+@pytest.mark.parametrize(("errors", "uncertain"), [({}, True), ({"income": 0.25}, True)])
+def test_a_lead_that_equals_its_standard_error_is_uncertain(errors: Any, uncertain: bool) -> None:
+    row = explained(income=0.5, age=0.5 - errors.get("income", 0), errors=errors)
+    assert decide_by(row).reasons[0].uncertain is uncertain
+
+
 def test_the_smallest_of_all_is_held_against_nothing() -> None:
     (reason,) = decide_by(explained(income=0.1, errors={"income": 0.2})).reasons
     assert (reason.tied, reason.uncertain) == (False, True)
@@ -309,6 +324,26 @@ def test_a_text_depends_on_the_value(value: Any, text: str) -> None:
     assert worded(as_profile(PROFILE).reasons["R01"], value) == text
 
 
+@pytest.mark.parametrize(
+    ("condition", "meet", "others"),
+    [
+        ({"above": 2}, [2.0000001, 3, True + 2], [2, 2.0, 1, None, "3", {"a": 3}]),
+        ({"below": 2}, [1.9999999, -1, True], [2, 2.0, 3, None, "1"]),
+        ({"above": 2, "below": 4}, [3], [2, 4]),
+        ({"equals": 2}, [2, 2.0], [1, "2", None]),
+        ({"equals": "a"}, ["a"], ["A", "", None]),
+        ({"equals": True}, [True, 1], [False, 0, 2, None]),
+    ],
+)
+def test_a_condition_at_its_ends(condition: Any, meet: list[Any], others: list[Any]) -> None:
+    (rule,) = decided(knock_outs=[{"feature": "f", "reason": "R09", **condition}]).profile.knock_outs
+    reason = ReasonText.model_validate({"text": "else", "when": [{"text": "meets", **condition}]})
+    for value in (*meet, *others):
+        is_met = value in meet and value is not None
+        assert fits(rule, value) is is_met, value
+        assert isinstance(value, dict) or worded(reason, value) == ("meets" if is_met else "else")
+
+
 @pytest.mark.parametrize(("value", "fits"), [(True, True), (False, False), ("yes", False), (None, False)])
 def test_a_flag_s_text(value: Any, fits: bool) -> None:
     reason = ReasonText.model_validate({"text": "else", "when": [{"equals": 1, "text": "flagged"}]})
@@ -369,6 +404,12 @@ def test_units_of_a_group_and_of_a_knock_out() -> None:
 def test_no_factor_below_the_least_share(least: dict[str, float], wanted: list[str]) -> None:
     row = explained(income=0.8, age=0.1, housing=0.0005)
     assert codes(decide_by(row, max_reasons=4, **least)) == wanted
+
+
+@pytest.mark.parametrize(("least", "wanted"), [(0.125, ["R01", "R05", "R03"]), (0.1250001, ["R01", "R05"])])
+def test_exactly_the_least_share_is_enough(least: float, wanted: list[str]) -> None:
+    row = explained(income=0.625, age=0.25, housing=0.125)
+    assert codes(decide_by(row, max_reasons=4, least_share=least)) == wanted
 
 
 def test_the_largest_is_a_reason_however_small_and_inquiries_are_none_below_it() -> None:

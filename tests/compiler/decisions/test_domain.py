@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rationale.decisions.decide import decide
-from rationale.decisions.domain import category, outside
+from rationale.decisions.domain import outside
 from rationale.schema.profile import DecisionProfile, FeatureRule
 from tests.compiler.decisions.test_decide import VALUES, decided, explained
 
@@ -55,8 +55,8 @@ def test_which_values_a_feature_takes(rule: FeatureRule, value: Any, fault: str 
 
 
 def test_what_a_category_is_called() -> None:
-    assert [category(WORDS, value) for value in ("A11", "a11")] == ["none", None]
-    assert [category(NUMBERS, value) for value in (1, 2.5, True, 4)] == ["owner", "tenant", "yes", None]
+    assert [WORDS.label(value) for value in ("A11", "a11")] == ["none", None]
+    assert [NUMBERS.label(value) for value in (1, 2.5, True, 4)] == ["owner", "tenant", "yes", None]
 
 
 @pytest.mark.parametrize("score", [0.1, 0.5])

@@ -198,3 +198,22 @@ def test_a_reason_with_a_unit_or_a_category_tells_the_value() -> None:
         "- Proportion of balances to credit limits is too high\n"
         "- Home: rented\n"
     ) in told
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("", None),
+        ("null", None),
+        ("''", None),
+        ("true", True),
+        ("false", False),
+        ("007", "007"),
+        ("no", "no"),
+    ],
+)
+def test_a_variable_is_what_was_written(tmp_path: Path, text: str, value: Any) -> None:
+    """Nothing and null are missing; a text keeps its zeros, and no word is a flag but true and false."""
+    file = tmp_path / "variables.yaml"
+    file.write_text(f"creditor:\n  name: {text}\nfactors:\n- {text}\n")
+    assert read_variables(file) == {"creditor": {"name": value}, "factors": [value]}

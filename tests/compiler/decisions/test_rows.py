@@ -1,11 +1,24 @@
 """What a combined graph answers, row by row and by name: against the arrays themselves."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from rationale import Compiled, DeepShap, TreeShap, compile_model
-from rationale.decisions.decide import fits
-from rationale.decisions.rows import explained_rows, keys_of, profile_of, shortest, values_of
+from rationale.decisions.decide import Decision, fits
+from rationale.decisions.decided import Undecided, decide_inputs
+from rationale.decisions.rows import (
+    explained_rows,
+    keys_of,
+    profile_of,
+    score_index,
+    shortest,
+    values_of,
+)
+from rationale.decisions.stability import survival
+from rationale.schema.manifest import Comparison
+from rationale.schema.profile import FeatureRule
 from tests.compiler.models import parsed, rows, two_inputs
 from tests.compiler.trees.test_text_files import AGE, CODE, HOUSING, model
 
@@ -99,6 +112,62 @@ def test_an_input_s_name_is_no_other_tensor_s_feature(inputs: str) -> None:
         assert values == written
         (rule,) = profile_of(manifest).profile.knock_outs
         assert not fits(rule, values[rule.feature])
+
+
+def test_a_row_is_refused_by_all_that_is_wrong_with_it(compiled: Compiled) -> None:
+    decision = profile_of(compiled.manifest)
+    features = {"a0": FeatureRule(least=0), "b1": FeatureRule(most=0), "b2": FeatureRule(least=5, most=9)}
+    profile = decision.profile.model_copy(update={"features": features, "outside": "refuse"})
+    manifest = compiled.manifest.model_copy(
+        update={"decision": decision.model_copy(update={"profile": profile})}
+    )
+    inputs = {
+        "a": np.array([[-1, 0, 0], [0, 0, 0]], np.float32),
+        "b": np.array([[0, 1, 4, 0], [0, 0, 9, 0]], np.float32),  # the second at the ends
+    }
+    first, second = decide_inputs(manifest, compiled.run, inputs, {})
+    assert isinstance(first, Undecided)
+    assert first.fault == (
+        "feature 'a0' is less than the decision profile's 0: -1; "
+        "feature 'b1' is more than the decision profile's 0: 1; "
+        "feature 'b2' is outside of the decision profile's 5 to 9: 4"
+    )
+    assert isinstance(second, Decision)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "due"),
+    [
+        ("", {}),
+        ("B", {"B0": True}),
+        ("b", {"b0": False}),
+        ("D", {"draws": 1.0}),
+        ("dDdd", {"draws": 0.25}),
+        ("BbDd", {"B0": True, "b1": False, "draws": 0.5}),  # of the draws alone
+    ],
+)
+def test_what_stays_of_a_reason(kinds: str, due: dict[str, Any]) -> None:
+    """B: another baseline, D: a draw; a capital where the code is among its reasons."""
+    found = [
+        (
+            Comparison(
+                name=f"{kind}{i}",
+                kind="baseline" if kind in "Bb" else "draw",
+                entry="e",
+                explanation="0" * 64,
+            ),
+            ("R1", "R2") if kind.isupper() else ("R2",),
+        )
+        for i, kind in enumerate(kinds)
+    ]
+    assert survival("R1", found) == due
+
+
+@pytest.mark.parametrize(
+    ("index", "elements", "due"), [(None, 1, 0), (None, 2, 1), (0, 2, 0), (1, 2, 1), (0, 1, 0), (2, 5, 2)]
+)
+def test_which_element_is_the_score(index: int | None, elements: int, due: int) -> None:
+    assert score_index(index, elements) == due
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -23,8 +23,7 @@ from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 RATIONALE = Path(sys.executable).with_name("rationale")
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 WIDE = 40
-SMALL = Settings(rows=30, orders=4, neighbours=5)
-EXACT = 1e-10  # squared errors of float32 sums of about 1, seen 1e-14
+SMALL = Settings(rows=30, orders=4)
 
 
 def linear(features: int, seed: int = 7, bias: float = 0.5) -> tuple[onnx.ModelProto, np.ndarray]:
@@ -91,53 +90,13 @@ def test_random_orders_start_and_end_with_the_curve(
     assert (done.insertion.control_areas < done.insertion.area).all()
 
 
-@pytest.mark.parametrize("kind", ["baseline", "gaussian"])
-def test_exact_attributions_have_no_infidelity(
-    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray], kind: str
-) -> None:
-    folder, _, _, x = linear_case
-    for done in judge(folder, "shap", "grad", x=x, settings=Settings(perturbation=kind)):
-        assert done.infidelity.absolute < EXACT
-        assert done.infidelity.relative is not None
-        assert done.infidelity.relative < EXACT
-
-
-def test_shares_are_judged_against_their_own_baseline(tmp_path: Path) -> None:
+def test_entries_of_one_model_share_a_baseline(tmp_path: Path) -> None:
     model, _ = linear(6)
     entry(tmp_path, "a", model, DeepShap(rows(3, 6, seed=1)))
     entry(tmp_path, "b", model, DeepShap(rows(3, 6, seed=2) + 2))
     a, b = judge(tmp_path, "a", "b", x=rows(8, 6))
     assert (a.baseline, b.baseline) == ("reference mean", "reference mean of a")
-    assert max(a.infidelity.absolute, b.infidelity.absolute) < EXACT
     np.testing.assert_allclose(a.deletion.values[[0, -1]], b.deletion.values[[0, -1]], atol=1e-6)
-
-
-def test_a_method_that_foretells_nothing_has_a_relative_infidelity_of_one(tmp_path: Path) -> None:
-    """y = relu(x − 10) + x·1e-6 at x ≈ 0, replaced by 20: no gradient, and a large change."""
-    text = (
-        "g (float[N, 2] x) => (float[N, 2] y) { a = Sub (x, c) b = Relu (a) d = Mul (x, e) y = Add (b, d) }"
-    )
-    model = parsed(text, {"c": np.float32([10]), "e": np.float32([1e-6])})
-    entry(tmp_path, "grad", model, Gradient(), targets="all")
-    entry(tmp_path, "shap", model, DeepShap(np.full((1, 2), 20, np.float32)), targets="all")
-    shap, grad = judge(tmp_path, "shap", "grad", x=rows(4, 2))
-    assert grad.infidelity.relative == pytest.approx(1, abs=1e-4)
-    assert shap.infidelity.relative == pytest.approx(0, abs=1e-8), "separable, so DeepSHAP is exact"
-    assert (grad.baseline, grad.targets) == ("reference mean of shap", 2)
-
-
-def test_sensitivity_of_a_linear_model_is_within_its_bound(
-    linear_case: tuple[Path, np.ndarray, np.ndarray, np.ndarray],
-) -> None:
-    """‖w ⊙ radius·spread·u‖ for |u| ≤ 1; the gradient does not move at all."""
-    folder, w, mean, x = linear_case
-    shap, grad = judge(folder, "shap", "grad", x=x, settings=Settings(radius=0.5, neighbours=20))
-    bound = np.linalg.norm(w * 0.5 * x.std(axis=0, dtype=np.float64))
-    assert shap.sensitivity.absolute is not None
-    assert 0.5 * bound < shap.sensitivity.absolute < bound
-    norm = np.linalg.norm(w * (x - mean), axis=1).mean()
-    assert shap.sensitivity.relative == pytest.approx(shap.sensitivity.absolute / norm, rel=1e-5)
-    assert (grad.sensitivity.absolute, grad.sensitivity.relative) == (0.0, 0.0)
 
 
 def test_a_constant_model(tmp_path: Path) -> None:
@@ -148,8 +107,6 @@ def test_a_constant_model(tmp_path: Path) -> None:
     entry(tmp_path, "flat", model, DeepShap(rows(2, 3)))
     np.save(tmp_path / "r.npy", rows(2, 3))
     (done,) = judge(tmp_path, "flat", x=rows(4, 3, seed=3), references=[tmp_path / "r.npy"])
-    assert (done.sensitivity.absolute, done.sensitivity.relative) == (0.0, 0.0)
-    assert (done.infidelity.absolute, done.infidelity.relative) == (0.0, None)
     assert (done.deletion.area, done.insertion.area) == (2.0, 2.0)
     assert [s.correlation for s in done.randomised.stages] == [None]
 
@@ -172,7 +129,7 @@ def test_many_features_are_replaced_in_steps(tmp_path: Path) -> None:
     model, w = linear(250)
     entry(tmp_path, "shap", model, DeepShap(np.zeros((1, 250), np.float32)))
     x = rows(3, 250, seed=4)
-    (done,) = judge(tmp_path, "shap", x=x, settings=Settings(orders=2, neighbours=1))
+    (done,) = judge(tmp_path, "shap", x=x, settings=Settings(orders=2))
     cuts = (done.deletion.fractions * 250).round().astype(int)
     assert (len(cuts), cuts[0], cuts[-1]) == (101, 0, 250)
     shares = np.sort(w * x, axis=1)[:, ::-1]
@@ -205,25 +162,13 @@ def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
     model = mlp()
     entry(tmp_path, "m", model, DeepShap(rows(4, FEATURES)))
     x = rows(20, FEATURES, seed=9)
-    (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=2.0, orders=2))
+    (done,) = judge(tmp_path, "m", x=x, settings=Settings(orders=2))
     y = open_entry(tmp_path / "repo", "m").explain(x)["y"]
     own = y.argmax(axis=1)
     assert set(own) == {0, 1, 2}
     assert done.deletion.values[0] == pytest.approx(y.max(axis=1).mean(), abs=1e-6)
     base = open_entry(tmp_path / "repo", "m").explain(rows(4, FEATURES).mean(axis=0, keepdims=True))["y"]
     assert done.deletion.values[-1] == pytest.approx(base[0, own].mean(), abs=1e-6), "the same class there"
-    assert 0.05 < done.sensitivity.switched < 0.95
-
-
-def test_neighbours_of_another_class_are_left_out(tmp_path: Path) -> None:
-    """The two classes are x and −x: at x ≈ 0, half of the neighbours are of the other class."""
-    model = parsed("g (float[N, 1] x) => (float[N, 2] y) { y = MatMul (x, w) }", {"w": np.float32([[1, -1]])})
-    entry(tmp_path, "m", model, DeepShap(np.ones((1, 1), np.float32)), targets="predicted")
-    x = np.float32([[-1e-3], [1e-3], [5.0], [-5.0]])
-    (done,) = judge(tmp_path, "m", x=x, settings=Settings(radius=0.5, neighbours=40))
-    assert 0.1 < done.sensitivity.switched < 0.4
-    assert done.sensitivity.absolute is not None
-    assert done.sensitivity.absolute <= 0.5 * x.std() + 1e-6, "2 more where Φ of the other class comes in"
 
 
 @pytest.mark.parametrize("output", ["z2", "y"])
@@ -277,7 +222,6 @@ def test_inputs_that_are_not_explained_stay_with_their_row(tmp_path: Path) -> No
     y = (x["x"] * x["z"])[index].sum(axis=1)
     assert done.deletion.values[0] == pytest.approx(y.mean(), abs=1e-5)
     assert done.deletion.values[-1] == pytest.approx(0, abs=1e-6), "zeros where there are no references"
-    assert done.infidelity.absolute < EXACT
     assert done.randomised.left_out == "no layer has weights of its own"
 
 
@@ -308,8 +252,6 @@ def test_deepshap_beats_random_orders_on_the_credit_example(tmp_path: Path) -> N
     assert done.deletion.area < done.deletion.control_areas.mean() - margin
     assert done.insertion.area > done.insertion.control_areas.mean() + margin
     assert done.deletion.control_areas.std() < 0.1
-    assert done.infidelity.relative is not None
-    assert done.infidelity.relative < 0.1
 
 
 # -- redrawn weights -----------------------------------------------------------------------------------
@@ -360,8 +302,6 @@ OTHERS: dict[str, Any] = {
     "integrated-gradients from zeros": lambda _: IntegratedGradients(steps=8),
 }
 
-LARGEST = {"expected-gradients": 0.05, "lrp": 0.05}  # 400 draws; the bias keeps a share
-
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_method_is_judged_and_made_again(tmp_path: Path, name: str) -> None:
@@ -377,6 +317,4 @@ def test_every_method_is_judged_and_made_again(tmp_path: Path, name: str) -> Non
     (stage,) = done.randomised.stages
     assert stage.correlation is not None
     assert abs(stage.correlation) < 0.3
-    assert done.infidelity.relative is not None
-    assert done.infidelity.relative < LARGEST.get(name, 1e-8)
     assert done.baseline == ("reference mean" if own else "zeros")

@@ -237,7 +237,7 @@ def test_reasons_of_declines_are_those_of_exact_values(tmp_path: Path) -> None:
             ["deep", "exact"],
             tmp_path / "x.npy",
             [tmp_path / "r.npy"],
-            Settings(shapley=True, orders=1, neighbours=1),
+            Settings(shapley=True, orders=1),
         )
         if isinstance(one.shapley, Comparison)
     }
@@ -255,7 +255,7 @@ def test_whole_numbers_are_players(tmp_path: Path) -> None:
     compile_model(parsed(text), ExactShap(given)).write(tmp_path, "whole")
     np.savez(tmp_path / "x.npz", **given)
     file = tmp_path / "x.npz"
-    (found,) = evaluate(tmp_path, ["whole"], file, [file], Settings(shapley=True, orders=1, neighbours=2))
+    (found,) = evaluate(tmp_path, ["whole"], file, [file], Settings(shapley=True, orders=1))
     assert isinstance(found.shapley, Comparison)
     assert max(found.shapley.distances) < 1e-5
 

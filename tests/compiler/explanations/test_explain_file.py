@@ -214,7 +214,7 @@ def test_outputs_of_text(place: Path) -> None:
 
 
 REFUSED = {
-    "no ending": ("a", r"a: cannot be written: its name must end in \.npz, \.csv, \.json, \.parquet\."),
+    "no ending": ("a", r"a: cannot be written: its name must end in \.npz, \.csv, \.json, \.parquet"),
     "another ending": ("a.xlsx", "must end in"),
     "no such folder": ("nowhere/a.csv", "nowhere/a.csv: cannot be written: No such file"),
     "a folder": ("folder.csv", "folder.csv: cannot be written: it is a folder"),

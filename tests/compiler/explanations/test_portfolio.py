@@ -102,6 +102,20 @@ def test_a_batch_is_run_in_parts(compiled: Compiled, monkeypatch: pytest.MonkeyP
         np.testing.assert_allclose(found.column(name), due.column(name), rtol=1e-5, atol=1e-6)
 
 
+def test_a_run_of_a_thread_takes_one_core(compiled: Compiled, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the sessions of as many threads as there are cores would want all of them each."""
+    loaded, threads = Compiled.loaded, list[int | None]()
+
+    def counted(self: Compiled, count: int | None = None, **given: int) -> Any:
+        threads.append(given.get("threads", count))
+        return loaded(self, threads=threads[-1])
+
+    monkeypatch.setattr(Compiled, "loaded", counted)
+    arrow._session.cache_clear()
+    list(rationale.explain_batches(compiled, table(4)))
+    assert threads == [1]
+
+
 def test_every_target_has_a_row(compiled: Compiled) -> None:
     several = compile_model(mlp(), DeepShap(rows(K, FEATURES)), targets="all", feature_names=NAMES)
     given = table(5)
@@ -150,7 +164,10 @@ FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
         table(3).append_column("row", pa.array([1, 2, 3])),
         {"keep": ["row"]},
     ),
-    "column 'cards' has no value in row 1": (table(3).set_column(1, NAMES[-1], pa.array([1.0, None, 2.0])), {}),
+    "column 'cards' has no value in row 1": (
+        table(3).set_column(1, NAMES[-1], pa.array([1.0, None, 2.0])),
+        {},
+    ),
     "column 'age' holds '1', not numbers": (
         table(3).drop(["age"]).append_column("age", pa.array(["1", "x", "y"])),
         {},
@@ -215,6 +232,23 @@ def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> Non
     assert (
         "wrote 3 files" in explain(repository, "--input", loans / "2026", "--save", to, "--keep", "id").output
     )
+
+
+def test_the_rows_of_a_batch_that_is_refused_are_named(compiled: Compiled) -> None:
+    """By their numbers in the stream: the first and the last."""
+    batches = [*table(4).to_batches(), *table(3).drop(["age"]).to_batches()]
+    answers = rationale.explain_batches(compiled, batches, threads=1)
+    with pytest.raises(RationaleError, match=r"^rows 4 to 6: .*no column \['age'\]"):
+        list(answers)
+
+
+def test_other_columns_to_keep_are_another_answer(repository: Path, loans: Path) -> None:
+    to = loans.parent / "reasons"
+    for keep, written in (((), 3), (("--keep", "id"), 3), (("--keep", "id"), 0), ((), 3)):
+        done = explain(repository, "--input", loans, "--save", to, *keep)
+        assert f"wrote {written} files" in done.output
+        names = parquet.read_schema(next(to.rglob("*.parquet"))).names
+        assert ("id" in names) is bool(keep)
 
 
 def test_progress_is_told_over_all_files(repository: Path, loans: Path) -> None:
@@ -392,8 +426,7 @@ def test_an_object_store(compiled: Compiled, repository: Path, s3: fs.S3FileSyst
 
 WRONG = {
     ("--input", "loans", "--save", "loans"): "holds the rows to answer",
-    ("--input", "loans", "--plot", "a.png", "--save", "to"): "neither --plot nor --html",
-    ("--input", "loans", "--html", "a.html", "--save", "to"): "neither --plot nor --html",
+    ("--input", "loans", "--html", "a.html", "--save", "to"): "and no --html",
     ("--input", "loans"): "many files want --save FOLDER",
     ("--input", "nowhere/*.parquet", "--save", "to"): "no such file or folder",
     ("--input", "loans/*.txt", "--save", "to"): "is a .parquet file that fits the pattern",

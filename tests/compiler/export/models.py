@@ -149,4 +149,4 @@ def write(folder: Path, name: str) -> None:
     if name in MAKE:
         MAKE[name]().write(folder, name)
     else:
-        {"words": console.words, "hostile.model": console.hostile}[name](folder)
+        {"words": console.words, "hostile.model": console.hostile, "five": console.five}[name](folder)

@@ -1,17 +1,19 @@
 """What the fields of a page go over: the profile's ranges, else round numbers beyond the references."""
 
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from rationale import DeepShap, compile_model
-from rationale.export.fields import Range, _control, fields, range_of
-from rationale.export.page import page_of
+from rationale.export.fields import Range, fields, range_of
+from rationale.export.page import modules, page_of
 from rationale.export.web import WebRuntime
-from rationale.schema.form import Field
-from rationale.schema.manifest import Category, Spread, TensorSpec
 from rationale.schema.profile import FeatureRule
 from tests.compiler.export import models
 from tests.compiler.models import mlp, parsed, rows
+from tests.needs import need
 
 
 @pytest.mark.parametrize(
@@ -41,30 +43,11 @@ def test_of_each_kind() -> None:
     assert compiled.manifest.references is not None
     spreads = compiled.manifest.references.spreads
     job, income, _, age, bankruptcies = fields(compiled.manifest, compiled.sample, spreads)
-    assert (job["title"], job["kind"], job["choices"][2]) == ("Job", "choice", [2.0, "full time"])
+    assert (job["title"], job["choices"][2], job["value_labels"]["2"]) == ("Job", 2.0, "full time")
     assert (income["kind"], income["least"] % 1000, income["missing"]) == ("number", 0, False)
     assert (age["unit"], age["least"], age["most"]) == ("years", 18, 99)
-    assert (bankruptcies["input"], bankruptcies["begin"], bankruptcies["missing"]) == (None, None, True)
-
-
-@pytest.mark.parametrize(
-    ("is_open", "titles", "choices"),
-    [
-        (True, {"ft": "Full time"}, [["ft", "Full time"], ["pt", "pt"]]),
-        (True, {"self": "Own firm"}, [["ft", "ft"], ["pt", "pt"], ["self", "Own firm"]]),
-        (True, {}, [["ft", "ft"], ["pt", "pt"]]),
-        (False, {"ft": "Full time"}, [["ft", "Full time"]]),
-        (False, {}, [["ft", "ft"], ["pt", "pt"]]),
-    ],
-)
-def test_words_have_the_profiles_titles(
-    is_open: bool, titles: dict[str, str], choices: list[list[str]]
-) -> None:
-    """Of open categories the references' other words are offered too."""
-    seen = tuple(Category(value=value, share=0.5) for value in ("ft", "pt"))
-    rule, spread = FeatureRule(categories=titles, open=is_open), Spread(feature="job", categories=seen)
-    spec = TensorSpec(name="job", datatype="BYTES", shape=(1,))
-    assert _control(Field("job", spec, "text", False, rule, spread), 0)["choices"] == choices
+    assert not {"input", "begin"} & set(bankruptcies)
+    assert (bankruptcies["least"], bankruptcies["most"], bankruptcies["missing"]) == (0, 1, True)
 
 
 def test_a_flag_is_chosen() -> None:
@@ -80,8 +63,8 @@ def test_a_flag_is_chosen() -> None:
     model = parsed(graph, {"w": rows(2, 1)})
     compiled = compile_model(model, DeepShap(rows(4, 2)), decision=profile, feature_names=["a", "b"])
     flag, number = fields(compiled.manifest, compiled.sample, {})
-    assert flag["choices"] == [[0, "no"], [1, "yes"]]
-    assert number["kind"] == "number"
+    assert (flag["choices"], flag["value_labels"]) == ([0, 1], {"0": "no", "1": "yes"})
+    assert "choices" not in number
 
 
 def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
@@ -93,6 +76,7 @@ def test_no_row_of_the_references_is_told_beside_the_graph() -> None:
         assert field["least"] < references[:, i].min()
         assert field["most"] > references[:, i].max()
         assert not set(references[:, i].tolist()) & {field["least"], field["most"], field["begin"]}
+        assert not {"quantiles", "categories", "missing_share"} & set(field)
 
 
 def test_no_text_ends_its_element() -> None:
@@ -102,3 +86,11 @@ def test_no_text_ends_its_element() -> None:
     assert page.count("</script>") == 4
     assert page.count("const ort = {};") == 1
     assert "<!--" not in page
+
+
+def test_the_modules_are_one_script(tmp_path: Path) -> None:
+    """No two of them declare the same name, and none imports or exports."""
+    script = tmp_path / "script.js"
+    script.write_text("\n".join(modules("main.js").values()))
+    done = subprocess.run([need("Node.js"), "--check", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

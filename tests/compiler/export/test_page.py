@@ -15,7 +15,7 @@ from rationale.decisions.decide import decide
 from rationale.decisions.rows import explained_rows, keys_of, values_of
 from tests.compiler.export.conftest import MOST_MS
 from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
-from tests.service.console.models import HOSTILE
+from tests.service.console.models import CLASSES, HOSTILE
 
 Values = Mapping[str, Any]
 Open = Callable[[str], Page]
@@ -35,9 +35,9 @@ def fill(page: Page, values: Values) -> None:
     """Give each feature its value, as somebody types or chooses it; None leaves the box empty."""
     for i, field in enumerate(facts_of(page)["fields"]):
         box, value = page.locator(f"#field-{i}"), values[field["name"]]
-        if field["kind"] == "choice":
-            places = [each for each, _ in field["choices"]]
-            box.select_option(index=places.index(value) + field["missing"] if value is not None else 0)
+        if "choices" in field:
+            at = 0 if value is None else field["choices"].index(value) + field["missing"]
+            box.select_option(index=at)
         else:
             box.fill("" if value is None else str(value))
 
@@ -51,7 +51,7 @@ def inputs_of(facts: Mapping[str, Any], values: Values) -> dict[str, np.ndarray]
     dtypes = {"string": object, "bool": bool}
     rows = {}
     for spec in facts["inputs"]:
-        own = [values[f["name"]] for f in facts["fields"] if f["input"] == spec["name"]]
+        own = [values[f["name"]] for f in facts["fields"] if f.get("input") == spec["name"]]
         cells = [np.nan if value is None else value for value in own]
         rows[spec["name"]] = np.array(cells, dtypes.get(spec["type"], spec["type"])).reshape(spec["shape"])
     return rows
@@ -90,11 +90,11 @@ def drawn(facts: Mapping[str, Any], random: np.random.Generator) -> dict[str, An
     for field in facts["fields"]:
         if field["missing"] and random.random() < 0.3:
             values[field["name"]] = None
-        elif field["kind"] == "number":
-            steps = random.integers(0, round((field["most"] - field["least"]) / field["step"]) + 1)
-            values[field["name"]] = round(field["least"] + int(steps) * field["step"], 9)
+        elif "choices" in field:
+            values[field["name"]] = field["choices"][random.integers(len(field["choices"]))]
         else:
-            values[field["name"]] = field["choices"][random.integers(len(field["choices"]))][0]
+            value = random.uniform(field["least"], field["most"])
+            values[field["name"]] = round(value, 0 if field.get("whole") else 6)
     return values
 
 
@@ -137,9 +137,24 @@ def test_each_target(opened: Open, repository: Path) -> None:
     expect(page.locator("#digits thead")).to_contain_text("Standard error")
     page.get_by_label("Explained").focus()
     for target in range(3):
-        page.get_by_label("Explained").select_option(f"y[{target}]")
+        page.get_by_label("Explained").select_option(f"y [{target}]")
         expect(page.get_by_label("Explained")).to_be_focused()
         demand_same(page, compiled, values, target)
+
+
+@pytest.mark.full
+def test_classes_are_named_with_the_probability_of_each(opened: Open, repository: Path) -> None:
+    page, compiled = opened("five"), open_entry(repository, "five")
+    values = drawn(facts_of(page), np.random.default_rng(1))
+    fill(page, values)
+    (due,) = demand_same(page, compiled, values)["probabilities"]
+    order = np.argsort(-due, kind="stable")
+    lines = page.locator(".classes tbody tr")
+    assert lines.locator("th").all_inner_texts() == [sorted(CLASSES)[i] for i in order]
+    for share, i in zip(lines.locator(".number").all_inner_texts(), order, strict=True):
+        assert float(share.removesuffix("%")) == pytest.approx(100 * due[i], abs=0.0051)
+    page.get_by_label("Explained").select_option(f"probabilities_margin of class {sorted(CLASSES)[2]}")
+    expect(page.locator(".classes .explained th")).to_have_text(sorted(CLASSES)[2])
 
 
 # --- decisions --------------------------------------------------------------------------------------------
@@ -225,7 +240,7 @@ def test_every_move_of_a_slider_is_answered_and_the_last_one_shown(opened: Open,
         const took = [];
         for (let i = 0; i < 100; i += 1) {
             const before = document.getElementById("digits");
-            slider.value = Number(slider.min) + i * Number(slider.step);
+            slider.value = Number(slider.min) + (i * (slider.max - slider.min)) / 100;
             const start = performance.now();
             slider.dispatchEvent(new Event("input"));
             while (document.getElementById("digits") === before) await frame();
@@ -244,7 +259,7 @@ def test_what_is_no_value(opened: Open) -> None:
     page = opened("credit")
     box = page.locator("[data-feature=income]")
     box.fill("")
-    expect(page.locator("#shown")).to_have_text("Income: a value is needed")
+    expect(page.locator("#shown")).to_have_text("Income: a value is missing, which the model does not take")
     expect(box).to_have_attribute("aria-invalid", "true")
     demand_accessible(page)
     box.fill("20000")

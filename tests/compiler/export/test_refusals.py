@@ -93,7 +93,7 @@ def secretive() -> Compiled:
     ("make", "words"),
     [
         (lambda: compile_model(cnn(), Gradient()), "x holds tokens, or is an image or another array"),
-        (tokens, "rationale explain --plot page.html draws such rows"),
+        (tokens, "rationale explain --html page.html draws such rows"),
         (lambda: compile_model(mlp((201, 3)), Gradient()), "it has more than 200 features"),
         (half, "its inputs hold FP16, which JavaScript has not"),
         (inner, "h1 is explained, which is no input"),

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.networks import import_torchvision
 from rationale import AttnLrp, DeepShap, compile_model
-from rationale.bench.networks import import_torchvision
 from rationale.errors import CheckFailedError, UnsupportedModelError
 from tests.networks import exported
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.networks import import_torchvision, keep_signal
 from rationale import DeepShap, compile_model
-from rationale.bench.networks import import_torchvision, keep_signal
 from tests.networks import exported
 from tests.tolerances import COMPLETE_32
 

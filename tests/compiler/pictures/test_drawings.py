@@ -1,9 +1,9 @@
-"""`rationale explain --plot`: what is drawn of tables, images and tokens, in each kind of file; bad input."""
+"""What is drawn of tables, images and tokens, and `rationale explain --save FILE.svg`; bad input."""
 
 import re
-import struct
 import sys
 from pathlib import Path
+from xml.etree.ElementTree import Element, fromstring
 
 import numpy as np
 import onnx
@@ -12,9 +12,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, Gradient, Lrp, compile_model
-from rationale.errors import InvalidOptionError
 from rationale.methods.engine import Method
-from rationale.pictures.drawings import fitting, picture
+from rationale.pictures.figures import figures
 from rationale.pictures.panels import (
     Bars,
     Estimate,
@@ -26,7 +25,9 @@ from rationale.pictures.panels import (
     bars,
     panels,
     panels_of,
+    short,
 )
+from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Word, read_vocabulary
 from rationale.schema.manifest import Attributed, TensorSpec
 from rationale_service.cli.main import app
@@ -149,7 +150,6 @@ def test_layers_share_a_picture_of_how_attributions_flow() -> None:
     assert (flow.raising > 0).all()
     assert (flow.lowering < 0).all()
     np.testing.assert_allclose(flow.raising + flow.lowering, np.full(4, flow.due), rtol=1e-4)
-    assert picture([flow]).startswith(b"\x89PNG")
 
 
 def test_what_is_no_picture_has_bars() -> None:
@@ -239,32 +239,46 @@ def call(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["explain", *arguments])
 
 
-def size_of(png: bytes) -> tuple[int, int]:
-    assert png.startswith(b"\x89PNG")
-    width, height = struct.unpack(">II", png[16:24])
-    return width, height
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-def test_a_table_is_drawn_in_every_kind(place: Path) -> None:
+def drawn_in(file: Path) -> tuple[Element, list[str]]:
+    """The root of a picture, and its texts, of which none may reach over the right edge."""
+    root = fromstring(file.read_text("utf-8"))  # noqa: S314
+    texts = root.findall(f"{SVG}text")
+    for text in texts:
+        start, length = float(text.get("x", 0)), float(text.get("textLength", 0))
+        assert start + length <= float(root.get("width", 0))
+    return root, ["".join(text.itertext()) for text in texts]
+
+
+def test_a_table_is_drawn_in_a_file(place: Path) -> None:
+    """The same rows give the same file, with names, numbers and bars; hostile names are text."""
     np.save("one.npy", np.load("x.npy")[:1])
-    for kind, start in ((".svg", b"<?xml"), (".pdf", b"%PDF")):
-        done = call("table", "--input", "one.npy", "--plot", f"new/p{kind}")
+    for name in ("p.svg", "q.svg"):
+        done = call("table", "--input", "one.npy", "--save", name)
         assert done.exit_code == 0, done.output
-        assert f"wrote new/p{kind}: 1 of 1 row\n" in done.stdout
-        once = (place / f"new/p{kind}").read_bytes()
-        assert once.startswith(start)
-        assert call("table", "--input", "one.npy", "--plot", f"new/p{kind}").exit_code == 0
-        assert (place / f"new/p{kind}").read_bytes() == once
+        assert f"wrote {name}: 1 of 1 row\n" in done.stdout
+    assert (place / "p.svg").read_bytes() == (place / "q.svg").read_bytes()
+    root, texts = drawn_in(place / "p.svg")
+    for name in HOSTILE:
+        assert sum(text.startswith(f"{short(name)} = ") for text in texts) == 3, "of three targets"
+    gaps = texts.count("not explained (completeness gap)")
+    assert len(root.findall(f"{SVG}svg")) == 3 * (len(HOSTILE) + 2) + gaps, "base value and score, a bar each"
+    tops = [float(row.get("y", 0)) for row in root.findall(f"{SVG}svg")]
+    assert tops == sorted(set(tops)), "one below the other"
+    assert tops[-1] < float(root.get("height", 0))
 
 
-@pytest.mark.full
 def test_only_the_first_rows_are_drawn(place: Path) -> None:
-    done = call("table", "--input", "x.npy", "--plot", "p.png")
+    done = call("table", "--input", "x.npy", "--save", "p.svg", "--rows", "2", "--top", "2")
     assert done.exit_code == 0, done.output
-    assert "wrote p.png: 4 of 9 rows\n" in done.stdout
-    width, height = size_of((place / "p.png").read_bytes())
-    assert width == 1200
-    assert 12 * 200 < height < 12 * 500
+    assert "wrote p.svg: 2 of 9 rows\n" in done.stdout
+    _, texts = drawn_in(place / "p.svg")
+    assert [text for text in texts if text.startswith("row ")][::3] == [
+        next(text for text in texts if text.startswith(f"row {i},")) for i in range(2)
+    ]
+    assert texts.count("3 others") == 2 * 3
 
 
 def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> None:
@@ -273,33 +287,45 @@ def test_words_are_a_picture_with_as_many_lines_as_they_need(place: Path) -> Non
         Path("long.txt").write_text(
             "\n".join(f"a_word_that_is_as_long_as_this_{i}" for i in range(VOCABULARY))
         )
-        done = call("text", "--input", "ids.npy", "--plot", "p.png", "--tokenizer", vocabulary)
+        done = call("text", "--input", "ids.npy", "--save", "p.svg", "--tokenizer", vocabulary)
         assert done.exit_code == 0, done.output
-        heights.append(size_of((place / "p.png").read_bytes())[1])
+        root, texts = drawn_in(place / "p.svg")
+        ids = np.load("ids.npy").reshape(-1)
+        names = Path(vocabulary).read_text().split("\n")
+        assert [text for text in texts if text in names] == [names[i] for i in ids]
+        heights.append(float(root.get("height", 0)))
     assert heights[1] > 1.5 * heights[0]
 
 
-def test_a_text_too_long_for_a_picture() -> None:
-    words = Words("t", tuple(Word("word", False) for _ in range(20_000)), np.zeros(20_000))
-    with pytest.raises(InvalidOptionError, match=r"draw them on a page, with --html"):
-        fitting([words])
+@pytest.mark.parametrize("wide", [9, 1500])
+def test_images_and_layers_are_drawn_in_a_file(tmp_path: Path, wide: int) -> None:
+    drawn = [
+        Heat("h", rows(8, wide), np.abs(rows(8, wide)) % 1),
+        Flow("f", ("x",), np.ones(1), np.zeros(1), 1.0),
+    ]
+    (tmp_path / "p.svg").write_bytes(svg(figures(drawn)))
+    root, texts = drawn_in(tmp_path / "p.svg")
+    images = root.findall(f"{SVG}image")
+    assert [image.get("href", "")[:22] for image in images] == ["data:image/png;base64,"] * 2
+    ends = [float(image.get("x", 0)) + float(image.get("width", 0)) for image in images]
+    assert ends[0] < ends[1] <= float(root.get("width", 0))
+    assert {"h", "f", "x"} <= set(texts)
 
 
 REFUSED = {
-    "another kind": (("--plot", "p.gif"), r"--plot p\.gif: choose \.png, \.svg, \.pdf, or --html FILE"),
-    "a page": (("--plot", "p.html"), r"--plot p\.html: a page is written by --html p\.html"),
-    "a picture as a page": (("--html", "p.png"), r"--html p\.png: give a name that ends in \.html"),
+    "another kind": (("--save", "p.png"), r"p\.png: .* must end in .* or \.svg"),
+    "a picture as a page": (("--html", "p.svg"), r"--html p\.svg: give a name that ends in \.html"),
+    "columns in a picture": (("--save", "p.svg", "--keep", "a"), "--keep: only with --save FILE of rows"),
     "a page in a folder that is a file": (("--html", "x.npy/p.html"), r"--html x\.npy: cannot be written"),
     "a page without its tokenizer": (
         ("--html", "p.html", "--tokenizer", "no.txt"),
         r"no\.txt: cannot be read",
     ),
-    "no kind": (("--plot", "p"), "choose .png"),
-    "a folder that is a file": (("--plot", "x.npy/p.png"), r"--plot x\.npy: cannot be written"),
-    "no tokenizer": (("--plot", "p.png", "--tokenizer", "no.txt"), r"--tokenizer no\.txt: cannot be read"),
-    "a tokenizer that is no text": (("--plot", "p.png", "--tokenizer", "x.npy"), "not UTF-8 text"),
-    "another json": (("--plot", "p.png", "--tokenizer", "other.json"), r"other\.json: no tokenizer\.json"),
-    "a tokenizer without a plot": (("--tokenizer", "vocab.txt"), "--tokenizer: only with --plot"),
+    "a folder that is a file": (("--save", "x.npy/p.svg"), r"x\.npy/p\.svg: cannot be written"),
+    "no tokenizer": (("--save", "p.svg", "--tokenizer", "no.txt"), r"--tokenizer no\.txt: cannot be read"),
+    "a tokenizer that is no text": (("--save", "p.svg", "--tokenizer", "x.npy"), "not UTF-8 text"),
+    "another json": (("--save", "p.svg", "--tokenizer", "other.json"), r"other\.json: no tokenizer\.json"),
+    "a tokenizer without a picture": (("--tokenizer", "vocab.txt"), "--tokenizer: only with --html FILE"),
 }
 
 
@@ -317,10 +343,9 @@ def test_a_user_error(place: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("name", ["tokenizers", "matplotlib.figure"])
-def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
+def test_a_package_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     Path("t.json").write_text("{}")
-    done = call("text", "--input", "ids.npy", "--plot", "p.png", "--tokenizer", "t.json")
+    done = call("text", "--input", "ids.npy", "--save", "p.svg", "--tokenizer", "t.json")
     assert done.exit_code == 2
-    assert f"pip install '{name.partition('.')[0]}<" in done.stderr
+    assert "pip install 'tokenizers<" in done.stderr

@@ -13,6 +13,7 @@ from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
 from rationale.references.centroids import Output, balanced, centroids, outputs_of
 from rationale.tables.files import read_rows
+from rationale.tables.represented import MeanOutput, shifts
 from rationale_service.cli.main import app
 from tests.compiler.models import NAMES, mlp, parsed, rows, two_inputs
 
@@ -306,3 +307,29 @@ def test_references_that_are_all_equal_are_warned_of() -> None:
     alike = compile_model(mlp(), DeepShap(np.ones((4, 5))), targets="all").manifest.warnings
     assert any("all 4 references are equal" in w for w in alike)
     assert not compile_model(mlp(), DeepShap(np.ones((1, 5))), targets="all").manifest.warnings
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ([0.5, 20.0], None),
+        ([0.5 + 0.0099, 20.0 - 0.019], None),  # as far as may be, of spreads of 1 and 2
+        ([0.5 + 0.011, 20.0], "element 3, is 0.511 over the references and 0.5 over the 40 rows"),
+        ([0.5 - 0.011, 20.0], "element 3, is 0.489"),
+        ([0.5 + 0.011, 20.0 - 0.05], "element 5, is 19.95"),  # the farthest of its own spread, on either side
+        ([0.5 - 0.03, 20.0 + 0.05], "element 3, is 0.47"),
+    ],
+)
+def test_a_base_value_that_shifts_is_that_of_the_farthest_element(
+    base: list[float], told: str | None
+) -> None:
+    known = MeanOutput(mean=(9, 9, 9, 0.5, 9, 20.0), spread=(9, 9, 9, 1.0, 9, 2.0))
+    found = shifts("y", [3, 5], base, known, 40)
+    assert len(found) == (told is not None)
+    assert all((told or "") in text for text in found)
+
+
+@pytest.mark.parametrize(("away", "is_told"), [(0.0, False), (0.009, False), (0.011, True), (-5.0, True)])
+def test_an_output_that_is_the_same_for_all_rows_shifts_by_its_own_unit(away: float, is_told: bool) -> None:
+    known = MeanOutput(mean=(2.0,), spread=(0.0,))
+    assert bool(shifts("y", [0], [2.0 + away], known, 40)) is is_told

@@ -112,8 +112,27 @@ def test_no_band(text: str) -> None:
         parse_band(text)
 
 
-def test_bands() -> None:
-    assert (parse_band("10%"), parse_band(" .05 ")) == (Band(part=0.1), Band(width=0.05))
+@pytest.mark.parametrize(
+    ("text", "band"),
+    [
+        ("10%", Band(part=0.1)),
+        (" .05 ", Band(width=0.05)),
+        ("100%", Band(part=1.0)),
+        ("0.5%", Band(part=0.005)),
+        ("101", Band(width=101)),
+    ],
+)
+def test_bands(text: str, band: Band) -> None:
+    assert parse_band(text) == band
+
+
+@pytest.mark.parametrize(
+    ("part", "count"), [(0.01, 1), (0.14, 1), (0.15, 2), (0.24, 2), (0.36, 4), (0.94, 9), (1.0, 10)]
+)
+def test_a_part_of_those_who_pass_is_rounded(part: float, count: int) -> None:
+    """To the nearest number of rows, and one at least."""
+    passed = scored(np.arange(1, 11) / 64)
+    assert len(population(profile(), "near_threshold", passed, Band(part=part))) == count
 
 
 @pytest.mark.parametrize("k", [1, 7, 50, 399, 400])
@@ -130,6 +149,16 @@ def test_deciles_and_values_keep_their_shares(k: int) -> None:
     men = sum(strata[i] == "m" for i in by_value)
     assert len(set(by_value)) == k
     assert abs(men - k * strata.count("m") / len(strata)) < 1 + 1e-9
+
+
+def test_strata_of_any_kind_stand_together_as_their_texts() -> None:
+    """Cells of a table may be numbers, texts, dates or missing."""
+    kinds = [10, 9, 2.5, None, float("nan"), "a", True, np.datetime64("2026-01-01")]
+    strata = [kinds[i * 5 % len(kinds)] for i in range(40)]
+    given = np.argsort(-np.arange(40))
+    drawn = systematic(given, 16, seed=2, strata=strata)
+    np.testing.assert_array_equal(drawn, systematic(given, 16, seed=2, strata=[str(one) for one in strata]))
+    assert sorted(str(strata[i]) for i in drawn) == sorted(str(kind) for kind in kinds * 2)
 
 
 def test_each_row_is_as_likely_and_a_seed_is_a_draw() -> None:

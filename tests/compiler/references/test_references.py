@@ -221,6 +221,13 @@ def test_a_csv_that_cannot_be_used(tmp_path: Path, name: str) -> None:
         read_rows(written(tmp_path / "r.csv", content))
 
 
+@pytest.mark.parametrize("header", [" a ,b", "a,\tb ", "\ufeffa,b", '" a","b "'])
+def test_the_names_of_a_header_stand_without_spaces_around_them(tmp_path: Path, header: str) -> None:
+    found = read_rows(written(tmp_path / "r.csv", f"{header}\n1,2\n"), ["b", "a"])
+    assert found.columns == ("b", "a")
+    np.testing.assert_array_equal(found.arrays[None], [[2, 1]])
+
+
 @pytest.mark.parametrize("text", ["a,b,c\n1,,3\n4,5, \n", "1,,3\n4,5, \n"], ids=["header", "none"])
 def test_an_empty_cell_is_a_missing_value(tmp_path: Path, text: str) -> None:
     rows = read_rows(written(tmp_path / "r.csv", text)).arrays[None]

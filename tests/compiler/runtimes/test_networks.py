@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.cases import Case
+from benchmarks.subjects import make_subject
 from rationale import DeepShap, Deployment, compile_model
 from rationale.artifact.compiled import Compiled
-from rationale.bench.cases import Case
-from rationale.bench.subjects import make_subject
 from rationale.errors import CheckFailedError
 from rationale.graph.runtime.openvino import OpenVinoRunner
 from rationale.graph.runtime.session import Runner

@@ -38,8 +38,8 @@ import numpy as np
 import onnx
 import torch
 
+from benchmarks.networks import import_torchvision
 from rationale import AttnLrp, CpLrp, compile_model
-from rationale.bench.networks import import_torchvision
 from rationale.graph.runtime.session import Runner
 
 AGREE, LAYERS_AGREE = 2e-6, 5e-6  # a layer's largest relevance may be small beside what it is a difference of

@@ -6,7 +6,6 @@ next to nothing here; `test_norms_with_epsilon` shows what that is worth.
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +14,11 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.networks import import_torchvision
 from rationale import Lrp, compile_model
-from rationale.bench.networks import import_torchvision
 from rationale.methods.propagation.lrp import rules as lrp
 from rationale.methods.propagation.lrp.rules import RelevanceRule
+from rationale.methods.propagation.lrp.texts import parse_choice
 from tests.grid import grid
 from tests.peers.lrp.zennit_values import zennit_gradients, zennit_layers, zennit_values
 from tests.peers.networks import (
@@ -116,26 +116,21 @@ def test_composite(name: str, composite: str) -> None:
     assert_agree(got, zennit_values(given.fresh(), theirs, given.x, TARGETS))
 
 
-OWN = f"""
-base = "EpsilonAlpha2Beta1"
-low = {LOW}
-high = {HIGH}
-
-[rules]
-Conv = "generalizedgamma(0.3)"
-Gemm = "epsilon:0.1"
-"name:^/7/" = "zplus()"
-"Conv:2-2" = "alphabeta(alpha=3, beta=2)"
-last = "epsilon(0.05)"
-first = "zbox(epsilon=1e-5)"
-"""
+OWN = (
+    "Conv=generalizedgamma(0.3)",
+    "Gemm=epsilon:0.1",
+    "name:^/7/=zplus()",
+    "Conv:2-2=alphabeta(alpha=3, beta=2)",
+    "last=epsilon(0.05)",
+    "first=zbox(epsilon=1e-5)",
+)
 
 
-def test_a_composite_in_a_file(tmp_path: Path) -> None:
+def test_a_composite_of_ones_own() -> None:
     """By type, name and place; zennit's finds the same modules by their names."""
     given = case("vgg")
-    (tmp_path / "own.toml").write_text(OWN)
-    compiled = compile_model(exported("vgg"), Lrp.from_toml(tmp_path / "own.toml"), targets=TARGETS)
+    method = Lrp("EpsilonAlpha2Beta1", [parse_choice(text) for text in OWN], low=LOW, high=HIGH)
+    compiled = compile_model(exported("vgg"), method, targets=TARGETS)
     by_name = [
         (["7"], rules.ZPlus()),
         (["3"], rules.AlphaBeta(3, 2)),

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rationale.bench.networks import import_torchvision
+from benchmarks.networks import import_torchvision
 from tests.peers.networks import without_chatter
 
 with without_chatter():

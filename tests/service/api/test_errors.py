@@ -314,7 +314,7 @@ async def test_503_while_loading_and_stopping(repository: Path) -> None:
         assert answer.headers["retry-after"] == "1"
         assert (await client.get("/v2/health/live")).status_code == 200
         assert (await client.get("/v1/models/score")).json()["ready"] is False
-        app.state.plane.refuse_new_work()
+        app.state.gateway.plane.refuse_new_work()
         problem(await client.get("/v2/health/ready"), 503, "not-ready", "stopping")
 
 

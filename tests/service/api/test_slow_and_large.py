@@ -186,7 +186,7 @@ def test_bodies_of_many_are_bounded_together(repository: Path) -> None:
             assert [each.recv(65536).split(b" ")[1] for each in told] == [b"429"] * len(told) != []
             refused.update(told)
         assert len(refused) == 2
-    assert app.state.plane.budget._reserved == 0
+    assert app.state.gateway.plane.budget._reserved == 0
 
 
 async def test_an_answer_that_would_be_too_large(repository: Path) -> None:

@@ -49,8 +49,10 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.began = asyncio.Event()
         self.cancelled = asyncio.Event()
 
-    async def ServerLive(self, *_: Any) -> Any:  # noqa: N802 (gRPC's name)
-        return pb.ServerLiveResponse(live=self.server_up)
+    async def ServerLive(self, _: Any, context: Any) -> Any:  # noqa: N802 (gRPC's name)
+        if not self.server_up:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
+        return pb.ServerLiveResponse(live=True)
 
     async def ModelReady(self, request: Any, _: Any) -> Any:  # noqa: N802
         return pb.ModelReadyResponse(ready=request.name not in self.missing)
@@ -222,6 +224,8 @@ async def test_faults_are_translated(
         assert said in answer.json()["detail"]
         assert "secret" not in answer.text
         assert ("retry-after" in answer.headers) == (status in (429, 503))
+        counted = f'rationale_dependency_failures_total{{dependency="triton"}} {float(slug == "not-ready")}'
+        assert counted in (await client.get("/metrics")).text.splitlines()
 
 
 async def test_an_output_that_triton_leaves_out(repository: Path) -> None:
@@ -237,8 +241,11 @@ async def test_readiness_asks_triton(repository: Path) -> None:
         fake.missing = {"pair"}
         assert (await client.get("/v2/models/pair/ready")).status_code == 503
         assert (await client.get("/v2/models/score/ready")).status_code == 200
+        counted = 'rationale_dependency_failures_total{dependency="triton"}'
+        assert f"{counted} 0.0" in (await client.get("/metrics")).text.splitlines()
         fake.server_up = False
         assert (await client.get("/v2/health/ready")).status_code == 503
+        assert f"{counted} 1.0" in (await client.get("/metrics")).text.splitlines()
 
 
 async def test_a_late_answer_is_cancelled_in_triton_too(repository: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rationale.errors import InvalidOptionError
-from rationale_service.app import read_keys
 from rationale_service.cli.main import app as command
 from rationale_service.errors import UnauthenticatedError
 from rationale_service.security.keys import (
@@ -19,6 +18,7 @@ from rationale_service.security.keys import (
     Scope,
     new_key,
     read_keyring,
+    read_keys,
     token_of,
 )
 from rationale_service.settings import Settings

@@ -28,6 +28,7 @@ def write_all(folder: Path) -> None:
     image(folder)
     hostile(folder)
     five(folder)
+    many(folder)
 
 
 def credit(folder: Path) -> None:
@@ -104,6 +105,19 @@ def five(folder: Path) -> None:
     model = HistGradientBoostingClassifier(max_iter=5, max_depth=3, random_state=0)
     model.fit(people, np.array(CLASSES)[rank])
     compile_model(model, TreeShap(people[:40]), targets="all").write(folder, "five")
+
+
+def many(folder: Path) -> None:
+    """300 features, of which the first ten are a group."""
+    names = [f"feature_{i:03d}" for i in range(300)]
+    weights = rows(300, 1) * np.exp(-np.arange(300) / 40, dtype=np.float32)[:, None]
+    model = parsed(
+        "g (float[N, 300] x) => (float[N, 1] p) { z = MatMul (x, w) p = Sigmoid (z) }", {"w": weights}
+    )
+    groups = {"The first ten": names[:10]}
+    compile_model(model, DeepShap(rows(20, 300, seed=1)), feature_names=names, groups=groups).write(
+        folder, "many"
+    )
 
 
 def image(folder: Path) -> None:

@@ -96,8 +96,7 @@ def test_rows_of_the_scan_turn(trees: Any) -> None:
 )
 def test_of_several_at_once_none_can_be_left_out(weights: dict[str, float], due: list[str] | None) -> None:
     """Words, which are there at once: each adds its weight, and 0.5 is to be reached."""
-    categories = [{"value": "no"}, {"value": "yes"}]
-    fields = [{"name": name, "kind": "text", "categories": categories} for name in weights]
+    fields = [{"name": name, "kind": "text", "choices": ["no", "yes"]} for name in weights]
     body = f"""{_RULE}
         const {{ weights, fields }} = given;
         const names = Object.keys(weights);
@@ -151,7 +150,53 @@ def test_a_value_of_few_digits_stands_for_each_piece(
     assert found == pytest.approx(due, rel=1e-12)
 
 
-def test_a_curve_of_trees_is_level_between_splits() -> None:
-    body = "return own.outline(given, [{ value: 1, score: 0.1 }, { value: 3, score: 0.4 }]);"
+@pytest.mark.parametrize(
+    ("field", "due"),
+    [
+        ({"kind": "number", "quantiles": [*range(21)]}, [13]),  # the nearest to the median, 10
+        ({"kind": "number", "splits": [3.5, 12.5], "whole": True, "quantiles": [*range(21)]}, [13]),
+        ({"kind": "number", "choices": [12, 13, 14]}, [13, 14]),
+        ({"kind": "text", "choices": ["13", "1", "20"]}, ["13", "20"]),
+    ],
+    ids=["number", "split", "codes", "words"],
+)
+def test_in_place_of_a_missing_value_one_number_turns_or_each_word(field: dict[str, Any], due: Any) -> None:
+    body = f"""{_RULE}
+        const field = {{ name: "x", missing: true, ...given }};
+        const score = ({{ x }}) => (x !== null && Number(x) >= 13 ? 0.9 : 0.1);
+        const scores = {{ of: async (rows) => rows.map(score) }};
+        const spans = new Map(given.quantiles ? [["x", [0, 20]]] : []);
+        const asked = {{ row: {{ x: null }}, fields: [field], spans, scores, rule, relevance: () => 0 }};
+        return (await own.along(asked)).result.get("x").flips.map(({{ value }}) => value);"""
+    assert in_node(["explain/along.js", "score.js"], body, field) == due
+
+
+def test_a_curve_of_trees_is_level_between_splits_and_to_the_ends() -> None:
+    body = "return own.outline(given, [{ value: 1, score: 0.1 }, { value: 3, score: 0.4 }], [0, 8]);"
     found = in_node(["explain/along.js"], body, {"splits": [2.5, 9]})
-    assert found == [{"value": v, "score": s} for v, s in ((1, 0.1), (2.5, 0.1), (2.5, 0.4), (3, 0.4))]
+    corners = ((0, 0.1), (1, 0.1), (2.5, 0.1), (2.5, 0.4), (3, 0.4), (8, 0.4))
+    assert found == [{"value": value, "score": score} for value, score in corners]
+
+
+@pytest.mark.parametrize(
+    ("features", "rows", "due"), [(10, 4500, [2000, 2000, 500]), (300, 700, [334, 334, 32])]
+)
+def test_a_request_holds_no_more_values_than_a_gateway_takes(
+    features: int, rows: int, due: list[int]
+) -> None:
+    body = """
+      const asked = [];
+      globalThis.fetch = async (url, { body }) => {
+        const { instances } = JSON.parse(body);
+        asked.push(instances.length);
+        const headers = { "Content-Type": "application/json" };
+        return new Response(JSON.stringify({ predictions: instances.map(() => [0.5]) }), { headers });
+      };
+      globalThis.sessionStorage = { getItem: () => null };
+      const row = Object.fromEntries(Array.from({ length: given.features }, (_, i) => [`x${i}`, i]));
+      const model = { model: "m", outputs: [{ name: "p" }], output: "p" };
+      const scores = await new own.Scores(model, "", ([p]) => p).of(Array(given.rows).fill(row));
+      return [asked, scores.length];
+    """
+    found = in_node(["explain/along.js"], body, {"features": features, "rows": rows})
+    assert found == [due, rows]

@@ -251,6 +251,19 @@ def test_by_the_keyboard_alone_and_narrow(page: Page, gateway: str) -> None:
     page.emulate_media(color_scheme="dark")
     panel = opened(page, gateway, "credit", WORST)
     expect(panel.locator(".outcome")).to_have_text("Decline")
+    income = page.get_by_label("Income", exact=False).first
+    now = page.locator(".decisions .now")  # in sight above the sliders
+    expect(now).to_be_in_viewport()
+    expect(now).to_have_text(
+        f"Decline score {panel.locator('.score-text').text_content().removeprefix('score ')}"
+    )
+    income.fill("a lot")
+    income.press("Enter")
+    expect(now).to_be_hidden()
+    expect(now).to_have_text("")
+    income.fill(str(WORST["income"]))
+    income.press("Enter")
+    expect(now).to_be_visible()
     page.locator("body").click(position={"x": 1, "y": 1})
     for name, most in (("Decide and record …", 80), ("Decide, and record it", 5), ("Compute it again", 30)):
         for _ in range(most):

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from benchmarks.sliders import move
+from benchmarks.console import move
 from tests.service import patient
 from tests.service.console import models
 from tests.service.console.conftest import Watched, demand_accessible, demand_no_sideways, press_until
@@ -70,8 +70,9 @@ def figure(text: str, points: bool = False) -> Any:
     Args:
         points: it is of percentage points.
     """
-    digits = text.rstrip("%").partition("e")[0].partition(".")[2]
-    unit = 10.0 ** -len(digits) / (100 if points or text.endswith("%") else 1)
+    digits, _, power = text.rstrip("%").replace("−", "-").partition("e")
+    decimals = len(digits.partition(".")[2]) - int(power or 0)
+    unit = 10.0**-decimals / (100 if points or text.endswith("%") else 1)
     return pytest.approx(number(text) / (100 if points else 1), abs=0.501 * unit)
 
 
@@ -237,6 +238,59 @@ def test_each_of_several_targets(page: Page, gateway: str) -> None:
     page.reload()
     drawn(page)
     assert due["targets"][2]["explained_value"] == figure(page.locator("#score").inner_text())
+
+
+@pytest.mark.full
+def test_classes_are_named_with_the_probability_of_each(page: Page, gateway: str) -> None:
+    """Trees of five classes, of which the margins are explained."""
+    opened(page, gateway, "five")
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    answer = patient.post(f"{gateway}/v1/models/five:explain", json={"instances": [row]}).json()
+    due = dict(zip(sorted(models.CLASSES), answer["predictions"][0]["probabilities"], strict=True))
+    lines = page.locator(".classes tbody tr")
+    names, shares = (lines.locator(part).all_inner_texts() for part in ("th", ".number"))
+    assert names == sorted(due, key=lambda name: -due[name])
+    assert shares == [f"{100 * due[name]:.2f}%" for name in names]
+    page.get_by_label("Explained").select_option("2")
+    expect(page.locator(".classes .explained th")).to_have_text(sorted(models.CLASSES)[2])
+    expect(page.locator(".figures .main dt")).to_have_text(
+        f"probabilities_margin of class {sorted(models.CLASSES)[2]}"
+    )
+
+
+@pytest.mark.full
+def test_300_features_are_searched_and_their_curves_are_drawn(page: Page, gateway: str) -> None:
+    opened(page, gateway, "many")
+    fields, told = page.locator(".field:visible"), page.locator("p.row").get_by_role("status")
+    expect(told).to_have_text("300 features")
+    expect(fields).to_have_count(300)
+    page.get_by_label("Search features").fill(" Feature_29")
+    expect(told).to_have_text("10 of 300 features")
+    expect(fields).to_have_count(10)
+    page.get_by_label("feature_299", exact=True).fill("2")
+    page.get_by_label("feature_299", exact=True).press("Enter")
+    drawn(page)
+    expect(fields).to_have_count(10)
+    page.get_by_label("Search features").fill("none of them")
+    expect(told).to_have_text("0 of 300 features")
+    page.get_by_label("Search features").fill("")
+    expect(fields).to_have_count(300)
+    assert page.locator(".slide .score[points]").count() == 48
+
+
+@pytest.mark.full
+def test_a_group_opens(page: Page, gateway: str) -> None:
+    opened(page, gateway, "many")
+    row = json.loads(page.locator("section.view").get_attribute("data-row"))
+    group = page.locator(".bars tr", has_text="The first ten")
+    lines = group.locator("li")
+    expect(lines.first).to_be_hidden()
+    group.get_by_text("10 features").click()
+    expect(lines).to_have_count(10)
+    for i, line in enumerate(lines.all_inner_texts()):
+        name, _, value = line.partition(": ")
+        assert name == f"feature_{i:03d}"
+        assert float(value.replace("−", "-")) == pytest.approx(row[name], abs=5e-7)
 
 
 @pytest.mark.full

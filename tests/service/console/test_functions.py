@@ -10,7 +10,7 @@ import pytest
 from tests.needs import need
 from tests.service.console.node import modules
 
-MODULES = ("address", "format", "parse", "rows", "score")
+MODULES = ("address", "format", "parse", "rows", "score", "values")
 SCRIPT = """
 import { readFileSync } from "node:fs";
 const [folder, ...names] = process.argv.slice(1);
@@ -76,6 +76,9 @@ READ: dict[str, Any] = {
     "2.700": 2.7,  # as files and programs write it
     "0,52": 0.52,
     "-0,525": -0.525,
+    "0,520,000": Error("is no number"),
+    "0.520.000": Error("is no number"),
+    "0.520": 0.52,
     "12,5": 12.5,
     "1234,567": 1234.567,
     "1e999": Error("'1e999' is too large a number"),
@@ -198,6 +201,8 @@ def test_an_address_that_was_cut_or_changed_is_known(demand: Demand) -> None:
                 "address.parsed('#explain?model=credit&row=%7B').isWhole",
                 True,
             ),  # by hand: its row is looked at
+            ("address.parsed('#explain?row=%7B%7D').isWhole", False),  # whose row it is was lost
+            ("address.parsed('#explain?').isWhole", False),
             ("address.parsed('#explain').isWhole", True),
             ("address.parsed('').isWhole", True),
             ("address.written({view: 'explain'})", "#explain"),
@@ -206,10 +211,10 @@ def test_an_address_that_was_cut_or_changed_is_known(demand: Demand) -> None:
 
 
 FIELDS = """[
-  {name: "x", input: "t", kind: "number", missing: false, quantiles: [1, 2, 3]},
-  {name: "kind", input: "t", kind: "text", missing: false, categories: [{value: "a"}]},
-  {name: "own", input: "t", kind: "flag", missing: true},
-  {name: "__proto__", input: "t", kind: "number", missing: true, quantiles: [4]},
+  {name: "x", input: "t", kind: "number", missing: false, begin: 2},
+  {name: "kind", input: "t", kind: "text", missing: false, begin: "a"},
+  {name: "own", input: "t", kind: "flag", missing: true, begin: false},
+  {name: "__proto__", input: "t", kind: "number", missing: true, begin: 4},
 ]"""
 
 
@@ -239,14 +244,44 @@ def test_what_only_a_knock_out_looks_at_begins_unknown(demand: Demand) -> None:
     demand([(f"rows.read(rows.decisionFields({model % flag}), '')", {"fraud": None})])
 
 
+def test_a_value_is_chosen_and_called_as_the_description_says(demand: Demand) -> None:
+    job = (
+        '{name: "job", title: "Job", unit: "h", choices: [0, 1], value_labels: {"0": "none", "0.5": "half"}}'
+    )
+    demand(
+        [
+            (
+                f"[0, 0.5, 24500, null].map((one) => values.labelOf({job}, one))",
+                ["none", "half", "24,500", "missing"],
+            ),
+            (f"[0, null].map((one) => values.shownOf({job}, one))", ["none h", "missing"]),
+            (
+                f"[undefined, null, 1, 7].map((one) => values.choicesOf({job}, one))",
+                [[0, 1], [0, 1], [0, 1], [0, 1, 7]],
+            ),
+            ('values.choicesOf({name: "x"}, 7)', None),
+            ('values.labelOf({name: "x", value_labels: {}}, "constructor")', "constructor"),
+            ('values.labelOf({name: "x", value_labels: {"true": "owner"}}, true)', "owner"),
+            (f'[{job}, {{name: "x"}}].map(values.titleOf)', ["Job", "x"]),
+            ("values.tidy(12345.678, {whole: true}, 50000)", 12300),
+            ("values.tidy(0.123456, {}, 1)", 0.12),
+            (
+                "[[true, 200], [true, 201], [false, 2]].map(([whole, to]) => values.stepOf({whole}, to))",
+                ["1", "any", "any"],
+            ),
+        ]
+    )
+
+
 def test_a_text_of_a_file_or_an_entry_as_a_value(demand: Demand) -> None:
     field = {
         "number": {"name": "x", "title": "Income", "kind": "number"},
         "flag": {"name": "own", "kind": "flag"},
+        "text": {"name": "job", "kind": "text"},
     }
 
     def parsed(kind: str, text: str, more: str = "") -> str:
-        return f"rows.parsed({json.dumps({'missing': False, **field[kind]})}, {json.dumps(text)}{more})"
+        return f"values.parsed({json.dumps({'missing': False, **field[kind]})}, {json.dumps(text)}{more})"
 
     demand(
         [
@@ -260,9 +295,35 @@ def test_a_text_of_a_file_or_an_entry_as_a_value(demand: Demand) -> None:
                 parsed("number", "1.5").replace('"kind"', '"integer": true, "kind"'),
                 Error("Income: a whole number is needed"),
             ),
+            (parsed("text", " own  home "), " own  home "),  # as it is: the model may know it so
+            (parsed("text", "NA"), "NA"),
+            (parsed("text", ""), ""),
             (parsed("flag", "YES"), True),
             (parsed("flag", "0"), False),
             (parsed("flag", "2"), Error("own: '2' is neither true nor false")),
+        ]
+    )
+
+
+def test_the_explained_number_of_a_prediction(demand: Demand) -> None:
+    one = {"outputs": [{"name": "p"}], "output": "p"}
+    two = {"outputs": [{"name": "p"}, {"name": "q"}], "output": "q"}
+
+    def element(model: dict[str, Any], prediction: Any, target: Any) -> str:
+        return f"score.element({', '.join(map(json.dumps, (model, prediction, target)))})"
+
+    demand(
+        [
+            (element(one, [0, 0.5], 0), 0),  # which is a number as any other
+            (element(one, 0, 0), 0),
+            (element(one, [[0.1, 0.5]], 1), 0.5),
+            (element(one, [0.1, 0.5], 2), None),
+            (element(one, [0.5, 0.5], "1-0"), 0),
+            (element(one, [0.1, 0.6], "0-1"), -0.5),
+            (element(two, {"p": [1, 2], "q": [3, 4]}, 1), 4),
+            (element(one, ["a", "b"], 0), None),
+            (element({**one, "output": "inner"}, [1, 2], 0), None),
+            (element(one, [1, 2], None), None),
         ]
     )
 

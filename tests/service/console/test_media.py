@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from tests.service import patient
 from tests.service.console import media, models
 from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
+from tests.service.console.node import in_node
 from tests.service.console.test_explain import number
 
 THREE = load_digits().images[3]  # 8×8, 0 to 16
@@ -61,6 +62,10 @@ def demand_strongest(panel: Locator, heat: np.ndarray, abs_: float = 2e-4) -> No
         assert value == pytest.approx(heat[row - 1, column - 1], abs=abs_)
 
 
+PIXELS = """canvas =>
+    [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"""
+
+
 def picture(path: Path) -> Path:
     """The digit as a picture of 160×160 pixels of grey."""
     bright = np.kron(np.rint(THREE / 16 * 255), np.ones((20, 20)))
@@ -99,7 +104,7 @@ def test_a_picture_file_is_scaled_to_the_models_shape(page: Page, gateway: str, 
 
 
 @pytest.mark.full
-def test_another_target_and_layer_and_the_opacity(page: Page, gateway: str) -> None:
+def test_another_target_and_layer_and_what_is_drawn(page: Page, gateway: str) -> None:
     panel = opened(page, gateway, "digits", THREE[:, :, None].tolist())
     due = explained(gateway, "digits", pixels=THREE[:, :, None].astype(np.float32))
     panel.get_by_label("What is explained").select_option("8")
@@ -107,25 +112,26 @@ def test_another_target_and_layer_and_the_opacity(page: Page, gateway: str) -> N
     panel.get_by_label("Where").select_option("hidden")
     expect(panel.get_by_label("Where")).to_be_focused()
     demand_strongest(panel, due["hidden_attributions"][0, 8].sum(axis=0))
-    above = panel.locator(".heatmap canvas").nth(1)
-    slider = panel.get_by_label("Opacity of the heatmap")
+    heat = np.abs(due["hidden_attributions"][0, 8].sum(axis=0))
+    slider = panel.get_by_label("of the strongest")
     slider.focus()
-    page.keyboard.press("Home")
-    assert above.evaluate("canvas => canvas.style.opacity") == "0"
-    page.keyboard.press("End")
-    assert above.evaluate("canvas => canvas.style.opacity") == "1"
+    for key, least in (("Home", 0.0), ("End", 0.9)):
+        page.keyboard.press(key)
+        expect(slider).to_be_focused()
+        drawn = np.reshape(panel.locator(".heatmap.over canvas").nth(1).evaluate(PIXELS), (8, 8, 4))
+        np.testing.assert_array_equal(drawn[:, :, 3] > 0, (heat >= least * heat.max()) & (heat > 0))
+    greys = np.reshape(panel.locator(".heatmap.over canvas").nth(0).evaluate(PIXELS), (-1, 4))
+    assert (greys[:, 0] == greys[:, 2]).all()
+    assert (greys[:, 0] == greys[:, 1]).all()
     row, column, value = places(panel)[0]
     panel.get_by_label("Row", exact=True).fill(str(row))
     panel.get_by_label("Column", exact=True).fill(str(column))
     assert number(panel.locator("output").inner_text().removeprefix("Relevance ")) == value
-    box = panel.locator(".heatmap").bounding_box()
+    box = panel.locator(".heatmap.over").bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] * (column - 0.5) / 8, box["y"] + box["height"] * (row - 0.5) / 8)
     expect(panel.get_by_label("Row", exact=True)).to_have_value(str(row))
-    reddest = above.evaluate(
-        "(canvas, [x, y]) => [...canvas.getContext('2d').getImageData(x, y, 1, 1).data]",
-        [column - 1, row - 1],
-    )
+    reddest = drawn[row - 1, column - 1]
     assert reddest[3] == 255
     assert (reddest[0] > reddest[2]) == (value > 0)
 
@@ -235,7 +241,7 @@ def test_a_dropped_file(page: Page, gateway: str, tmp_path: Path) -> None:
         content,
     )
     page.locator(".drop").dispatch_event("drop", {"dataTransfer": given})
-    expect(panel.locator(".heatmap")).to_be_visible()
+    expect(panel.locator(".heatmap.over")).to_be_visible()
     expect(page.locator(".drop")).to_contain_text("three.png: 160 × 160 pixels")
 
 
@@ -255,3 +261,36 @@ def test_by_the_keyboard_dark_and_narrow(page: Page, gateway: str, model: str) -
     page.keyboard.press("ArrowDown" if is_first else "ArrowUp")
     expect(select).to_be_focused()
     assert facts(panel)["Its value"] != before
+
+
+# --- functions ------------------------------------------------------------------------------------------
+
+
+def test_regions_add_up_and_say_which_places_they_are_of() -> None:
+    values = np.random.default_rng(0).normal(size=(5, 7))
+    heat = {"rows": 5, "columns": 7, "values": values.ravel().tolist()}
+    body = """
+      const sums = own.regions(given, 3);
+      return [sums, own.valueAt(sums, 4, 6), own.valueAt(given, 4, 6)];
+    """
+    found, last, single = in_node(["pictures/heatmap.js"], body, heat)
+    due = [[values[i : i + 3, j : j + 3].sum() for j in (0, 3, 6)] for i in (0, 3)]
+    np.testing.assert_allclose(np.reshape(found["values"], (2, 3)), due)
+    assert (last["value"], last["rows"], last["columns"]) == (pytest.approx(values[3:, 6].sum()), "4–5", "7")
+    assert (single["value"], single["rows"], single["columns"]) == (values[4, 6], "5", "7")
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "least", "due"),
+    [
+        (0.25, 1, 0.25, 0.5125),  # a value at the share is drawn
+        (-0.25, 1, 0.25, 0.5125),
+        (0.2499, 1, 0.25, 0),
+        (0, 1, 0, 0),
+        (0, 0, 0, 0),
+        (-3, 3, 0.9, 1),
+    ],
+)
+def test_only_strong_values_are_drawn(value: float, most: float, least: float, due: float) -> None:
+    body = "return own.opacityOf(...given);"
+    assert in_node(["pictures/heatmap.js"], body, [value, most, least]) == pytest.approx(due)

@@ -75,6 +75,7 @@ READ = """async ({readRows}, chunks) => {
         ('a,"b""c"\n"x""y",""""\n', [["a", 'b"c'], ['x"y', '"']]),
         ('"a,b"\t"c\r\nd"\n""\té\n', [["a,b", "c\r\nd"], ["", "é"]]),
         ('a\n""""""', [["a"], ['""']]),
+        ('"a;b;c",d\n1,2\n', [["a;b;c", "d"], ["1", "2"]]),  # marks within quotes divide nothing
         ("a\n1\n2\n3\n4\n5\n6\n", [["a"], ["1"], ["2"], ["3"], ["4"]]),  # the reader wants no more
     ],
 )
@@ -94,6 +95,8 @@ def test_a_table_is_the_same_wherever_its_stream_is_cut(call: Call, text: str, d
         (b"a,a\n1,2\n", '"a"'),
         (b"a,b\n1,2\n3\n", "Line 3 has 1 fields"),
         (b'a\n"1\n2"\n3,4\n', "Line 4 has 2 fields"),
+        (b"a\r\n1\r\n\r\n2,3\r\n", "Line 4 has 2 fields"),
+        (b"a\r1\r2,3\r", "Line 3 has 2 fields"),
         (b'a\n"1"2\n', "Line 2: text behind"),
         (b'a\n1\n"2\n', "Line 3: a quote that does not end"),
         (b"a\n\xe9\n", "not UTF-8"),
@@ -117,8 +120,20 @@ def test_what_is_no_table_is_named_wherever_its_stream_is_cut(call: Call, text: 
         (["1"] * 1024 + ["2"], False, [1] * 1024 + [2]),
         (["a"] * 1024 + ["b"], True, ["a"] * 1024 + ["b"]),
         (["1"] * 1024 + ["b"], False, ["1"] * 1024 + ["b"]),
+        (["0,52", "−3", "2.700.000,5", "1,234"], False, [0.52, -3, 2_700_000.5, 1.234]),
+        (["1,234", "", "-12,345", "0,5"], False, [1.234, None, -12.345, 0.5]),
+        (["1,234", "1 000.25", "2'000", "7"], False, [1234, 1000.25, 2000, 7]),
+        (["1,234", "2.700.000"], False, [1.234, 2_700_000]),
+        (["1,234", "2,700,000"], False, [1234, 2_700_000]),
+        (["1,234", "", "7"], False, ["1,234", None, "7"]),
+        (["1.5", "0,5"], False, ["1.5", "0,5"]),
+        (["0,5", "1.5", ""], False, ["0,5", "1.5", None]),
+        (["0,5", "1,234", "x"], False, ["0,5", "1,234", "x"]),
     ],
-    ids="numbers missing mixed words codes none long long_words words_at_last".split(),
+    ids=(
+        "numbers missing mixed words codes none long long_words words_at_last commas commas_at_last points "
+        "grouped_by_points grouped_by_commas either both both_again comma_words"
+    ).split(),
 )
 def test_columns_are_numbers_or_words_or_missing(
     call: Call, tokens: list[str], is_text: bool, due: list[Any]
@@ -131,6 +146,31 @@ def test_columns_are_numbers_or_words_or_missing(
                     : [...codes].map((code) => (code < 0 ? null : words[code]));
     }"""
     assert call("console/portfolio/columns.js", script, tokens, is_text) == due
+
+
+@pytest.mark.parametrize(
+    ("tokens", "told"),
+    [
+        (["1", "a lot"], "\"a lot\" in row 2: 'a lot' is no number: write digits, and a point before"),
+        (["7", "1,234"], "\"1,234\" in row 2: '1,234' may be 1234 or 1.234: write a point before"),
+        (["7", "", "0,5", "1.5"], '"1.5" in row 4: other rows have another mark before decimals'),
+    ],
+)
+def test_a_column_without_numbers_is_refused_by_what_is_wrong(
+    call: Call, tokens: list[str], told: str
+) -> None:
+    script = """async ({Column}, url, tokens) => {
+      const {bind} = await import(url);
+      const column = new Column("debt");
+      tokens.forEach((each) => column.add(each));
+      try {
+        bind({inputs: [{name: "x", datatype: "FP32", shape: [1], features: ["debt"]}]}, [column.finished()]);
+      } catch (error) {
+        return error.message;
+      }
+    }"""
+    said = call("console/portfolio/columns.js", script, f"{ORIGIN}/console/portfolio/tensors.js", tokens)
+    assert f'Column "debt" has to hold numbers, and holds {told}' in said
 
 
 @pytest.mark.parametrize(
@@ -183,27 +223,6 @@ NUMBER: dict[str, Any] = {"name": "a", "input": "x", "kind": "number", "missing"
 
 
 @pytest.mark.parametrize(
-    ("field", "due"),
-    [
-        ({**NUMBER, "least": 0, "most": 5}, 2.5),
-        ({**NUMBER, "least": 0, "most": 5, "whole": True}, 3),
-        ({**NUMBER, "least": 4}, 4),
-        (NUMBER, 0),
-        ({**NUMBER, "quantiles": [1, 2, 7]}, 2),
-        ({**NUMBER, "quantiles": [1]}, 1),
-        ({**NUMBER, "missing": True, "missing_share": 0.5, "quantiles": [1]}, 1),
-        ({**NUMBER, "missing": True, "missing_share": 0.6, "quantiles": [1]}, None),
-        ({**NUMBER, "kind": "flag"}, False),
-        ({**NUMBER, "kind": "text", "categories": [{"value": "own"}, {"value": "rent"}]}, "own"),
-        ({**NUMBER, "kind": "text"}, ""),
-    ],
-)
-def test_a_typical_value(call: Call, field: dict[str, Any], due: Any) -> None:
-    script = "({typical}, field) => typical([field]).a"
-    assert call("console/rows.js", script, field) == due
-
-
-@pytest.mark.parametrize(
     ("change", "value", "due"),
     [
         ({}, 1, True),
@@ -230,7 +249,7 @@ def test_a_row_holds_a_name_of_any_kind(call: Call, name: str) -> None:
       const own = written(changed({b: 1}, field.name, 2));
       return [own, written(read([field], own)), written(read([field], "")), Object.prototype.a === undefined];
     }"""
-    own, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "quantiles": [7]})
+    own, read, other, is_clean = call("console/rows.js", script, {**NUMBER, "name": name, "begin": 7})
     assert own == f'{{"b":1,"{name}":2}}'
     assert read == f'{{"{name}":2}}'
     assert other == f'{{"{name}":7}}'
@@ -348,10 +367,86 @@ def test_a_score_is_the_margins_sigmoid_if_both_agree(call: Call, margin: float)
         assert call("page/graph.js", script, margin, exact + away) == pytest.approx(due, rel=1e-12, abs=0)
 
 
+@pytest.mark.parametrize(
+    ("due", "found", "more", "difference"),
+    [
+        ([1, 2], [1, 2], {}, 0),
+        ([1, 2], [1, 3], {}, 0.25),  # of a scale of 4
+        ([1, 2], [1.5, 3], {"rounding": 1}, 0),  # exactly what rounding explains
+        ([1, 2], [1, 4], {"rounding": 1}, 0.25),
+        ([None, 2], [float("nan"), 2], {}, 0),
+        ([None, 2], [float("inf"), 2], {}, 0),
+        ([None, 2], [1, 2], {}, float("inf")),  # a number where none is due
+        ([1, 2], [1, float("nan")], {}, float("inf")),
+        ([1, 2], [1, 9, 2, 9], {"positions": [0]}, 0),  # of each row of two the first
+        ([1, 2], [9, 1, 9, 3], {"positions": [1]}, 0.25),
+        ([1, 2], [1, 2, 3, 4], {"positions": [2]}, float("inf")),
+        ([1, 2, 3], [1, 2], {}, float("inf")),
+        (["a", "b"], ["a", "c"], {"rounding": None}, 0.5),
+        ([True, False], [1, 0], {"rounding": None}, 0),
+    ],
+)
+def test_how_far_an_answer_is_from_the_one_that_is_due(
+    call: Call, due: list[Any], found: list[Any], more: dict[str, Any], difference: float
+) -> None:
+    """Of two rows."""
+    given = {"data": due, "positions": None, "scale": 4, "rounding": 0, **more}
+    script = "({differenceOf}, due, found) => differenceOf(due, found, 2)"
+    assert call("page/proof.js", script, given, found) == difference
+
+
+def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
+    script = """async ({answer}, data) => {
+      const attributed = [
+        {output: "x", error: "e", keys: ["a", "b"]}, {output: "z", error: null, keys: ["c"]},
+      ];
+      const outputs = {explained: "v", base: "b", gap: "g", score: "v", element: 0};
+      const facts = {inputs: [], fields: [], attributed, targets: [0, 1, 2], outputs};
+      const found = Object.fromEntries(
+        Object.entries(data).map(([name, own]) => [name, {type: "float64", data: Float64Array.from(own)}]));
+      return answer({run: async () => found}, facts, {});
+    }"""
+    counts, starts = {"x": 6, "e": 6, "z": 3, "v": 3, "b": 3, "g": 3}, range(0, 60, 10)
+    data = {name: [*range(start, start + n)] for (name, n), start in zip(counts.items(), starts, strict=True)}
+    assert call("page/graph.js", script, data) == [
+        {
+            "score": 30 + t,
+            "explained": 30 + t,
+            "base": 40 + t,
+            "gap": 50 + t,
+            "attributions": {"a": 2 * t, "b": 2 * t + 1, "c": 20 + t},
+            "errors": {"a": 10 + 2 * t, "b": 11 + 2 * t},
+        }
+        for t in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "due"),
+    [
+        (["[CLS]", "[UNK]", "a", "##b"], {"isLower": True, "isWordPiece": True, "mark": ""}),
+        (["<s>", "\u2581The", "x"], {"isLower": False, "isWordPiece": False, "mark": "\u2581"}),
+        (["[PAD]", "A"], {"isLower": False, "isWordPiece": False, "mark": ""}),
+        (["\u0120", "a"], {"isLower": True, "isWordPiece": False, "mark": ""}),  # a mark alone begins no word
+        (["<|begin_of_text|>", "\u0120a"], {"isLower": True, "isWordPiece": False, "mark": "\u0120"}),
+    ],
+)
+def test_what_a_vocabulary_is_like(call: Call, tokens: list[str], due: dict[str, Any]) -> None:
+    script = """({vocabulary}, text) => {
+      const {isLower, isWordPiece, mark} = vocabulary(text);
+      return {isLower, isWordPiece, mark};
+    }"""
+    for text in ("\n".join(tokens), json.dumps({token: i for i, token in enumerate(tokens)})):
+        assert call("console/words.js", script, text) == due
+
+
 # --- requests -------------------------------------------------------------------------------------------
 
-ASK = """async ({ask}, total, answers, stopAt) => {
+# `answers`: [status, Retry-After] or null of each request, or how many rows are not too much.
+ASK = """async ({ask}, total, answers, stopAt, answerS = 0) => {
   const {setTimeout} = window;
+  let clock = 0;
+  if (answerS) performance.now = () => (clock += answerS * 1000);
   const stop = new AbortController();
   const [asked, waits, taken] = [[], [], []];
   window.setTimeout = (then, after) => {
@@ -360,7 +455,8 @@ ASK = """async ({ask}, total, answers, stopAt) => {
   };
   const send = async (from, to) => {
     const k = asked.push([from, to]) - 1;
-    const fault = answers[Math.min(k, answers.length - 1)];
+    const tooMuch = to - from > answers ? [413, null] : null;
+    const fault = typeof answers === "number" ? tooMuch : answers[Math.min(k, answers.length - 1)];
     if (fault) throw Object.assign(new Error(`status ${fault[0]}`), {status: fault[0], retryAfter: fault[1]});
     return to;
   };
@@ -372,6 +468,7 @@ ASK = """async ({ask}, total, answers, stopAt) => {
     fault = error.message;
   } finally {
     window.setTimeout = setTimeout;
+    delete performance.now;
   }
   return {asked, waits, taken, fault};
 }"""
@@ -419,6 +516,17 @@ def test_how_often_a_request_is_made(
         starts = np.cumsum([0, *(count for _, count in found["taken"])]).tolist()
         assert [start for start, _ in found["taken"]] == starts[:-1]
         assert starts[-1] == total
+
+
+@pytest.mark.parametrize(
+    ("most", "sizes"), [(1000, [256]), (256, [256]), (255, [256, 128]), (64, [256, 128, 64])]
+)
+def test_what_was_too_much_is_not_asked_again(call: Call, most: int, sizes: list[int]) -> None:
+    """The gateway answers slowly: requests have the fewest rows, half of those that were too much."""
+    asked = call("console/portfolio/asking.js", ASK, 10_240, most, None, 9)["asked"]
+    counts = [end - start for start, end in asked]
+    assert sorted({*counts}, reverse=True) == sizes
+    assert sum(count > most for count in counts) <= 3 * (1 + 2 + 4)  # what all lanes had asked by then
 
 
 def test_a_stop_ends_a_rest(call: Call) -> None:
@@ -531,3 +639,48 @@ def test_a_row_of_a_file_as_the_api_takes_it(
     }"""
     found = call("console/portfolio/words.js", script, kind, value, datatype)
     assert found == [["__proto__", due]]
+
+
+# --- pictures -------------------------------------------------------------------------------------------
+
+CUT = """(module, name, given) => {
+  document.body.style.font = "12px sans-serif";
+  const drawn = module[name](given);
+  const picture = drawn.element ?? drawn;
+  document.body.replaceChildren(picture);
+  const edges = picture.getBoundingClientRect();
+  const isCut = (box) => box.left < edges.left || box.right > edges.right;
+  const texts = [...picture.querySelectorAll("text")];
+  return texts.filter((text) => isCut(text.getBoundingClientRect())).map((text) => text.textContent);
+}"""
+MILLIONS = [-3_319_425.5, 24_648_102.25]
+
+
+@pytest.mark.parametrize("width", [320, 1200])
+@pytest.mark.parametrize(
+    ("module", "name", "given"),
+    [
+        (
+            "curves",
+            "drawCurves",
+            {"values": MILLIONS, "curves": [MILLIONS], "mean": MILLIONS, "threshold": None},
+        ),
+        (
+            "curves",
+            "drawCurves",
+            {"values": [0, 1], "words": ["own", "with the parents of a friend"], "curves": [MILLIONS]}
+            | {"mean": MILLIONS, "threshold": 0},
+        ),
+        (
+            "rowmap",
+            "drawRowMap",
+            {"features": [{"name": "a", "values": MILLIONS}], "ends": MILLIONS, "most": 1},
+        ),
+        ("paths", "drawPaths", {"names": ["a", "b" * 60], "paths": [[0, *MILLIONS]], "threshold": None}),
+    ],
+)
+def test_no_number_of_a_picture_is_cut(
+    call: Call, module: str, name: str, given: dict[str, Any], width: int
+) -> None:
+    given = {**given, "width": width, "label": "drawn"}
+    assert call(f"console/pictures/{module}.js", CUT, name, given) == []

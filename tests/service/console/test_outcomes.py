@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from rationale.decisions.decide import outcome_of
 from rationale.decisions.rows import shortest, sigmoid
+from rationale.profiles.scores import near_ends
 from rationale.schema.profile import as_profile
 from tests.service.console.node import in_node
 
@@ -120,6 +121,133 @@ LAYOUT = {
 }
 
 
+def test_near_the_ends_the_margin_is_asked_for() -> None:
+    """By which the score is told apart from the threshold."""
+    body = """const { layoutOf, Explained } = own;
+        return [null, "score_margin"].map((margin) => {
+          const decision = margin === null ? given.decision : { ...given.decision, margin };
+          return Explained.outputs(layoutOf({ ...given, decision })).includes("score_margin");
+        });"""
+    assert in_node(["portfolio/portfolio.js", "portfolio/tensors.js"], body, LAYOUT) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("threshold", "refer", "due"),
+    [
+        (1e-5, None, True),
+        (np.nextafter(1e-5, 1), None, False),
+        (1 - 1e-6, None, True),
+        (0.999, None, False),
+        (0.5, [0.3, 0.999999], True),
+        (0.5, [1e-5, 0.7], True),
+        (0.5, [0.3, 0.7], False),
+    ],
+)
+def test_which_thresholds_are_near_the_ends(threshold: float, refer: Any, due: bool) -> None:
+    rule = {"threshold": float(threshold), "refer": refer}
+    assert in_node(["outcome.js"], "return own.isNearEnds(given);", rule) is due
+    profile = as_profile({"output": "p", "adverse": "above", **rule})
+    assert bool(near_ends(profile)) is due
+
+
+def test_each_target_has_its_own_numbers() -> None:
+    """Of two rows and three targets: attributions of two features, values, base values, gaps and scores."""
+    rows, targets, features = 2, 3, 2
+    shapes = {"x_attributions": (rows, targets, features)} | dict.fromkeys(
+        ("explained_value", "base_value", "completeness_gap"), (rows, targets)
+    )
+    tensors = {
+        name: np.arange(np.prod(shape)).reshape(shape) + 100.0 * k
+        for k, (name, shape) in enumerate(shapes.items())
+    }
+    body = """const { Explained } = own;
+        const players = ["a", "b"].map((name, at) => ({ name, output: "x_attributions", width: 2, at }));
+        const tensor = ([name, shape, values]) => [name, { shape, values, datatype: "FP64" }];
+        const answer = new Map(given.map(tensor));
+        return [0, 1, 2].map((target) => {
+          const found = new Explained({ players, scalars: [], score: null }, [5, 6], target);
+          found.take({ tensors: answer, parameters: {} }, 0, 2);
+          const { attributions, values, bases, gaps, scores } = found;
+          return [...attributions, values, bases, gaps, scores].map((one) => [...one]);
+        });"""
+    given = [[name, list(shapes[name]), tensor.ravel().tolist()] for name, tensor in tensors.items()]
+    found = in_node(["portfolio/tensors.js"], body, given)
+    for target, own in enumerate(found):
+        a, b, values, bases, gaps, scores = own
+        assert [a, b] == tensors["x_attributions"][:, target].T.tolist()
+        assert values == scores == tensors["explained_value"][:, target].tolist()
+        assert bases == tensors["base_value"][:, target].tolist()
+        assert gaps == tensors["completeness_gap"][:, target].tolist()
+
+
+@pytest.mark.parametrize(("datatype", "kind"), [("FP16", "<f2"), ("BF16", "<u2"), ("FP32", "<f4")])
+def test_floats_of_each_width_are_read_as_numpy_reads_them(datatype: str, kind: str) -> None:
+    """Every half and every bfloat16 but NaN, subnormal ones too; and some of float32."""
+    bits = np.arange(1 << 16, dtype="<u2")
+    if datatype == "BF16":
+        due = (bits.astype("<u4") << 16).view("<f4")
+        bits, due = bits[np.isfinite(due)], due[np.isfinite(due)]
+        raw = bits.tobytes()
+    else:
+        due = bits.view("<f2") if datatype == "FP16" else bits.astype("<u4").view("<f4")
+        due = due[np.isfinite(due)]
+        raw = due.tobytes()
+    assert len(raw) == len(due) * np.dtype(kind).itemsize
+    body = """const bytes = Uint8Array.from(given.raw);
+        const output = { name: "y", datatype: given.datatype, shape: [given.count] };
+        output.parameters = { binary_data_size: bytes.length };
+        const head = new TextEncoder().encode(JSON.stringify({ outputs: [output] }));
+        const headers = { "Inference-Header-Content-Length": String(head.length) };
+        const { tensors } = await own.decode(new Response(new Blob([head, bytes]), { headers }));
+        return [...tensors.get("y").values];"""
+    found = in_node(
+        ["portfolio/tensors.js"], body, {"raw": list(raw), "datatype": datatype, "count": len(due)}
+    )
+    np.testing.assert_array_equal(np.array(found, float), due.astype(float))
+
+
+@pytest.mark.parametrize(
+    ("values", "due"),
+    [
+        (
+            [7.0] * 19 + [9.0] * 2,
+            [0] * 19 + [254] * 2,
+        ),  # a tenth is above: the 95th percentile tells them apart
+        ([7.0] * 99 + [7.5] * 2, [0] * 99 + [254] * 2),  # only the 99th does
+        ([7.0] * 199 + [7.5], [0] * 199 + [254]),  # the largest alone
+        ([7.0] * 5, [0] * 5),
+        ([float("nan")] * 2, [255] * 2),
+        ([0.0, float("nan"), 1.0], [0, 255, 254]),
+    ],
+    ids=["tenth", "hundredth", "largest", "one value", "none", "missing"],
+)
+def test_colours_tell_values_apart_however_few_differ(values: list[float], due: list[int]) -> None:
+    body = "return [...own.ranks(Float64Array.from(given), Uint32Array.from(given.keys()))];"
+    sent = ["NaN" if np.isnan(value) else value for value in values]
+    assert in_node(["portfolio/statistics.js"], body, sent) == due
+
+
+@pytest.mark.parametrize(
+    ("errors", "n", "due"),
+    [
+        ([0.0], 50, []),  # the scores are exactly right
+        ([0.25], 50, [0.25]),  # and exactly wrong: nothing is surer
+        ([0.25], 49, []),  # too few rows
+        ([-0.25, 0.75], 50, [0.25]),
+        ([-0.25, 0.25], 50, []),  # the interval has 0 in its middle
+    ],
+)
+def test_slices_that_err_by_more_than_chance(errors: list[float], n: int, due: list[float]) -> None:
+    """Of one word, whose rows have these errors in turn."""
+    outcomes = [0.5 + errors[k % len(errors)] for k in range(n)]
+    body = """const column = { name: "job", kind: "text", words: ["clerk"], codes: given.map(() => 0) };
+        const rows = given.map((_, k) => k);
+        const found = await own.errors([column], rows, given.map(() => 0.5), given, async () => {});
+        return found.map(({ label, mean, low, high }) => [label, mean, low <= mean && mean <= high]);"""
+    found = in_node(["portfolio/outcomes.js"], body, outcomes)
+    assert found == [["clerk", mean, True] for mean in due]
+
+
 def test_only_what_is_drawn_is_asked_for() -> None:
     body = """const { layoutOf, Explained } = own;
         return [given, { ...given, decision: { ...given.decision, output: "inner" } }].map((each) => {
@@ -191,3 +319,80 @@ def test_curves_are_of_rows_at_even_steps() -> None:
         "return [own.thinned([0, 1, 2, 3, 4, 5, 6], 4), own.thinned([7], 4), own.meanOf([[1, 2], [3, 6]])];"
     )
     assert in_node(["portfolio/sections/curves.js"], body) == [[0, 2, 4, 6], [7], [2, 4]]
+
+
+def text(*words: str) -> dict[str, Any]:
+    known = sorted({word for word in words if word})
+    return {
+        "name": "c",
+        "kind": "text",
+        "codes": [known.index(w) if w else -1 for w in words],
+        "words": known,
+    }
+
+
+def numbers(*values: float) -> dict[str, Any]:
+    return {"name": "c", "kind": "number", "values": list(values)}
+
+
+@pytest.mark.parametrize(
+    ("column", "kinds", "is_id"),
+    [
+        (text(*"abcdefghijklmnopqrst"), 20, True),
+        (text(*"abcdefghijklmnopqraa"), 18, False),  # nine tenths of 20 rows
+        (text(*["a", "b", ""] * 7), 2, False),
+        (numbers(*range(1001, 1021)), 20, True),
+        (numbers(*(n / 4 for n in range(20))), 20, False),  # measured, of which there are quarters
+        (numbers(*[0, 1, 2, 3, 4, 5, 6] * 3), 7, False),  # codes
+        (numbers(*range(12)), 12, False),
+        (numbers(*range(13)), 13, True),
+        (numbers(*[float("nan")] * 13), 0, False),
+    ],
+)
+def test_a_column_that_tells_rows_apart_is_no_group(column: dict[str, Any], kinds: int, is_id: bool) -> None:
+    size = len(column.get("values", column.get("codes")))
+    body = "return [own.kindsOf(given, given.rows, given.rows.length), own.isId(given, given.rows)];"
+    column = {**column, "rows": list(range(size)), "values": [_sent(v) for v in column.get("values", [])]}
+    assert in_node(["portfolio/outcomes.js"], body, column) == [kinds, is_id]
+
+
+def _sent(value: float) -> Any:
+    return "NaN" if np.isnan(value) else value
+
+
+def test_codes_are_groups_by_their_words() -> None:
+    body = """
+      const called = (name, text) => given.labels[text] ?? text;
+      return own.slices(given.column, given.rows, { called });
+    """
+    given = {"column": numbers(*[1, 2, 2, 6, 2, 1]), "rows": [0, 1, 2, 3, 4, 5], "labels": {"1": "school"}}
+    found = in_node(["portfolio/outcomes.js"], body, given)
+    assert found == [["2", [1, 2, 4]], ["school", [0, 5]], ["6", [3]]]
+
+
+@pytest.mark.parametrize(
+    ("field", "column", "due"),
+    [
+        (
+            {"kind": "text", "choices": ["own", "rent"]},
+            text("rent", "rent", "none", ""),
+            ["rent", "none", "own"],  # the most frequent of the file first
+        ),
+        ({"kind": "number", "choices": [1, 3]}, numbers(1, 1, 7), [1, 3]),
+        ({"kind": "flag"}, numbers(0, 1), [False, True]),
+        ({"kind": "number", "whole": True, "splits": [50.5]}, numbers(*range(1, 100)), [3, 51]),
+    ],
+)
+def test_curves_go_along_words_codes_and_flags_too(
+    field: dict[str, Any], column: dict[str, Any], due: list[Any]
+) -> None:
+    size = len(column.get("values", column.get("codes")))
+    body = "return own.valuesAlong(given.field, given.column, given.rows);"
+    given = {"field": field, "column": column, "rows": list(range(size))}
+    assert in_node(["portfolio/sections/curves.js"], body, given) == due
+
+
+def test_a_way_of_a_row_adds_up_from_the_base_value() -> None:
+    features = [{"name": "largest", "values": [0.5, -1]}, {"name": "least", "values": [0.25, 2]}]
+    body = "return [0, 1].map((i) => own.wayOf(given, i, 10));"
+    assert in_node(["portfolio/sections/rows.js"], body, features) == [[10, 10.25, 10.75], [10, 12, 11]]

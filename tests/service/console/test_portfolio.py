@@ -161,7 +161,23 @@ def test_words_stay_words(page: Page, gateway: str, repository: Path, tmp_path: 
     page.get_by_role("button", name="Pick", exact=True).click()
     count = (rows["housing"] == "with parents").sum()
     expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where housing is with parents.")
+    demand_curves_along(page, gateway, rows.iloc[np.flatnonzero(rows["housing"] == "with parents")])
     demand_accessible(page)
+
+
+def demand_curves_along(page: Page, gateway: str, picked: pd.DataFrame) -> None:
+    """Assert that curves along a word are means of what the API answers on picked rows with each word."""
+    page.select_option("#curves-along", label="purpose")
+    page.get_by_role("button", name="Draw the curves").click()
+    expect(page.locator("#curves-drawn circle.mean")).to_have_count(3)
+    page.get_by_text("The mean in numbers").click()
+    shown = dict(cells(page, "#curves-drawn"))
+    assert set(shown) == {"car", "holiday", "education & training"}
+    for word, mean in shown.items():
+        asked = picked.assign(purpose=word).to_dict("records")
+        found = patient.post(f"{gateway}/v1/models/words:explain", json={"instances": asked}).json()
+        due = np.mean([one["explained_value"] for one in found["explanations"]])
+        assert float(mean.replace("−", "-")) == pytest.approx(due, abs=1e-3)
 
 
 @pytest.mark.full
@@ -226,6 +242,31 @@ def test_curves_of_rows_are_what_the_api_answers(
         found = patient.post(f"{gateway}/v1/models/credit:predict", json={"instances": asked}).json()
         due = np.mean([one["default_probability"] for one in found["predictions"]])
         assert float(mean) == pytest.approx(due, abs=1e-3)
+    page.set_viewport_size({"width": 360, "height": 800})
+    demand_no_sideways(page)
+    demand_accessible(page)
+
+
+@pytest.mark.full
+def test_rows_beside_each_other_are_in_order_and_a_click_picks_one(
+    page: Page, gateway: str, file: Path, tmp_path: Path
+) -> None:
+    drop(page, gateway, "credit", file)
+    paths = page.locator("#rows-paths polyline")
+    expect(paths).to_have_count(200)
+    ends = page.locator("#rows-map polyline.ends").get_attribute("points") or ""
+    heights = [float(point.partition(",")[2]) for point in ends.split()]
+    assert heights == sorted(heights, reverse=True)  # the least value first, and lowest
+    box = page.locator("#rows-map svg").bounding_box()
+    assert box is not None
+    page.locator("#rows-map svg").click(position={"x": box["width"] - 2, "y": box["height"] - 5})
+    expect(page.locator("#picked-count")).to_have_text("1 row picked in a picture.")
+    row = int(page.locator("[aria-label='Picked rows'] tbody th").inner_text())
+    explained = saved(page, tmp_path)["explained_value"]
+    shown = np.floor(np.arange(200) * (ROWS - 1) / 199 + 0.5).astype(int)
+    assert explained[row - 1] == explained[shown].max()
+    page.select_option("#rows-by", "alike")
+    expect(paths).to_have_count(200)
     page.set_viewport_size({"width": 360, "height": 800})
     demand_no_sideways(page)
     demand_accessible(page)
@@ -542,6 +583,42 @@ def test_semicolons_and_quotes_are_read(
     rows.to_csv(file, index=False, sep=";", lineterminator="\r\n")
     drop(page, gateway, "credit", file)
     assert "30 rows explained" in status(page), alert(page)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("delimiter", [";", ","])
+def test_decimal_commas_are_read(
+    page: Page,
+    gateway: str,
+    tmp_path: Path,
+    table: pd.DataFrame,
+    explained: pd.DataFrame,
+    delimiter: str,
+) -> None:
+    """Behind quotes where commas are between fields too; so are the bounds of a filter and the costs."""
+    file = tmp_path / "rows.csv"
+    table.head(50).to_csv(file, index=False, sep=delimiter, decimal=",", quoting=csv.QUOTE_MINIMAL)
+    assert "0," in file.read_text()
+    drop(page, gateway, "credit", file)
+    assert "50 rows explained" in status(page), alert(page)
+    due = explained.head(50)
+    found = saved(page, tmp_path)
+    np.testing.assert_allclose(found["explained_value"], due["explained_value"], rtol=1e-5)
+    page.locator("#filter-to").fill("0,05")
+    page.get_by_role("button", name="Pick", exact=True).click()
+    count = int((due["explained_value"] <= 0.05).sum())
+    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 0.05.")
+    page.locator("#filter-to").fill("a lot")
+    page.get_by_role("button", name="Pick", exact=True).click()
+    expect(page.get_by_text("'a lot' is no number")).to_be_visible()
+    expect(page.locator("#picked-count")).to_have_text(f"{count} rows picked where score is up to 0.05.")
+    costs = [row[-1] for row in cells(page, "[aria-label='Rates by group']")]
+    page.locator("#cost-bad").fill("2,5")
+    page.locator("#cost-good").fill("0,5")
+    halved = [row[-1] for row in cells(page, "[aria-label='Rates by group']")]
+    assert [float(cost) / 2 for cost in costs] == pytest.approx([float(cost) for cost in halved], rel=1e-2)
+    page.locator("#cost-good").fill("")
+    assert [row[-1] for row in cells(page, "[aria-label='Rates by group']")] == ["–"]
 
 
 @pytest.mark.full

@@ -105,6 +105,17 @@ def test_sets_are_chosen_by_the_keyboard_and_stay_in_the_address(page: Page, gat
     expect(page.locator(f"{MOVES} thead")).to_contain_text(kept)
 
 
+@pytest.mark.full
+def test_300_features_are_searched_and_the_largest_are_listed(page: Page, gateway: str) -> None:
+    page.goto(f"{gateway}/console/#references?model=many")
+    expect(page.locator(f"{MOVES} tbody tr").first).to_be_visible(timeout=60_000)
+    assert page.locator(f"{MOVES} tbody tr").count() == 2 + 40  # with the base value and the score
+    expect(page.locator(".spreads figure:visible")).to_have_count(300)
+    page.get_by_label("Search features").fill("feature_29")
+    expect(page.locator(".spreads figure:visible")).to_have_count(10)
+    assert page.evaluate("document.documentElement.scrollHeight") < 4000
+
+
 def test_words_are_told_by_their_shares(page: Page, gateway: str) -> None:
     opened(page, gateway, model="words")
     shares = models.table(400)["housing"][:60].value_counts(normalize=True)

@@ -26,6 +26,14 @@ AGE = {"name": "Age", "amount": 0.2}
             {"isShare": True, "score": 0.3, "threshold": 0.2, "base": 0.1, "items": [LATE, AGE]},
             "30%, 10 points above the threshold; mainly: Age, +20 points",
         ),
+        (  # exactly half of the largest is named
+            {"score": 3, "base": 0, "items": [{"name": n, "amount": a} for n, a in (("a", 1), ("b", 2))]},
+            "3, 3 above the base value; mainly: b, +2; a, +1",
+        ),
+        (
+            {"score": 3, "base": 0, "items": [{"name": n, "amount": a} for n, a in (("a", 0.999), ("b", 2))]},
+            "3, 3 above the base value; mainly: b, +2",
+        ),
         (  # a second one that is about as large is named, smaller ones are not
             {
                 "isShare": True,
@@ -51,6 +59,14 @@ AGE = {"name": "Age", "amount": 0.2}
             {"score": 24500, "base": 20000, "items": [{**AGE, "amount": 4500}]},
             "24,500, 4,500 above the base value; mainly: Age, +4,500",
         ),
+        (  # an effect has the decimals of the waterfall, where the smallest one has a digit
+            {
+                "score": 2_415_167.8,
+                "base": 2_400_000,
+                "items": [{**AGE, "amount": 39610.11}, {**AGE, "amount": 0.3}],
+            },
+            "2,415,167.8, 15,167.8 above the base value; mainly: Age, +39,610.1",
+        ),
         (
             {"score": 24500, "threshold": 20000, "base": 20000, "items": [{**AGE, "amount": 4500}]},
             "24,500, 4,500 above the threshold; mainly: Age, +4,500",
@@ -65,7 +81,7 @@ AGE = {"name": "Age", "amount": 0.2}
                 "items": [AGE],
                 "unit": "margin",
             },
-            "30%, 10 points above the threshold; mainly: Age, +0.2 of the margin",
+            "30%, 10 points above the threshold; mainly: Age, +0.200 of the margin",
         ),
         (
             {"isShare": True, "score": 0.108, "base": 0.177, "items": [LATE]},
@@ -73,10 +89,14 @@ AGE = {"name": "Age", "amount": 0.2}
         ),
         (  # a score in 0 to 1 that is no probability
             {"score": 0.3, "threshold": 0.2, "base": 0.1, "items": [AGE]},
-            "0.3, 0.1 above the threshold; mainly: Age, +0.2",
+            "0.3, 0.1 above the threshold; mainly: Age, +0.200",
         ),
-        ({"score": 1.5, "items": [AGE, LATE]}, "1.5; mainly: Age, +0.2"),  # of a method without a base value
+        (
+            {"score": 1.5, "items": [AGE, LATE]},
+            "1.5; mainly: Age, +0.200",
+        ),  # of a method without a base value
     ],
 )
 def test_the_line_of_a_waterfall(given: dict[str, Any], due: str) -> None:
-    assert in_node(["pictures/summary.js"], "return own.summaryOf(given);", given) == due
+    script = "return own.summaryOf({write: own.writers(given.items.map((item) => item.amount)), ...given});"
+    assert in_node(["format.js", "pictures/summary.js"], script, given) == due

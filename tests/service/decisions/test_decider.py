@@ -131,7 +131,7 @@ def url(tmp_path_factory: pytest.TempPathFactory, trail: MemoryTrail) -> Iterato
     compile_model(trees, TreeShap(of.rows(1, 4)), feature_names=NAMES, decision=missing).write(folder, "gaps")
     settings = Settings(repository=folder, max_queue_size=QUEUE, request_timeout_s=60)
     app = create_app(settings, create_backend(settings))
-    app.state.decider = Decider(app.state.plane, trail, Drift(app.state.metrics))
+    app.state.gateway.decider = Decider(app.state.gateway.plane, trail, Drift(app.state.gateway.metrics))
     with serving(app) as address:
         yield f"http://{address}/v1/models"
 
@@ -347,6 +347,10 @@ def test_one_row_without_reasons_leaves_all_undecided(url: str, trail: MemoryTra
     ]
     assert "late_payments is a principal reason" in text
     assert trail.records == []
+    many = [INSTANCES[min(set(range(len(INSTANCES))) - {*without})]] * 70  # more than are decided at once
+    for i in (0, 31, 32, 33, 64, 69):
+        rows = [*many[:i], INSTANCES[without[0]], *many[i + 1 :]]
+        assert f"instances[{i}]: " in detail(decide(url, rows, "secret"), 422)
     approved = [instance for i, instance in enumerate(INSTANCES) if i not in without]
     assert len(decisions(decide(url, approved, "secret"))) == len(approved)
 

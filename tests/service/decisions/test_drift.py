@@ -126,6 +126,37 @@ def test_another_entry_begins_anew(model: Compiled) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("changed", ["profile", "explanation"])
+def test_whatever_of_an_entry_is_another_begins_anew(model: Compiled, changed: str) -> None:
+    """A threshold alone, or the references alone: the window says which entry it is about."""
+    metrics, manifest = Metrics(), model.manifest
+    decision = profile_of(manifest)
+    if changed == "profile":
+        again = manifest.model_copy(
+            update={"decision": decision.model_copy(update={"digest": "0" * 64, "classes": decision.classes})}
+        )
+    else:
+        digests = manifest.digests.model_copy(update={"explanation": "0" * 64})
+        again = manifest.model_copy(update={"digests": digests})
+    watched = Drift(metrics)
+    for manifest_now, count, due in ((manifest, 5, 5), (manifest, 2, 7), (again, 3, 3), (again, 1, 4)):
+        watched.observe(manifest_now, answers(model, X[:count]))
+        assert figures(metrics)["rationale_decisions_in_window{model=model}"] == due
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_value_at_a_bound_counts_below_it(model: Compiled) -> None:
+    """As it did among the references, which the classes were made of."""
+    metrics, classes = Metrics(), profile_of(model.manifest).classes
+    for k, bound in enumerate(classes["debt"].bounds):
+        answer = {"score": 0.5, "attributions": dict.fromkeys(FEATURES, 0.0) | {"debt": bound}}
+        Drift(metrics).observe(model.manifest, [answer] * LEAST)
+        counts = np.bincount([k], minlength=10) * LEAST
+        found = figures(metrics)["rationale_attribution_psi{feature=debt,model=model}"]
+        assert found == pytest.approx(stability(classes["debt"], counts)), k
+
+
+@pytest.mark.usefixtures("at_once")
 async def test_the_gateway_counts_what_it_decides(model: Compiled, tmp_path: Path) -> None:
     model.write(tmp_path, "credit")
     async with gateway(Settings(repository=tmp_path, state=tmp_path / "state")) as client:

@@ -133,6 +133,8 @@ WRONG = {
     "another input": (request("net:decide", [ROW], name="x"), "takes one input, 'instances': BYTES [N]"),
     "nothing": (request("net:decide", []), "instances is empty"),
     "an explainer": (request("net:decide", [ROW], explainer="a"), "'explainer' is of explanations"),
+    "a timeout": (request("net:decide", [ROW], timeout="soon"), "timeout"),
+    "weights": (request("net:decide", [ROW], reference_weights="[1]"), "'reference_weights' is of explan"),
     "dry run": (request("net:decide", [ROW], dry_run="yes"), "dry_run must be true or false"),
     "a key of a dry run": (request("net:decide", [ROW], dry_run=True, idempotency_key="k"), "leave the"),
     "a key": (request("net:decide", [ROW], idempotency_key=True), "idempotency_key must be a string"),

@@ -161,6 +161,17 @@ def test_an_interrupted_run_goes_on_with_the_next_file(
     assert sorted(recorded(settings)) == sorted(saved)
 
 
+def test_equal_rows_of_files_elsewhere_are_decisions_of_their_own(settings: Settings, tmp_path: Path) -> None:
+    """Though the files are called the same below the folders that are named."""
+    for year in ("2026", "2027"):
+        write(tmp_path / year, "a.parquet", INSTANCES["net"][:2])
+    for year, found, new in (("2026", 0, 2), ("2027", 0, 2), ("2026", 2, 0)):
+        words = ("--input", tmp_path / year, "--save", tmp_path / f"{year}-{new}", "--audit")
+        told = decide("net", *words, "--repository", settings.repository)[1]
+        assert told.endswith(f"; in the audit trail: {found} found, {new} new\n")
+    assert len({*recorded(settings)}) == 4
+
+
 def test_decisions_that_no_trail_has_are_made_again_where_one_is_asked_for(
     settings: Settings, loans: Path, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 from sklearn.compose import make_column_transformer
@@ -142,6 +143,11 @@ def test_the_graph_s_digest_is_that_of_a_shell(decided: Decided, store: Ledger, 
     command = ["bash", "-c", "sha256sum model.onnx probes.json | sha256sum"]
     shown = subprocess.run(command, cwd=tmp_path / "receipt", capture_output=True, text=True)
     assert decision.runtime["graph"] == shown.stdout.split()[0]
+    assert f"onnxruntime=={decision.runtime['version']} numpy" in told
+    for runtime, version in (({"version": "1.2.3"}, "1.2.3"), ({}, onnxruntime.__version__)):
+        recorded = replace(decision, runtime={"graph": decision.runtime["graph"], **runtime})
+        write_receipt(recorded, Replayer(decided.settings).entry(recorded), tmp_path / version)
+        assert f"pip install onnxruntime=={version} numpy" in (tmp_path / version / "README.txt").read_text()
     assert f"{shown.stdout.split()[0]}:\n`sha256sum model.onnx probes.json | sha256sum`" in told
 
 
@@ -217,8 +223,13 @@ EDGES: dict[str, Any] = {
     "output_range": [-10, 100],
     "threshold": 1.0,
     "features": {name: {"reason": name[0]} for name in ("income", "debt", "age", "years")},
-    "reasons": {"d": "Debt", "i": "Income", "a": "Age", "y": "Years", "young": "Too young"},
-    "knock_outs": [{"feature": "age", "below": 18, "reason": "young"}],
+    "reasons": {"d": "Debt", "i": "Income", "a": "Age", "y": "Years", "young": "Too young", "cards": "Cards"},
+    "knock_outs": [
+        {"feature": "age", "below": 18, "reason": "young"},
+        {"feature": "cards", "above": 2, "below": 9, "reason": "cards"},
+    ],
+    "least_share": 0.25,
+    "max_reasons": 4,
 }
 
 
@@ -234,17 +245,26 @@ def test_edges_are_decided_as_they_were(tmp_path: Path) -> None:
         compile_model(model, method, feature_names=names, decision={**EDGES, "adverse": adverse}).write(
             tmp_path / "models", adverse
         )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"years": 0.25, "income": 0.5, "age": 40, "debt": 0.25},  # at the threshold
         {"years": 0, "income": 2.5, "age": 40, "debt": 2.4999998},  # a tie, where the score is above
         {"years": 0, "income": -0.5, "age": 40, "debt": -0.49999997},  # and below
         {"years": 5, "income": 1, "age": 17, "debt": 0},
         {"age": [5], "b": [1, 17, 0]},
+        {"years": 0, "income": 1.5, "age": 18, "debt": 0.5},  # exactly the least share, and no longer young
+        {"years": 0.25, "income": 1.5, "age": 18, "debt": 0.5},  # less
+        {"years": 0, "income": 2, "age": 40, "debt": 0, "cards": 2},
+        {"years": 0, "income": 2, "age": 40, "debt": 0, "cards": 9},
+        {"years": 0, "income": 2, "age": 40, "debt": 0, "cards": 3},
     ]
+    rows = [{"cards": None, **row} for row in rows]
     decided = decide_all(tmp_path / "models", dict.fromkeys(kinds, rows))
     outcomes = {name: [decided.answers[one]["decision"] for one in ids] for name, ids in decided.ids.items()}
-    assert outcomes["above"] == ["approve", "decline", "approve", "decline", "decline"]
-    assert outcomes["below"] == ["approve", "approve", "decline", "decline", "decline"]
+    declined = ["decline"]
+    assert outcomes["above"] == ["approve", "decline", "approve", *declined * 7]
+    assert outcomes["below"] == ["approve", "approve", *declined * 3, *["approve"] * 4, "decline"]
+    codes = [[reason["code"] for reason in decided.answers[one]["reasons"]] for one in decided.ids["above"]]
+    assert codes[5:] == [["i", "d"], ["i"], ["i"], ["i"], ["cards"]]
     tied = [decided.answers[decided.ids[name][i]]["reasons"] for name, i in (("above", 1), ("below", 2))]
     assert [[reason["code"] for reason in reasons if reason["tied"]] for reasons in tied] == [["d"], ["d"]]
     replayer, store, receipts = Replayer(decided.settings), open_ledger(decided.settings), []

@@ -145,6 +145,25 @@ def test_each_number_is_compared_by_its_own_scale(change: dict[str, Any], differ
     assert [each.partition(":")[0] for each in told] == differs
 
 
+@pytest.mark.parametrize(
+    ("score", "threshold", "then", "is_same"),
+    [
+        (1e-3, 0.5, 1e-3 + 0.9 * 0.5e-4, True),  # by the larger of both
+        (1e-3, 0.5, 1e-3 + 1.1 * 0.5e-4, False),
+        (0.5, 1e-3, 0.5 + 0.9 * 0.5e-4, True),
+        (0.5, 1e-3, 0.5 + 1.1 * 0.5e-4, False),
+        (-600, -700, -600 - 0.069, True),
+        (-600, -700, -600 - 0.071, False),
+    ],
+)
+def test_a_score_is_compared_by_the_larger_of_itself_and_the_threshold(
+    score: float, threshold: float, then: float, is_same: bool
+) -> None:
+    now = {"score": score, "threshold": threshold, "explained_value": 0, "base_value": 0, "attributions": {}}
+    now |= {"reasons": []}
+    assert (compare({**now, "score": then}, now, exact=False) == []) is is_same
+
+
 def test_an_altered_graph_under_the_old_manifest_is_told(
     decided: Decided, declined: RecordedDecision, copied: Path
 ) -> None:
@@ -204,6 +223,11 @@ def test_what_only_one_side_has_is_passed_over(declined: RecordedDecision, decid
     fewer = {**answer, "attributions": {}}
     assert compare(fewer, dict(declined.answer), exact=True)
     assert compare({**answer, "reasons": answer["reasons"][1:]}, dict(declined.answer), exact=False)
+    then, now = (
+        {**answer, "standard_errors": errors} for errors in ({"income": 0.1, "debt": 0.2}, {"income": 0.1})
+    )
+    for exact in (True, False):
+        assert compare(then, now, exact=exact) == ["standard_errors: income, debt then, income now"]
     (told,) = compare({**answer, "score": None}, dict(declined.answer), exact=False)
     assert told == f"score: None was answered, {answer['score']} is computed"
 

@@ -70,7 +70,7 @@ def trail() -> MemoryTrail:
 @pytest.fixture(scope="module")
 def url(folder: Path, trail: MemoryTrail) -> Iterator[str]:
     app = app_of(folder)
-    app.state.decider = Decider(app.state.plane, trail, Drift(app.state.metrics))
+    app.state.gateway.decider = Decider(app.state.gateway.plane, trail, Drift(app.state.gateway.metrics))
     with serving(app) as address:
         yield f"http://{address}"
 
@@ -153,7 +153,7 @@ async def app(tmp_path: Path) -> AsyncIterator[FastAPI]:
     write(tmp_path, draws=2)
     app = app_of(tmp_path)
     async with app.router.lifespan_context(app):
-        await app.state.loading
+        await app.state.gateway.loading
         yield app
 
 
@@ -168,14 +168,14 @@ async def test_a_new_compile_takes_the_place_of_all(tmp_path: Path, app: FastAPI
         asked = {"instances": INSTANCES, "stability": True}
         before = await client.post("/v1/models/m:decide", json=asked)
         write(tmp_path, baselines={"everybody": DeepShap(EVERYBODY)})
-        await app.state.live.scan()
+        await app.state.gateway.live.scan()
         after = await client.post("/v1/models/m:decide", json=asked)
         assert [names_told(before), names_told(after)] == [{"draws"}, {"everybody"}]
         gone = await client.get(f"/v2/models/{old[0]}")
         assert gone.status_code == 404
         (new,) = comparisons_in(tmp_path)
         (tmp_path / new).rename(tmp_path.parent / f"{tmp_path.name}-gone")
-        await app.state.live.scan()
+        await app.state.gateway.live.scan()
         broken = await client.post("/v1/models/m:decide", json=asked)
         assert broken.status_code == 503
         words = f"the comparison 'everybody' of model 'm', entry '{new}', is not served"
@@ -190,7 +190,7 @@ async def test_a_comparison_by_another_explanation_is_none(tmp_path: Path, app: 
     manifest = json.loads(file.read_text())
     manifest["decision"]["comparisons"][0]["explanation"] = "0" * 64
     file.write_text(json.dumps(manifest))
-    await app.state.live.scan()
+    await app.state.gateway.live.scan()
     async with client_of(app) as client:
         answer = await client.post("/v1/models/m:decide", json={"instances": INSTANCES, "stability": True})
         assert answer.status_code == 503

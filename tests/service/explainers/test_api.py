@@ -45,6 +45,8 @@ from tests.service.explaining import (
 
 __all__ = ["folder", "quick", "sets"]  # fixtures, found by their names
 
+LOANS = "/v2/models/loans/explainers"
+
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def admin(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[httpx.AsyncClient]:
@@ -177,7 +179,12 @@ def digest_of(status: dict[str, Any]) -> str:
     return digest
 
 
-async def test_an_explainer_without_references_has_the_names_of_the_model(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "own", [{}, {"inputs": ["x"]}, {"features": ["income", "debt"]}, {"features": {"x": ["income", "debt"]}}]
+)
+async def test_an_explainer_without_references_has_the_names_of_the_model(
+    tmp_path: Path, own: dict[str, Any]
+) -> None:
     """Callers who ask by name are answered whichever explainer is the default."""
     model = parsed(
         "g (float[N, 2] x) => (float[N, 1] y) { a = Constant <value_ints = [1]> () y = ReduceMean (x, a) }"
@@ -186,13 +193,30 @@ async def test_an_explainer_without_references_has_the_names_of_the_model(tmp_pa
     named.write(tmp_path, "loans")
     ask = {"instances": [{"income": 2.0, "debt": 4.0}]}
     async with gateway(Settings(repository=tmp_path, state=tmp_path / "state")) as client:
-        wanted = {"method": "gradient", "default": True}
-        await made_ready(client, "/v2/models/loans/explainers/gradients", wanted)
+        wanted = {"method": "gradient", "default": True, **own}
+        for other in (["a", "b"], {"x": ["debt", "income"]}):
+            answer = await client.put(f"{LOANS}/gradients", json={**wanted, "features": other})
+            assert answer.status_code == 422, answer.text
+            assert "the model was compiled with other names for 'x'" in answer.json()["detail"]
+        await made_ready(client, f"{LOANS}/gradients", wanted)
         for verb in ("predict", "explain"):
             answer = await client.post(f"/v1/models/loans:{verb}", json=ask)
             assert answer.status_code == 200, answer.text
         assert answer.json()["explainer"]["name"] == "gradients"
         assert answer.json()["explanations"][0]["attributions"] == {"income": 0.5, "debt": 0.5}
+
+
+@pytest.mark.usefixtures("quick")
+async def test_no_default_changes_how_predictions_read_rows(tmp_path: Path) -> None:
+    """Missing values are taken as the compiled explainer takes them."""
+    made.write_score(tmp_path / "models")
+    async with administered(tmp_path) as client:
+        registry = client.app.state.gateway.plane.repository  # type: ignore[attr-defined]
+        before = registry.manifest_of(registry.entry("score"))
+        await made_ready(client, f"{PATH}/mine", {**GRADIENT, "default": True})
+        now = client.app.state.gateway.plane.repository  # type: ignore[attr-defined]
+        assert now.entry("score_explain").name != "score_explain"
+        assert now.manifest_of(now.entry("score")) is before
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ async def name_of(client: httpx.AsyncClient, request_id: str) -> str:
 
 def counted(client: httpx.AsyncClient, arm: str, status: int = 200) -> float:
     labels = {"model": "score", "arm": arm, "status": str(status)}
-    registry = client.app.state.metrics.registry  # type: ignore[attr-defined]
+    registry = client.app.state.gateway.metrics.registry  # type: ignore[attr-defined]
     return registry.get_sample_value("rationale_canary_requests_total", labels) or 0.0
 
 
@@ -101,7 +101,7 @@ async def test_the_body_s_id_decides_by_both_protocols(folder: Path, sets: Sets)
     async with administered(folder, sets) as client:
         await prepared(client)
         await client.put(CANARY, json=HALF)
-        handler = client.app.state.handler  # type: ignore[attr-defined]
+        handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
         tensor = {"name": "x", "shape": [5, 4], "datatype": "FP32", "data": made.X.ravel().tolist()}
         told = {}
         for i in range(20):
@@ -152,11 +152,11 @@ async def test_every_replica_follows(folder: Path, sets: Sets) -> None:
         await prepared(one)
         await until(lambda: len(explainers_of(two).store.registry().explainers.get("score", {})) == 2)
         await one.put(CANARY, json=HALF)
-        await until(lambda: "score" in two.app.state.plane.repository.canaries)  # type: ignore[attr-defined]
+        await until(lambda: "score" in two.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
         for i in range(10):
             assert await name_of(one, f"request-{i}") == await name_of(two, f"request-{i}")
         await two.delete(CANARY)
-        await until(lambda: not one.app.state.plane.repository.canaries)  # type: ignore[attr-defined]
+        await until(lambda: not one.app.state.gateway.plane.repository.canaries)  # type: ignore[attr-defined]
 
 
 GARBAGE: list[tuple[Any, int, str]] = [
@@ -206,7 +206,7 @@ async def test_acts_are_recorded_and_requests_logged(
         await client.put(CANARY, json=HALF)
         await client.put(CANARY, json={"explainer": "nobody", "share": 0.5})
         await client.delete(CANARY)
-        acts = client.app.state.acts  # type: ignore[attr-defined]
+        acts = client.app.state.gateway.acts  # type: ignore[attr-defined]
         found = [act for act in acts._store.acts() if act["target"] == CANARY]
         assert [(act["act"], act["status"]) for act in found] == [("PUT", 200), ("PUT", 404), ("DELETE", 204)]
         assert '"share": 0.5' in found[0]["detail"]

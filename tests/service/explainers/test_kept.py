@@ -211,6 +211,24 @@ def test_the_least_recently_used_are_too_many(
     assert [int(one.digest) for one in store.surplus(most_bytes)] == gone
 
 
+@pytest.mark.parametrize(
+    ("stage", "serving", "used"),
+    [
+        (Stage.QUEUED, None, {"coming"}),  # about to be made
+        (Stage.QUEUED, "old", {"coming", "old"}),
+        (Stage.READY, "coming", {"coming"}),
+        (Stage.FAILED, "old", {"old"}),  # what failed is not coming
+        (Stage.FAILED, None, set()),
+    ],
+)
+def test_an_artifact_is_in_use_until_nothing_is_to_answer_by_it(
+    stage: Stage, serving: str | None, used: set[str], folder: Path, tmp_path: Path
+) -> None:
+    one = Record("score", "one", 1, {}, "coming", None, False, stage, serving=serving)
+    store = RecordStore(State(tmp_path / "state"), read_repository(folder / "models"), [one], [])
+    assert {digest for digest in ("coming", "old", "other") if store.in_use(digest)} == used
+
+
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(("attempts", "is_last"), [(0, False), (1, False), (2, True), (3, True)])
 async def test_how_often_an_explainer_is_tried(

@@ -1,7 +1,5 @@
 """Explainers' options, as the compiler takes them or refuses them."""
 
-from pathlib import Path
-
 import pytest
 
 from rationale import extensions
@@ -26,13 +24,6 @@ def test_lrp_rules_in_both_spellings() -> None:
     ):
         with pytest.raises(InvalidExplainerError, match=says):
             lrp(rule=[rule]).requested(referenced=False)
-
-
-def test_an_api_opens_no_file(tmp_path: Path) -> None:
-    file = tmp_path / "own.toml"
-    file.write_text('[rules]\nConv = "gamma(0.25)"\n')
-    with pytest.raises(InvalidExplainerError, match=r"composite .*own\.toml' is not known; there are"):
-        lrp(composite=str(file)).requested(referenced=False)
 
 
 def test_another_version_of_a_package_is_another_explainer(packages: Packages) -> None:

@@ -229,7 +229,7 @@ async def test_a_failed_model_is_logged(repository: Path, caplog: pytest.LogCapt
 async def test_loading_and_stopping(repository: Path) -> None:
     settings = Settings(repository=repository, request_timeout_s=0.1)  # as long as an inference waits
     app = create_app(settings, create_backend(settings))
-    async with end_of(app, settings) as end:  # without lifespan nothing is loaded yet
+    async with end_of(app) as end:  # without lifespan nothing is loaded yet
         assert (await end.stub.ServerLive(pb.ServerLiveRequest())).live
         assert not (await end.stub.ServerReady(pb.ServerReadyRequest())).ready
         assert not (await end.stub.ModelReady(pb.ModelReadyRequest(name="score"))).ready

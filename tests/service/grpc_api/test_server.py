@@ -114,13 +114,11 @@ async def test_callers_wait_for_the_start(repository: Any) -> None:
     settings = Settings(repository=repository)
     app = create_app(settings, create_backend(settings))
     async with app.router.lifespan_context(app):
-        server = GrpcServer(
-            app.state.handler, app.state.decider, app.state.interceptor, settings, listen("127.0.0.1", 0)
-        )
+        server = GrpcServer(app.state.gateway, listen("127.0.0.1", 0))
         async with grpc.aio.insecure_channel(server.address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             asked = asyncio.ensure_future(stub.ModelInfer(request("score", GOOD)))
-            await app.state.loading
+            await app.state.gateway.loading
             assert not asked.done()
             await server.start()
             assert len((await asyncio.wait_for(asked, SECONDS)).outputs) == 1
@@ -157,12 +155,8 @@ async def test_no_call_is_lost_when_another_server_takes_over(
         await until(lambda: answered > before + 20)
 
     async with app.router.lifespan_context(app):
-        await app.state.loading
-        servers = [
-            GrpcServer(
-                app.state.handler, app.state.decider, app.state.interceptor, settings, listen("127.0.0.1", 0)
-            )
-        ]
+        await app.state.gateway.loading
+        servers = [GrpcServer(app.state.gateway, listen("127.0.0.1", 0))]
         await servers[0].start()
         port = int(servers[0].address.rpartition(":")[2])
         async with asyncio.TaskGroup() as callers:
@@ -173,11 +167,7 @@ async def test_no_call_is_lost_when_another_server_takes_over(
                 await servers[-1].leave(SECONDS)
                 await servers[-1].stop(SECONDS)
                 listener = listen("127.0.0.1", port)
-                servers.append(
-                    GrpcServer(
-                        app.state.handler, app.state.decider, app.state.interceptor, settings, listener
-                    )
-                )
+                servers.append(GrpcServer(app.state.gateway, listener))
                 await servers[-1].start()
             await more()
             over.set()

@@ -50,6 +50,12 @@ def other(entry: Entry, **digests: str) -> Entry:
     return replace(entry, manifest=entry.manifest.model_copy(update={"digests": changed}))
 
 
+def test_the_order_of_inputs_is_no_part_of_a_request(entry: Entry) -> None:
+    answers, (a, b) = cache(), (X[:2], X[2:4])
+    assert place(answers, entry, {"x": a, "z": b}) == place(answers, entry, {"z": b, "x": a})
+    assert place(answers, entry, {"x": a, "z": b}) != place(answers, entry, {"x": b, "z": a})
+
+
 OTHERS: dict[str, Callable[[Entry], tuple[Entry, Any, Any]]] = {
     "value": lambda e: (e, {"x": X[1:3]}, ("y",)),
     "shape": lambda e: (e, {"x": X[:2].reshape(4, 2)}, ("y",)),
@@ -57,7 +63,8 @@ OTHERS: dict[str, Callable[[Entry], tuple[Entry, Any, Any]]] = {
     "name": lambda e: (e, {"z": X[:2]}, ("y",)),
     "rows": lambda e: (e, {"x": X[:1]}, ("y",)),
     "more inputs": lambda e: (e, {"x": X[:2], "z": X[:2]}, ("y",)),
-    "outputs": lambda e: (e, INPUTS, ("y", "base_value")),
+    "outputs": lambda e: (e, INPUTS, ("base_value",)),
+    "order of outputs": lambda e: (e, INPUTS, ("base_value", "y")),
     "version": lambda e: (replace(e, version="2"), INPUTS, ("y",)),
     "entry": lambda e: (replace(e, name="another_explain"), INPUTS, ("y",)),
     "model": lambda e: (other(e, model="0" * 64), INPUTS, ("y",)),
@@ -69,7 +76,8 @@ OTHERS: dict[str, Callable[[Entry], tuple[Entry, Any, Any]]] = {
 @pytest.mark.parametrize("what", OTHERS)
 def test_another_request_has_another_answer(entry: Entry, what: str) -> None:
     answers = cache()
-    answers.keep(place(answers, entry), ANSWER)
+    for outputs in (("y",), ("y", "base_value")):
+        answers.keep(place(answers, entry, outputs=outputs), ANSWER)
     assert answers.find(place(answers, *OTHERS[what](entry))) is None
 
 
@@ -93,10 +101,13 @@ def test_the_least_recently_used_goes_first(entry: Entry) -> None:
     assert answers.size <= 2000
 
 
-def test_what_is_too_large_is_not_kept(entry: Entry) -> None:
-    answers = cache(limit=1000)
-    answers.keep(place(answers, entry), {"y": np.zeros(1000)})
-    assert answers.size == 0
+@pytest.mark.parametrize(("more", "is_kept"), [(-1, False), (0, True), (1, True)])
+def test_what_is_too_large_is_not_kept(entry: Entry, more: int, is_kept: bool) -> None:
+    measured = cache()
+    measured.keep(place(measured, entry), ANSWER)
+    answers = cache(limit=measured.size + more)
+    answers.keep(place(answers, entry), ANSWER)
+    assert answers.size == measured.size * is_kept
 
 
 def test_nothing_of_before_a_clear_comes_back(entry: Entry) -> None:

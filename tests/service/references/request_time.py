@@ -91,7 +91,7 @@ async def put(client: httpx.AsyncClient, name: str, references: np.ndarray, **qu
 
 def served(client: Any) -> set[str]:
     """Entries on the disk that explain `net`, beside the one that was compiled."""
-    folder = client.app.state.settings.repository
+    folder = client.app.state.gateway.settings.repository
     return {path.name for path in folder.iterdir()} - {"net", "net_explain"}
 
 

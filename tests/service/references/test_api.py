@@ -222,7 +222,7 @@ async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate
     await put(client, "typical", R)
     spec = {"method": "deepshap", "reference_set": "typical", "targets": "all"}
     await made_ready(client, f"{EXPLAINERS}/own", spec)
-    explainers = client.app.state.explainers
+    explainers = client.app.state.gateway.explainers
     forget, going, asked = explainers.forget, asyncio.Event(), asyncio.Event()
 
     async def slowly(digest: str) -> None:
@@ -238,7 +238,7 @@ async def test_what_is_being_deleted_is_made_nothing_of(client: Any, quick: Gate
     asked.set()
     assert (await deleting).status_code == 204
     assert quick.waiting == 0
-    assert holding(client.app.state.settings.repository.parent, R) == []
+    assert holding(client.app.state.gateway.settings.repository.parent, R) == []
 
 
 async def test_only_an_administrator_reads_people_back(folder: Path, quick: Gate) -> None:  # noqa: ARG001

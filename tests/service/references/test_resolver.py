@@ -213,7 +213,7 @@ async def test_what_cannot_be_compiled_says_why(tmp_path: Path, quick: Gate) -> 
 async def test_over_grpc(folder: Path, quick: Gate) -> None:  # noqa: ARG001
     """The same tensors and parameter as over HTTP."""
     async with administered(folder) as client:
-        handler = client.app.state.handler  # type: ignore[attr-defined]
+        handler = client.app.state.gateway.handler  # type: ignore[attr-defined]
         message = pb.ModelInferRequest(model_name="net_explain")
         for name, array in (("x", X), ("x_references", R)):
             message.inputs.add(name=name, datatype="FP32", shape=array.shape)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import shutil
 import signal
 import threading
@@ -18,6 +19,7 @@ import tritonclient.http as http
 from tritonclient.utils import InferenceServerException
 
 from rationale import DeepShap, Deployment, compile_model
+from rationale.distribution import version
 from rationale.errors import RepositoryError
 from rationale_service.app import create_app, create_backend
 from rationale_service.errors import NotReadyError
@@ -101,8 +103,8 @@ async def gateway(folder: Path, **settings: Any) -> AsyncIterator[tuple[httpx.As
     given = Settings(**{"repository": folder, **settings})
     app = create_app(given, create_backend(given))
     async with app.router.lifespan_context(app), client_of(app) as client:
-        await app.state.loading
-        yield client, app.state.live
+        await app.state.gateway.loading
+        yield client, app.state.gateway.live
 
 
 async def index(client: httpx.AsyncClient) -> dict[str, tuple[str, str]]:
@@ -248,21 +250,77 @@ async def test_another_version(folder: Path) -> None:
         assert (await client.get("/v2/models/score")).json()["versions"] == ["2"]
 
 
+def made_by(entry: Path, its_version: str) -> None:
+    """Have another version of Rationale be the one that compiled it."""
+    manifest = entry / "explanation.json"
+    fields = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**fields, "tools": {"rationale": its_version}}))
+
+
+@pytest.mark.parametrize("by", ["scan", "load"])
+async def test_entries_of_other_versions_are_named_when_they_are_taken_up(
+    folder: Path, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    def named() -> list[str]:
+        messages = [one.getMessage() for one in caplog.records]
+        return [one for one in messages if one.startswith("entries that other versions compiled")]
+
+    made_by(folder / "score_explain", "0.0.2")
+    async with gateway(folder) as (client, live):
+        assert named() == []  # yet: the start prints it
+        shutil.copytree(folder / "score", folder / "new")
+        edit(folder / "new" / "config.pbtxt", '"score"', '"new"')
+        await live.scan()
+        assert named() == []  # as before
+        shutil.copytree(folder / "score_explain", folder / ".new")
+        edit(folder / ".new" / "config.pbtxt", '"score_explain"', '"new_explain"')
+        edit(folder / ".new" / "explanation.json", '"score"', '"new"')
+        made_by(folder / ".new", "0.0.1")
+        (folder / ".new").rename(folder / "new_explain")
+        if by == "load":
+            assert (await client.post("/v2/repository/models/new_explain/load")).status_code == 200
+        else:
+            await live.scan()
+        assert named() == [
+            f"entries that other versions compiled are served by {version()}: new_explain (by 0.0.1); "
+            "score_explain (by 0.0.2). Compile them again, and PUT those again that the API made "
+            "(MODEL/NAME), to have what this version does"
+        ]
+        made_by(folder / "score_explain", version())
+        await live.scan()
+        assert "score_explain" not in named()[1]
+        made_by(folder / "new_explain", version())
+        await live.scan()
+        assert len(named()) == 2
+
+
+@pytest.mark.usefixtures("quick")
+async def test_an_explainer_of_another_version_is_named_by_its_name(tmp_path: Path, sets: Sets) -> None:
+    write_plain(tmp_path / "models")
+    async with administered(tmp_path, sets) as client:
+        entry = (await made_ready(client, f"{PATH}/one", DEEPSHAP))["serving"]["entry"]
+        assert client.app.state.gateway.plane.repository.made_by_others == ""  # type: ignore[attr-defined]
+    made_by(tmp_path / "models" / entry, "0.0.1")
+    async with administered(tmp_path, sets) as client:
+        named = client.app.state.gateway.plane.repository.made_by_others  # type: ignore[attr-defined]
+        assert f"are served by {version()}: score/one (by 0.0.1). " in named
+
+
 async def test_nothing_changed_nothing_loaded(folder: Path) -> None:
     """Not what is being written either, whose name begins with a dot."""
     async with gateway(folder) as (client, live):
-        before = dict(client._transport.app.state.plane.repository.entries)  # type: ignore[attr-defined]
+        before = dict(client._transport.app.state.gateway.plane.repository.entries)  # type: ignore[attr-defined]
         made.write_score(folder / ".rationale-new")
         (folder / "README.md").write_text("hello")
         await live.scan()
-        assert client._transport.app.state.plane.repository.entries == before  # type: ignore[attr-defined]
+        assert client._transport.app.state.gateway.plane.repository.entries == before  # type: ignore[attr-defined]
 
 
 async def test_no_request_is_lost_in_a_swap(folder: Path) -> None:
     """Those that looked up the old entry are answered by it; it is freed in the end."""
     async with gateway(folder, request_timeout_s=5) as (client, live):
         live.grace_s = 0.3
-        backend = client._transport.app.state.plane.backend  # type: ignore[attr-defined]
+        backend = client._transport.app.state.gateway.plane.backend  # type: ignore[attr-defined]
         stop = asyncio.Event()
         answers: list[float] = []
 
@@ -349,7 +407,7 @@ async def test_entries_of_explainers_are_left_to_them(tmp_path: Path, sets: Sets
     write_plain(tmp_path / "models")
     async with administered(tmp_path, sets) as client:
         entry = (await made_ready(client, f"{PATH}/one", DEEPSHAP))["serving"]["entry"]
-        live: LiveRepository = client.app.state.live  # type: ignore[attr-defined]
+        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
         loads = count(client, "load_duration_seconds_count", model="score", verb="explain")
         await live.scan()
         assert count(client, "load_duration_seconds_count", model="score", verb="explain") == loads
@@ -365,7 +423,7 @@ async def test_what_was_requested_before_does_not_undo_a_load(
 ) -> None:
     write_plain(tmp_path / "models")
     async with administered(tmp_path) as client:
-        live: LiveRepository = client.app.state.live  # type: ignore[attr-defined]
+        live: LiveRepository = client.app.state.gateway.live  # type: ignore[attr-defined]
         assert (await client.post("/v2/repository/models/score/unload")).status_code == 200
         before, write, go_on = read(live._state), live._state.write, threading.Event()
 

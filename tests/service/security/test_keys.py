@@ -14,26 +14,21 @@ from typing import Any
 import fakeredis
 import grpc.aio
 import pytest
-from fastapi import APIRouter
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from rationale_service.app import create_app, create_backend, read_keys
 from rationale_service.errors import RateLimitedError, UnauthenticatedError
 from rationale_service.repository.registry import read_repository
 from rationale_service.security import rate_limit
 from rationale_service.security.keys import (
-    ANY_KEY,
-    NOBODY_NEEDS,
     Caller,
     Keyring,
     Scope,
     is_loopback,
-    needed_by_call,
     needed_by_entry,
-    needed_by_path,
     new_key,
+    read_keys,
 )
 from rationale_service.security.rate_limit import RateLimits, window_of
 from rationale_service.settings import Settings
@@ -53,83 +48,6 @@ def key_file(folder: Path, **scopes: str) -> dict[str, str]:
     made_keys = {name: new_key(name, map(Scope, given.split()), None) for name, given in scopes.items()}
     (folder / "keys.toml").write_text("\n".join(table for _, table in made_keys.values()))
     return {name: token for name, (token, _) in made_keys.items()}
-
-
-# --- what needs which scope -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("path", "needed"),
-    [
-        ("/v2", NOBODY_NEEDS),
-        ("/v2/health/live", NOBODY_NEEDS),
-        ("/v2/models/m/versions/1/ready", NOBODY_NEEDS),
-        ("/openapi.json", NOBODY_NEEDS),
-        ("/console", NOBODY_NEEDS),
-        ("/console/views/explain.js", NOBODY_NEEDS),
-        ("/consoles", ANY_KEY),
-        ("/v1/models/m/features", EXPLAIN),
-        ("/v2/models/m/infer", INFER),
-        ("/v2/models/m/versions/1/infer", INFER),
-        ("/v2/models/m_explain/infer", EXPLAIN),
-        ("/v2/models/m_explain_0a1b/versions/1/infer", EXPLAIN),
-        ("/v2/models/m/explain", EXPLAIN),
-        ("/v1/models/m:predict", INFER),
-        ("/v1/models/m:decide", DECIDE),
-        ("/v1/models/m:explain:decide", DECIDE),
-        ("/v1/models/m_explain:decide", DECIDE),
-        ("/v1/decisions/0e7d", AUDIT),
-        ("/v1/decisions/0e7d:notice", AUDIT),
-        ("/v1/models/m_explain:predict", EXPLAIN),
-        ("/v1/models/m:explain", EXPLAIN),
-        ("/v2/models/m/explainers/e", ADMIN),
-        ("/v2/models/m/explainers", ADMIN),
-        ("/v2/reference-sets/r", ADMIN),
-        ("/v2/models/m", ANY_KEY),
-        ("/v2/repository/index", ANY_KEY),
-        ("/anything", ANY_KEY),
-        ("/v2/models/a/b/ready", ANY_KEY),
-    ],
-)
-def test_paths(path: str, needed: frozenset[Scope]) -> None:
-    assert needed_by_path(path) == needed
-
-
-def test_every_route_is_open_by_intent_only(repository: Path) -> None:
-    settings = Settings(repository=repository)
-    app = create_app(settings, create_backend(settings))
-    routers = [getattr(route, "original_router", None) for route in app.routes]
-    routes = [*app.routes, *(route for router in routers if router for route in router.routes)]
-    paths = {path for route in routes if (path := getattr(route, "path", None))}
-    assert "/v2/models/{model}/infer" in paths
-    assert {path for path in paths if not needed_by_path(path)} == {
-        "/",  # liveness, as KServe's v1 asks for it
-        "/v2",
-        "/v2/health/live",
-        "/v2/health/ready",
-        "/v2/models/{model}/ready",
-        "/v2/models/{model}/versions/{version}/ready",
-        "/docs",
-        "/docs/files",
-        "/console",
-        "/openapi.json",
-    }
-
-
-@pytest.mark.parametrize(
-    ("method", "needed"),
-    [
-        ("/inference.GRPCInferenceService/ServerLive", NOBODY_NEEDS),
-        ("/grpc.health.v1.Health/Check", NOBODY_NEEDS),
-        ("/inference.GRPCInferenceService/ModelInfer", INFER | EXPLAIN | {Scope.DECIDE}),
-        ("/inference.GRPCInferenceService/ModelStreamInfer", INFER | EXPLAIN | {Scope.DECIDE}),
-        ("/inference.GRPCInferenceService/ModelConfig", ANY_KEY),
-        ("/inference.GRPCInferenceService/RepositoryModelLoad", ANY_KEY),
-        ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", ANY_KEY),
-    ],
-)
-def test_calls(method: str, needed: frozenset[Scope]) -> None:
-    assert needed_by_call(method) == needed
 
 
 @pytest.mark.parametrize(
@@ -220,27 +138,6 @@ async def test_the_admin_api_needs_its_scope(repository: Path, tmp_path: Path) -
                 ({"X-API-Key": tokens["boss"]}, 200),
             ):
                 assert (await client.get(path, headers=headers)).status_code == status, path
-
-
-@SESSION
-async def test_an_admin_route_carries_its_scope_whatever_its_path(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One that the table of paths does not know takes any key there, and is refused all the same."""
-    router = APIRouter()
-
-    @router.get("/v2/newly-made")
-    async def _newly_made() -> str:
-        return "made"
-
-    monkeypatch.setattr("rationale_service.app.ADMIN_ROUTERS", (router,))
-    tokens = key_file(tmp_path, analyst="infer explain", boss="admin")
-    async with gateway(Settings(repository=repository, keys_file=tmp_path / "keys.toml")) as client:
-        statuses = [
-            (await client.get("/v2/newly-made", headers={"X-API-Key": token})).status_code
-            for token in tokens.values()
-        ]
-    assert statuses == [403, 200]
 
 
 @SESSION

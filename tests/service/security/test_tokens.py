@@ -45,6 +45,7 @@ class Provider:
     published: list[str] = field(default_factory=list)
     asked: int = 0
     answers: bool = True
+    uses: dict[str, str] = field(default_factory=dict)  # of a key, where that is not to sign
 
     def add(self, kid: str, key: Any) -> None:
         self.signing[kid] = key
@@ -56,7 +57,7 @@ class Provider:
             public = self.signing[kid].public_key()
             is_rsa = isinstance(public, rsa.RSAPublicKey)
             kind = jwt.algorithms.RSAAlgorithm if is_rsa else jwt.algorithms.ECAlgorithm
-            found.append({**json.loads(kind.to_jwk(public)), "kid": kid, "use": "sig"})
+            found.append({**json.loads(kind.to_jwk(public)), "kid": kid, "use": self.uses.get(kid, "sig")})
         return json.dumps({"keys": found}).encode()
 
     def token(self, kid: str = "a", headers: dict[str, Any] | None = None, **claims: Any) -> str:
@@ -200,6 +201,21 @@ async def test_no_two_subjects_are_called_alike(provider: Provider) -> None:
     assert len(set(names)) == len(names)
     assert names[:2] == ["jwt:a", f"jwt:{'s' * 128}"]
     assert max(map(len, names)) <= 132
+
+
+@SESSION
+async def test_a_key_that_is_not_for_signing_signs_nothing(provider: Provider) -> None:
+    """Whether the provider is asked for it or its keys are known."""
+    provider.add("e", rsa.generate_private_key(65537, 2048))
+    provider.uses["e"] = "enc"
+    for order in (["e", "a"], ["a", "e"]):
+        issuer = TokenIssuer(settings(provider))
+        for kid in order:
+            if kid == "a":
+                assert (await issuer.identify(provider.token("a"))).name == "jwt:scoring"
+            else:
+                with pytest.raises(UnauthenticatedError, match="none of the identity provider's"):
+                    await issuer.identify(provider.token("e"))
 
 
 @SESSION

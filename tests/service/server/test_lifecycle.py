@@ -42,7 +42,7 @@ def test_entries_of_another_version_are_named(tmp_path: Path) -> None:
     with serve("--repository", str(tmp_path), "--port", "0") as child:
         _, lines = ready_line(child)
     (named,) = (line for line in lines if line.startswith("entries that"))
-    assert f" version 0.0.1 compiled are served by {version()}: score_explain. " in named
+    assert f"are served by {version()}: score_explain (by 0.0.1). " in named
 
 
 def refused(*arguments: str) -> list[str]:

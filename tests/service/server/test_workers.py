@@ -4,6 +4,7 @@ import contextlib
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -129,6 +130,37 @@ def test_a_worker_that_is_killed_comes_back_and_all_end_with_the_one_that_watche
     workers = workers_of(child)
     child.kill()
     until(lambda: not any(worker.is_running() and worker.status() != "zombie" for worker in workers))
+
+
+@pytest.mark.full
+def test_a_worker_that_hangs_is_killed_and_comes_back(gateway: Gateway) -> None:
+    child, url, _ = gateway
+    hung, other = workers_of(child)
+    hung.suspend()
+    until(lambda: not hung.is_running())
+    explain(url)
+    until(lambda: _told(url) == {"": 2.0})
+    assert len(workers_of(child)) == 2
+    assert other in workers_of(child)
+    child.send_signal(signal.SIGTERM)
+    _, err = child.communicate(timeout=SECONDS)
+    assert child.returncode == 0
+    assert "worker 0 shows no life, and is killed" in err or "worker 1 shows no life, and is killed" in err
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_stop_does_not_wait_for_a_worker_that_hangs(repository: Path, *, is_ready: bool) -> None:
+    with serve("--repository", str(repository), "--port", "0", "--workers", "2") as child:
+        until(lambda: bool(workers_of(child)))
+        if is_ready:
+            ready_line(child)
+        workers_of(child)[0].suspend()
+        began_s = time.monotonic()
+        child.send_signal(signal.SIGTERM)
+        child.communicate(timeout=SECONDS)
+    assert child.returncode == 128 + signal.SIGKILL
+    assert time.monotonic() - began_s < 40
 
 
 @pytest.mark.full

@@ -165,11 +165,11 @@ async def test_a_fault_while_following_ends_it_not(
         await both(one, two)
         refresh, faults = following.Following.refresh, []
 
-        async def torn(self: following.Following) -> None:
+        async def torn(self: following.Following, followed: Any) -> None:
             if self is explainers_of(two).following and len(faults) < 2:
                 faults.append(1)
                 raise TypeError("torn")
-            await refresh(self)
+            await refresh(self, followed)
 
         monkeypatch.setattr(following.Following, "refresh", torn)
         await until(lambda: len(faults) == 2)

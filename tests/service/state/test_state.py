@@ -226,7 +226,7 @@ def test_a_process_that_nobody_waited_for_is_dead() -> None:
 
 def test_the_state_of_a_newer_version_is_left_alone(state: State, url: str | None, tmp_path: Path) -> None:
     with state.open().writing() as connection:
-        connection.execute(text("UPDATE state_version SET version_num = '9999'"))
+        connection.execute(text("UPDATE rationale_version SET version_num = '9999'"))
     state.close()
     again = State(tmp_path / "repository.state", url)
     for _ in range(2):

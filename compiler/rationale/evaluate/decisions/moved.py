@@ -31,7 +31,6 @@ class Moved:
         named: by moving the features of the principal reasons; `others` as many others, at random.
         larger: share of declines that the named ones move further.
         passing: share of moves of the named ones after which the score declines no more; `passing_others`.
-        of_each: [declines, 2] named and others.
     """
 
     declines: int
@@ -41,7 +40,6 @@ class Moved:
     larger: float
     passing: float
     passing_others: float
-    of_each: tuple[tuple[float, float], ...]
 
 
 def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Progress) -> Moved | str:
@@ -89,7 +87,6 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Pr
         larger=float((gains[:, 0] > gains[:, 1]).mean()),
         passing=float(passes[:, 0].mean()),
         passing_others=float(passes[:, 1].mean()),
-        of_each=tuple(found),
     )
 
 

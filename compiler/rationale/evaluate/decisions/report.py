@@ -1,22 +1,24 @@
-"""What `rationale decisions report` shows and writes: tables, report.json, CSVs and plots."""
+"""What `rationale decisions report` shows and writes: tables, report.json, report.html and CSVs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 from rich.table import Table
 
 from rationale.artifact.folder import write
 from rationale.decisions.rows import profile_of
 from rationale.decisions.stability import DRAWS
-from rationale.errors import InvalidOptionError
 from rationale.evaluate.decisions.measures import Report, cell_text
 from rationale.evaluate.decisions.moved import Moved
-from rationale.evaluate.decisions.plots import plots
 from rationale.evaluate.report import csv_of, json_of
+from rationale.pictures.figures import levels
+from rationale.pictures.markup import element, page
 
 DECISIONS, REASONS, GROUPS, WHOLE = "decisions.csv", "reasons.csv", "groups.csv", "report.json"
+PAGE = "report.html"
 SHOWN = 20  # reasons of a table
 _TEXT = 60  # characters of a reason's text
 
@@ -129,26 +131,42 @@ def _percent(share: float | None) -> str:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def write_report(report: Report, data: Path, seed: int, folder: Path) -> tuple[list[str], list[str]]:
-    """Write the files; return their names, and what the user must know.
+def write_report(report: Report, data: Path, seed: int, folder: Path) -> list[str]:
+    """Write the files; return their names.
 
     Raises:
         InvalidOptionError: the folder cannot be made or written.
     """
-    messages = list[str]()
     contents = {
         WHOLE: _json(report, data, seed),
         DECISIONS: csv_of(list(_decisions(report))),
         REASONS: csv_of([_flat(asdict(one)) for one in report.reasons]),
+        PAGE: page(f"Decisions by {report.name}", _drawn(report)),
     }
     if report.groups:
         contents[GROUPS] = csv_of([asdict(one) for one in report.groups])
-    try:
-        contents |= plots(report)
-    except InvalidOptionError as error:  # the rest is worth having without them
-        messages.append(str(error))
     write(folder, contents)
-    return list(contents), messages
+    return list(contents)
+
+
+def _drawn(report: Report) -> Iterator[Element]:
+    """Yield the page of a report: bars of reasons, agreements and groups, and every table."""
+    declines = report.outcomes["decline"]
+    if report.reasons:
+        shares = [(f"{one.code} {one.text}", 100 * one.declines / declines) for one in report.reasons[:SHOWN]]
+        yield levels("Principal reasons", f"% of {declines} declines", shares)
+    if report.agreements:
+        same = [(one.name, 100 * one.same_set) for one in report.agreements]
+        yield levels("The same reasons by other references", f"% of {report.by_score} declines", same)
+    if report.groups:
+        approved = [(f"{one.column} = {cell_text(one.value)}", 100 * one.approved) for one in report.groups]
+        yield levels("Approvals by protected group", "% of each group's rows", approved)
+    for table in tables(report):
+        head = element("tr", *(element("th", str(column.header), scope="col") for column in table.columns))
+        cells = zip(*(column.cells for column in table.columns), strict=True)
+        rows = (element("tr", *(element("td", str(cell)) for cell in row)) for row in cells)
+        whole = element("table", element("thead", head), element("tbody", *rows))
+        yield element("figure", element("figcaption", str(table.title)), whole)
 
 
 def _json(report: Report, data: Path, seed: int) -> bytes:
@@ -170,7 +188,7 @@ def _json(report: Report, data: Path, seed: int) -> bytes:
         "reasons": [asdict(one) for one in report.reasons],
         "comparisons": [one.model_dump() for one in report.file.comparisons],
         "agreements": [asdict(one) for one in report.agreements],
-        "moved": moved and {name: value for name, value in moved.items() if name != "of_each"},
+        "moved": moved,
         "groups": [asdict(one) for one in report.groups],
         "label": None if report.label is None else asdict(report.label),
         "gaps": asdict(report.gaps),

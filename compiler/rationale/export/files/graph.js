@@ -28,8 +28,8 @@ async function bytesOf(id) {
 export async function answer(session, facts, values) {
   const feeds = Object.fromEntries(facts.inputs.map((input) => [input.name, tensorOf(input, facts.fields, values)]));
   if (facts.switch) feeds[facts.switch] = new ort.Tensor("bool", [1], [1, 1]);
-  const { explained, base, gap, score, element, margin } = facts.outputs;
-  const names = [explained, base, gap, score, margin, ...facts.attributed.flatMap(({ output, error }) => [output, error])];
+  const { explained, base, gap, score, element, margin, classes } = facts.outputs;
+  const names = [explained, base, gap, score, margin, classes, ...facts.attributed.flatMap(({ output, error }) => [output, error])];
   const found = await session.run(feeds, [...new Set(names.filter(Boolean))]);
   const numbers = (name) => (name ? Array.from(found[name].data, Number) : null);
   const of = (name, i) => (name ? numbers(name)[i] : null);
@@ -39,7 +39,11 @@ export async function answer(session, facts, values) {
     if (!margin) return decidedScore({}, answered, isSingle(score));
     return decidedScore(facts.decided.profile, answered, isSingle(score), of(margin, t), isSingle(margin));
   };
-  return facts.targets.map((_, t) => ({
+  const scores = numbers(classes);
+  const best = scores && scores.indexOf(scores.reduce((a, b) => Math.max(a, b)));
+  return facts.targets.map((target, t) => ({
+    target: target === "predicted" ? best : target,
+    classes: scores,
     score: judged(t),
     explained: of(explained, t),
     base: of(base, t),

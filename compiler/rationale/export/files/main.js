@@ -1,13 +1,15 @@
 // The page: fields on one side, the answer on the other; each change is answered by one run of the graph.
 
 import { fill, h } from "./dom.js";
-import { number, percent, rest, formatted, writers } from "./format.js";
+import { number, percent, rest, writers } from "./format.js";
 import { makeFields } from "./fields.js";
 import { bars, scaleOf, shortened } from "./pictures/bars.js";
+import { classTable, elementName } from "./pictures/classes.js";
 import { summaryOf } from "./pictures/summary.js";
 import { decide, own, ruleOf, unknownOf } from "./decide.js";
 import { answer, openGraph } from "./graph.js";
 import { prove } from "./proof.js";
+import { shownOf, titleOf } from "./values.js";
 
 const OUTCOMES = { approve: "Approved", refer: "A person decides", decline: "Declined" };
 const QUIET_MS = 600; // after which a screen reader is told
@@ -70,9 +72,10 @@ async function start() {
   function scoreOf(row) {
     const sides = profile ? `, threshold ${figure(profile.threshold)}; ${profile.adverse} it is adverse` : "";
     const refer = profile?.refer ? `; from ${figure(profile.refer[0])} to ${figure(profile.refer[1])} a person decides` : "";
-    return h("div", { class: "score" }, h("h2", {}, profile ? "Score" : nameOf(facts, target)),
+    return h("div", { class: "score" }, h("h2", {}, profile ? "Score" : nameOf(facts, row.target)),
       h("p", { class: "large" }, figure(row.score)),
-      profile ? h("p", { class: "quiet" }, `${nameOf(facts, target)}${sides}${refer}`) : null);
+      profile ? h("p", { class: "quiet" }, `${nameOf(facts, row.target)}${sides}${refer}`) : null,
+      row.classes && classTable({ names: facts.class_names, values: row.classes, explained: row.target, isShare: isShare(facts.outputs.classes) }));
   }
 
   function decisionOf({ decision, reasons, warnings, problem }) {
@@ -87,7 +90,7 @@ async function start() {
 
   function picture(row, values) {
     const items = Object.entries(row.attributions).map(([key, amount]) => ({
-      key, name: ruleOf(profile, key).title ?? titleOf(facts, key), shown: shownOf(facts, key, values), amount,
+      key, name: ruleOf(profile, key).title ?? key, shown: membersOf(facts, key, values), amount,
     }));
     const isScore = Math.abs(row.explained - row.score) <= 1e-6 * Math.max(1, Math.abs(row.score));
     const threshold = profile && isScore ? profile.threshold : null;
@@ -96,10 +99,10 @@ async function start() {
     const effects = shortened(items).map(({ amount }) => amount);
     const write = writers(effects, [row.base ?? row.explained, row.explained], isShare(facts.output));
     const drawn = bars({ items, write, base: row.base, value: row.explained, kind, threshold, scale,
-      caption: "Attributions, largest first", valueName: profile && isScore ? "score" : nameOf(facts, target) });
+      caption: "Attributions, largest first", valueName: isScore ? "score" : "explained value" });
     const gap = row.gap === null ? null
       : h("p", { class: "quiet" }, `Completeness gap ${rest(row.gap)}: what the attributions leave unexplained.`);
-    const line = summaryOf({ items, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
+    const line = summaryOf({ items, write, base: row.base, value: row.explained, score: row.score, threshold: profile?.threshold ?? null,
       unit: profile && !isScore ? "margin" : "", isShare: isScoreShare });
     return [h("h3", {}, "What contributes"), h("p", { class: "sentence" }, line), drawn, gap, digits(row, items, values)];
   }
@@ -119,7 +122,7 @@ async function start() {
 
   const chooser = facts.targets.length < 2 ? null : h("label", { class: "chooser" }, "Explained ",
     h("select", { onchange: (event) => { [target, scale] = [Number(event.target.value), null]; changed(); } },
-      facts.targets.map((_, i) => h("option", { value: i }, nameOf(facts, i)))));
+      facts.targets.map((each, i) => h("option", { value: i }, nameOf(facts, each)))));
   if (chooser) place("answer").prepend(chooser);
   const fields = makeFields(facts.fields, changed);
   const reset = () => { fields.reset(); changed(); };
@@ -154,21 +157,15 @@ function about(facts, proof) {
   ];
 }
 
-function nameOf(facts, target) {
-  const which = facts.targets[target];
-  return facts.elements === 1 ? facts.output : `${facts.output}[${which}]`;
-}
+const nameOf = (facts, target) => elementName({ output: facts.output, size: facts.elements, classNames: facts.class_names }, target);
 
-const titleOf = (facts, key) => facts.fields.find(({ name }) => name === key)?.title ?? key;
-
-function shownOf(facts, key, values) {
+function membersOf(facts, key, values) {
   const members = own(facts.groups, key) ?? [key];
   return members.map((name) => {
     const field = facts.fields.find((each) => each.name === name);
     if (!field) return null;
-    const chosen = field.choices?.find(([value]) => value === values[name])?.[1] ?? formatted(values[name]);
-    const text = field.unit && values[name] !== null ? `${chosen} ${field.unit}` : chosen;
-    return members.length > 1 ? `${field.title}: ${text}` : text;
+    const text = shownOf(field, values[name]);
+    return members.length > 1 ? `${titleOf(field)}: ${text}` : text;
   }).filter(Boolean).join("; ");
 }
 

@@ -28,8 +28,7 @@ from rationale.methods.outputs import (
     total_of,
 )
 from rationale.methods.players import Players, by_player
-from rationale.methods.propagation.backward import Carried, Relevance, readers_of
-from rationale.methods.propagation.method import PropagationMethod
+from rationale.methods.propagation.backward import Carried, PropagationMethod, Relevance, readers_of
 from rationale.methods.propagation.path import Path
 from rationale.references.reference_set import ReferenceSet
 from rationale.rules.rule import Trait

@@ -18,9 +18,8 @@ from rationale.graph.ops import Ops, mean
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Engine, References, Weighted
 from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import Pull, pull_back
+from rationale.methods.propagation.backward import PropagationMethod, Pull, pull_back
 from rationale.methods.propagation.engine import WALK
-from rationale.methods.propagation.method import PropagationMethod
 from rationale.methods.propagation.speed import commute, fuse
 from rationale.rules.rule import Kind, Selection, Trait
 from rationale.rules.secants import difference, tiny

@@ -29,11 +29,11 @@ from rationale.methods.propagation.attributions import (
 from rationale.methods.propagation.backward import (
     ByRules,
     Carried,
+    PropagationMethod,
     Pull,
     walk,
 )
 from rationale.methods.propagation.imputed import behind_imputers
-from rationale.methods.propagation.method import PropagationMethod
 from rationale.methods.propagation.path import Path, choose_path
 from rationale.methods.target import check_names, reach_forward
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
@@ -107,7 +107,7 @@ class Walk(Engine):
             base = _mean_over_references(op, at, weights)
         seed = seed_of(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
         requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
-        own = [path.concepts.layer] if concepts else []
+        own = [path.concepts.layer] if path.concepts else []
         watched = {*requested, *own}
         steps, pull = method.plan(op, calls, watched)
         canvas.rules[:] = _rules(steps, pull)

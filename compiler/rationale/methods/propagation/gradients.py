@@ -16,9 +16,8 @@ from rationale.graph.ops import Ops, along, mean, rows_along
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Engine, Gap, References
 from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import pull_back
+from rationale.methods.propagation.backward import Point, PropagationMethod, pull_back
 from rationale.methods.propagation.engine import WALK
-from rationale.methods.propagation.method import Point, PropagationMethod
 from rationale.references.reference_set import Baseline
 from rationale.schema.request import whole_number
 

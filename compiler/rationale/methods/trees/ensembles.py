@@ -119,7 +119,7 @@ def choose_ensemble(
     reads = str(read.name)
     shape, dtype = lowered.specs[reads]
     ensemble = read_ensemble(ir.serde.serialize_node(node), prod(shape[1:]), dtype.numpy())
-    notes, margin = tuple[str, ...](), None
+    notes, margin, closed = tuple[str, ...](), None, name
     if link:
         notes += (
             f"explains {scores.name!r}, of which {name!r} is the {link}: Shapley values of {name!r} itself "
@@ -140,7 +140,7 @@ def choose_ensemble(
     demand_rows(lowered, name, {name, *ends})
     elements = choose_targets(request.targets, name, lowered)
     trees = Trees(ensemble, reads, margin if method.probability else None, link=link)
-    return lowered, Target(leaves, name, elements, notes=notes), trees
+    return lowered, Target(leaves, name, elements, notes=notes, closed=closed), trees
 
 
 def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value, str]:

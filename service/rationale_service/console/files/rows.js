@@ -1,16 +1,9 @@
 // Rows of a model's features: what a form begins with, what an address or a file brings.
 
-import { parseNumber } from "./parse.js";
+import { parsed } from "./values.js";
 
-const MISSING = new Set(["", "na", "n/a", "nan", "null", "none", "?"]);
-
-/** The fields of an instance: its features, and inputs of one value that are not explained. */
-export function fields(model) {
-  const plain = model.inputs
-    .filter((input) => !input.features && isOne(input))
-    .map((input) => ({ name: input.name, input: input.name, kind: kindOf(input.datatype), missing: false, integer: /INT/.test(input.datatype), whole: /INT/.test(input.datatype) }));
-  return [...model.features, ...plain];
-}
+/** The fields of an instance. */
+export const fields = (model) => model.features;
 
 /** Those of `:decide`: what only knock-outs look at comes too, and may be unknown. */
 export const decisionFields = (model) => [...fields(model), ...model.decision.decision_only_features];
@@ -22,21 +15,9 @@ export const isDecisionOnly = (field) => field.input === undefined;
 export const arrays = (model) => model.inputs.filter((input) => !input.features && !isOne(input));
 
 const isOne = (input) => input.shape.every((size) => size === 1);
-const kindOf = (datatype) => (datatype === "BYTES" ? "text" : datatype === "BOOL" ? "flag" : "number");
 
 /** A typical row of these fields: the references' medians and most frequent words. */
-export const typical = (fields) => Object.fromEntries(fields.map((field) => [field.name, middle(field)]));
-
-function middle(field) {
-  if (isDecisionOnly(field)) return null;
-  if (field.kind === "flag") return false;
-  if (field.kind === "text") return field.categories?.[0]?.value ?? Object.keys(field.value_labels ?? {})[0] ?? "";
-  if (field.missing && field.missing_share > 0.5) return null;
-  if (field.quantiles) return field.quantiles[Math.floor(field.quantiles.length / 2)];
-  if (field.value_labels) return Number(Object.keys(field.value_labels)[0]);
-  const [least, most] = [field.least ?? 0, field.most ?? field.least ?? 0];
-  return field.whole ? Math.round((least + most) / 2) : (least + most) / 2;
-}
+export const typical = (fields) => Object.fromEntries(fields.map((field) => [field.name, field.begin ?? null]));
 
 /**
  * The row of an address: a typical one where it has none. Of a row that is there, nothing is made up: a value that is
@@ -80,28 +61,6 @@ export function fits(field, value) {
   if (value === null) return field.missing;
   if (field.kind === "number") return typeof value === "number" && Number.isFinite(value);
   return typeof value === (field.kind === "text" ? "string" : "boolean");
-}
-
-/** The value that a text stands for; `unseen`: nobody sees how it was read. Throws an Error that names the feature. */
-export function parsed(field, text, unseen = false) {
-  const word = String(text).trim();
-  if (field.kind === "text") return String(text);
-  if (MISSING.has(word.toLowerCase())) {
-    if (field.missing) return null;
-    throw new Error(`${field.title ?? field.name}: a value is missing, which the model does not take`);
-  }
-  if (field.kind === "flag") {
-    if (/^(true|yes|1)$/i.test(word)) return true;
-    if (/^(false|no|0)$/i.test(word)) return false;
-    throw new Error(`${field.title ?? field.name}: '${word.slice(0, 40)}' is neither true nor false`);
-  }
-  try {
-    const value = parseNumber(word, { unseen });
-    if (field.integer && !Number.isInteger(value)) throw new Error("a whole number is needed");
-    return value;
-  } catch (error) {
-    throw new Error(`${field.title ?? field.name}: ${error.message}`);
-  }
 }
 
 /** One row of a table of texts, by its columns' names; throws an Error that names what is missing. */

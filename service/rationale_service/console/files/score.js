@@ -1,6 +1,7 @@
 // What is held against a threshold, and what is explained, in the answers of v1.
 
 import { decidedScore, outcomeOf } from "./outcome.js";
+import { elementName } from "./pictures/classes.js";
 
 /** The flattened row of an output in one of v1's `predictions`; null where the model does not answer it. */
 export function output(model, prediction, name) {
@@ -25,10 +26,27 @@ export const targets = (explanation) => explanation.targets ?? [explanation];
 /** Whether an output's numbers are probabilities, to be written in percent. */
 export const isShare = (model, name) => (model.probabilities ?? []).includes(name);
 
-/** How targets are called: by the element of the output, where there are several. */
-export function targetName(model, target) {
-  const size = model.output_shape.reduce((a, b) => a * Math.abs(b), 1);
-  return size === 1 || target === null ? model.output : `${model.output} [${target}]`;
+/** How many elements a row of the explained output has. */
+export const elements = (model) => model.output_shape.reduce((product, each) => product * Math.abs(each), 1);
+
+/** How a target is called. */
+export const targetName = (model, target) => elementName({ output: model.output, size: elements(model), classNames: model.class_names }, target);
+
+/** Every class's score in a prediction, as {values, isShare}; null if the model has no classes, or does not answer them. */
+export function classScores(model, prediction) {
+  const count = elements(model);
+  if (count < 2 || (count === 2 && !model.class_names?.length)) return null;
+  for (const name of [...(model.probabilities ?? []), model.output]) {
+    const values = output(model, prediction, name);
+    if (values?.length === count && values.every((one) => typeof one === "number")) return { values, isShare: isShare(model, name) };
+  }
+  return null;
+}
+
+/** The class that a prediction scores highest; null without classes. */
+export function predictedClass(model, prediction) {
+  const { values } = classScores(model, prediction) ?? {};
+  return values ? values.indexOf(values.reduce((a, b) => Math.max(a, b))) : null;
 }
 
 /**

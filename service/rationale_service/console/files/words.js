@@ -17,13 +17,15 @@ export function vocabulary(text) {
   const tokens = new Map([...ids].map(([token, id]) => [id, token]));
   const one = (kind) => SPECIAL[kind].map((token) => ids.get(token)).find((id) => id !== undefined);
   const names = [...ids.keys()];
+  const specials = new Set(Object.values(SPECIAL).flat());
+  const bare = names.filter((token) => !specials.has(token)).map((token) => token.replaceAll(MARKS[1], "")); // a capital letter itself
   return {
     ids,
     tokens,
     size: ids.size,
     mark: MARKS.find((mark) => names.some((token) => token.startsWith(mark) && token.length > 1)) ?? "",
     isWordPiece: names.some((token) => token.startsWith("##")),
-    isLower: !names.some((token) => !Object.values(SPECIAL).flat().includes(token) && token !== token.toLowerCase()),
+    isLower: bare.every((token) => token === token.toLowerCase()),
     begin: one("begin"),
     end: one("end"),
     pad: one("pad"),

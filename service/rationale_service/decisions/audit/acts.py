@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from rationale_service.decisions.audit.rows import GENESIS, Row, text_digest
+from rationale_service.decisions.audit.rows import GENESIS, Row, text_digest, unreadable
 from rationale_service.decisions.audit.store import AuditStore
 from rationale_service.decisions.audit.verify import Fault
 from rationale_service.errors import StateUnavailableError
@@ -95,12 +95,30 @@ def record(store: AuditStore, act: Act) -> None:
     """Add an act to the chain. Raises StateUnavailableError."""
 
     def chained(last: Row | None) -> Row:
+        if last is not None and unreadable(last):
+            raise _altered(last)
         number, previous = (1, GENESIS) if last is None else (last["number"] + 1, last["hash"])
         detail = json.dumps(act.detail, ensure_ascii=False, sort_keys=True)
         row = {**asdict(act), "detail": detail, "number": number, "previous": previous}
         return {**row, "hash": digest(row)}
 
     store.add_act(chained)
+
+
+def shown(row: Row) -> dict[str, Any]:
+    """Return an act with its detail. Raises StateUnavailableError if its row was altered."""
+    try:
+        if not unreadable(row):
+            return {**row, "detail": json.loads(row["detail"])}
+    except ValueError as error:
+        raise _altered(row) from error
+    raise _altered(row)
+
+
+def _altered(row: Row) -> StateUnavailableError:
+    return StateUnavailableError(
+        f"act {row['number']} cannot be read: its row was altered, as `rationale audit verify` shows"
+    )
 
 
 def digest(row: Row) -> str:
@@ -116,6 +134,12 @@ def verify_acts(store: AuditStore) -> Iterator[Fault | int]:
     """
     number, previous = 0, GENESIS
     for row in store.acts():
+        if columns := unreadable(row):
+            place = row["number"] if isinstance(row["number"], int) else number + 1
+            yield Fault(CHAIN, place, f"cannot be read: {columns} cannot have been written so")
+            if isinstance(row["number"], int):
+                number, previous = row["number"], row["hash"]
+            continue
         if row["number"] != number + 1:
             yield Fault(CHAIN, row["number"], f"{row['number'] - number - 1} before it are missing")
         elif row["previous"] != previous:

@@ -10,9 +10,10 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rationale.errors import InvalidOptionError
-from rationale_service.decisions.audit.rows import GENESIS
+from rationale_service.decisions.audit.rows import GENESIS, unreadable
 from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey, signed_by_one
 from rationale_service.decisions.audit.store import AuditStore, ChainEnds
+from rationale_service.errors import StateUnavailableError
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,10 @@ def heads(store: AuditStore) -> list[SignedHead]:
 def _head(ends: ChainEnds) -> SignedHead:
     pruned, last = ends.checkpoint, ends.last or ends.checkpoint
     assert last is not None  # noqa: S101 (a chain without rows has a checkpoint)
+    if any(unreadable(each) for each in ({"chain": ends.name}, pruned or {}, last)):
+        raise StateUnavailableError(
+            f"chain {ends.name!s} has no head to sign: its end was altered, as `rationale audit verify` shows"
+        )
     first, before = (1, GENESIS) if pruned is None else (pruned["sequence"] + 1, pruned["hash"])
     return SignedHead(ends.name, first, before, last["sequence"], last["hash"], last["time"], ends.erased)
 

@@ -17,6 +17,7 @@ from rationale_service.decisions.audit.rows import (
     canonical,
     new_chain,
     text_digest,
+    unreadable,
     with_values,
     without_values,
 )
@@ -201,11 +202,13 @@ class Ledger:
             return self._decision(row, instance, with_inputs=with_inputs)
         except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
             raise StateUnavailableError(
-                f"decision '{row['id'][:80]}' cannot be read: its row was altered, as `rationale audit "
+                f"decision '{str(row['id'])[:80]}' cannot be read: its row was altered, as `rationale audit "
                 "verify` shows"
             ) from error
 
     def _decision(self, row: Row, instance: Instance | None, *, with_inputs: bool) -> RecordedDecision:
+        if columns := unreadable(row):
+            raise ValueError(columns)
         kept, values = row["kept"], None
         try:
             if with_inputs:

@@ -37,6 +37,7 @@ Row = Mapping[str, Any]
 
 Kept = Literal["plain", "hashed", "sealed"]
 Instance = Mapping[str, Any]
+_NUMBERS = {"sequence": int, "number": int, "place": int, "status": int, "latency_ms": int | float}
 _LEAST_BYTES = 32
 _NONCE = 12
 _OF_VALUE = ("value", "category", "shown")  # of a reason, what tells the applicant's value
@@ -217,6 +218,12 @@ class Head:
         linked = {**row, "chain": self.chain, "sequence": self.sequence + 1, "previous": self.hash}
         linked["hash"] = digest(linked)
         return linked, Head(self.chain, self.sequence + 1, linked["hash"])
+
+
+def unreadable(row: Row) -> str:
+    """Return the columns whose values are of no kind that anybody here writes: SQLite takes any in each."""
+    given = {name: value for name, value in row.items() if value is not None}
+    return ", ".join(name for name, value in given.items() if not isinstance(value, _NUMBERS.get(name, str)))
 
 
 def new_chain() -> Head:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, insert, select
+from sqlalchemy import Connection, Engine, LargeBinary, Select, cast, delete, event, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from rationale_service.decisions.audit.rows import Row, checkpoint_of
@@ -20,9 +20,6 @@ _PRUNED_AT_ONCE = 2000  # rows of one transaction: decisions wait for it
 _SCHEMA = Schema(
     name="audit trail",
     setting="setting audit (RATIONALE_AUDIT) must be off, or",
-    migrations=Path(__file__).parent / "migrations",
-    versions="audit_version",
-    lock=0x7261_7469,
 )
 
 
@@ -32,6 +29,12 @@ class SqlStore(Database):
     def __init__(self, where: str | Path, *, is_made: bool = True) -> None:
         """Name the database; connections are made later. Arguments and errors are those of `Database`."""
         super().__init__(where, _SCHEMA, is_made=is_made)
+
+    def _create(self) -> Engine:
+        engine = super()._create()
+        if self.is_sqlite:
+            event.listen(engine, "connect", _keep_bytes)
+        return engine
 
     def append(self, rows: Sequence[Row], keys: Mapping[str, str]) -> None:
         try:
@@ -71,7 +74,8 @@ class SqlStore(Database):
             names = {*connection.execute(select(decisions.c.chain).distinct()).scalars(), *pruned}
             connection = connection.execution_options(yield_per=_READ_AT_ONCE)
             for name in sorted(names, key=str):
-                query = _rows().where(decisions.c.chain == name).order_by(decisions.c.sequence)
+                chain = decisions.c.chain if isinstance(name, str) else cast(decisions.c.chain, LargeBinary)
+                query = _rows().where(chain == name).order_by(decisions.c.sequence)
                 yield Chain(name, pruned.get(name), _read(connection, query))
 
     def ends(self) -> list[ChainEnds]:
@@ -87,10 +91,18 @@ class SqlStore(Database):
                 erased.setdefault(chain, []).append(sequence)
         return [
             ChainEnds(name, pruned.get(name), last.get(name), tuple(erased.get(name, ())))
-            for name in sorted({*pruned, *last})
+            for name in sorted({*pruned, *last}, key=str)
         ]
 
     def prune(self, before: str) -> int:
+        try:
+            return self._pruned(before)
+        except (TypeError, ValueError) as error:
+            raise StateUnavailableError(
+                "the audit trail cannot be pruned: a row was altered, as `rationale audit verify` shows"
+            ) from error
+
+    def _pruned(self, before: str) -> int:
         table = decisions.c
         with self.administering() as connection:
             old = connection.execute(select(table.chain).where(table.time < before).distinct())
@@ -150,6 +162,18 @@ class SqlStore(Database):
                 "what was deleted is still in the journal, which somebody reads (an export, a backup?): ask "
                 "again when that is over"
             )
+
+
+def _keep_bytes(connection: Any, _: Any) -> None:
+    connection.text_factory = _text
+
+
+def _text(value: bytes) -> str | bytes:
+    """Return text of SQLite, or the bytes where it is none, for whoever reads the row to name it."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _rows() -> Select[Any]:

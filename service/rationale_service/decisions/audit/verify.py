@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from rationale_service.decisions.audit.heads import SignedHead
 from rationale_service.decisions.audit.retention import erasure_of
-from rationale_service.decisions.audit.rows import GENESIS, Head, Row, digest, placed_digest, text_digest
+from rationale_service.decisions.audit.rows import (
+    GENESIS,
+    Head,
+    Row,
+    digest,
+    placed_digest,
+    text_digest,
+    unreadable,
+)
 from rationale_service.decisions.audit.signatures import PublicKey, signed_by_one
 from rationale_service.decisions.audit.store import AuditStore, Chain
 
@@ -74,12 +82,15 @@ def _walk(
     if beginning.sequence in hashes:
         hashes[beginning.sequence] = beginning.hash
     for row in chain.rows:
-        if unreadable := _bytes_of(row):
-            yield Fault(chain.name, row["sequence"], f"cannot be read: bytes stand in {unreadable}")
+        yield None
+        if columns := unreadable(row):
+            place = row["sequence"] if isinstance(row["sequence"], int) else last.sequence + 1
+            yield Fault(chain.name, place, f"cannot be read: {columns} cannot have been written so")
         else:
             yield from _faults(row, last)
             yield from _of_key(row, keys)
-        yield None
+        if not isinstance(row["sequence"], int):
+            continue
         last = Head(chain.name, row["sequence"], row["hash"])
         if last.sequence in hashes:
             hashes[last.sequence] = last.hash
@@ -102,9 +113,9 @@ def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]
     found = chain.checkpoint
     if found is None:
         return Head(chain.name, 0, GENESIS), []
-    sequence, faults = found["sequence"], list[Fault]()
-    if unreadable := _bytes_of(found):
-        faults.append(Fault(chain.name, sequence, f"has a checkpoint with bytes in {unreadable}"))
+    sequence, faults = found["sequence"] if isinstance(found["sequence"], int) else 0, list[Fault]()
+    if columns := unreadable(found):
+        faults.append(Fault(chain.name, sequence, f"has a checkpoint that cannot be read: {columns}"))
         return Head(chain.name, sequence, found["hash"]), faults
     if placed_digest(found) != found["hash"]:
         what = "has a checkpoint that was altered: it does not have its digest"
@@ -112,11 +123,6 @@ def _beginning(chain: Chain, kept_since: str | None) -> tuple[Head, list[Fault]]
     if kept_since is None or found["time"] >= kept_since:
         faults.append(_too_early(chain.name, sequence, found["time"]))
     return Head(chain.name, sequence, found["hash"]), faults
-
-
-def _bytes_of(row: Row) -> str:
-    """Return the columns that hold bytes, which SQLite takes in columns of text; nobody here writes any."""
-    return ", ".join(name for name, value in row.items() if isinstance(value, bytes))
 
 
 def _too_early(chain: str, sequence: int, time: str) -> Fault:

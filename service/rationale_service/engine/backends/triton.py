@@ -16,6 +16,7 @@ from rationale.schema.locales import locale_advice
 from rationale_service.engine.backends.base import gated
 from rationale_service.engine.backends.proof import proof_of
 from rationale_service.engine.backends.triton_client import (
+    NO_ANSWER,
     connect,
     given,
     is_never_by_request,
@@ -63,6 +64,7 @@ class TritonBackend:
         self._address = address
         self._tls = tls
         self._metrics = metrics or Metrics()
+        self._count_failure = self._metrics.dependency("triton")
         self._wait_s = wait_s
         self._max_in_flight = max_in_flight
         self._is_shared = is_shared
@@ -200,7 +202,9 @@ class TritonBackend:
             return bool(
                 await self._client.is_model_ready(entry.model, entry.version, client_timeout=_PROBE_S)
             )
-        except InferenceServerException:
+        except InferenceServerException as error:
+            if error.status() in NO_ANSWER:
+                self._count_failure()
             return False
 
     def admit(self, entry: Entry, deadline_s: float = math.inf) -> None:
@@ -222,7 +226,10 @@ class TritonBackend:
         try:
             answer = await self._ask(entry, self._fed(entry, inputs), outputs, deadline_s)
         except InferenceServerException as error:
-            raise refusal(entry, error) from error
+            refused = refusal(entry, error)
+            if isinstance(refused, NotReadyError):
+                self._count_failure()
+            raise refused from error
         finally:
             self._in_flight[entry] -= 1
             ended_s = time.monotonic()

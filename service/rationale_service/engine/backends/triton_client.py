@@ -64,6 +64,7 @@ _CHANNEL = [
 ]
 _ORT_REFUSED = re.compile(r"onnx runtime error 2\b")  # ONNX Runtime's INVALID_ARGUMENT, through Triton
 _UNAVAILABLE = "StatusCode.UNAVAILABLE"
+NO_ANSWER = (_UNAVAILABLE, "StatusCode.DEADLINE_EXCEEDED")
 
 
 def connect(address: str, tls: ClientTls | None) -> InferenceServerClient:
@@ -127,7 +128,7 @@ def not_loaded(entry: Entry, error: InferenceServerException) -> RepositoryError
             "Triton does not load models by request: start it with --model-control-mode=explicit "
             f"--load-model=* ({text})"
         )
-    if error.status() in (_UNAVAILABLE, "StatusCode.DEADLINE_EXCEEDED"):
+    if error.status() in NO_ANSWER:
         return NotReadyError(f"Triton does not answer: {text}")
     return RepositoryError(f"Triton cannot load '{entry.model}': {locale_advice(text) or text}")
 

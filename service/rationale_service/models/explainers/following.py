@@ -80,7 +80,6 @@ class Following:
     """Follows the other processes, and reports to them how far it has followed.
 
     Attributes:
-        followed: called when something was written elsewhere, with what is recorded now.
         elsewhere: what other processes are making.
     """
 
@@ -99,7 +98,6 @@ class Following:
             begin: makes what nobody is at.
             retire: deletes the artifact of a digest, when nobody uses it any more.
         """
-        self.followed: Callable[[Known], Awaitable[None]] = nothing
         self.elsewhere: Mapping[str, Lease] = {}
         self._plane = plane
         self._artifacts = artifacts
@@ -125,14 +123,17 @@ class Following:
 
     def show(self) -> None:
         """Answer requests from here on by what the records say."""
-        self._plane.repository = self._store.registry()
+        before, now = self._plane.repository.made_by_others, self._store.registry()
+        self._plane.repository = now
+        if now.made_by_others not in ("", before):
+            log.warning(now.made_by_others)
 
-    async def follow(self) -> None:
-        """Look for what others write, for ever."""
+    async def follow(self, followed: Callable[[Known], Awaitable[None]]) -> None:
+        """Look for what others write, for ever: see `refresh`."""
         is_lost = False
         while True:
             try:
-                await self.refresh()
+                await self.refresh(followed)
                 is_lost = False
             except ServiceError as error:
                 if not is_lost:
@@ -144,8 +145,12 @@ class Following:
                 is_lost = True
             await asyncio.sleep(LOOK_S)
 
-    async def refresh(self) -> None:
-        """Take up what other processes have written, and begin what nobody is at. Raises as `State.open`."""
+    async def refresh(self, followed: Callable[[Known], Awaitable[None]]) -> None:
+        """Take up what other processes have written, and begin what nobody is at. Raises as `State.open`.
+
+        Args:
+            followed: called with what is recorded now, if others have written it.
+        """
         if not (self._state.exists or self._state.is_shared):
             return
         await self.exclusively(nothing)
@@ -153,7 +158,7 @@ class Following:
             await asyncio.wait(self._tasks.ending)
         news, self._news = self._news, None
         if news is not None:
-            await self.followed(news)
+            await followed(news)
         revision, now_s = self._store.revision, time.monotonic()
         if revision != self._noted or (self._state.is_remote and now_s > self._heard_s + _HEARD_S):
             await asyncio.to_thread(self._state.follow, revision)

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
@@ -29,6 +29,7 @@ from rationale_service.models.explainers.records import (
     HIDDEN,
     Artifact,
     Key,
+    Known,
     Record,
     Split,
     Stage,
@@ -92,11 +93,15 @@ class Explainers:
             plane.model_cache.admit(entry)
         self.following.show()
 
-    async def resume(self) -> None:
-        """Go on with what an earlier process left unfinished, and follow the others."""
+    async def resume(self, followed: Callable[[Known], Awaitable[None]]) -> None:
+        """Go on with what an earlier process left unfinished, and follow the others.
+
+        Args:
+            followed: called with what is recorded, whenever another process has written.
+        """
         with contextlib.suppress(ServiceError):  # which is logged in a moment
-            await self.following.refresh()
-        self._tasks.spawn(self.following.follow())
+            await self.following.refresh(followed)
+        self._tasks.spawn(self.following.follow(followed))
         self._tasks.spawn(self._clear())
 
     async def stop(self) -> None:
@@ -319,12 +324,23 @@ class Explainers:
     # --- on the way to an answer --------------------------------------------------------------------------
 
     def _named(self, model: str, spec: ExplainerSpec) -> ExplainerSpec:
-        """Return a spec with the names that the model was compiled with, if it has none of its own."""
+        """Return a spec with the names that the model was compiled with.
+
+        Raises InvalidExplainerError for other names: callers who name features would be refused.
+        """
         compiled = self.store.base.compiled(model)
         known = None if compiled is None or compiled.manifest is None else compiled.manifest.given_names
-        if known is None or spec.features is not None or spec.inputs:
+        wanted, given = spec.inputs, spec.features
+        own = {n: list(names) for n, names in (known or {}).items() if wanted is None or n in wanted}
+        for name, names in own.items():
+            if given is not None and (given.get(name, names) if isinstance(given, dict) else given) != names:
+                raise InvalidExplainerError(
+                    f"features: the model was compiled with other names for '{name}', which all its "
+                    "explainers have: leave `features` out"
+                )
+        if not own or isinstance(given, list):
             return spec
-        return spec.model_copy(update={"features": {name: list(names) for name, names in known.items()}})
+        return spec.model_copy(update={"features": {**own, **(given or {})}})
 
     async def _ask(self, model: str, name: str, spec: ExplainerSpec, references: str | None) -> Record:
         if self._plane.state is not Lifecycle.READY:

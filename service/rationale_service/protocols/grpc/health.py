@@ -12,8 +12,11 @@ from grpc_health.v1.health_pb2_grpc import HealthServicer as Base
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import NotReadyError, UnknownModelError
 from rationale_service.protocols.grpc.servicer import SERVICE
+from rationale_service.security.keys import NOBODY_NEEDS, needs
 
-HEALTH: str = pb.DESCRIPTOR.services_by_name["Health"].full_name
+_DESCRIPTOR = pb.DESCRIPTOR.services_by_name["Health"]
+HEALTH: str = _DESCRIPTOR.full_name
+METHODS: list[str] = [each.name for each in _DESCRIPTOR.methods]
 _LOOKS_EVERY_S = 1.0
 _STATUS = {True: pb.HealthCheckResponse.SERVING, False: pb.HealthCheckResponse.NOT_SERVING}
 
@@ -27,10 +30,12 @@ class HealthServicer(Base):
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
 
+    @needs(NOBODY_NEEDS)
     async def Check(self, request: pb.HealthCheckRequest, context: ServicerContext) -> pb.HealthCheckResponse:
         """Answer whether a model, or the gateway, is ready. Raises UnknownModelError."""
         return pb.HealthCheckResponse(status=await self._status(request.service))
 
+    @needs(NOBODY_NEEDS)
     async def Watch(
         self, request: pb.HealthCheckRequest, context: ServicerContext
     ) -> AsyncIterator[pb.HealthCheckResponse]:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import http
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -20,7 +20,7 @@ from rationale_service.protocols.grpc.status import Refusal, abort, refusal_of
 from rationale_service.protocols.grpc.turns import Turns
 from rationale_service.protocols.grpc.wire import check_message
 from rationale_service.protocols.interceptor import RequestInterceptor
-from rationale_service.security.keys import NOBODY_NEEDS, needed_by_call, token_of
+from rationale_service.security.keys import ANY_KEY, Scopes, token_of
 
 Behaviour = Callable[[Any, Context], Awaitable[Any]]
 Find = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler | None]]
@@ -32,15 +32,24 @@ class Interceptor(grpc.aio.ServerInterceptor):
     Messages are parsed and serialised here, so that what goes wrong with that is told as any other error.
     """
 
-    def __init__(self, requests: RequestInterceptor, budget: MemoryLimit, most_json_bytes: int) -> None:
+    def __init__(
+        self,
+        requests: RequestInterceptor,
+        scopes: Mapping[str, Scopes],
+        budget: MemoryLimit,
+        most_json_bytes: int,
+    ) -> None:
         """Take what every call passes.
 
         Args:
+            scopes: what the methods that are offered declare, by path. No other method is called; any key may
+                learn that it is not offered.
             budget: counts answers until their callers have taken them.
             most_json_bytes: as the settings have it; typed contents are bounded by it too.
         """
         self._most_json_bytes = most_json_bytes
         self._requests = requests
+        self._scopes = scopes
         self._budget = budget
         self._guarded: dict[str, grpc.RpcMethodHandler] = {}
         self._open = asyncio.Event()
@@ -60,10 +69,10 @@ class Interceptor(grpc.aio.ServerInterceptor):
         self, continuation: Find, handler_call_details: grpc.HandlerCallDetails
     ) -> grpc.RpcMethodHandler:
         method: str = handler_call_details.method
-        needed = needed_by_call(method)
+        needed = self._scopes.get(method, ANY_KEY)
         await self._open.wait()
         try:
-            if needed is not NOBODY_NEEDS:
+            if needed:
                 given = _texts(handler_call_details.invocation_metadata)
                 request_context = _request_context(method, given)
                 contexts.bind(request_context)
@@ -78,7 +87,7 @@ class Interceptor(grpc.aio.ServerInterceptor):
 
     def _guard(self, method: str, handler: grpc.RpcMethodHandler | None) -> grpc.RpcMethodHandler:
         """Wrap the handler of a method. Raises NotOfferedError."""
-        if handler is None or method in REFUSED:
+        if handler is None or method not in self._scopes:
             why = f": {REFUSED[method]}" if method in REFUSED else f". /{SERVICE} offers {', '.join(OFFERED)}"
             raise NotOfferedError(f"{method[:80]} is not offered here{why}.")
         if handler.unary_unary is not None:

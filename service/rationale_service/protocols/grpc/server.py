@@ -3,23 +3,22 @@
 import asyncio
 import logging
 import socket
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from typing import Any
 
 import grpc
 import grpc.aio
 from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 from tritonclient.grpc import service_pb2_grpc
 
-from rationale_service.decisions.decider import Decider
-from rationale_service.handlers import Handler
 from rationale_service.process.listening import CannotListenError, address_of
-from rationale_service.protocols.grpc.health import HEALTH, HealthServicer
+from rationale_service.protocols.gateway import Gateway
+from rationale_service.protocols.grpc import health, servicer
 from rationale_service.protocols.grpc.interceptor import Interceptor
-from rationale_service.protocols.grpc.servicer import SERVICE, InferenceServicer
-from rationale_service.protocols.interceptor import RequestInterceptor
+from rationale_service.security.keys import ANY_KEY, Scopes, UndeclaredScopesError, declared, needs
 from rationale_service.security.tls import ServerTls
-from rationale_service.settings import Settings
 
 MAX_CALLS = 1024  # at one time, streams among them
 _MAX_CALLS_OF_A_CONNECTION = 128
@@ -28,6 +27,7 @@ _LARGEST_LIMIT = (1 << 31) - 1  # gRPC counts a message's bytes in 32 bits
 _HELD_S = 0.05  # what has been sent arrives meanwhile
 _BEGUN_S = 0.2  # what was held is begun meanwhile
 _REFLECTION = "grpc.reflection.v1.ServerReflection"
+_REFLECTION_METHODS = ("ServerReflectionInfo",)
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),  # answers are larger than requests: one row per target
     ("grpc.max_metadata_size", _MAX_METADATA_BYTES),
@@ -42,14 +42,15 @@ _OPTIONS = (
 
 
 class GrpcServer:
-    """Belongs to the running event loop. Connections that come before `start` wait for it."""
+    """Belongs to the running event loop. Connections that come before `start` wait for it.
+
+    Attributes:
+        scopes: those that each method declares, by the method's path.
+    """
 
     def __init__(
         self,
-        handler: Handler,
-        decider: Decider,
-        interceptor: RequestInterceptor,
-        settings: Settings,
+        gateway: Gateway,
         listener: socket.socket,
         tls: ServerTls | None = None,
         *,
@@ -60,25 +61,37 @@ class GrpcServer:
         Args:
             shared: other processes listen there, too; else two gateways could, and neither would say so.
 
-        Raises CannotListenError.
+        Raises:
+            CannotListenError
+            UndeclaredScopesError: a method does not say which keys open it.
         """
+        settings, plane = gateway.settings, gateway.plane
         own = (
             ("grpc.max_receive_message_length", min(settings.max_grpc_message_bytes, _LARGEST_LIMIT)),
             ("grpc.so_reuseport", int(shared)),
         )
         logging.getLogger(cygrpc.__name__).addFilter(_tells_more_than_that_a_caller_left)
         self._stopping: list[asyncio.Future[None]] = []
-        self._interceptor = Interceptor(interceptor, handler.plane.budget, settings.max_json_bytes)
+        inference = servicer.InferenceServicer(gateway)
+        healthy = health.HealthServicer(plane)
+        reflecting = _Reflection((servicer.SERVICE, health.HEALTH, reflection.SERVICE_NAME, _REFLECTION))
+        self.scopes = {
+            **scopes_of_methods(inference, servicer.SERVICE, servicer.METHODS),
+            **scopes_of_methods(healthy, health.HEALTH, health.METHODS),
+            **scopes_of_methods(reflecting, reflection.SERVICE_NAME, _REFLECTION_METHODS),
+            **scopes_of_methods(reflecting, _REFLECTION, _REFLECTION_METHODS),
+        }
+        self._interceptor = Interceptor(
+            gateway.interceptor, self.scopes, plane.budget, settings.max_json_bytes
+        )
         self._server = grpc.aio.server(
             interceptors=(self._interceptor,),
             options=(*_OPTIONS, *own),
             maximum_concurrent_rpcs=MAX_CALLS,
         )
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
-            InferenceServicer(handler, decider, interceptor, settings.max_json_bytes), self._server
-        )
-        health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(handler.plane), self._server)
-        _enable_reflection(self._server)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(inference, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(healthy, self._server)
+        _add_reflection(reflecting, self._server)
         self.address = address_of(listener)
         listener.close()
         self._bind(tls)
@@ -124,14 +137,38 @@ def _tells_more_than_that_a_caller_left(record: logging.LogRecord) -> bool:
     return record.exc_info is None or record.exc_info[0] is not cygrpc.ExecuteBatchError
 
 
-def _enable_reflection(server: grpc.aio.Server) -> None:
-    """Enable v1alpha, and by the same messages v1, which the package does not know."""
-    names = (SERVICE, HEALTH, reflection.SERVICE_NAME, _REFLECTION)
-    reflection.enable_server_reflection(names, server)
+def scopes_of_methods(servicer: object, service: str, methods: Iterable[str]) -> dict[str, Scopes]:
+    """Return the scopes that `servicer` declares for those of a service's methods that it has of its own.
+
+    Raises UndeclaredScopesError.
+    """
+    found: dict[str, Scopes] = {}
+    for name in methods:
+        if name in vars(type(servicer)):  # else it is the stub of the package's own servicer
+            scopes = declared(getattr(servicer, name), f"the gRPC method /{service}/{name}")
+            if not isinstance(scopes, frozenset):
+                raise UndeclaredScopesError(
+                    f"the gRPC method /{service}/{name} declares scopes by its model, which only its message "
+                    "names: declare all that it may need"
+                )
+            found[f"/{service}/{name}"] = scopes
+    return found
+
+
+class _Reflection(reflection.aio.ReflectionServicer):
+    @needs(ANY_KEY)
+    async def ServerReflectionInfo(self, requests: AsyncIterable[Any], context: Any) -> AsyncIterator[Any]:
+        async for answer in super().ServerReflectionInfo(requests, context):
+            yield answer
+
+
+def _add_reflection(servicer: _Reflection, server: grpc.aio.Server) -> None:
+    """Add v1alpha, and by the same messages v1, which the package does not know."""
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
     handler = grpc.stream_stream_rpc_method_handler(
-        reflection.aio.ReflectionServicer(names).ServerReflectionInfo,
+        servicer.ServerReflectionInfo,
         reflection_pb2.ServerReflectionRequest.FromString,
         reflection_pb2.ServerReflectionResponse.SerializeToString,
     )
-    handlers = {"ServerReflectionInfo": handler}
+    handlers = dict.fromkeys(_REFLECTION_METHODS, handler)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_REFLECTION, handlers),))

@@ -14,20 +14,22 @@ from tritonclient.grpc import service_pb2_grpc
 
 from rationale.distribution import version
 from rationale.schema.manifest import TensorSpec
-from rationale_service.decisions.decider import Decider
 from rationale_service.engine.index import index_of
 from rationale_service.engine.request import InferenceRequest
 from rationale_service.errors import NotReadyError, UnknownModelError
 from rationale_service.handlers import INFER, NOT_OFFERED, Call, Handler
 from rationale_service.observability.statistics import statistics_of
+from rationale_service.protocols.gateway import Gateway
 from rationale_service.protocols.grpc.codec import decode_request, encode_answer, typed_bytes
 from rationale_service.protocols.grpc.decide import SUFFIX, decide
 from rationale_service.protocols.grpc.stream import stream_infer
-from rationale_service.protocols.interceptor import RequestInterceptor
 from rationale_service.repository.entry import PLATFORM, Entry
+from rationale_service.security.keys import ANY_KEY, DECIDE, EXPLAIN, NOBODY_NEEDS, needs
+from rationale_service.security.keys import INFER as INFER_SCOPE
 
 EXTENSIONS = ["model_configuration", "model_repository", "statistics"]
 T = TypeVar("T")
+_RUNS = INFER_SCOPE | EXPLAIN | DECIDE  # the data plane looks which, by the model
 _DESCRIPTOR = pb.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE: str = _DESCRIPTOR.full_name
 
@@ -48,31 +50,35 @@ _NOT_OFFERED = {
 }
 # What Triton offers and a gateway must not: {path: why, and what to do instead}.
 REFUSED = {f"/{SERVICE}/{name}": why for name, why in _NOT_OFFERED.items()}
-OFFERED: list[str] = [each.name for each in _DESCRIPTOR.methods if each.name not in _NOT_OFFERED]
+METHODS: list[str] = [each.name for each in _DESCRIPTOR.methods]
+OFFERED: list[str] = [name for name in METHODS if name not in _NOT_OFFERED]
 
 
 class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
     """What methods raise becomes the call's status in the interceptor."""
 
-    def __init__(
-        self, handler: Handler, decider: Decider, interceptor: RequestInterceptor, most_json_bytes: int
-    ) -> None:
-        self._handler = handler
-        self._decide = partial(decide, decider, handler.plane.off_loop, most_json_bytes)
-        self._plane = handler.plane
-        self._interceptor = interceptor
+    def __init__(self, gateway: Gateway) -> None:
+        plane, most_json_bytes = gateway.plane, gateway.settings.max_json_bytes
+        self._handler = gateway.handler
+        self._decide = partial(decide, gateway.decider, plane.off_loop, most_json_bytes)
+        self._plane = plane
+        self._interceptor = gateway.interceptor
 
+    @needs(NOBODY_NEEDS)
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Context) -> pb.ServerLiveResponse:
         return pb.ServerLiveResponse(live=True)
 
+    @needs(NOBODY_NEEDS)
     async def ServerReady(self, request: pb.ServerReadyRequest, context: Context) -> pb.ServerReadyResponse:
         return pb.ServerReadyResponse(ready=await self._plane.ready())
 
+    @needs(ANY_KEY)
     async def ServerMetadata(
         self, request: pb.ServerMetadataRequest, context: Context
     ) -> pb.ServerMetadataResponse:
         return pb.ServerMetadataResponse(name="rationale", version=version(), extensions=EXTENSIONS)
 
+    @needs(NOBODY_NEEDS)
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
         """Answer whether a model is ready; one that is not there is not, as Triton answers too."""
         try:
@@ -81,6 +87,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
             return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=await self._plane.ready(entry))
 
+    @needs(ANY_KEY)
     async def ModelMetadata(
         self, request: pb.ModelMetadataRequest, context: Context
     ) -> pb.ModelMetadataResponse:
@@ -93,9 +100,11 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
             outputs=[_tensor(spec) for spec in entry.outputs],
         )
 
+    @needs(ANY_KEY)
     async def ModelConfig(self, request: pb.ModelConfigRequest, context: Context) -> pb.ModelConfigResponse:
         return pb.ModelConfigResponse(config=self._entry(request.name, request.version).config)
 
+    @needs(ANY_KEY)
     async def RepositoryIndex(
         self, request: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
@@ -105,6 +114,7 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
             answer.models.add(**listed)
         return answer
 
+    @needs(ANY_KEY)
     async def ModelStatistics(
         self, request: pb.ModelStatisticsRequest, context: Context
     ) -> pb.ModelStatisticsResponse:
@@ -113,9 +123,11 @@ class InferenceServicer(service_pb2_grpc.GRPCInferenceServiceServicer):
         statistics = statistics_of(self._plane.metrics, named or self._plane.repository.entries.values())
         return pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(**item) for item in statistics])
 
+    @needs(_RUNS)
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Context) -> pb.ModelInferResponse:
         return await self._answer(self._handler, request, context.time_remaining())
 
+    @needs(_RUNS)
     async def ModelStreamInfer(self, requests: object, context: Context) -> None:
         await stream_infer(self._answer, self._handler, self._interceptor, context)
 

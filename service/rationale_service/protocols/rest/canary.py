@@ -7,10 +7,10 @@ from starlette.responses import Response
 from rationale_service.errors import InvalidExplainerError
 from rationale_service.models.explainers.records import Split
 from rationale_service.protocols.rest.administration import AdministrativeRoute
-from rationale_service.protocols.rest.endpoint import read_model
-from rationale_service.protocols.rest.explainers import explainers_of
+from rationale_service.protocols.rest.endpoint import gateway_of, read_model
 from rationale_service.protocols.rest.openapi import body_of
 from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.security.keys import ADMIN, needs
 
 router = APIRouter(prefix="/v2/models/{model}/canary", tags=["explainers"], route_class=AdministrativeRoute)
 
@@ -36,8 +36,9 @@ class CanarySpec(BaseModel):
     operation_id="get_canary",
     responses=problem_responses(404, 422),
 )
+@needs(ADMIN)
 async def get_canary(request: Request, model: str) -> CanarySpec:
-    return _shown(explainers_of(request).split(model))
+    return _shown(gateway_of(request).explainers.split(model))
 
 
 @router.put(
@@ -50,10 +51,11 @@ async def get_canary(request: Request, model: str) -> CanarySpec:
     responses=problem_responses(400, 404, 409, 413, 415, 422, 503),
     openapi_extra=body_of(CanarySpec),
 )
+@needs(ADMIN)
 async def put_canary(request: Request, model: str) -> CanarySpec:
     spec = await read_model(request, CanarySpec, InvalidExplainerError, '{"explainer": "new", "share": 0.1}')
     request.state.detail = spec.model_dump(mode="json")
-    return _shown(await explainers_of(request).put_split(Split(model, spec.explainer, spec.share)))
+    return _shown(await gateway_of(request).explainers.put_split(Split(model, spec.explainer, spec.share)))
 
 
 @router.delete(
@@ -64,8 +66,9 @@ async def put_canary(request: Request, model: str) -> CanarySpec:
     response_class=Response,
     responses=problem_responses(404, 422, 503),
 )
+@needs(ADMIN)
 async def delete_canary(request: Request, model: str) -> None:
-    await explainers_of(request).delete_split(model)
+    await gateway_of(request).explainers.delete_split(model)
 
 
 def _shown(split: Split) -> CanarySpec:

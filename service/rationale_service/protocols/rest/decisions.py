@@ -8,27 +8,22 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from rationale_service.decisions.archive import Archive, noticed
+from rationale_service.decisions.archive import noticed
 from rationale_service.decisions.trail import RecordedDecision
 from rationale_service.errors import InvalidInputError
 from rationale_service.observability.context import current
 from rationale_service.protocols.rest.administration import RecordedRoute
-from rationale_service.protocols.rest.endpoint import plane_of, read_model
+from rationale_service.protocols.rest.endpoint import gateway_of, read_model
 from rationale_service.protocols.rest.openapi import JSON, body_of
 from rationale_service.protocols.rest.problems import problem_responses
 from rationale_service.protocols.rest.schemas import Decision, Instance
-from rationale_service.security.keys import AUDIT
+from rationale_service.security.keys import AUDIT, needs
 
 _NOT_STORED = {"Cache-Control": "no-store"}
 
 
-class DecisionRoute(RecordedRoute):
-    """Whoever looks at a decision looks at a person's data: each call is recorded."""
-
-    scopes = AUDIT
-
-
-router = APIRouter(prefix="/v1/decisions", tags=["decisions"], route_class=DecisionRoute)
+# Whoever looks at a decision looks at a person's data: each call is recorded.
+router = APIRouter(prefix="/v1/decisions", tags=["decisions"], route_class=RecordedRoute)
 
 
 class Recorded(BaseModel):
@@ -107,6 +102,7 @@ class Replay(BaseModel):
     response_model=Recorded,
     responses=problem_responses(404, 503),
 )
+@needs(AUDIT)
 async def get_decision(request: Request, decision: str) -> Response:
     return _shown(await _read(request, decision))
 
@@ -121,6 +117,7 @@ async def get_decision(request: Request, decision: str) -> Response:
     responses=problem_responses(400, 404, 408, 413, 415, 422, 503),
     openapi_extra=body_of(NoticeRequest),
 )
+@needs(AUDIT)
 async def decision_notice(request: Request, decision: str) -> NoticeText:
     body = await read_model(request, NoticeRequest, InvalidInputError, "{}")
     request.state.detail = {"template": body.template[:80], "person_declined": body.person_declined}
@@ -138,10 +135,12 @@ async def decision_notice(request: Request, decision: str) -> NoticeText:
     responses=problem_responses(400, 404, 408, 409, 413, 415, 422, 429, 503, 504),
     openapi_extra=body_of(GivenInstance),
 )
+@needs(AUDIT)
 async def replay_decision(request: Request, decision: str) -> Replay:
     body = await read_model(request, GivenInstance, InvalidInputError, "{}")
     found = await _read(request, decision, body.instance)
-    made = await _archive(request).replay(found, plane_of(request).deadline())
+    gateway = gateway_of(request)
+    made = await gateway.archive.replay(found, gateway.plane.deadline())
     return Replay(
         id=found.id,
         same=not made.differences,
@@ -162,16 +161,11 @@ async def _read(
         ForbiddenError: of another one.
         ServiceError: what `Archive.read` raises.
     """
-    found = await _archive(request).read(decision, instance)
+    found = await gateway_of(request).archive.read(decision, instance)
     context = current()
     if context is not None:
         context.caller.require_model(found.model)
     return found
-
-
-def _archive(request: Request) -> Archive:
-    archive: Archive = request.app.state.archive
-    return archive
 
 
 def _shown(one: RecordedDecision) -> Response:

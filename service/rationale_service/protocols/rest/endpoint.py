@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rationale_service.engine.checks import from_validation, listed
-from rationale_service.engine.dataplane import DataPlane
 from rationale_service.engine.large_requests import SMALL, parse_json
 from rationale_service.engine.request import Answer, InferenceRequest
 from rationale_service.errors import (
@@ -22,7 +21,8 @@ from rationale_service.errors import (
     TooLargeError,
     UnsupportedMediaError,
 )
-from rationale_service.handlers import Call, Handler, Read, Verb
+from rationale_service.handlers import Call, Read, Verb
+from rationale_service.protocols.gateway import Gateway
 
 JSON = "application/json"
 BINARY = "application/octet-stream"
@@ -44,17 +44,18 @@ _AT_ONCE = 256 * 1024  # bytes: inflating them takes the event loop a millisecon
 _MOST_INFLATION = 200  # as Apache's DeflateInflateRatioLimit; DEFLATE itself goes to 1032
 
 
-def plane_of(request: Request) -> DataPlane:
-    plane: DataPlane = request.app.state.plane
-    return plane
+def gateway_of(request: Request) -> Gateway:
+    """Return the gateway that a request came to: its routes answer by the parts of it."""
+    gateway: Gateway = request.app.state.gateway
+    return gateway
 
 
 async def respond(
     request: Request, decode: Decode, encode: Encode, *media_types: str, verb: Verb
 ) -> Response:
     """Answer a request for a prediction or an explanation, of whichever codec."""
-    handler: Handler = request.app.state.handler
-    plane, call = handler.plane, call_of(request, verb)
+    handler, call = gateway_of(request).handler, call_of(request, verb)
+    plane = handler.plane
     deadline_s = plane.deadline(call.timeout_s)
     answer = await handler.answer(call, reader(request, decode, *media_types))
     size, most = answer.json_bytes, most_json(request) * _TENSORS_TO_JSON
@@ -78,7 +79,8 @@ def reader(request: Request, decode: Decode, *media_types: str) -> Read:
 
     async def read(deadline_s: float, then: Callable[[InferenceRequest], T]) -> T:
         media_type_of(request, *media_types)
-        plane, settings = plane_of(request), request.app.state.settings
+        gateway = gateway_of(request)
+        plane, settings = gateway.plane, gateway.settings
         has_raw = BINARY in media_types and LENGTH_HEADER in request.headers
         limit = settings.max_body_bytes if has_raw else min(settings.max_body_bytes, settings.max_json_bytes)
         with plane.budget.growing() as grow:
@@ -128,7 +130,7 @@ async def read_model(request: Request, model: type[Model], kind: type[ServiceErr
     Raises `kind`, MalformedError, and as `read_body`.
     """
     media_type_of(request, JSON)
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     body = await read_body(request, SMALL, plane.deadline())
     return await plane.off_loop.run(len(body), partial(_model, body, model, kind, example))
 
@@ -196,8 +198,7 @@ async def _receive(request: Request) -> tuple[bytes, bool]:
 
 def most_json(request: Request) -> int:
     """Return the bytes that the JSON of a request may have."""
-    most: int = request.app.state.settings.max_json_bytes
-    return most
+    return gateway_of(request).settings.max_json_bytes
 
 
 def media_type_of(request: Request, *allowed: str) -> str:

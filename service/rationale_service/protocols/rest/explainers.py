@@ -8,12 +8,13 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from rationale_service.errors import InvalidExplainerError
-from rationale_service.models.explainers.service import Explainers, Status
+from rationale_service.models.explainers.service import Status
 from rationale_service.models.explainers.spec import ExplainerSpec
 from rationale_service.protocols.rest.administration import AdministrativeRoute
-from rationale_service.protocols.rest.endpoint import read_model
+from rationale_service.protocols.rest.endpoint import gateway_of, read_model
 from rationale_service.protocols.rest.openapi import body_of
 from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.security.keys import ADMIN, needs
 
 router = APIRouter(
     prefix="/v2/models/{model}/explainers", tags=["explainers"], route_class=AdministrativeRoute
@@ -56,19 +57,17 @@ class ExplainerList(BaseModel):
     explainers: list[ExplainerStatus]
 
 
-def explainers_of(request: Request) -> Explainers:
-    explainers: Explainers = request.app.state.explainers
-    return explainers
-
-
 @router.get(
     "",
     summary="A model's explainers",
     operation_id="list_explainers",
     responses=problem_responses(404, 422),
 )
+@needs(ADMIN)
 async def list_explainers(request: Request, model: str) -> ExplainerList:
-    return ExplainerList(explainers=[_shown(status) for status in explainers_of(request).all_of(model)])
+    return ExplainerList(
+        explainers=[_shown(status) for status in gateway_of(request).explainers.all_of(model)]
+    )
 
 
 @router.get(
@@ -77,8 +76,9 @@ async def list_explainers(request: Request, model: str) -> ExplainerList:
     operation_id="get_explainer",
     responses=problem_responses(404, 422),
 )
+@needs(ADMIN)
 async def get_explainer(request: Request, model: str, name: str) -> ExplainerStatus:
-    return _shown(explainers_of(request).get(model, name))
+    return _shown(gateway_of(request).explainers.get(model, name))
 
 
 @router.put(
@@ -96,10 +96,11 @@ async def get_explainer(request: Request, model: str, name: str) -> ExplainerSta
     },
     openapi_extra=body_of(ExplainerSpec),
 )
+@needs(ADMIN)
 async def put_explainer(request: Request, response: Response, model: str, name: str) -> ExplainerStatus:
     spec = await read_model(request, ExplainerSpec, InvalidExplainerError, '{"method": "gradient"}')
     request.state.detail = spec.model_dump(mode="json", exclude_defaults=True)
-    status = await explainers_of(request).put(model, name, spec)
+    status = await gateway_of(request).explainers.put(model, name, spec)
     response.headers["Location"] = f"/v2/models/{model}/explainers/{name}"
     response.status_code = 200 if status.record.settled else 202
     return _shown(status)
@@ -114,8 +115,9 @@ async def put_explainer(request: Request, response: Response, model: str, name: 
     response_class=Response,
     responses=problem_responses(404, 422, 503),
 )
+@needs(ADMIN)
 async def delete_explainer(request: Request, model: str, name: str) -> None:
-    await explainers_of(request).delete(model, name)
+    await gateway_of(request).explainers.delete(model, name)
 
 
 def _shown(status: Status) -> ExplainerStatus:

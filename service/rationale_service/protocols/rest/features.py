@@ -4,19 +4,20 @@ import math
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, Field
 
 from rationale.decisions.rows import profile_of, score_index
-from rationale.schema.form import Kind, knock_out_fields, model_fields
-from rationale.schema.manifest import Category, Manifest, Spread
+from rationale.schema.form import FormField, instance_names, knock_out_fields, model_fields
+from rationale.schema.manifest import Manifest, Spread
 from rationale.schema.profile import DecisionProfile
 from rationale_service.engine.features import form_of
 from rationale_service.errors import NotExplainableError
 from rationale_service.observability.context import current
-from rationale_service.protocols.rest.endpoint import plane_of
+from rationale_service.protocols.rest.endpoint import gateway_of
 from rationale_service.protocols.rest.problems import problem_responses
 from rationale_service.repository.entry import Entry
 from rationale_service.repository.registry import ModelRegistry
+from rationale_service.security.keys import EXPLAIN, needs
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
 # Of explainers that the gateway answers references in a request by: the others need theirs beforehand.
@@ -51,44 +52,6 @@ class OutputItem(BaseModel):
     shape: list[int] = Field(description="of one row")
 
 
-class FeatureItem(BaseModel):
-    """A feature as the form's description has it; what is not known is absent."""
-
-    model_config = ConfigDict(from_attributes=True)
-
-    name: str
-    input: str | None = Field(None, description="of the model; absent where only a knock-out looks at it")
-    kind: Kind
-    title: str | None = Field(None, description="of the decision profile")
-    unit: str | None = Field(None, description="of the decision profile")
-    missing: bool = Field(description="whether null may be sent, for a missing value")
-    integer: bool = Field(False, description="whether the model takes whole numbers alone")
-    whole: bool | None = Field(None, description="whether its numbers are whole, as far as one knows")
-    least: float | None = Field(None, description="of the decision profile, else of the references")
-    most: float | None = Field(None, description="of the decision profile, else of the references")
-    quantiles: list[float] | None = Field(
-        None, description="over the references that have a number, at 0, 5 … 100%"
-    )
-    missing_share: float | None = Field(None, description="of the references without a value")
-    categories: list[Category] | None = Field(
-        None, description="values of a text, and the share of the references that has each"
-    )
-    splits: list[float] | None = Field(
-        None,
-        description="of trees that read it as it is: the numbers, ascending, from which on they may answer "
-        "otherwise; from one to the next they answer the same",
-    )
-    value_labels: dict[str, str] | None = Field(
-        None, description="of the decision profile: its values, and what they are called"
-    )
-
-    @field_validator("quantiles", "categories", "splits", "value_labels", mode="before")
-    @classmethod
-    def _absent(cls, value: object) -> object:
-        """Return None of an empty one: it is not known."""
-        return value or None
-
-
 class Group(BaseModel):
     name: str
     title: str | None = Field(None, description="of the decision profile")
@@ -107,7 +70,7 @@ class Threshold(BaseModel):
     margin: str | None = Field(
         None, description="the output over v2 by which a score near 0 or 1 is decided, in space `output`"
     )
-    decision_only_features: list[FeatureItem] = Field(
+    decision_only_features: list[FormField] = Field(
         description="what an instance of `:decide` has to hold besides the model's features, for knock-outs"
     )
     comparisons: list[str] = Field(
@@ -128,7 +91,7 @@ class ModelFeatures(BaseModel):
     digest: str
     explainers: list[ExplainerItem] = Field(description="those of the model")
     inputs: list[InputItem]
-    features: list[FeatureItem] = Field(description="that an instance may name, in their order")
+    features: list[FormField] = Field(description="that an instance may name, in their order")
     groups: list[Group] = Field(description="features that are explained as one")
     group_attributions: str | None = Field(
         None, description="the output over v2 that attributes to `players`"
@@ -139,6 +102,9 @@ class ModelFeatures(BaseModel):
     probabilities: list[str] = Field(description="of the outputs, those that lie between 0 and 1")
     output: str = Field(description="the tensor that is explained")
     output_shape: list[int] = Field(description="of one row of it")
+    class_names: list[str] = Field(
+        description="of a classifier, what its label calls each element of that row; empty if it says nothing"
+    )
     targets: list[int | str] | Literal["predicted"] = Field(
         description="flat indices into the output's row, contrasts such as '1-0', or each row's largest"
     )
@@ -163,8 +129,10 @@ class ModelFeatures(BaseModel):
     response_model_exclude_none=True,
     responses=problem_responses(404, 422, 503),
 )
+@needs(EXPLAIN)
 async def features(request: Request, model: str, explainer: Explainer = None) -> ModelFeatures:
-    plane = plane_of(request)
+    gateway = gateway_of(request)
+    plane = gateway.plane
     await plane.loaded(plane.deadline())
     registry = plane.repository
     entry = registry.explainer(model, None, explainer)
@@ -175,10 +143,9 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         context.caller.require_model(manifest.model)
     decider = _decider(registry, manifest)
     profile = None if decider is None else profile_of(decider[1]).profile
-    owners = [(name, tensor) for name, (tensor, _) in form_of(entry, manifest).features.items()]
     compiled = registry.compiled(manifest.model)
     spreads = _spreads(manifest) or _spreads(None if compiled is None else compiled.manifest)
-    fields = model_fields(manifest, owners, profile, spreads)
+    fields = model_fields(manifest, instance_names(manifest), profile, spreads)
     return ModelFeatures(
         model=manifest.model,
         explainer=named,
@@ -186,7 +153,7 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         digest=manifest.digests.explanation,
         explainers=_explainers(registry, manifest.model),
         inputs=_inputs(manifest),
-        features=[FeatureItem.model_validate(field) for field in fields],
+        features=fields,
         groups=_groups(manifest, profile),
         group_attributions=manifest.group_attributions,
         players=[player.name for player in manifest.players],
@@ -198,11 +165,12 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         probabilities=list(manifest.probabilities),
         output=manifest.explained_output,
         output_shape=list(manifest.explained_shape),
+        class_names=list(manifest.class_names),
         targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
         has_base_value=manifest.base_value is not None,
         has_gap=manifest.completeness_gap is not None,
         references=_references(manifest),
-        request_references=_request_references(manifest, request.app.state.settings.open_references),
+        request_references=_request_references(manifest, gateway.settings.open_references),
         decision=None if decider is None else _threshold(*decider, manifest),
         warnings=list(manifest.warnings),
     )
@@ -287,8 +255,6 @@ def _threshold(entry: Entry, manifest: Manifest, answering: Manifest) -> Thresho
         adverse=profile.adverse,
         space=profile.space,
         margin=None if answering.decision is None else answering.decision.margin,
-        decision_only_features=[
-            FeatureItem.model_validate(field) for field in knock_out_fields(profile, form.taken)
-        ],
+        decision_only_features=knock_out_fields(profile, form.taken),
         comparisons=[one.name for one in decided.comparisons],
     )

@@ -1,28 +1,35 @@
 """The OpenAPI document: what FastAPI gathers, made fit to generate a client from.
 
 Bodies and problems become components that are there once, FastAPI's own 422 goes, which no route here
-answers, and every operation gets its examples.
+answers, and every operation gets its example: `examples/OPERATION.json`, with the answer and, where the
+operation takes a body, the request. They are of a model `score` with four named features and three outputs,
+y = x·W + b, explained by DeepSHAP; its first output decides. A test sends each and compares.
 """
 
 import base64
 import copy
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import orjson
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
-from starlette.responses import HTMLResponse, Response
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from rationale_service.protocols.rest.openapi_examples import EXAMPLES, MODEL
-from rationale_service.security.keys import needed_by_path
+from rationale_service.protocols.rest.routes import needs_of
+from rationale_service.security.keys import NOBODY_NEEDS, Scopes, needs
 
+MODEL = "score"  # of the examples
+EXAMPLES = Path(__file__).parent / "examples"
 JSON = "application/json"
 _REF = "#/components/schemas/{model}"
 _VALIDATION = ("HTTPValidationError", "ValidationError")
@@ -52,7 +59,6 @@ _NO_SNIFFING = {"X-Content-Type-Options": "nosniff"}
 _MODELS: dict[str, type[BaseModel]] = {}  # those that routes refer to, by name
 
 Document = dict[str, Any]
-Documented = Callable[[], APIRouter]
 Responses = dict[int | str, dict[str, Any]]  # by status, as FastAPI has them
 
 
@@ -84,27 +90,32 @@ def header(name: str, kind: str, description: str) -> dict[str, Any]:
     }
 
 
-def install(app: FastAPI, denied: Responses, documented: Sequence[Documented] = ()) -> None:
-    """Make `app.openapi` give the document below.
+def install(app: FastAPI, denied: Responses) -> None:
+    """Make `app.openapi` return the document below, and serve it.
 
     Args:
         denied: what all but open routes may answer too.
-        documented: make what stands in for the app's routes that are not FastAPI's.
     """
-    app.openapi = lambda: _document(app, denied, documented)  # type: ignore[method-assign]
+    app.openapi = lambda: _document(app, denied)  # type: ignore[method-assign]
+
+    @needs(NOBODY_NEEDS)
+    async def document(_: Request) -> Response:
+        return JSONResponse(app.openapi())
+
+    app.add_route("/openapi.json", document, include_in_schema=False)
 
 
-def _document(app: FastAPI, denied: Responses, documented: Sequence[Documented]) -> Document:
+def _document(app: FastAPI, denied: Responses) -> Document:
     if app.openapi_schema is None:
-        routes = [*app.routes, *(route for make in documented for route in make().routes)]
         document = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=routes
+            title=app.title, version=app.version, description=app.description, routes=app.routes
         )
+        scopes = _scopes(app)
         components = document.setdefault("components", {}).setdefault("schemas", {})
         document["components"]["securitySchemes"] = _SCHEMES
-        for path, operation in _operations(document):
+        for operation in _operations(document):
             _drop_validation(operation)
-            _secure(path, operation, denied)
+            _secure(operation, scopes[operation["operationId"]], denied)
             _show(operation)
         components.update(_schemas(document))
         for name in _VALIDATION:
@@ -113,14 +124,23 @@ def _document(app: FastAPI, denied: Responses, documented: Sequence[Documented])
     return app.openapi_schema
 
 
-def _operations(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
-    for path, operations in document["paths"].items():
-        yield from ((path, operations[method]) for method in _METHODS if method in operations)
+def _operations(document: Document) -> Iterator[dict[str, Any]]:
+    for operations in document["paths"].values():
+        yield from (operations[method] for method in _METHODS if method in operations)
 
 
-def _secure(path: str, operation: dict[str, Any], denied: Responses) -> None:
-    """Add which keys open a route, where the operator wants keys."""
-    scopes = needed_by_path(path.replace("{model}", MODEL))
+def _scopes(app: FastAPI) -> dict[str, Scopes]:
+    """Return the scopes of each operation; where they depend on the model, those of the examples' model."""
+    found: dict[str, Scopes] = {}
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.operation_id is not None:
+            needed = needs_of(route)
+            found[route.operation_id] = needed if isinstance(needed, frozenset) else needed(MODEL)
+    return found
+
+
+def _secure(operation: dict[str, Any], scopes: Scopes, denied: Responses) -> None:
+    """Add which keys open an operation, where the operator wants keys."""
     if not scopes:
         return
     operation["security"] = [*({name: []} for name in _SCHEMES), {}]
@@ -149,12 +169,13 @@ def _show(operation: dict[str, Any]) -> None:
     for parameter in operation.get("parameters", []):
         if parameter["name"] == "model":
             parameter["example"] = MODEL
-    example = EXAMPLES.get(operation["operationId"])
-    if example is None:
+    file = EXAMPLES / f"{operation['operationId']}.json"
+    if not file.exists():
         return
-    if example.request is not None:
-        operation["requestBody"]["content"][JSON]["example"] = example.request
-    operation["responses"]["200"]["content"][JSON]["example"] = example.answer
+    example = orjson.loads(file.read_bytes())
+    if "request" in example:
+        operation["requestBody"]["content"][JSON]["example"] = example["request"]
+    operation["responses"]["200"]["content"][JSON]["example"] = example["answer"]
 
 
 class _Files(StaticFiles):
@@ -181,11 +202,12 @@ def add_page(app: FastAPI) -> None:
     policy = _POLICY.format(digest=_digest(bytes(page).decode()))
     headers = {"Content-Security-Policy": policy, **_NO_SNIFFING}
 
+    @app.get(_PATH, include_in_schema=False)
+    @needs(NOBODY_NEEDS)
     async def docs() -> HTMLResponse:
         return HTMLResponse(page, headers=headers)
 
-    app.get(_PATH, include_in_schema=False)(docs)
-    app.mount(_FILES, _Files(packages=[("fastapi_offline", "static")]))
+    app.mount(_FILES, needs(NOBODY_NEEDS)(_Files(packages=[("fastapi_offline", "static")])))
 
 
 def _digest(page: str) -> str:

@@ -19,8 +19,9 @@ from rationale_service.models.references.formats import MEDIA_TYPES, NPZ
 from rationale_service.models.references.service import ReferenceSetService
 from rationale_service.models.references.store import ReferenceSet
 from rationale_service.protocols.rest.administration import AdministrativeRoute
-from rationale_service.protocols.rest.endpoint import media_type_of, plane_of, read_body
+from rationale_service.protocols.rest.endpoint import gateway_of, media_type_of, read_body
 from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.security.keys import ADMIN, needs
 
 router = APIRouter(prefix="/v2/reference-sets", tags=["reference sets"], route_class=AdministrativeRoute)
 
@@ -59,11 +60,6 @@ class ReferenceSetList(BaseModel):
     reference_sets: list[ReferenceSetStatus]
 
 
-def service_of(request: Request) -> ReferenceSetService:
-    service: ReferenceSetService = request.app.state.references
-    return service
-
-
 Force = Annotated[bool, Query(description="also delete the explainers that use it")]
 Model = Annotated[str, Query(description="the model for whose inputs the rows are")]
 _BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
@@ -90,8 +86,9 @@ _UPLOAD = {
 
 
 @router.get("", summary="The reference sets kept here", operation_id="list_reference_sets")
+@needs(ADMIN)
 async def list_reference_sets(request: Request) -> ReferenceSetList:
-    service = service_of(request)
+    service = gateway_of(request).references
     known = await asyncio.to_thread(service.sets.all)
     return ReferenceSetList(reference_sets=[_shown(one, service) for one in known])
 
@@ -102,8 +99,9 @@ async def list_reference_sets(request: Request) -> ReferenceSetList:
     operation_id="get_reference_set",
     responses=problem_responses(404),
 )
+@needs(ADMIN)
 async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
-    service = service_of(request)
+    service = gateway_of(request).references
     return _shown(await asyncio.to_thread(service.sets.get, name), service)
 
 
@@ -115,8 +113,9 @@ async def get_reference_set(request: Request, name: str) -> ReferenceSetStatus:
     response_class=Response,
     responses={200: {"content": {NPZ: _BINARY}, "description": "An .npz"}, **problem_responses(404)},
 )
+@needs(ADMIN)
 async def get_reference_set_rows(request: Request, name: str) -> Response:
-    sets = service_of(request).sets
+    sets = gateway_of(request).references.sets
 
     def read() -> bytes:
         return sets.path(sets.get(name).digest).read_bytes()
@@ -132,8 +131,9 @@ async def get_reference_set_rows(request: Request, name: str) -> Response:
     operation_id="get_reference_set_spreads",
     responses=problem_responses(404),
 )
+@needs(ADMIN)
 async def get_reference_set_spreads(request: Request, name: str, response: Response) -> ReferenceSetSpreads:
-    service = service_of(request)
+    service = gateway_of(request).references
 
     def read() -> ReferenceSetSpreads:
         one = service.sets.get(name)
@@ -161,10 +161,12 @@ async def get_reference_set_spreads(request: Request, name: str, response: Respo
     },
     openapi_extra=_UPLOAD,
 )
+@needs(ADMIN)
 async def put_reference_set(
     request: Request, response: Response, name: str, model: Model, *, force: Force = False
 ) -> ReferenceSetStatus:
-    service, plane = service_of(request), plane_of(request)
+    gateway = gateway_of(request)
+    service, plane = gateway.references, gateway.plane
     check_name(name, "a reference set's", InvalidInputError)
     media_type = media_type_of(request, *MEDIA_TYPES)
     plane.repository.entry(model)  # before the body is read: there may be no such model
@@ -192,8 +194,9 @@ async def put_reference_set(
     response_class=Response,
     responses=problem_responses(404, 409, 422, 503),
 )
+@needs(ADMIN)
 async def delete_reference_set(request: Request, name: str, *, force: Force = False) -> None:
-    await service_of(request).remove(name, force=force)
+    await gateway_of(request).references.remove(name, force=force)
 
 
 def _shown(one: ReferenceSet, service: ReferenceSetService) -> ReferenceSetStatus:

@@ -9,10 +9,9 @@ from rationale_service.engine.checks import listed
 from rationale_service.engine.index import index_of
 from rationale_service.engine.large_requests import SMALL, parse_json
 from rationale_service.errors import MalformedError, NotOfferedError
-from rationale_service.models.live import LiveRepository
 from rationale_service.observability.statistics import statistics_of
 from rationale_service.protocols.rest.administration import AdministrativeRoute
-from rationale_service.protocols.rest.endpoint import plane_of, read_body
+from rationale_service.protocols.rest.endpoint import gateway_of, read_body
 from rationale_service.protocols.rest.openapi import body_of
 from rationale_service.protocols.rest.problems import problem_responses
 from rationale_service.protocols.rest.schemas import (
@@ -25,6 +24,7 @@ from rationale_service.protocols.rest.schemas import (
 )
 from rationale_service.protocols.rest.v2 import Version
 from rationale_service.repository.config_json import as_json
+from rationale_service.security.keys import ADMIN, ANY_KEY, needs
 
 router = APIRouter(prefix="/v2", tags=["models"])
 index = APIRouter(prefix="/v2", tags=["models"])  # on the admin port too
@@ -39,11 +39,12 @@ admin = APIRouter(prefix="/v2/repository/models", tags=["repository"], route_cla
     responses=problem_responses(400, 408, 413),
     openapi_extra=body_of(IndexRequest, required=False),
 )
+@needs(ANY_KEY)
 async def repository_index(request: Request) -> list[IndexItem]:
     ready = (await _message(request)).get("ready", False)
     if not isinstance(ready, bool):
         raise MalformedError('the body must be empty or an object such as {"ready": true}')
-    return [IndexItem(**item) for item in await index_of(plane_of(request), only_ready=ready)]
+    return [IndexItem(**item) for item in await index_of(gateway_of(request).plane, only_ready=ready)]
 
 
 @router.get("/models/{model}/versions/{version}/config", include_in_schema=False)
@@ -55,8 +56,9 @@ async def repository_index(request: Request) -> list[IndexItem]:
     response_model_exclude_unset=True,
     responses=problem_responses(404, 503),
 )
+@needs(ANY_KEY)
 async def model_config(request: Request, model: str, version: Version = None) -> dict[str, Any]:
-    return as_json(plane_of(request).repository.entry(model, version).config)
+    return as_json(gateway_of(request).plane.repository.entry(model, version).config)
 
 
 @router.get("/models/{model}/versions/{version}/stats", include_in_schema=False)
@@ -66,15 +68,17 @@ async def model_config(request: Request, model: str, version: Version = None) ->
     operation_id="model_statistics",
     responses=problem_responses(404, 503),
 )
+@needs(ANY_KEY)
 async def model_statistics(request: Request, model: str, version: Version = None) -> StatisticsList:
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     entry = plane.repository.entry(model, version)
     return _listed(statistics_of(plane.metrics, [entry]))
 
 
 @router.get("/models/stats", include_in_schema=False)
+@needs(ANY_KEY)
 async def all_statistics(request: Request) -> StatisticsList:
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     return _listed(statistics_of(plane.metrics, plane.repository.entries.values()))
 
 
@@ -91,9 +95,10 @@ _DONE: dict[int | str, dict[str, Any]] = {200: {"description": "Done"}}
     responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
     openapi_extra=body_of(LoadRequest, required=False),
 )
+@needs(ADMIN)
 async def load(request: Request, model: str) -> Response:
     await _check_parameters(request)
-    await live_of(request).load(model)
+    await gateway_of(request).live.load(model)
     return Response()
 
 
@@ -106,15 +111,11 @@ async def load(request: Request, model: str) -> Response:
     responses={**_DONE, **problem_responses(400, 404, 408, 409, 413, 501, 503)},
     openapi_extra=body_of(LoadRequest, required=False),
 )
+@needs(ADMIN)
 async def unload(request: Request, model: str) -> Response:
     await _check_parameters(request)
-    await live_of(request).unload(model)
+    await gateway_of(request).live.unload(model)
     return Response()
-
-
-def live_of(request: Request) -> LiveRepository:
-    live: LiveRepository = request.app.state.live
-    return live
 
 
 async def _check_parameters(request: Request) -> None:
@@ -131,7 +132,7 @@ async def _check_parameters(request: Request) -> None:
 
 async def _message(request: Request) -> dict[str, Any]:
     """Return the body's object, empty where there is no body. Raises MalformedError, and as `read_body`."""
-    body = await read_body(request, SMALL, plane_of(request).deadline())
+    body = await read_body(request, SMALL, gateway_of(request).plane.deadline())
     message = parse_json(body, SMALL) if body else {}
     if not isinstance(message, dict):
         raise MalformedError("the body must be empty or an object")

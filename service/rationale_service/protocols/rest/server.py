@@ -23,7 +23,8 @@ from rationale_service.observability.context import RequestContext
 from rationale_service.process.listening import address_of, several
 from rationale_service.protocols.interceptor import RequestInterceptor
 from rationale_service.protocols.rest.problems import answer
-from rationale_service.security.keys import NOBODY_NEEDS, Scopes, needed_by_path, token_of
+from rationale_service.protocols.rest.routes import RouteScopes
+from rationale_service.security.keys import token_of
 from rationale_service.security.tls import ServerTls
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,6 @@ MAX_HEADER_BYTES = 64 * 1024
 _TOO_LARGE = "431 Request Header Fields Too Large"
 HEADER_TIMEOUT_S = 10.0
 _LEAVE_S = 0.3  # who asks one question after the other has asked again meanwhile
-_METRICS = "/metrics"
 _LINGER_S = 2.0  # for the rest of a body that nobody reads
 MAX_PIPELINED = 64  # requests that wait for the answer of one before; they hold some KB each
 
@@ -200,21 +200,21 @@ def uvicorn_config(app: FastAPI, tls: ServerTls | None = None, *, lifespan: bool
 
 
 class HttpMiddleware:
-    """Lets requests through to `app` and notes what became of them; health and metrics are not noted.
+    """Lets requests through to `app` and notes what became of them, unless their route needs no key."""
 
-    Args:
-        needed_for_metrics: the scopes of which one opens `GET /metrics`.
-    """
-
-    def __init__(self, app: ASGIApp, interceptor: RequestInterceptor, needed_for_metrics: Scopes) -> None:
+    def __init__(self, app: ASGIApp, interceptor: RequestInterceptor, scopes: RouteScopes) -> None:
         self._app = app
         self._interceptor = interceptor
-        self._needed_for_metrics = needed_for_metrics
+        self._scopes = scopes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
-        if scope["type"] != "http" or (needed := self._needed(scope["path"])) is NOBODY_NEEDS:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        needed = self._scopes.needed(scope["method"], scope["path"], scope.get("root_path", ""))
+        if not needed:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
@@ -234,9 +234,6 @@ class HttpMiddleware:
                     raise  # only breaking off says that the answer is not whole
                 log.exception("%s: an unexpected fault", scope["path"])
                 await answer(Request(scope), error)(scope, receive, answering.send)
-
-    def _needed(self, path: str) -> Scopes:
-        return self._needed_for_metrics if path == _METRICS else needed_by_path(path)
 
 
 def _context_of(scope: Scope, headers: Headers) -> RequestContext:

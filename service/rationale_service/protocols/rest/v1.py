@@ -9,13 +9,12 @@ import numpy as np
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
-from starlette.routing import Route
 
-from rationale.schema.manifest import Manifest
+from rationale.schema.manifest import Manifest, unshared
 from rationale.schema.outputs import OUTPUT_KINDS
-from rationale_service.decisions.decider import DECIDE, Decider
+from rationale_service.decisions.decider import DECIDE
 from rationale_service.engine.checks import Faults
-from rationale_service.engine.features import Instances, unshared
+from rationale_service.engine.features import Instances
 from rationale_service.engine.large_requests import parse_json
 from rationale_service.engine.request import Answer, InferenceRequest, name_of
 from rationale_service.errors import MalformedError, NotExplainableError
@@ -32,13 +31,14 @@ from rationale_service.protocols.rest.endpoint import (
     REFUSALS,
     TIMEOUT_HEADER,
     call_of,
+    gateway_of,
     most_json,
-    plane_of,
     reader,
     respond,
 )
 from rationale_service.protocols.rest.openapi import MODEL_PARAMETER, body_of, header
 from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.protocols.rest.routes import DirectRoute
 from rationale_service.protocols.rest.schemas import (
     Alive,
     Applicants,
@@ -49,6 +49,8 @@ from rationale_service.protocols.rest.schemas import (
     Predictions,
 )
 from rationale_service.protocols.rest.schemas import Instances as InstancesSchema
+from rationale_service.security import keys
+from rationale_service.security.keys import needs
 from rationale_service.tensors import Array, Tensors
 
 IDEMPOTENCY_KEY = "Idempotency-Key"
@@ -62,7 +64,7 @@ _WRITTEN_AT_ONCE = 500
 _Part = tuple[Mapping[str, str], str, tuple[str, ...] | None]
 
 router = APIRouter(prefix="/v1/models", tags=["v1"])
-
+inference = APIRouter(prefix="/v1/models", tags=["v1"], route_class=DirectRoute)
 root = APIRouter(tags=["server"])
 _PARAMETERS = [MODEL_PARAMETER, header(TIMEOUT_HEADER, "integer", "milliseconds that the caller waits")]
 _BODY = {**body_of(InstancesSchema), "parameters": _PARAMETERS}
@@ -85,14 +87,16 @@ _DECIDE_BODY = {
     description="As KServe's own servers answer v1 clients.",
     operation_id="alive",
 )
+@needs(keys.NOBODY_NEEDS)
 async def alive() -> Alive:
     return Alive(status="alive")
 
 
 @router.get("", summary="The models served here", operation_id="v1_models")
+@needs(keys.ANY_KEY)
 async def models(request: Request) -> ModelList:
     """Explain entries are left out: they are part of the model that they explain."""
-    repository = plane_of(request).repository
+    repository = gateway_of(request).plane.repository
     listed = [
         (name, entry) for name, entry in repository.entries.items() if not repository.explains_another(entry)
     ]
@@ -108,8 +112,9 @@ async def models(request: Request) -> ModelList:
     operation_id="v1_model",
     responses=problem_responses(404, 503),
 )
+@needs(keys.ANY_KEY)
 async def status(request: Request, model: str) -> ModelStatus:
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     entry = plane.repository.entry(model)
     explainer = plane.repository.default_explainer(entry)
     manifest = None if explainer is None else explainer.manifest
@@ -127,71 +132,60 @@ async def status(request: Request, model: str) -> ModelStatus:
     )
 
 
+@inference.post(
+    "/{model}:predict",
+    summary="Predict",
+    operation_id="v1_predict",
+    response_model=Predictions,
+    responses=problem_responses(*REFUSALS),
+    openapi_extra=_BODY,
+)
+@needs(keys.needed_by_model)
 async def predict(request: Request) -> Response:
     return await respond(request, decode_predict, _predictions, JSON, verb=INFER)
 
 
+@inference.post(
+    "/{model}:explain",
+    summary="Predict and explain",
+    operation_id="v1_explain",
+    description="One explanation per instance. `explained_value` = `base_value` + the sum of "
+    "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
+    'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
+    "compared with. `explainer` says what explained.",
+    response_model=Explanations,
+    responses=problem_responses(*REFUSALS),
+    openapi_extra=_BODY,
+)
+@needs(keys.EXPLAIN)
 async def explain(request: Request) -> Response:
     return await respond(request, decode_explain, _explanations, JSON, verb=EXPLAIN)
 
 
+@inference.post(
+    "/{model}:decide",
+    summary="Decide, with principal reasons",
+    operation_id="v1_decide",
+    description="One decision per instance, by the decision profile that the model was compiled with. It "
+    "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
+    "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
+    "decided (422). Features that only a knock-out looks at stand in the instances too. With `dry_run` "
+    "the answer is what would be decided: it has no id, and nothing is written.",
+    response_model=Decisions,
+    responses=problem_responses(*REFUSALS, 409),
+    openapi_extra=_DECIDE_BODY,
+)
+@needs(keys.DECIDE)
 async def decide(request: Request) -> Response:
     """Answered when the decisions are on the disk."""
-    decider: Decider = request.app.state.decider
+    gateway = gateway_of(request)
     read = reader(request, decode_decide, JSON)
     call = call_of(request, DECIDE)
     given = request.headers.getlist(IDEMPOTENCY_KEY)
     key = ", ".join(given) if given else None
-    found = await decider.decide(call, read, key)
-    plane = plane_of(request)
-    write = partial(_decisions, found)
+    found = await gateway.decider.decide(call, read, key)
+    write, plane = partial(_decisions, found), gateway.plane
     return await plane.off_loop.run(len(found) * DECISION_BYTES, write, plane.deadline(call.timeout_s))
-
-
-inference = [
-    Route("/v1/models/{model}:predict", predict, methods=["POST"]),
-    Route("/v1/models/{model}:explain", explain, methods=["POST"]),
-    Route("/v1/models/{model}:decide", decide, methods=["POST"]),
-]
-
-
-def documented() -> APIRouter:
-    """Return these routes for the OpenAPI document, as v2's."""
-    router = APIRouter(tags=["v1"])
-    router.post(
-        "/v1/models/{model}:predict",
-        summary="Predict",
-        operation_id="v1_predict",
-        response_model=Predictions,
-        responses=problem_responses(*REFUSALS),
-        openapi_extra=_BODY,
-    )(predict)
-    router.post(
-        "/v1/models/{model}:explain",
-        summary="Predict and explain",
-        operation_id="v1_explain",
-        description="One explanation per instance. `explained_value` = `base_value` + the sum of "
-        "`attributions` + `completeness_gap`, as far as the method has these. With several targets an "
-        'explanation is `{"targets": […]}`. `references`, or `reference_set`, choose what the instances are '
-        "compared with. `explainer` says what explained.",
-        response_model=Explanations,
-        responses=problem_responses(*REFUSALS),
-        openapi_extra=_BODY,
-    )(explain)
-    router.post(
-        "/v1/models/{model}:decide",
-        summary="Decide, with principal reasons",
-        operation_id="v1_decide",
-        description="One decision per instance, by the decision profile that the model was compiled with. It "
-        "is written to the audit trail before it is answered. Each row is run by itself, so that the same "
-        "instance always gets the same numbers. Where one row has no reasons that could be given, nothing is "
-        "decided (422). Features that only a knock-out looks at stand in the instances too. With `dry_run` "
-        "the answer is what would be decided: it has no id, and nothing is written.",
-        response_model=Decisions,
-        responses=problem_responses(*REFUSALS, 409),
-        openapi_extra=_DECIDE_BODY,
-    )(decide)
-    return router
 
 
 def _decisions(found: Sequence[Any]) -> Response:

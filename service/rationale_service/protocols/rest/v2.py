@@ -12,7 +12,6 @@ import orjson
 from fastapi import APIRouter, Depends, Request
 from pydantic import ValidationError
 from starlette.responses import Response
-from starlette.routing import Route
 
 from rationale.distribution import version
 from rationale_service.engine.checks import Faults, from_validation
@@ -34,12 +33,13 @@ from rationale_service.protocols.rest.endpoint import (
     LENGTH_HEADER,
     REFUSALS,
     TIMEOUT_HEADER,
+    gateway_of,
     most_json,
-    plane_of,
     respond,
 )
 from rationale_service.protocols.rest.openapi import MODEL_PARAMETER, body_of, header
 from rationale_service.protocols.rest.problems import problem_responses
+from rationale_service.protocols.rest.routes import DirectRoute
 from rationale_service.protocols.rest.schemas import (
     InferRequest,
     InferResponse,
@@ -53,12 +53,16 @@ from rationale_service.protocols.rest.schemas import (
     TensorMetadata,
 )
 from rationale_service.repository.entry import PLATFORM
+from rationale_service.security import keys
+from rationale_service.security.keys import needs
 from rationale_service.tensors import Array, Tensors, datatype_of, from_binary, from_json, to_binary, to_json
 
 EXTENSIONS = ["binary_tensor_data", "explain", "model_configuration", "model_repository", "statistics"]
 
 router = APIRouter(prefix="/v2")
 health = APIRouter(prefix="/v2")  # on the admin port too
+inference = APIRouter(prefix="/v2/models/{model}", route_class=DirectRoute)
+unoffered = APIRouter()
 
 
 def _version_of(request: Request) -> str | None:
@@ -71,8 +75,9 @@ Version = Annotated[str | None, Depends(_version_of)]
 
 
 @router.get("", summary="What this server is", tags=["server"], operation_id="server_metadata")
+@needs(keys.NOBODY_NEEDS)
 async def server_metadata(request: Request) -> ServerMetadata:
-    backend = plane_of(request).backend
+    backend = gateway_of(request).plane.backend
     return ServerMetadata(
         version=version(),
         extensions=EXTENSIONS,
@@ -82,6 +87,7 @@ async def server_metadata(request: Request) -> ServerMetadata:
 
 
 @health.get("/health/live", summary="Is the process alive?", tags=["server"], operation_id="server_live")
+@needs(keys.NOBODY_NEEDS)
 async def live() -> Live:
     return Live(live=True)
 
@@ -93,8 +99,9 @@ async def live() -> Live:
     tags=["server"],
     responses=problem_responses(503),
 )
+@needs(keys.NOBODY_NEEDS)
 async def ready(request: Request) -> Ready:
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     if (why_not := await plane.why_not_ready()) is not None:
         raise why_not
     return Ready(ready=True)
@@ -109,8 +116,9 @@ async def ready(request: Request) -> Ready:
     tags=["models"],
     responses=problem_responses(404, 503),
 )
+@needs(keys.ANY_KEY)
 async def model_metadata(request: Request, model: str, version: Version = None) -> ModelMetadata:
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     entry = plane.repository.entry(model, version)
     return ModelMetadata(
         name=entry.name,
@@ -132,8 +140,9 @@ async def model_metadata(request: Request, model: str, version: Version = None) 
     tags=["models"],
     responses=problem_responses(404, 503),
 )
+@needs(keys.NOBODY_NEEDS)
 async def model_ready(request: Request, model: str, version: Version = None) -> ModelReady:
-    plane = plane_of(request)
+    plane = gateway_of(request).plane
     entry = plane.repository.entry(model, version)
     if (why_not := await plane.why_not_ready(entry)) is not None:
         raise why_not
@@ -181,32 +190,20 @@ async def _refuse(what: str, _: Request) -> Response:
     raise NotOfferedError(NOT_OFFERED[what])
 
 
+@inference.post("/versions/{version}/infer", include_in_schema=False)
+@inference.post("/infer", **_infer_docs("infer", "Predict", _INFER))
+@needs(keys.needed_by_model)
 async def infer(request: Request) -> Response:
     return await _respond(request, INFER)
 
 
+@inference.post("/versions/{version}/explain", include_in_schema=False)
+@inference.post("/explain", **_infer_docs("explain", "Predict and explain", _EXPLAIN))
+@needs(keys.EXPLAIN)
 async def explain(request: Request) -> Response:
     return await _respond(request, EXPLAIN)
 
 
-# The routes of inference are Starlette's own: FastAPI's dependencies and validation cost more than a small
-# model does. They are documented as FastAPI's are.
-inference = [
-    Route(f"/v2/models/{{model}}{version}/{verb}", endpoint, methods=["POST"])
-    for version in ("", "/versions/{version}")
-    for verb, endpoint in (("explain", explain), ("infer", infer))
-]
-
-
-def documented() -> APIRouter:
-    """Return these routes for the OpenAPI document as FastAPI has them, which take a while to make."""
-    router = APIRouter(prefix="/v2/models/{model}")
-    router.post("/infer", **_infer_docs("infer", "Predict", _INFER))(infer)
-    router.post("/explain", **_infer_docs("explain", "Predict and explain", _EXPLAIN))(explain)
-    return router
-
-
-unoffered = APIRouter()
 for path, what in {
     "/v2/systemsharedmemory/{rest:path}": "shared memory",
     "/v2/cudasharedmemory/{rest:path}": "shared memory",
@@ -214,7 +211,7 @@ for path, what in {
     "/v2/models/{model}/trace/setting": "trace settings",
     "/v2/logging": "log settings",
 }.items():
-    unoffered.add_route(path, partial(_refuse, what), ["GET", "POST"])
+    unoffered.add_route(path, needs(keys.ANY_KEY)(partial(_refuse, what)), ["GET", "POST"])
 
 
 async def _respond(request: Request, verb: Verb) -> Response:

@@ -1,1 +1,1 @@
-"""Alembic's scripts of the state's tables."""
+"""Alembic's scripts of all tables: the state's and the audit trail's."""

@@ -2,12 +2,8 @@
 
 from alembic import context
 
-from rationale_service.state.tables import metadata
+from rationale_service.state.database import VERSIONS
 
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=metadata,
-    version_table="state_version",
-)
+context.configure(connection=context.config.attributes["connection"], version_table=VERSIONS)
 with context.begin_transaction():
     context.run_migrations()

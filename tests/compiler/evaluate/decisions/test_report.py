@@ -3,23 +3,28 @@
 import csv
 import io
 import json
-import sys
-from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from rationale import Comparisons, DeepShap, InvalidOptionError, compile_model
 from rationale.errors import RepositoryError
+from rationale.evaluate.decisions import measures
 from rationale.evaluate.decisions.decided import decide_file
-from rationale.evaluate.decisions.measures import NO_COMPARISONS, NO_REFERENCES, NOT_RECORDED, Report, report
+from rationale.evaluate.decisions.measures import (
+    NO_COMPARISONS,
+    NO_REFERENCES,
+    NOT_RECORDED,
+    SMALL,
+    Report,
+    report,
+)
 from rationale.evaluate.decisions.moved import Moved
-from rationale.evaluate.decisions.plots import plots
 from rationale.evaluate.decisions.report import tables
 from rationale.references.draws import draws
 from rationale_service.cli.main import app
@@ -42,6 +47,7 @@ from tests.compiler.decisions.linear import (
     codes,
 )
 from tests.compiler.models import NAMES, contents, parsed
+from tests.compiler.pictures.pages import Page
 
 
 def write(folder: Path, near: np.ndarray = NEAR, profile: Any = PROFILE, **comparisons: Any) -> None:
@@ -157,7 +163,8 @@ def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -
     sums = np.stack([each[:, :2].sum(1), each[:, 2:].sum(1)], axis=1)
     named, others = sums.max(1), sums.min(1)
     assert isinstance(done.moved, Moved)
-    np.testing.assert_allclose(done.moved.of_each, np.stack([named, others], 1), rtol=1e-4, atol=1e-5)
+    means = [done.moved.named, done.moved.others]
+    np.testing.assert_allclose(means, [np.mean(named), np.mean(others)], rtol=1e-4, atol=1e-5)
     assert done.moved.declines == len(BY_SCORE)
     assert done.moved.larger == 1
     declined = max(PROFILE["refer"])  # above the band: in it, a person decides
@@ -246,11 +253,17 @@ def test_the_files(done: Report, tmp_path: Path) -> None:
     for out in ("one", "two"):
         result = call(*asked, "--out", str(tmp_path / out))
         assert result.exit_code == 0, result.output
-        assert f"groups.png to {tmp_path / out}\n" in result.stdout
+        assert f"groups.csv to {tmp_path / out}\n" in result.stdout
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    pictures = ["groups.png", "moved.png", "reasons.png", "stability.png"]
-    tables = ["decisions.csv", "groups.csv", "reasons.csv", "report.json"]
-    assert sorted(contents(tmp_path / "one")) == sorted(pictures + tables)
+    files = ["decisions.csv", "groups.csv", "reasons.csv", "report.html", "report.json"]
+    assert sorted(contents(tmp_path / "one")) == files
+    page = Page((tmp_path / "one" / "report.html").read_text("utf-8"))
+    titles = [seen.text for seen in page.of("figcaption")]
+    assert [title.partition(" %")[0] for title in titles[:3]] == [
+        *("Principal reasons", "The same reasons by other references", "Approvals by protected group"),
+    ]
+    assert len(titles[3:]) == len(page.of("table")) == 6
+    assert "sex = empty (small)" in page.of("table")[4].text
     whole = json.loads((tmp_path / "one" / "report.json").read_text())
     assert whole["outcomes"] == done.outcomes
     assert whole["digests"]["profile"] == done.manifest.decision.digest
@@ -283,20 +296,6 @@ def test_decisions_csv_has_the_rows_ids_groups_and_labels(tmp_path: Path) -> Non
     assert [row["row of the data"] for row in found] == [f"r{i}" for i in range(N)]
     for name in ("application", "sex", "paid"):
         assert [row[name] for row in found] == [row[name] for row in given]
-
-
-def test_each_group_s_ratio_stands_beside_its_bar(done: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    written, write = list[str](), Axes.text
-
-    def text(axes: Axes, x: float, y: float, words: str, **how: Any) -> Any:
-        written.append(words)
-        return write(axes, x, y, words, **how)
-
-    monkeypatch.setattr(Axes, "text", text)
-    one = done.groups[0]
-    groups = (replace(one, ratio=0.5, small=False), replace(one, ratio=None, small=True))
-    assert set(plots(replace(done, reasons=(), agreements=(), moved="", groups=groups))) == {"groups.png"}
-    assert written == ["ratio 0.50", "– (small)"]
 
 
 REFUSED = {
@@ -354,10 +353,13 @@ def test_rows_that_the_profile_does_not_take(tmp_path: Path) -> None:
     report(tmp_path / "model_repository", "m", tmp_path / "data.csv")
 
 
-@pytest.mark.usefixtures("here")
-def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    result = call("data.csv", "m", "--out", str(tmp_path / "out"))
-    assert result.exit_code == 0, result.output
-    assert "no plots: matplotlib is not installed" in result.stderr
-    assert sorted(contents(tmp_path / "out")) == ["decisions.csv", "reasons.csv", "report.json"]
+@pytest.mark.parametrize(("count", "is_small"), [(SMALL - 1, True), (SMALL, False), (SMALL + 1, False)])
+def test_a_group_of_exactly_so_many_rows_is_not_small(count: int, is_small: bool) -> None:
+    """And its rate of approvals is a measure for the others."""
+    cells = ["a"] * count + ["b"] * (2 * SMALL)
+    outcomes = ["approve"] * count + ["approve", "decline"] * SMALL
+    rows = [SimpleNamespace(outcome=outcome) for outcome in outcomes]
+    file: Any = SimpleNamespace(further={"sex": cells}, rows=rows)
+    a, b = measures._rates("sex", file)
+    assert (a.small, b.small) == (is_small, False)
+    assert (a.ratio, b.ratio) == ((2.0, 1.0) if is_small else (1.0, 0.5))

@@ -100,6 +100,18 @@ async def test_calls_of_the_admin_api_are_recorded(tmp_path: Path, monkeypatch: 
     assert verified.output == "0 decisions, none removed or altered; 5 acts of administrators\n"
 
 
+async def test_an_act_is_recorded_whatever_its_path_holds(tmp_path: Path, url: str) -> None:
+    """PostgreSQL takes no NUL in a text."""
+    made.write_score(tmp_path / "models")
+    paths = [f"/v2/models/score/explainers/{name}" for name in ("%00", "a%0Ab", "%FF", "%C3%A9")]
+    async with gateway(Settings(repository=tmp_path / "models", audit=url)) as client:
+        for path in paths:
+            assert (await client.put(path, json={"method": "gradient"})).status_code == 422
+    store = SqlStore(url)
+    assert [row["target"] for row in store.acts()] == paths
+    store.close()
+
+
 async def test_who_may_not_administer_leaves_no_row(tmp_path: Path) -> None:
     made.write_score(tmp_path / "models")
     settings = Settings(repository=tmp_path / "models", host="0.0.0.0")  # noqa: S104  # closed: there are no keys

@@ -12,7 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from pydantic import ValidationError
-from sqlalchemy import inspect, text
+from sqlalchemy import MetaData, inspect, text
 
 from rationale.errors import InvalidOptionError
 from rationale_service.configuration import load_settings
@@ -23,6 +23,8 @@ from rationale_service.decisions.audit.verify import verify
 from rationale_service.errors import StateUnavailableError, UnknownResourceError
 from rationale_service.settings import Settings
 from rationale_service.state import database as opening
+from rationale_service.state.sql import StateDatabase
+from rationale_service.state.tables import metadata as state
 from tests.service.decisions.audit.conftest import decision, ledger_of
 from tests.service.decisions.audit.postgres import Postgres
 
@@ -33,17 +35,23 @@ def test_migrations_make_the_tables_of_this_version(database: SqlStore) -> None:
     database.probe()
     with database.writing() as connection:
         context = MigrationContext.configure(
-            connection, opts={"version_table": "audit_version", "compare_type": True}
+            connection, opts={"version_table": opening.VERSIONS, "compare_type": True}
         )
-        assert compare_metadata(context, metadata) == []
-        assert set(inspect(connection).get_table_names()) == {*metadata.tables, "audit_version"}
+        due = MetaData()
+        for table in (*state.tables.values(), *metadata.tables.values()):
+            table.to_metadata(due)
+        assert compare_metadata(context, due) == []
+        assert set(inspect(connection).get_table_names()) == {*due.tables, opening.VERSIONS}
 
 
 def test_several_open_a_new_trail_at_once(url: str) -> None:
-    databases = [SqlStore(url) for _ in range(6)]
-    with ThreadPoolExecutor(len(databases)) as pool:
+    """One of them for the state, which may be in the same database."""
+    databases, state = [SqlStore(url) for _ in range(6)], StateDatabase(url)
+    with ThreadPoolExecutor(len(databases) + 1) as pool:
+        revision = pool.submit(state.revision)
         assert list(pool.map(lambda one: list(verify(one)), databases)) == [[0]] * len(databases)
-    for one in databases:
+        assert revision.result() == 0
+    for one in (*databases, state):
         one.close()
 
 
@@ -128,7 +136,7 @@ def test_a_database_without_an_encoding_keeps_text(server: Postgres) -> None:
 def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: SqlStore) -> None:
     ledger_of(database).append([[decision(1)]])
     with database.writing() as connection:
-        connection.execute(text("UPDATE audit_version SET version_num = '9999'"))
+        connection.execute(text("UPDATE rationale_version SET version_num = '9999'"))
     newer = SqlStore(url)
     with pytest.raises(StateUnavailableError, match="by a newer version of Rationale"):
         newer.probe()

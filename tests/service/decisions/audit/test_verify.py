@@ -1,5 +1,6 @@
 """Rows that were removed, altered, inserted or moved are shown, each with its chain and number."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from hashlib import sha256
@@ -8,14 +9,17 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from rationale.errors import InvalidOptionError
+from rationale_service.decisions.audit.acts import Act, record, shown, verify_acts
 from rationale_service.decisions.audit.heads import SignedHead, heads, read_signed, signed
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.audit.rows import GENESIS
 from rationale_service.decisions.audit.signatures import PrivateKey, PublicKey
 from rationale_service.decisions.audit.sql import SqlStore
 from rationale_service.decisions.audit.verify import Fault, verify
+from rationale_service.errors import StateUnavailableError
 from tests.service.decisions.audit.conftest import KeyPair, decision, ledger_of
 
 ROWS = 7
@@ -183,16 +187,58 @@ def test_keys_that_cannot_be_read(auditor: KeyPair) -> None:
         PrivateKey(auditor.public_file)
 
 
+ALTERED = {"bytes": "X'00FF'", "no UTF-8": "CAST(X'FF41' AS TEXT)", "a text": "'abc'", "a number": "1e308"}
+
+
+def is_of_its_kind(column: str, value: str) -> bool:
+    """SQLite gives a number in a column of text as a text."""
+    is_number = column in ("sequence", "latency_ms", "number", "status")
+    return {"bytes": False, "no UTF-8": False, "a text": not is_number}.get(value, column != "sequence")
+
+
+@pytest.mark.parametrize("value", ALTERED)
 @pytest.mark.parametrize(
     "column", "chain sequence hash previous id time caller answer inputs latency_ms".split()
 )
-def test_a_row_with_bytes_is_named_and_the_others_are_read(tmp_path: Path, column: str) -> None:
-    """SQLite takes them in a column of text."""
+def test_a_row_that_cannot_be_read_is_named_and_the_others_are_read(
+    tmp_path: Path, auditor: KeyPair, column: str, value: str
+) -> None:
+    """SQLite takes anything in each column."""
     database = SqlStore(f"sqlite:///{tmp_path / 'audit.sqlite3'}")
     ledger = ledger_of(database)
     ledger.append([[decision(i)] for i in range(3)])
-    execute(database, f"UPDATE audit_decisions SET {column} = X'00FF' WHERE sequence = 2")  # noqa: S608
+    execute(database, f"UPDATE audit_decisions SET {column} = {ALTERED[value]} WHERE sequence = 2")  # noqa: S608
     *found, rows = verify(database)
     assert rows == 3
-    assert f": cannot be read: bytes stand in {column}" in "\n".join(map(str, found))
+    assert found
+    if not is_of_its_kind(column, value):
+        assert f": cannot be read: {column} cannot have been written so" in "\n".join(map(str, found))
+        with pytest.raises(StateUnavailableError, match="was altered, as `rationale audit verify` shows"):
+            list(ledger.in_order())
+    with contextlib.suppress(StateUnavailableError):  # where it is the end of a chain
+        signed(heads(database), auditor.private)
+    with contextlib.suppress(StateUnavailableError):
+        database.prune("2030")
     ledger.close()
+
+
+@pytest.mark.parametrize("value", ALTERED)
+@pytest.mark.parametrize("column", "number hash previous time caller status detail".split())
+def test_an_act_that_cannot_be_read_is_named(tmp_path: Path, column: str, value: str) -> None:
+    database = SqlStore(f"sqlite:///{tmp_path / 'audit.sqlite3'}")
+    act = Act(caller="ops", address="127.0.0.1", act="PUT", target="/v2/x", status=200, request_id="r")
+    for _ in range(3):
+        record(database, act)
+    number = f"UPDATE audit_acts SET {column} = {ALTERED[value]} WHERE number = 3"  # noqa: S608
+    with contextlib.suppress(IntegrityError):  # of the number, which alone has to be one
+        execute(database, number)
+        *found, _ = verify_acts(database)
+        assert found
+        if not is_of_its_kind(column, value):
+            assert f"cannot be read: {column} cannot have been written so" in "\n".join(map(str, found))
+            with pytest.raises(StateUnavailableError, match="was altered, as `rationale audit verify` shows"):
+                [shown(row) for row in database.acts()]
+            if column != "number" or value == "a number":  # else it is not the last
+                with pytest.raises(StateUnavailableError, match="was altered"):
+                    record(database, act)
+    database.close()

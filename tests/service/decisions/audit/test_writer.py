@@ -430,12 +430,15 @@ async def test_a_stop_does_not_wait_for_a_thread_that_hangs(
         hangs.set()
         thawed.wait()
 
+    closed = list[bool]()
     monkeypatch.setattr(SqlStore, "probe", hanging)
+    monkeypatch.setattr(SqlStore, "close", lambda _: closed.append(thawed.is_set()))
     trail = trail_of(Settings(audit=f"sqlite:///{tmp_path}/audit.sqlite3"))
     trail.start()
     await asyncio.to_thread(hangs.wait)
     await asyncio.sleep(0.2)
     await asyncio.wait_for(trail.stop(), 1)
+    assert closed == []  # the thread still writes to the store
     thawed.set()
 
 
@@ -672,7 +675,7 @@ async def test_a_model_that_is_loaded_later_opens_the_trail(tmp_path: Path) -> N
         made.write_score(tmp_path / "models")
         refused = await client.post("/v2/repository/models/score/load")  # it could not be put on record
         assert refused.status_code == 503
-        await client._transport.app.state.live.scan()  # type: ignore[attr-defined]  # as at SIGHUP
+        await client._transport.app.state.gateway.live.scan()  # type: ignore[attr-defined]  # as at SIGHUP
         answer = await client.get("/v2/models/score/ready")
         assert (answer.status_code, answer.json()["type"]) == (503, UNAVAILABLE)
         (tmp_path / "state").unlink()

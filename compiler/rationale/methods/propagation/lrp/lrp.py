@@ -7,7 +7,6 @@ so that ReLUs and sums need no denominator, and R itself where x may vanish whil
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,10 +16,9 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Engine, Gap
 from rationale.methods.environment import Call
-from rationale.methods.propagation.backward import Carried, Pull, Relevance, pull_back
+from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.lrp.attention import activations, constants, refusal
-from rationale.methods.propagation.lrp.composite_file import read_composite
 from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
 from rationale.methods.propagation.lrp.layers import Layer, is_linear, is_product, join
 from rationale.methods.propagation.lrp.modified import Bounds, hand_back, multiplier, relevance_of
@@ -39,7 +37,6 @@ from rationale.methods.propagation.lrp.rules import (
     label,
 )
 from rationale.methods.propagation.lrp.texts import parse_choice
-from rationale.methods.propagation.method import PropagationMethod
 from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
 
@@ -66,8 +63,7 @@ class Lrp(Propagated):
     Args:
         composite: the preset that `rules` refine: EpsilonPlus, EpsilonAlpha2Beta1, EpsilonPlusFlat,
             EpsilonAlpha2Beta1Flat, EpsilonGammaBox or ExcitationBackprop. GuidedBackprop and Deconvnet are
-            gradients with other ReLUs: they take no rules, and their attributions promise no sum. `from_toml`
-            reads a file of your own.
+            gradients with other ReLUs: they take no rules, and their attributions promise no sum.
         rules: pairs of selector and rule, such as ("Conv", Gamma(0.25)), ("name:head.*", Epsilon(0.1)) or
             ("first", ZBox()); the last match wins. See `lrp.composites`.
         low, high: bounds of the model's input for ZBox: numbers, or arrays that broadcast to it.
@@ -98,26 +94,6 @@ class Lrp(Propagated):
             parse_selector(choice[0])
             check_rule(choice[1])
         check_bounds("Lrp", self.low, self.high)
-
-    @classmethod
-    def from_toml(
-        cls, path: str | Path, rules: Sequence[Choice] = (), low: Bound = None, high: Bound = None
-    ) -> "Lrp":
-        """Read the composite in a file, whose form docs/methods.md shows.
-
-        Args:
-            rules: follow those of the file, so that they win.
-            low, high: in place of the file's.
-
-        Raises:
-            InvalidOptionError: the file, the key, and what may stand there.
-        """
-        read = read_composite(Path(path))
-        bounds = {k: v for k, v in (("low", low), ("high", high)) if v is not None}
-        try:
-            return cls(**{**read, **bounds, "rules": (*read["rules"], *rules)})
-        except InvalidOptionError as error:
-            raise InvalidOptionError(f"{path}: {error}") from error
 
     @property
     def gap(self) -> Gap | None:
@@ -154,7 +130,7 @@ class Lrp(Propagated):
 
 def lrp_from_texts(
     rule: Sequence[str] = (),
-    composite: str | Path = "EpsilonPlus",
+    composite: str = "EpsilonPlus",
     low: Bound = None,
     high: Bound = None,
 ) -> Lrp:
@@ -162,14 +138,10 @@ def lrp_from_texts(
 
     Args:
         rule: rules such as "Conv=gamma:0.25".
-        composite: the name of a preset, or the path of a TOML file. Only a `Path` is read, so that an API,
-            which has texts alone, opens no file.
+        composite: the name of a preset.
         low, high: as of `Lrp`.
     """
-    rules = tuple(parse_choice(text) for text in rule)
-    if isinstance(composite, Path):
-        return Lrp.from_toml(composite, rules, low, high)
-    return Lrp(composite, rules, low, high)
+    return Lrp(composite, tuple(parse_choice(text) for text in rule), low, high)
 
 
 def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:

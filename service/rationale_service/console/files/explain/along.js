@@ -3,12 +3,14 @@
 import * as api from "../api.js";
 import { isNearEnds } from "../outcome.js";
 import { changed } from "../rows.js";
+import { choicesOf, tidy } from "../values.js";
 
 const POINTS = 21;
 const FINER = 8; // parts that an interval in which the score turns is cut into, in each round
 const ROUNDS = 3;
 const MOST_TOGETHER = 4;
 const MOST_ROWS = 2000; // of one request
+const MOST_VALUES = 100_000; // of one request: its body stays within what a gateway takes
 const MOST_FEATURES = 48;
 
 /** Scores of rows: by predictions, which cost least, or by explanations where the key or the output asks for it. */
@@ -22,7 +24,9 @@ export class Scores {
 
   async of(rows, signal) {
     const found = [];
-    for (let i = 0; i < rows.length; i += MOST_ROWS) found.push(...(await this.#part(rows.slice(i, i + MOST_ROWS), signal)));
+    const width = Object.keys(rows[0] ?? {}).length || 1;
+    const step = Math.min(MOST_ROWS, Math.ceil(MOST_VALUES / width));
+    for (let i = 0; i < rows.length; i += step) found.push(...(await this.#part(rows.slice(i, i + step), signal)));
     return found;
   }
 
@@ -47,8 +51,7 @@ export class Scores {
  * which is all there is to see; else the references' quantiles, and even steps of the range.
  */
 export function grid(field, span, present) {
-  if (field.kind === "flag") return [false, true];
-  if (field.kind === "text" || field.value_labels) return words(field, present);
+  if (field.choices || field.kind === "text") return choicesOf(field, present) ?? [present];
   if (present === null && !span) return [];
   const [least, most] = span;
   const within = (value) => least <= value && value <= most;
@@ -96,28 +99,16 @@ function rounded(value, digits, how) {
   return Number((how(value / one) * one).toPrecision(digits));
 }
 
-/** The points of a curve that trees draw: level from one split to the next. */
-export function outline({ splits }, points) {
-  if (!splits) return points;
-  return points.flatMap((point, i) => {
+/** The points of a curve that trees draw over a span: level from one split to the next, and to its ends. */
+export function outline({ splits }, points, [least, most]) {
+  if (!splits || !points.length) return points;
+  const ends = (at, { value, score }, isBeyond) => (isBeyond(value) ? [{ value: at, score }] : []);
+  const [before, after] = [ends(least, points[0], (value) => value > least), ends(most, points.at(-1), (value) => value < most)];
+  const inner = points.flatMap((point, i) => {
     const edge = i ? splits.findLast((split) => split <= point.value) : undefined;
     return edge === undefined ? [point] : [{ value: edge, score: points[i - 1].score }, { value: edge, score: point.score }, point];
   });
-}
-
-export function words(field, present) {
-  const known = field.value_labels
-    ? Object.keys(field.value_labels).map((key) => (field.kind === "number" ? Number(key) : key))
-    : (field.categories ?? []).map((one) => one.value);
-  return [...new Set(present === null ? known : [...known, present])];
-}
-
-/** A number without digits that a hand on a slider of that range could not choose. */
-export function tidy(value, field, range) {
-  const step = field.whole ? Math.max(1, 10 ** Math.floor(Math.log10(range / 200 || 1))) : 0;
-  if (step) return Math.round(value / step) * step;
-  const digits = Math.max(0, 2 - Math.floor(Math.log10(range || 1)));
-  return Number(value.toFixed(Math.min(digits, 12)));
+  return [...before, ...inner, ...after];
 }
 
 /**
@@ -145,7 +136,7 @@ async function flip({ row, result, scores, rule, present, signal }) {
   const turned = ({ score }) => rule.passes(score) !== holds;
   let open = [];
   for (const [name, { field, points, flips }] of result) {
-    if (field.kind !== "number" || field.value_labels || row[name] === null) {
+    if (field.kind !== "number" || field.choices) {
       flips.push(...points.filter(turned));
       continue;
     }
@@ -226,7 +217,7 @@ function isUsual(field, value) {
 
 /** A part of the way from one value to another; words and codes are there at once. */
 function partly(field, from, to, share) {
-  if (typeof from !== "number" || typeof to !== "number" || field.value_labels) return to;
+  if (typeof from !== "number" || typeof to !== "number" || field.choices) return to;
   return tidy(from + share * (to - from), field, field.whole ? 1 : Math.abs(to - from));
 }
 

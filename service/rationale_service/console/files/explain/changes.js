@@ -3,9 +3,10 @@
 import { h } from "../dom.js";
 import { signed } from "../format.js";
 import { changed } from "../rows.js";
+import { labelOf, shownOf, titleOf } from "../values.js";
 
 /**
- * `found` from `along`, `several` from `together`; `form` says what values are called and how far sliders go;
+ * `found` from `along`, `several` from `together`; `form` says how far sliders go;
  * `take(row)` puts a row into the form; `figure(score)` writes a score.
  */
 export function changes({ found: { present, result }, several, rule, row, form, take, figure }) {
@@ -27,7 +28,7 @@ export function changes({ found: { present, result }, several, rule, row, form, 
       : h("p", {}, `No single feature, moved within its range, makes it ${aim}.`),
     h("h3", {}, "Several at once"),
     several
-      ? together({ several, rule, row, form, take, figure })
+      ? together({ several, rule, row, take, figure })
       : h("p", {}, `No two to four features, moved together within the middle nine tenths of the references, make it ${aim}.`),
   ];
 }
@@ -49,28 +50,23 @@ function table(lines) {
 }
 
 function line({ flip: { field, value, score }, rule, row, form, take, figure }) {
-  const title = field.title ?? field.name;
+  const title = titleOf(field);
   const present = row[field.name];
-  const shown = (one) => `${form.called(field, one)}${field.unit ? ` ${field.unit}` : ""}`;
-  const isStep = typeof value === "number" && typeof present === "number" && !field.value_labels;
+  const isStep = typeof value === "number" && typeof present === "number" && !field.choices;
   const put = () => take(changed(row, field.name, value));
   return h(
     "tr",
     {},
     h("th", { scope: "row" }, title),
-    h("td", {}, shown(present)),
-    h("td", {}, h("strong", {}, shown(value)), isStep && h("small", {}, ` (${signed(value - present)})`)),
+    h("td", {}, shownOf(field, present)),
+    h("td", {}, h("strong", {}, shownOf(field, value)), isStep && h("small", {}, ` (${signed(value - present)})`)),
     h("td", { class: "number" }, figure(score), " ", h("span", { class: "quiet" }, rule.judge(score))),
-    h("td", {}, h("button", { type: "button", onclick: put, "aria-label": `Try ${title} ${shown(value)}` }, "Try")),
+    h("td", {}, h("button", { type: "button", onclick: put, "aria-label": `Try ${title} ${shownOf(field, value)}` }, "Try")),
   );
 }
 
-function together({ several, rule, row, form, take, figure }) {
-  const step = ({ field, value }) => [
-    `${field.title ?? field.name} ${form.called(field, row[field.name])} → `,
-    h("strong", {}, form.called(field, value)),
-    field.unit && ` ${field.unit}`,
-  ];
+function together({ several, rule, row, take, figure }) {
+  const step = ({ field, value }) => [`${titleOf(field)} ${labelOf(field, row[field.name])} → `, h("strong", {}, shownOf(field, value))];
   const put = () => take(several.row);
   return [
     h("ul", { class: "several" }, several.changed.map((one) => h("li", {}, step(one)))),

@@ -3,11 +3,11 @@
 import { fill, h } from "../dom.js";
 import { number, formatted } from "../format.js";
 import { curve, draw } from "../pictures/curve.js";
-import { changed, parsed } from "../rows.js";
-import { outline, tidy, words } from "./along.js";
+import { changed } from "../rows.js";
+import { MANY, searchAmong } from "../search.js";
+import { choicesOf, labelOf, parsed, stepOf, tidy, titleOf } from "../values.js";
+import { outline } from "./along.js";
 
-const STEPS = 200; // of a slider
-const MANY = 40; // fields, from which on they are searched and scroll by themselves
 const UNKNOWN = "\u0000?"; // options that stand for no value
 const MISSING = "\u0000";
 const UNGIVEN = "no value is given";
@@ -22,7 +22,7 @@ export class Form {
     Object.assign(this, { fields, row, moved });
     const made = fields.map((field, i) => this.#made(field, `field-${i}`));
     const list = h("div", { class: fields.length > MANY ? "fields many" : "fields" }, made);
-    this.element = h("div", {}, fields.length > MANY && this.#search(made), list);
+    this.element = h("div", {}, fields.length > MANY && searchAmong(fields, made), list);
     this.set(row);
   }
 
@@ -35,7 +35,7 @@ export class Form {
 
   /** What is wrong, in a sentence; empty where the row is whole. */
   get trouble() {
-    const absent = this.fields.filter(({ name }) => this.faults.get(name) === UNGIVEN).map((field) => field.title ?? field.name);
+    const absent = this.fields.filter(({ name }) => this.faults.get(name) === UNGIVEN).map(titleOf);
     const wrong = [...this.faults.values()].filter((one) => one !== UNGIVEN);
     const all = [absent.length && `no value is given for ${some(absent, ", ")}`, wrong.length && some(wrong, "; ")].filter(Boolean);
     return all.length ? `The row is not whole, so it has no score: ${all.join("; ")}.` : "";
@@ -56,45 +56,23 @@ export class Form {
       const isInside = (value) => span[0] - edge <= value && value <= span[1] + edge;
       if (drawing && span) {
         const threshold = found ? (rule?.threshold ?? null) : null;
-        const drawn = outline(field, points).filter(({ value }) => isInside(value));
+        const drawn = outline(field, points, span).filter(({ value }) => isInside(value));
         draw(drawing, { points: drawn, span, scores, threshold, flips: flips.map((one) => one.value).filter(isInside) });
       }
-      const word = (flip) => `${rule.judge(flip.score)} at ${this.called(field, flip.value)}`;
+      const word = (flip) => `${rule.judge(flip.score)} at ${labelOf(field, flip.value)}`;
       turns.textContent = this.faults.get(field.name) ?? (rule && flips.length ? `turns to ${flips.map(word).join(", ")}` : "");
     }
   }
 
-  /** A value as people call it. */
-  called(field, value) {
-    if (field.kind === "flag" && typeof value === "boolean") return field.value_labels?.[Number(value)] ?? (value ? "yes" : "no");
-    return field.value_labels?.[String(value)] ?? formatted(value);
-  }
-
-  #search(made) {
-    const told = h("span", { class: "quiet", role: "status" }, `${made.length} features`);
-    const input = h("input", {
-      type: "search",
-      "aria-label": "Search features",
-      placeholder: "Search features",
-      oninput: () => {
-        const wanted = input.value.trim().toLowerCase();
-        const isFound = ({ name, title = "" }) => `${name} ${title}`.toLowerCase().includes(wanted);
-        this.fields.forEach((field, i) => (made[i].hidden = !isFound(field)));
-        told.textContent = `${this.fields.filter(isFound).length} of ${made.length} features`;
-      },
-    });
-    return h("p", { class: "row" }, input, told);
-  }
-
   #made(field, id) {
-    const title = field.title ?? field.name;
+    const title = titleOf(field);
     const turns = h("p", { class: "turns", id: `${id}-turns` });
     const part = { turns };
     this.#fields.set(field.name, part);
     const label = h("label", { for: id }, title, h("small", {}, [field.title && field.name, field.unit].filter(Boolean).join(" · ")));
     const take = (value) => this.#take(field, value);
     let controls;
-    if (field.categories || field.value_labels || field.kind === "flag") {
+    if (field.choices) {
       part.entry = h("select", { id, "aria-describedby": turns.id, onchange: () => take(part.choices.get(part.entry.value)) });
       controls = [part.entry];
     } else if (field.kind === "text") {
@@ -138,8 +116,7 @@ export class Form {
   #stretch(field, part, least, most) {
     const span = least < most ? [least, most] : [least - 1, most + 1];
     this.spans.set(field.name, span);
-    const steps = field.whole && span[1] - span[0] <= STEPS;
-    Object.assign(part.slider, { min: span[0], max: span[1], step: steps ? "1" : "any" });
+    Object.assign(part.slider, { min: span[0], max: span[1], step: stepOf(field, span[1] - span[0]) });
   }
 
   #slid(field, part) {
@@ -200,9 +177,9 @@ export class Form {
   }
 
   #choices(field, part, value) {
-    const known = field.kind === "flag" ? [false, true] : words(field, value ?? null);
+    const known = choicesOf(field, value ?? null);
     const special = [...(value === undefined ? [[UNKNOWN, undefined, "choose …"]] : []), ...(field.missing && field.kind !== "number" ? [[MISSING, null, "missing"]] : [])];
-    const all = [...special, ...known.map((each) => [String(each), each, this.called(field, each)])];
+    const all = [...special, ...known.map((each) => [String(each), each, labelOf(field, each)])];
     part.choices = new Map(all.map(([key, each]) => [key, each]));
     fill(part.entry, all.map(([key, , name]) => h("option", { value: key, hidden: key === UNKNOWN }, name)));
     part.entry.value = value === undefined ? UNKNOWN : value === null && part.choices.has(MISSING) ? MISSING : String(value);

@@ -6,6 +6,7 @@ import { Dots, colours, dotSide, ramp, sized, ticks } from "./canvas.js";
 
 const EDGE = 12;
 const AXIS = 40;
+const UP = 5; // numbers on the axis at the left
 
 /**
  * Draw it; returns {at(x, y) → place | null, within(x1, y1, x2, y2) → places}.
@@ -16,11 +17,11 @@ const AXIS = 40;
 export function drawCloud(canvas, width, height, { xs, ys, n, ranks, words = null, labels = null, chosen = [] }) {
   const theme = colours(canvas);
   const { context, scale } = sized(canvas, width, height);
-  const left = labels ? 56 : EDGE;
   const bottom = height - (labels ? AXIS : EDGE);
   const right = width - EDGE;
   const [low, high] = words ? [-0.6, words.length - 0.4] : padded(xs, n);
   const [under, over] = padded(ys, n);
+  const left = labels ? axisWidth(context, ticks(under, over, UP)) : EDGE;
   const toX = (value) => left + ((value - low) / (high - low)) * (right - left);
   const toY = (value) => bottom - ((value - under) / (over - under)) * (bottom - EDGE);
   context.fillStyle = theme.surface;
@@ -55,7 +56,7 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
   context.fillStyle = theme.quiet;
   context.textAlign = "right";
   context.textBaseline = "middle";
-  for (const tick of ticks(under, over, 5)) {
+  for (const tick of ticks(under, over, UP)) {
     const y = Math.round(toY(tick)) + 0.5;
     line(context, left, y, right, y);
     context.fillText(number(tick, 3), left - 6, y);
@@ -81,6 +82,11 @@ function axes(context, theme, { left, right, bottom, low, high, under, over, toX
   context.rotate(-Math.PI / 2);
   context.fillText(cut(labels.y, 40), 0, 0);
   context.restore();
+}
+
+/** The room that the numbers of the axis at the left take, and its name beside them. */
+function axisWidth(context, marks) {
+  return Math.max(56, ...marks.map((mark) => context.measureText(number(mark, 3)).width + 28));
 }
 
 function cut(name, most) {

@@ -1,11 +1,11 @@
 // Columns of a table as they are read: numbers as long as every value is one, else words.
 
 import { Fault } from "../csv.js";
+import { ColumnReader } from "../parse.js";
 
 export const MOST_ROWS = 100_000;
 const MOST_CELLS = 20_000_000;
 const MISSING = new Set(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None", "<NA>"]);
-export const NUMBER = /^[ \t]*[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[ \t]*$/;
 
 /** A column that grows. `number`: Float64Array, NaN where a value is missing; `text`: codes into words, or -1. */
 export class Column {
@@ -16,19 +16,16 @@ export class Column {
     this.codes = isText ? new Int32Array(1024) : null;
     this.words = [];
     this.known = new Map();
+    this.reader = new ColumnReader();
+    this.open = new Map(); // texts that have two readings, by their place, until the mark before decimals is known
   }
 
   add(token) {
-    if (this.values === null) {
-      this.addWord(token);
-    } else if (MISSING.has(token)) {
-      this.addNumber(NaN);
-    } else if (NUMBER.test(token)) {
-      this.addNumber(Number(token));
-    } else {
-      this.becomeText();
-      this.addWord(token);
-    }
+    const value = this.values === null ? null : MISSING.has(token) ? NaN : this.reader.read(token);
+    if (value === undefined) this.open.set(this.length, token);
+    if (value !== null) return this.addNumber(value ?? NaN);
+    if (this.values !== null) this.becomeText();
+    return this.addWord(token);
   }
 
   addNumber(value) {
@@ -68,12 +65,16 @@ export class Column {
     this.values = null;
     this.codes = new Int32Array(before.length);
     for (let i = 0; i < this.length; i++) {
-      this.codes[i] = Number.isNaN(before[i]) ? -1 : this.codeOf(String(before[i]));
+      const word = this.open.get(i) ?? this.reader.written(before[i]);
+      this.codes[i] = Number.isNaN(before[i]) && !this.open.has(i) ? -1 : this.codeOf(word);
     }
   }
 
   /** Return the column as the page keeps it, and as it can be posted. */
   finished() {
+    const read = [...this.open].map(([i, token]) => [i, this.reader.read(token)]);
+    if (this.values !== null && read.some(([, value]) => value === undefined)) this.becomeText();
+    if (this.values !== null) for (const [i, value] of read) this.values[i] = value;
     return this.values === null
       ? { name: this.name, kind: "text", codes: this.codes.slice(0, this.length), words: this.words }
       : { name: this.name, kind: "number", values: this.values.slice(0, this.length) };

@@ -5,8 +5,9 @@ import { outcomeOf } from "../outcome.js";
 import { quantiles } from "./statistics.js";
 
 const Z = 1.959963984540054;
+const ONCE = 0.9; // of the rows, from which on values are names of rows
 const FEWEST = 50; // rows of a slice that is told of
-const MOST_KINDS = 6; // of a number, each a slice of its own
+export const MOST_KINDS = 12; // of a number that is a code: each is a slice of its own
 
 /** Return whether values hold two kinds of outcomes: {good, bad} as the column writes them, or null. */
 export function outcomeKinds(column, rows) {
@@ -165,9 +166,26 @@ export async function errors(columns, rows, scores, outcomes, rest) {
   return found.sort((a, b) => b.sure - a.sure);
 }
 
-/** Return [label, places] of a column's groups, the largest first. */
-export function slices(column, rows, most = 12) {
-  const { groups, labels } = cut(column, rows);
+/** Return how many kinds of values a column has; of more than `most` it says most + 1. */
+export function kindsOf(column, rows, most = MOST_KINDS) {
+  const seen = new Set();
+  for (let k = 0; k < rows.length && seen.size <= most; k++) {
+    const value = column.kind === "text" ? column.codes[rows[k]] : column.values[rows[k]];
+    if (column.kind === "text" ? value >= 0 : !Number.isNaN(value)) seen.add(value);
+  }
+  return seen.size;
+}
+
+/** Whether a column tells rows apart and is no group of them: hardly a word or whole number of it comes twice. */
+export function isId(column, rows) {
+  const isWhole = column.kind === "text" || rows.every((row) => Number.isNaN(column.values[row]) || Number.isInteger(column.values[row]));
+  return isWhole && kindsOf(column, rows, rows.length) > Math.max(MOST_KINDS, rows.length * ONCE);
+}
+
+/** Return [label, places] of a column's groups, the largest first; `called(name, text)` says what a kind is called. */
+export function slices(column, rows, { most = 12, called = (_, text) => text } = {}) {
+  const { groups, labels: kinds } = cut(column, rows);
+  const labels = kinds.map((kind) => called(column.name, kind));
   const members = labels.map(() => []);
   for (let k = 0; k < rows.length; k++) members[groups[k]].push(k);
   return labels.map((label, group) => [label, members[group]])

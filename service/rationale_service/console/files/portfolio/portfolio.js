@@ -36,6 +36,7 @@ export class Portfolio {
     this.target = target;
     this.rows = rows; // of the table: a place is an index into these
     this.columns = new Map(table.columns.map((column) => [column.name, column]));
+    this.described = new Map([...features.features, ...features.groups].map((each) => [each.name, each]));
     this.picked = []; // places
     this.pickedWhy = "";
     this.layout = layout;
@@ -56,6 +57,21 @@ export class Portfolio {
     return this.explained.scores;
   }
 
+  /** A feature, a group or another column as people call it. */
+  titleOf(name) {
+    return this.described.get(name)?.title ?? name;
+  }
+
+  /** A value of it, in the words of the profile if there are some. */
+  valueOf(name, text) {
+    return this.described.get(name)?.value_labels?.[text] ?? text;
+  }
+
+  /** The title of a player, by its place. */
+  playerTitle(j) {
+    return this.titleOf(this.layout.players[j].name);
+  }
+
   /** Return the players' places, the one of the largest mean |attribution| first. */
   order() {
     if (this.orderedAt !== this.n) {
@@ -74,10 +90,14 @@ export class Portfolio {
     return this.ranked[j];
   }
 
+  /** Whether the model reads a column of the file. */
+  isRead({ name }) {
+    return this.layout.inputs.some((input) => input.features.includes(name));
+  }
+
   /** Columns of the file that the model does not read. */
   others() {
-    const read = new Set(this.layout.inputs.flatMap((input) => input.features));
-    return this.table.columns.filter((column) => !read.has(column.name));
+    return this.table.columns.filter((column) => !this.isRead(column));
   }
 }
 

@@ -6,7 +6,7 @@
 
 import { Fault } from "../csv.js";
 import { decidedScore } from "../outcome.js";
-import { NUMBER } from "./columns.js";
+import { ColumnReader, parseNumber } from "../parse.js";
 
 const KINDS = {
   FP32: Float32Array, FP64: Float64Array, INT8: Int8Array, INT16: Int16Array, INT32: Int32Array,
@@ -38,9 +38,21 @@ export function bind(layout, columns) {
 function checkNumbers(input, column) {
   if (column.kind !== "text") return;
   if (input.datatype === "BOOL" && column.words.every((each) => /^(true|false)$/i.test(each))) return;
-  const word = column.words.find((each) => !NUMBER.test(each)) ?? column.words[0];
-  const row = column.codes.indexOf(column.words.indexOf(word));
-  throw new Fault(`Column "${column.name}" has to hold numbers, and holds "${word.slice(0, 80)}" in row ${row + 1}.`);
+  const reader = new ColumnReader();
+  const read = column.words.map((word) => reader.read(word));
+  const odd = Math.max(0, read.includes(null) ? read.indexOf(null) : read.indexOf(undefined));
+  const word = column.words[odd].slice(0, 80);
+  throw new Fault(`Column "${column.name}" has to hold numbers, and holds "${word}" in row ${column.codes.indexOf(odd) + 1}: ${oddness(word)}.`);
+}
+
+/** What is wrong with a text that is no number beside the others of its column. */
+function oddness(word) {
+  try {
+    parseNumber(word, { unseen: true });
+    return "other rows have another mark before decimals; write a point there, and nothing between thousands";
+  } catch (error) {
+    return error.message;
+  }
 }
 
 /** Return the rows that can be sent, and per column how many rows lack a value that the model needs. */

@@ -22,8 +22,8 @@ export function cell(column, row) {
 export function described(portfolio, player, place) {
   const { name } = portfolio.layout.players[player];
   const column = portfolio.values[player];
-  const own = column === null ? "" : ` = ${cell(column, portfolio.rows[place])}`;
-  return `${name}${own}: ${signed(portfolio.explained.attributions[player][place])}`;
+  const own = column === null ? "" : ` = ${portfolio.valueOf(name, cell(column, portfolio.rows[place]))}`;
+  return `${portfolio.titleOf(name)}${own}: ${signed(portfolio.explained.attributions[player][place])}`;
 }
 
 /** A row as an instance of the API: what the model reads, as the file has it. */

@@ -9,6 +9,7 @@ import { FIELDS, TEMPLATES, nested } from "../notices.js";
 import { gauge } from "../pictures/gauge.js";
 import * as rows from "../rows.js";
 import { isShare } from "../score.js";
+import { shownOf } from "../values.js";
 
 export const title = "Decisions";
 
@@ -46,8 +47,10 @@ class View {
     this.formTold = h("p", { class: "problem", role: "alert" });
     this.confirm = h("div", {});
     this.result = h("div", { class: "result" });
+    this.now = h("p", { class: "now panel", "aria-hidden": "true", hidden: true });
     this.root.append(
       h("h1", {}, `${title} of ${this.model.model}`),
+      this.now,
       h("div", { class: "sides" }, h("div", {}, this.old(), this.applicant()), this.result),
     );
     if (this.at.decision) this.look(this.at.decision);
@@ -113,6 +116,7 @@ class View {
   /** Nothing would be decided: of a decision that was shown before nothing stays. */
   undecided(error) {
     fill(this.result);
+    fill(this.now).hidden = true;
     this.shownId = this.outcome = undefined;
     this.refused(error, this.formTold);
   }
@@ -219,6 +223,8 @@ class View {
       answer.id && [this.replayPanel(answer, record), this.noticePanel(answer, record)],
       !answer.id && h("section", { class: "panel" }, h("h2", {}, "Notice"), h("p", { class: "quiet" }, "A notice tells an applicant of a decision that was made: record it, and its notice is here.")),
     );
+    this.now.hidden = false;
+    fill(this.now, outcome.cloneNode(true), ` score ${this.figure(answer.score)}`);
     this.outcome = `${OUTCOMES[answer.decision] ?? answer.decision}, score ${this.figure(answer.score)}, ${answer.reasons.length} reasons`;
   }
 
@@ -338,11 +344,15 @@ class View {
   }
 
   instance(row, record, isOther) {
+    const shown = (name, value) => {
+      const field = isOther ? undefined : this.fields.find((one) => one.name === name);
+      return field ? shownOf(field, value) : shownValue(value);
+    };
     return [
       h(
         "table",
         {},
-        h("tbody", {}, Object.entries(row).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, this.called(name)), h("td", { class: "number" }, shownValue(value))))),
+        h("tbody", {}, Object.entries(row).map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, this.called(name)), h("td", { class: "number" }, shown(name, value))))),
       ),
       record && !isOther &&
         h(

@@ -9,9 +9,11 @@ import { source } from "../explain/source.js";
 import { number, percent, rest, formatted, writers } from "../format.js";
 import { parseNumber } from "../parse.js";
 import { bars, scaleOf, shortened } from "../pictures/bars.js";
+import { classTable } from "../pictures/classes.js";
 import { summaryOf } from "../pictures/summary.js";
 import * as rows from "../rows.js";
-import { element, isShare, ruleOf, targetName, targets } from "../score.js";
+import { classScores, element, isShare, predictedClass, ruleOf, targetName, targets } from "../score.js";
+import { shownOf, titleOf } from "../values.js";
 
 export const title = "Explain";
 
@@ -52,7 +54,7 @@ class Explain {
   /** Why there is no score; empty where there is one. */
   get trouble() {
     const absent = this.beside === "row" && this.other ? rows.lacking(this.fields, this.other) : [];
-    const names = absent.slice(0, 5).map((field) => field.title ?? field.name);
+    const names = absent.slice(0, 5).map(titleOf);
     return this.form.trouble || (absent.length ? `The second row is not whole: no value is given for ${names.join(", ")}. Choose another one.` : "");
   }
 
@@ -171,6 +173,7 @@ class Explain {
       prediction: answer.predictions[i],
       explanation: one,
       target: one.target,
+      explained: one.target ?? predictedClass(model, answer.predictions[i]),
       count: all.length,
       values: all.map((each) => each.explained_value),
       base: one.base_value ?? null,
@@ -184,9 +187,7 @@ class Explain {
   shownValue(field, row) {
     if (!field) return undefined;
     if (field.features) return this.membersOf(field, row);
-    const value = row[field.name];
-    const unit = field.unit && value !== null ? ` ${field.unit}` : "";
-    return `${this.form.called(field, value)}${unit}`;
+    return shownOf(field, row[field.name]);
   }
 
   /** The values of a group's features, to be opened. */
@@ -286,21 +287,27 @@ class Explain {
           kind: this.kind,
           threshold: own ? threshold : null,
           scale: own ? this.scale : scaleOf([view], this.kind),
-          caption: `${view.name}: what each feature adds to ${targetName(view.model, view.target)}`,
+          caption: `${view.name}: what each feature adds to ${targetName(view.model, view.explained)}`,
           startName: view.startName,
           valueName: this.model.decision?.space === "margin" ? "margin" : "score",
         });
         const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, this.figure(view, this.score(view))))];
-        return h("section", { class: "panel", "aria-label": view.name }, head, this.sentence(view), picture, this.foot(view));
+        return h("section", { class: "panel", "aria-label": view.name }, head, this.classes(view), this.sentence(view, write), picture, this.foot(view));
       }),
     );
   }
 
+  /** The score of each class, if there are several. */
+  classes({ model, prediction, explained }) {
+    const found = classScores(model, prediction);
+    return found && classTable({ names: model.class_names ?? [], ...found, explained });
+  }
+
   /** The picture in one line. */
-  sentence(view) {
+  sentence(view, write) {
     const rule = view.model === this.model ? this.rule : null;
     const unit = rule && !rule.explained ? (this.model.decision.space === "margin" ? "margin" : "explained value") : "";
-    const line = summaryOf({ ...view, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
+    const line = summaryOf({ ...view, write, score: this.score(view), threshold: rule?.threshold ?? null, unit, isShare: this.isShare(view) });
     return h("p", { class: "sentence" }, line);
   }
 
@@ -313,7 +320,7 @@ class Explain {
     return h(
       "dl",
       { class: "figures" },
-      h("div", { class: "main" }, h("dt", {}, this.rule && !this.rule.explained ? "score" : targetName(view.model, view.target)), h("dd", {}, h("span", { id: "score" }, this.figure(view, score)), badge)),
+      h("div", { class: "main" }, h("dt", {}, this.rule && !this.rule.explained ? "score" : targetName(view.model, view.explained)), h("dd", {}, h("span", { id: "score" }, this.figure(view, score)), badge)),
       this.rule && figure("threshold", this.figure(view, this.rule.threshold)),
       this.rule && !this.rule.explained && figure("explained value", explained(view.value)),
       view.base !== null && figure(view.startName, explained(view.base)),

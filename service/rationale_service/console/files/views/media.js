@@ -3,7 +3,7 @@
 import { Latest } from "../api.js";
 import { fill, h } from "../dom.js";
 import { number, signed } from "../format.js";
-import { heatmap, largest, legend, listed, strongest, thumbnail } from "../pictures/heatmap.js";
+import { heatmap, largest, legend, listed, plain, regions, strongest, valueAt } from "../pictures/heatmap.js";
 import { tokens } from "../pictures/tokens.js";
 import { explain, fitted, flat, size } from "../tensors.js";
 import * as words from "../words.js";
@@ -16,6 +16,7 @@ const OPEN = 32; // a length that the model leaves open, until somebody says ano
 const MOST_WORDS = 4000; // shown
 const MOST_IN_ADDRESS = 4000; // characters
 const MOST_VALUES = 4_000_000;
+const MOST_REGIONS = 28; // along the longer side of a picture
 const ROUNDING = 1e-6;
 
 // How a pixel of 0 to 1 becomes what the model takes: (pixel − mean) / deviation, for each channel.
@@ -51,7 +52,7 @@ class View {
     this.main = model.inputs.find(isPicture) ?? model.inputs.find(isWords) ?? model.inputs[0];
     const fits = isPicture(this.main) && this.main.shape.length === 3 ? "picture" : isWords(this.main) ? "words" : "numbers";
     const kind = address.kind in KINDS ? address.kind : fits;
-    this.state = { kind, fit: "crop", scale: "unit", own: {}, invert: false, opacity: 75, target: null, layer: null, words: null };
+    this.state = { kind, fit: "crop", scale: "unit", own: {}, invert: false, least: 25, detail: "regions", target: null, layer: null, words: null };
     if (address.scale in SCALES) this.state.scale = address.scale;
     this.state.own = own(address.scaled);
     this.state.layout = address.layout === "last" || address.layout === "first" ? address.layout : layoutOf(this.main.shape);
@@ -472,10 +473,11 @@ class View {
     const count = this.values("explained_value")?.length ?? 1;
     const { targets } = this.model;
     const predicted = this.values(this.model.output);
-    if (!Array.isArray(targets)) return [predicted ? `class ${predicted.indexOf(predicted.reduce((a, b) => Math.max(a, b)))}, which is predicted` : "the predicted class"];
-    const { outputs, output } = this.model;
+    const { outputs, output, class_names: names = [] } = this.model;
+    const called = (target) => `class ${String(target).split("-").map((end) => names[end] ?? end).join(" against ")}`;
+    if (!Array.isArray(targets)) return [predicted ? `${called(predicted.indexOf(predicted.reduce((a, b) => Math.max(a, b))))}, which is predicted` : "the predicted class"];
     const isOne = count === 1 && size(outputs.find((one) => one.name === output)?.shape ?? [1]) === 1;
-    return targets.map((one) => (isOne ? `the output ${output}` : typeof one === "string" ? `class ${one.replace("-", " against ")}` : `class ${one}`));
+    return targets.map((one) => (isOne ? `the output ${output}` : called(one)));
   }
 
   /** The target that is looked at: the one chosen, else that with the largest value. */
@@ -582,41 +584,49 @@ class View {
     return { rows, columns, values: heat };
   }
 
-  map(heat, hasPicture = true) {
+  map(places, hasPicture = true) {
     const picture = hasPicture ? this.picture() : null;
+    const step = Math.ceil(Math.max(places.rows, places.columns) / MOST_REGIONS);
+    const isFine = picture && step > 1;
+    const heat = isFine && this.state.detail === "regions" ? regions(places, step) : places;
+    const least = picture ? this.state.least / 100 : 0;
     const read = h("output", { class: "quiet" }, "");
-    const place = { row: h("input", { type: "number", min: 1, max: heat.rows, name: "row" }), column: h("input", { type: "number", min: 1, max: heat.columns, name: "column" }) };
+    const place = { row: h("input", { type: "number", min: 1, max: places.rows, name: "row" }), column: h("input", { type: "number", min: 1, max: places.columns, name: "column" }) };
     const look = (row, column) => {
       [place.row.value, place.column.value] = [row + 1, column + 1];
-      read.textContent = `Relevance ${signed(heat.values[row * heat.columns + column])}`;
+      read.textContent = `Relevance ${signed(valueAt(heat, row, column).value)}`;
     };
     const typed = () => {
       const [row, column] = [Number(place.row.value), Number(place.column.value)];
-      if (row >= 1 && row <= heat.rows && column >= 1 && column <= heat.columns) look(row - 1, column - 1);
+      if (row >= 1 && row <= places.rows && column >= 1 && column <= places.columns) look(row - 1, column - 1);
       else read.textContent = "";
     };
     for (const field of Object.values(place)) field.addEventListener("input", typed);
-    const drawn = heatmap(heat, picture, { opacity: picture ? this.state.opacity / 100 : 1, look });
     const slider = picture && h("input", {
       type: "range",
       min: 0,
-      max: 100,
-      value: this.state.opacity,
-      name: "opacity",
-      oninput: (event) => {
-        this.state.opacity = Number(event.target.value);
-        drawn.opacity(this.state.opacity / 100);
+      max: 90,
+      step: 5,
+      value: this.state.least,
+      name: "least",
+      onchange: (event) => {
+        this.state.least = Number(event.target.value);
+        this.redraw();
+        this.result.querySelector('[name="least"]')?.focus();
       },
     });
+    const drawn = heatmap(heat, picture, { least, look });
+    const side = (called, ...content) => h("figure", { class: "drawn", style: { "max-inline-size": drawn.width } }, h("figcaption", {}, called), content);
     return h(
       "div",
       { class: "map" },
+      picture && side("What the model sees", plain(picture, "What the model sees")),
+      side("What it went by", drawn.element, legend(heat, least)),
       h(
         "div",
-        { class: "drawn", style: { "max-inline-size": drawn.width } },
-        drawn.element,
-        legend(heat),
-        slider && h("label", { class: "entry" }, h("span", {}, "Opacity of the heatmap"), slider),
+        { class: "drawn" },
+        isFine && this.choose("Relevance of", [["regions", `regions of ${step} × ${step}`], ["places", "single places"]], this.state.detail, (detail) => (this.state.detail = detail)),
+        slider && h("label", { class: "entry" }, h("span", {}, `Drawn from ${this.state.least}% of the strongest`), slider),
         h(
           "div",
           { class: "places" },
@@ -625,7 +635,7 @@ class View {
           read,
         ),
       ),
-      h("div", {}, picture && thumbnail(picture, "What the model sees"), strongest(heat, look)),
+      h("div", {}, strongest(heat, look)),
     );
   }
 

@@ -12,7 +12,9 @@ import { makeDependence } from "../portfolio/sections/dependence.js";
 import { makeMap } from "../portfolio/sections/map.js";
 import { makeOutcomes } from "../portfolio/sections/outcomes.js";
 import { makePicked } from "../portfolio/sections/picked.js";
+import { makeRows } from "../portfolio/sections/rows.js";
 import { makeWeights } from "../portfolio/sections/weights.js";
+import { targetName } from "../score.js";
 
 export const title = "Portfolio";
 export const unavailable = noTable;
@@ -121,7 +123,7 @@ function droppable(root, take, signal) {
 
 function targets(model) {
   if (!Array.isArray(model.targets) || model.targets.length < 2) return null;
-  return h("select", { id: "target" }, model.targets.map((each, i) => h("option", { value: i }, each)));
+  return h("select", { id: "target" }, model.targets.map((each, i) => h("option", { value: i }, targetName(model, each))));
 }
 
 /** Make the pictures of a portfolio; `quick` draws what can be drawn of some rows, `all` everything. */
@@ -130,7 +132,7 @@ function draw(results, portfolio, signal, context) {
     portfolio.picked = places;
     portfolio.pickedWhy = why;
     picked.restart();
-    for (const each of [weights, dependence, map, picked]) each.draw();
+    for (const each of [weights, rows, dependence, map, picked]) each.draw();
     if (document.getElementById("cohort-by")?.value === "picked") cohorts.draw();
     context.say(places.length ? `${count(places.length)} rows picked` : "No row is picked");
   };
@@ -141,12 +143,13 @@ function draw(results, portfolio, signal, context) {
     dependence.element.scrollIntoView({ behavior: "smooth", block: "nearest" });
   };
   const weights = makeWeights(portfolio, { choose, pick, signal });
+  const rows = makeRows(portfolio, { pick, signal });
   const map = makeMap(portfolio, { pick, pickAll, signal });
   const picked = makePicked(portfolio, { pickAll });
   const cohorts = makeCohorts(portfolio);
   const outcomes = makeOutcomes(portfolio);
   const curves = makeCurves(portfolio, { signal });
-  const sections = [weights, dependence, curves, map, picked, cohorts, outcomes];
+  const sections = [weights, rows, dependence, curves, map, picked, cohorts, outcomes];
   fill(results, sections.map(({ element }) => element));
   return {
     quick() {

@@ -6,6 +6,8 @@ import { fill, h } from "../dom.js";
 import { writers } from "../format.js";
 import { drawSpread } from "../pictures/spread.js";
 import * as rows from "../rows.js";
+import { MANY, searchAmong } from "../search.js";
+import { titleOf } from "../values.js";
 import { isShare } from "../score.js";
 
 export const title = "References";
@@ -45,12 +47,13 @@ class Page {
     this.hasRow = Boolean(at.row);
     const fields = rows.fields(model);
     this.row = rows.read(fields, at.row);
-    this.lacking = rows.lacking(fields, this.row).map((field) => field.title ?? field.name);
+    this.lacking = rows.lacking(fields, this.row).map(titleOf);
     this.first = h("select", { id: "first-set", onchange: () => this.chosen() });
     this.second = h("select", { id: "second-set", onchange: () => this.chosen() });
     this.table = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Reference sets" });
+    this.search = h("div", {});
     this.spreads = h("div", { class: "spreads" });
-    this.moves = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
+    this.moves = h("div", { class: "scroll moves", tabindex: "0", role: "group", "aria-label": "Attributions by either set" });
     this.waiting = h("p", { class: "quiet", role: "status" });
     this.kept = new Map([[OWN, model.features]]);
     fill(
@@ -69,6 +72,7 @@ class Page {
         ), // prettier-ignore
         h("p", { class: "quiet" }, this.rowWords()),
         this.waiting,
+        this.search,
         this.spreads,
       ),
       h("section", { class: "panel", "aria-labelledby": "moves" }, h("h2", { id: "moves" }, "How the row's attributions move"), this.moves),
@@ -131,17 +135,18 @@ class Page {
   drawSpreads(sets) {
     const maps = sets.map((features) => new Map(features.map((each) => [each.name, each])));
     const fields = rows.fields(this.model).filter((field) => maps.some((each) => each.has(field.name)));
-    fill(
-      this.spreads,
-      fields.map((field) =>
-        h(
-          "figure",
-          {},
-          h("figcaption", {}, field.title ?? field.name, field.unit && h("small", {}, ` ${field.unit}`)),
-          drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
-        ),
+    const figures = fields.map((field) =>
+      h(
+        "figure",
+        {},
+        h("figcaption", {}, titleOf(field), field.unit && h("small", {}, ` ${field.unit}`)),
+        drawSpread(field.name, maps.map((each) => each.get(field.name)), this.row[field.name]),
       ),
     );
+    const areMany = fields.length > MANY;
+    this.spreads.className = areMany ? "spreads many" : "spreads";
+    fill(this.search, areMany && searchAmong(fields, figures));
+    fill(this.spreads, figures);
   }
 
   async drawMoves(names, turn) {
@@ -167,7 +172,8 @@ class Page {
     const titles = new Map([...this.model.features, ...this.model.groups].map((each) => [each.name, each.title ?? each.name]));
     const called = (name) => (name === OWN ? "the explanation's own" : name);
     const heads = ["", ...names.map(called), ...(b ? ["moves by"] : [])];
-    const amounts = targets.flatMap((each) => features.map((name) => each.attributions[name]));
+    const shown = features.slice(0, MANY);
+    const amounts = targets.flatMap((each) => shown.map((name) => each.attributions[name]));
     const write = writers(amounts, targets.map((each) => each.explained_value), isShare(this.model, this.model.output));
     const cell = (text) => h("td", { class: "number" }, text);
     const cells = (values, isTotal = false) => values.map((value, i) => cell(isTotal && i < targets.length ? write.value(value) : write.effect(value)));
@@ -183,13 +189,14 @@ class Page {
           ["base_value", "explained_value"].filter((key) => key in a).map((key) =>
             h("tr", {}, h("th", { scope: "row" }, key === "base_value" ? "base value" : "score"), cells([...targets.map((each) => each[key]), ...(b ? [b[key] - a[key]] : [])], true), h("td", {})),
           ),
-          features.map((name) => {
+          shown.map((name) => {
             const values = targets.map((each) => each.attributions[name]);
             return h("tr", {}, h("th", { scope: "row" }, titles.get(name) ?? name), cells([...values, ...(b ? [move(name)] : [])]), h("td", {}, pair(values, most)));
           }),
         ),
       ), // prettier-ignore
       write.unit && h("p", { class: "quiet" }, `Effects are in ${write.unit}.`),
+      features.length > shown.length && h("p", { class: "quiet" }, `${features.length - shown.length} more features ${b ? "move by less" : "are smaller"}.`),
       !b && h("p", { class: "quiet" }, "Choose a second set to see what it would change."),
     );
   }

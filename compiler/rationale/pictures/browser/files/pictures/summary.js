@@ -10,11 +10,11 @@ const LEAST_OF_LARGEST = 0.5; // below this part of the largest effect, a second
  *
  * `score` is held against `threshold` (null without one); `value` is explained from `base` (null without one) by
  * `items`: [{name, shown, amount}]. If these are not of the score, `unit` says of what they are. `isShare`: the score
- * is a probability.
+ * is a probability. Effects are written by `write`, the writers of the waterfall, or as points in two digits.
  */
-export function summaryOf({ score, threshold = null, value = score, base = null, items, unit = "", isShare = false }) {
+export function summaryOf({ score, threshold = null, value = score, base = null, items, write, unit = "", isShare = false }) {
   const points = (amount) => `${signed(Number((amount * 100).toPrecision(2)))} points`;
-  const effect = (amount) => (unit ? `${signed(amount)} of the ${unit}` : isShare ? points(amount) : signed(amount));
+  const effect = (amount) => (unit ? `${write.effect(amount)} of the ${unit}` : isShare ? points(amount) : write.effect(amount));
   const parts = [isShare ? percent(score) : number(score)];
   if (threshold !== null) parts.push(apart(score - threshold, "threshold", isShare ? points : signed));
   else if (base !== null) parts.push(apart(value - base, "base value", isShare && !unit ? points : signed));

@@ -2,7 +2,7 @@
 
 import { fill, h } from "../../dom.js";
 import { drawInterval } from "../../pictures/interval.js";
-import { slices } from "../outcomes.js";
+import { isId, slices } from "../outcomes.js";
 import { descending, difference, meanInterval } from "../statistics.js";
 import { figure, signed } from "../words.js";
 
@@ -17,19 +17,20 @@ export function makeCohorts(portfolio) {
   const result = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Comparison" });
   const note = h("p", { class: "quiet" });
   const both = h("span", { class: "row", hidden: true }, h("label", { for: "cohort-a" }, "A"), first, h("label", { for: "cohort-b" }, "B"), second);
+  const columns = portfolio.table.columns.filter((column) => portfolio.isRead(column) || !isId(column, portfolio.rows));
   let groups = new Map();
 
   by.append(
     h("option", { value: "" }, "choose a column"),
     h("option", { value: PICKED }, "picked rows"),
-    ...portfolio.table.columns.map((column, i) => h("option", { value: i }, column.name)),
+    ...columns.map((column, i) => h("option", { value: i }, portfolio.titleOf(column.name))),
   );
 
   function split() {
     const rows = portfolio.rows.subarray(0, portfolio.n);
     if (by.value === "") groups = new Map();
     else if (by.value === PICKED) groups = new Map([["picked rows", portfolio.picked]]);
-    else groups = new Map(slices(portfolio.table.columns[Number(by.value)], rows));
+    else groups = new Map(slices(columns[Number(by.value)], rows, { called: (name, text) => portfolio.valueOf(name, text) }));
     both.hidden = by.value === "";
     const options = [...groups].map(([label, members]) => h("option", { value: label }, `${label} (${members.length.toLocaleString("en")})`));
     fill(first, options);
@@ -46,7 +47,6 @@ export function makeCohorts(portfolio) {
       note.textContent = by.value === "" ? "" : "Choose two cohorts of at least two rows each.";
       return;
     }
-    const { players } = portfolio.layout;
     const found = portfolio.explained.attributions.map((column) => {
       const [x, y] = [meanInterval(column, a), meanInterval(column, b)];
       return { x, y, apart: difference(x, y) };
@@ -64,7 +64,7 @@ export function makeCohorts(portfolio) {
           "tbody",
           {},
           line("score", scoreA, scoreB, difference(scoreA, scoreB), null),
-          order.map((j) => line(players[j].name, found[j].x, found[j].y, found[j].apart, most)),
+          order.map((j) => line(portfolio.playerTitle(j), found[j].x, found[j].y, found[j].apart, most)),
         ),
       ),
     );

@@ -6,6 +6,8 @@ import { formatted, number } from "../../format.js";
 import { drawCurves } from "../../pictures/curves.js";
 import { changed, fields } from "../../rows.js";
 import { element as explainedOf, ruleOf, targets } from "../../score.js";
+import { labelOf, titleOf } from "../../values.js";
+import { slices } from "../outcomes.js";
 import { quantiles } from "../statistics.js";
 import { instance } from "../words.js";
 
@@ -14,8 +16,8 @@ const MOST_VALUES = 25;
 
 export function makeCurves(portfolio, { signal }) {
   const model = portfolio.features;
-  const able = fields(model).filter((field) => field.kind === "number" && !field.value_labels && portfolio.columns.get(field.name)?.kind === "number");
-  const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, field.title ?? field.name)));
+  const able = fields(model).filter((field) => isAble(field, portfolio));
+  const along = h("select", { id: "curves-along" }, able.map((field, i) => h("option", { value: i }, titleOf(field))));
   const go = h("button", { type: "button", onclick: () => draw() }, "Draw the curves");
   const frame = h("div", { class: "frame", id: "curves-drawn" });
   const note = h("p", { class: "quiet", role: "status" }, "Asks the model about 40 rows, the picked ones if there are any, at 25 values each.");
@@ -34,9 +36,8 @@ export function makeCurves(portfolio, { signal }) {
   async function drawn(field) {
     const of = portfolio.picked.length > 1 ? portfolio.picked : Array.from({ length: portfolio.n }, (_, i) => i);
     const places = thinned(of, MOST_ROWS);
-    const column = portfolio.columns.get(field.name);
-    const ends = quantiles(column.values, portfolio.rows.subarray(0, portfolio.n), 51);
-    const values = thinned(grid(field, [ends[1], ends[49]], null), MOST_VALUES);
+    const values = valuesAlong(field, portfolio.columns.get(field.name), portfolio.rows.subarray(0, portfolio.n));
+    const words = isNumber(field) ? null : values.map((value) => labelOf(field, value));
     const rule = ruleOf(model, null, null);
     const target = Array.isArray(model.targets) ? model.targets[portfolio.target] : "predicted";
     const score = (prediction, explanation) => {
@@ -47,15 +48,15 @@ export function makeCurves(portfolio, { signal }) {
     const scores = await new Scores(model, model.explainer, score).of(rows, signal);
     const curves = places.map((_, i) => scores.slice(i * values.length, (i + 1) * values.length));
     const mean = meanOf(curves);
-    const name = field.title ?? field.name;
-    const line = (value, i) => h("tr", {}, h("th", { scope: "row" }, formatted(value)), h("td", { class: "number" }, number(mean[i])));
+    const name = titleOf(field);
+    const line = (value, i) => h("tr", {}, h("th", { scope: "row" }, words?.[i] ?? formatted(value)), h("td", { class: "number" }, number(mean[i])));
     fill(
       frame,
-      drawCurves({ width: frame.clientWidth, values, curves, mean, threshold: rule?.threshold ?? null, label: `The score of ${places.length} rows along ${name}, and its mean` }),
+      drawCurves({ width: frame.clientWidth, values: words ? [...values.keys()] : values, words, curves, mean, threshold: rule?.threshold ?? null, label: `The score of ${places.length} rows along ${name}, and its mean` }),
       h("details", {}, h("summary", {}, "The mean in numbers"),
         h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, name), h("th", { scope: "col", class: "number" }, "Mean score"))), h("tbody", {}, values.map(line)))),
     ); // prettier-ignore
-    note.textContent = `A line for each of ${places.length} rows, the other features as they are; the thick one is their mean. If lines are not parallel, the feature interacts with others.`;
+    note.textContent = `A line for each of ${places.length} rows, the other features as they are; the ${words ? "dots are" : "thick one is"} their mean. If lines are not parallel, the feature interacts with others.`;
   }
 
   const element = h(
@@ -64,9 +65,29 @@ export function makeCurves(portfolio, { signal }) {
     h("h2", { id: "curves" }, "Curves of rows"),
     able.length
       ? [h("div", { class: "row" }, h("label", { for: "curves-along" }, "Along"), along, go), frame, note]
-      : h("p", { class: "quiet" }, "The model takes no numbers along which a curve could be drawn."),
+      : h("p", { class: "quiet" }, "The model takes no feature along which a curve could be drawn."),
   );
   return { element, draw: () => undefined };
+}
+
+const isNumber = (field) => field.kind === "number" && !field.choices;
+
+/** Whether the file has values of a kind that the feature takes. */
+function isAble(field, portfolio) {
+  const column = portfolio.columns.get(field.name);
+  return column !== undefined && (column.kind === "number" || field.kind !== "number");
+}
+
+/** The values that rows are given: along a number's range, else the words of the references and the most frequent ones of the file. */
+export function valuesAlong(field, column, rows) {
+  if (isNumber(field)) {
+    const ends = quantiles(column.values, rows, 51);
+    return thinned(grid(field, [ends[1], ends[49]], null), MOST_VALUES);
+  }
+  const known = grid(field, null, null).filter((value) => value !== null);
+  if (field.kind !== "text") return known.slice(0, MOST_VALUES);
+  const own = slices(column, rows, { most: MOST_VALUES }).map(([word]) => word).filter((word) => column.words?.includes(word));
+  return [...new Set([...own, ...known])].slice(0, MOST_VALUES);
 }
 
 /** At most so many of a list, at even steps, both ends among them. */

@@ -12,7 +12,7 @@ export function makeDependence(portfolio, { pick, signal }) {
   const canvas = h("canvas", { role: "img" });
   const frame = h("div", { class: "frame" }, canvas);
   const features = portfolio.values.map((column, j) => (column === null ? -1 : j)).filter((j) => j >= 0);
-  const option = (j) => h("option", { value: j }, portfolio.layout.players[j].name);
+  const option = (j) => h("option", { value: j }, portfolio.playerTitle(j));
   const along = h("select", { id: "along", onchange: () => choose(Number(along.value)) });
   const by = h("select", { id: "by", onchange: () => draw() });
   const note = h("p", { class: "quiet" });
@@ -34,11 +34,10 @@ export function makeDependence(portfolio, { pick, signal }) {
       asNumbers(portfolio.values[chosen]), portfolio.explained.attributions[chosen], others, portfolio.rows,
     ); // prettier-ignore
     const [first] = descending(strengths);
-    const { players } = portfolio.layout;
     if (strengths[first] > 0) {
       by.value = String(first);
       note.textContent = visible(
-        `Of what ${players[chosen].name} does not explain by itself, most goes with ${players[first].name}: ` +
+        `Of what ${portfolio.playerTitle(chosen)} does not explain by itself, most goes with ${portfolio.playerTitle(first)}: ` +
           "where colours part at one value, the two interact.",
       );
     } else {
@@ -58,7 +57,7 @@ export function makeDependence(portfolio, { pick, signal }) {
     }
     const column = portfolio.values[chosen];
     const other = by.value === "" ? null : portfolio.values[Number(by.value)];
-    const { name } = portfolio.layout.players[chosen];
+    const name = portfolio.playerTitle(chosen);
     const numbers = asNumbers(column);
     const xs = Float64Array.from(portfolio.rows.subarray(0, portfolio.n), (row) => numbers[row]);
     const words = column.kind === "text" ? column.words.slice(0, MOST_WORDS) : null;
@@ -72,7 +71,7 @@ export function makeDependence(portfolio, { pick, signal }) {
     legend.replaceChildren(
       ...(other === null
         ? []
-        : ["Colour: ", portfolio.layout.players[Number(by.value)].name, " ", h("span", { class: "ramp" }), other.kind === "text" ? ` ${order(other)}` : " low to high"]),
+        : ["Colour: ", portfolio.playerTitle(Number(by.value)), " ", h("span", { class: "ramp" }), other.kind === "text" ? ` ${order(other)}` : " low to high"]),
     );
   }
 

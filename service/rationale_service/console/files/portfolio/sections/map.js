@@ -26,7 +26,7 @@ export function makeMap(portfolio, { pick, pickAll, signal }) {
       by.replaceChildren(
         h("option", { value: "" }, "score"),
         ...portfolio.order().filter((j) => portfolio.values[j] !== null)
-          .map((j) => h("option", { value: j }, portfolio.layout.players[j].name)),
+          .map((j) => h("option", { value: j }, portfolio.playerTitle(j))),
       ); // prettier-ignore
       note.textContent =
         `Principal components of the attributions: these two directions hold ${percent(along.shares[0] + along.shares[1])} ` +

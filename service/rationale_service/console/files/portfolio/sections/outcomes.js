@@ -1,11 +1,12 @@
 // With outcomes: what a threshold would approve and cost, group by group, and where the model errs.
 
 import { fill, h } from "../../dom.js";
+import { numberEntry } from "../../entry.js";
 import { number, percent } from "../../format.js";
 import { outcomeOf } from "../../outcome.js";
 import { drawRates } from "../../pictures/rates.js";
 import { frame } from "../run.js";
-import { Rates, errors, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
+import { MOST_KINDS, Rates, errors, isId, kindsOf, outcomeKinds, outcomesOf, slices } from "../outcomes.js";
 import { figure, signed } from "../words.js";
 import { makeQuality } from "./quality.js";
 
@@ -16,14 +17,13 @@ const LIKELY = /default|outcome|target|label|bad|^y$/i;
 export function makeOutcomes(portfolio) {
   const rows = portfolio.rows;
   const able = portfolio.others().filter((column) => outcomeKinds(column, rows) !== null);
-  const kept = portfolio.others().filter((column) => !able.includes(column));
   const outcome = h("select", { id: "outcome", onchange: () => choose() });
   const bad = h("select", { id: "bad", onchange: () => draw() });
   const group = h("select", { id: "group", onchange: () => draw() });
   const adverse = h("select", { id: "adverse", "aria-label": "Declined, seen from the threshold", onchange: () => rates() });
   const slider = h("input", { type: "range", id: "threshold", min: 0, max: STEPS, step: 1, oninput: () => moved() });
   const shown = h("output", { for: "threshold", id: "threshold-value" });
-  const cost = (id, value) => h("input", { id, type: "number", min: 0, step: "any", value, class: "short", oninput: () => rates() });
+  const cost = (id, value) => numberEntry({ id, value, changed: () => rates() });
   const costBad = cost("cost-bad", "5");
   const costGood = cost("cost-good", "1");
   const cheapest = h("p", { class: "quiet" });
@@ -39,8 +39,10 @@ export function makeOutcomes(portfolio) {
   outcome.append(...able.map((column, i) => h("option", { value: i }, column.name)));
   const likely = able.findIndex((column) => LIKELY.test(column.name));
   outcome.value = String(Math.max(likely, 0));
-  const segments = [...kept, ...able, ...portfolio.values.filter((column) => column?.kind === "text")];
-  group.append(h("option", { value: "" }, "none"), ...segments.map((column, i) => h("option", { value: i }, column.name)));
+  const others = portfolio.others().filter((column) => !isId(column, rows));
+  const isGroup = (column) => (column.kind === "text" ? !isId(column, rows) : kindsOf(column, rows) <= MOST_KINDS);
+  const segments = [...others, ...portfolio.values.filter((column) => column !== null && isGroup(column))];
+  group.append(h("option", { value: "" }, "none"), ...segments.map((column, i) => h("option", { value: i }, portfolio.titleOf(column.name))));
   adverse.append(h("option", { value: "above" }, "above"), h("option", { value: "below" }, "below"));
   const profile = portfolio.features.decision ?? null;
   adverse.value = profile?.adverse ?? "above";
@@ -72,7 +74,7 @@ export function makeOutcomes(portfolio) {
       slider.value = String(toStep(threshold));
     }
     const all = Array.from(rows.keys());
-    const by = group.value === "" ? [] : slices(segments[Number(group.value)], rows);
+    const by = group.value === "" ? [] : slices(segments[Number(group.value)], rows, { called: (name, text) => portfolio.valueOf(name, text) });
     groups = [["all rows", all], ...by].map(([label, members]) => ({ label, rates: new Rates(scores, outcomes, members) }));
     rates();
     return showErrors(column, outcomes);
@@ -107,7 +109,7 @@ export function makeOutcomes(portfolio) {
       (profile ? "Rows are decided by their scores alone, without the profile’s knock-outs." : "");
     shown.textContent = number(threshold);
     slider.setAttribute("aria-valuetext", number(threshold));
-    const costs = { bad: Number(costBad.value) || 0, good: Number(costGood.value) || 0 };
+    const costs = { bad: costBad.read() ?? NaN, good: costGood.read() ?? NaN };
     const interval = (each) => [percent(each.share), h("small", {}, ` ${percent(each.low)} to ${percent(each.high)}`)];
     fill(
       table,
@@ -139,7 +141,8 @@ export function makeOutcomes(portfolio) {
     fill(picture, drawRates(picture.clientWidth, steps, lines, threshold));
     quality.draw(groups[0].rates, rule, bad.value);
     const least = lines.reduce((best, each, i) => (each.cost < lines[best].cost ? i : best), 0);
-    cheapest.textContent = `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.`;
+    const isPriced = Number.isFinite(lines[least].cost);
+    cheapest.textContent = isPriced ? `Over all rows the cost is least at about ${number(steps[least], 3)}: ${number(lines[least].cost)} per row.` : "";
   }
 
   async function showErrors(column, outcomes) {
@@ -148,7 +151,7 @@ export function makeOutcomes(portfolio) {
       fill(worst, h("p", { class: "quiet" }, "The scores are no probabilities, so that outcomes cannot be compared with them."));
       return;
     }
-    const columns = portfolio.table.columns.filter((each) => each !== column);
+    const columns = portfolio.table.columns.filter((each) => each !== column && (portfolio.isRead(each) || !isId(each, rows)));
     const own = (turn = {});
     const found = (await errors(columns, rows, scores, outcomes, frame)).slice(0, SHOWN);
     if (turn !== own) return; // another outcome was chosen meanwhile
@@ -169,8 +172,8 @@ export function makeOutcomes(portfolio) {
             h(
               "tr",
               {},
-              h("th", { scope: "row" }, each.column),
-              h("td", {}, each.label),
+              h("th", { scope: "row" }, portfolio.titleOf(each.column)),
+              h("td", {}, portfolio.valueOf(each.column, each.label)),
               h("td", { class: "number" }, each.n.toLocaleString("en")),
               h("td", { class: "number" }, percent(each.score)),
               h("td", { class: "number" }, percent(each.outcome)),
@@ -192,7 +195,7 @@ export function makeOutcomes(portfolio) {
           h("div", { class: "row" }, labelled("outcome", "Outcome", outcome), labelled("bad", "Bad is", bad), labelled("group", "By group", group)),
           h("div", { class: "row wide" }, h("label", { for: "threshold" }, "Declined"), adverse, slider, shown, profile && asProfile),
           band,
-          h("div", { class: "row" }, labelled("cost-bad", "Cost of a bad one approved", costBad), labelled("cost-good", "of a good one declined", costGood)),
+          h("div", { class: "row" }, labelled("cost-bad", "Cost of a bad one approved", costBad.element), labelled("cost-good", "of a good one declined", costGood.element)),
           table,
           picture,
           cheapest,

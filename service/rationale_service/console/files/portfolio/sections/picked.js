@@ -2,6 +2,8 @@
 
 import { changed } from "../../address.js";
 import { fill, h, visible } from "../../dom.js";
+import { numberEntry } from "../../entry.js";
+import { number } from "../../format.js";
 import { descending } from "../statistics.js";
 import { cell, figure, instance, described } from "../words.js";
 
@@ -13,6 +15,7 @@ const SCORE = "\u0000score"; // no column of a file is called so
 export function makePicked(portfolio, { pickAll }) {
   const column = h("select", { id: "filter-column", onchange: () => operands() });
   const operand = h("span", { class: "row" });
+  const ends = { from: numberEntry({ id: "filter-from" }), to: numberEntry({ id: "filter-to" }) };
   const count = h("p", { id: "picked-count", role: "status" });
   const rows = h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Picked rows" });
   const page = h("div", { class: "row" });
@@ -20,7 +23,7 @@ export function makePicked(portfolio, { pickAll }) {
 
   column.append(
     h("option", { value: SCORE }, "score"),
-    ...portfolio.table.columns.map((each, i) => h("option", { value: i }, each.name)),
+    ...portfolio.table.columns.map((each, i) => h("option", { value: i }, portfolio.titleOf(each.name))),
   );
 
   function operands() {
@@ -31,8 +34,8 @@ export function makePicked(portfolio, { pickAll }) {
     } else if (own?.kind === "text") {
       fill(operand, h("input", { id: "filter-word", "aria-label": "is" }));
     } else {
-      const field = (id, text) => [h("label", { for: id }, text), h("input", { id, type: "number", step: "any", class: "short" })];
-      fill(operand, field("filter-from", "from"), field("filter-to", "to"));
+      const field = (name) => [h("label", { for: `filter-${name}` }, name), ends[name].element];
+      fill(operand, field("from"), field("to"));
     }
   }
 
@@ -49,13 +52,13 @@ export function makePicked(portfolio, { pickAll }) {
       pickAll(found, `where ${name} is ${word}`);
       return;
     }
-    const [low, high] = ["from", "to"].map((id) => operand.querySelector(`#filter-${id}`).value);
-    const [from, to] = [low === "" ? -Infinity : Number(low), high === "" ? Infinity : Number(high)];
+    const [low, high] = [ends.from.read(), ends.to.read()];
+    if (low === undefined || high === undefined) return;
     for (let k = 0; k < portfolio.n; k++) {
       const value = isScore ? portfolio.scores[k] : own.values[portfolio.rows[k]];
-      if (value >= from && value <= to) found.push(k);
+      if (value >= (low ?? -Infinity) && value <= (high ?? Infinity)) found.push(k);
     }
-    pickAll(found, `where ${name} is ${low === "" ? "" : `from ${low} `}${high === "" ? "" : `up to ${high}`}`.trim());
+    pickAll(found, `where ${name} is ${low === null ? "" : `from ${number(low)} `}${high === null ? "" : `up to ${number(high)}`}`.trim());
   }
 
   function draw() {

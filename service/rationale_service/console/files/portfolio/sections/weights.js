@@ -23,7 +23,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
     drawBars();
     const n = portfolio.isWhole ? portfolio.n : Math.min(portfolio.n, ON_THE_WAY);
     const players = shown.map((j) => ({
-      name: portfolio.layout.players[j].name,
+      name: portfolio.playerTitle(j),
       attributions: portfolio.explained.attributions[j],
       ranks: portfolio.ranks(j),
     }));
@@ -32,7 +32,7 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
     canvas.setAttribute(
       "aria-label",
       `Attributions of ${n.toLocaleString("en")} rows, a line for each feature, the one that weighs most first: ` +
-        shown.slice(0, 8).map((j) => portfolio.layout.players[j].name).join(", "),
+        shown.slice(0, 8).map((j) => portfolio.playerTitle(j)).join(", "),
     );
   }
 
@@ -41,13 +41,14 @@ export function makeWeights(portfolio, { choose, pick, signal }) {
     const focused = [...bars.querySelectorAll("button")].indexOf(document.activeElement);
     bars.replaceChildren(
       ...shown.map((j) => {
-        const { name, features } = portfolio.layout.players[j];
+        const { features } = portfolio.layout.players[j];
+        const name = portfolio.playerTitle(j);
         return h(
           "li",
           {},
           h(
             "button",
-            { type: "button", title: features.length > 1 ? features.join(", ") : name, onclick: () => choose(j) },
+            { type: "button", title: features.length > 1 ? features.map((each) => portfolio.titleOf(each)).join(", ") : name, onclick: () => choose(j) },
             h("span", { class: "name" }, name),
             h("span", { class: "track" }, h("span", { class: "bar", style: { width: `${(portfolio.means[j] / most) * 100}%` } })),
             h("span", { class: "number" }, figure(portfolio.means[j])),

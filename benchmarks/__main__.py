@@ -1,0 +1,225 @@
+"""How fast an explanation is beside the plain model, SHAP, captum and other explainers.
+
+    python -m benchmarks [MODEL …] [--references 100,1000] [--rows 1,64] [--peers ort-forward,shap] [--out F]
+
+It compiles networks with random weights for DeepSHAP of the predicted output, and boosted trees for TreeSHAP.
+Every system gets the same weights, rows, references and threads, in turn, in one process for each case. Times
+of different machines do not compare, ratios do. Run it on a machine that does nothing else. It runs on a GPU
+if ONNX Runtime finds one (onnxruntime-gpu), PyTorch beside it if that finds it too.
+
+    ort-forward   a plain forward pass of the same model over N·(1+K) rows: the least there is to do
+    prediction    of trees: a plain forward pass over N rows
+    walk          the same rules in PyTorch: eager autograd functions
+    contributions the booster's own, path-dependent, as shapiq's are
+    kernel        shap.KernelExplainer, of tables alone; only if it is named, as the next two
+    openvino      the graph compiled for OpenVINO, in OpenVINO; portable: the same graph in ONNX Runtime
+    × forward, × ours   a system's time over that of `ort-forward` and of ours; in brackets the quartiles
+    error         the largest difference of attributions from a computation in float64 (of trees, and with
+                  --seconds, from ours), over the largest attribution
+    gap           how far attributions are from adding up, over the largest sum
+
+docs/performance.md says how it is measured. The other commands are benchmarks.memory, profile, one_shot,
+decisions, portfolio, console and console_portfolio: `python -m benchmarks.memory --help`.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyperf
+
+from benchmarks.cases import (
+    FORWARD,
+    MODELS,
+    OURS,
+    PEERS,
+    choose_cases,
+    names,
+    numbers,
+    parser_of,
+    positive,
+    reporting_errors,
+)
+from benchmarks.timing import (
+    ProcessDiedError,
+    Ratio,
+    as_benchmark,
+    in_a_process,
+    machine,
+    memory_kept,
+    ratio,
+    round_quartiles,
+    versions,
+)
+from rationale.artifact.folder import check_folder, write
+from rationale.distribution import install
+from rationale.errors import InvalidOptionError, RationaleError
+from rationale.schema.machine import in_words
+
+if TYPE_CHECKING:
+    from benchmarks.cases import Case
+    from benchmarks.explanations import Measured, Outcome, Settings
+
+JSON_FILE = "bench.json"
+AGREEMENT = 1e-3  # of the largest attribution: what differs by more is told
+WIDTHS = {"median ms": 11, "quartiles": 19, "least": 11, "rows/s": 11, "× forward": 22, "× ours": 22}
+WIDTHS |= {"error": 9, "gap": 9, "set-up s": 10}
+
+
+def measured(
+    cases: "Sequence[Case]", settings: "Settings", seconds: float | None = None
+) -> "Iterator[Outcome]":
+    """Yield an outcome for each case; they share the seconds, and one that is without any says so."""
+    from dataclasses import replace
+
+    from benchmarks.explanations import Outcome, measure
+
+    ends = time.monotonic() + (seconds or 0)
+    for done, case in enumerate(cases):
+        share = None if seconds is None else (ends - time.monotonic()) / (len(cases) - done)
+        if share is not None and share <= 0:
+            yield Outcome(case, left_out={OURS: f"left out: the {seconds:.0f} s of --seconds were up"})
+            continue
+        try:
+            yield in_a_process(measure, case, replace(settings, seconds=share))
+        except ProcessDiedError as error:
+            yield Outcome(case, left_out={OURS: f"failed: {error} (it may need more memory)"})
+
+
+# -- a table -------------------------------------------------------------------------------------------
+
+
+def lines(outcome: "Outcome") -> Iterator[str]:
+    """Yield a case's lines of the table, one for each system, and what a reader must know of them."""
+    if outcome.systems:
+        sizes = f"{in_words(outcome.model_bytes)} (the model: {in_words(outcome.plain_bytes)})"
+        probes = f"probe rows differ by {outcome.probe_difference:.1e}"
+        yield f"\n{outcome.case.label}: compiled in {outcome.compile_s:.1f} s, {sizes}; {probes}"
+        yield f"{'':14}" + "".join(f"{head:>{width}}" for head, width in WIDTHS.items())
+    else:
+        yield f"\n{outcome.case.label}: nothing measured"
+    for name, one in outcome.systems.items():
+        cells = _cells(name, one, outcome)
+        padded = (f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS.values(), strict=True))
+        yield f"{name:14}" + "".join(padded)
+    for name, why in outcome.left_out.items():
+        yield f"{name:14}{why}"
+    for name, one in outcome.systems.items():
+        if name != OURS and one.error is not None and one.error > AGREEMENT:
+            known = f" ({'; '.join(outcome.notes)})" if name in ("shap", "captum") and outcome.notes else ""
+            yield f"{name}: its values are off by {one.error:.2g} times the largest attribution{known}"
+
+
+def _cells(name: str, one: "Measured", outcome: "Outcome") -> tuple[str, ...]:
+    low, median, high = round_quartiles(one.times_s)
+    times = {base: outcome.systems[base].times_s for base in (FORWARD, OURS) if base in outcome.systems}
+    return (
+        _milliseconds(median),
+        f"({_milliseconds(low)}–{_milliseconds(high)})",
+        _milliseconds(min(map(min, one.times_s))),
+        f"{outcome.case.rows / median:.4g}",
+        *(
+            _ratio(ratio(one.times_s, times[base])) if base in times and base != name else "–"
+            for base in (FORWARD, OURS)
+        ),
+        *("–" if value is None else f"{value:.1e}" for value in (one.error, one.gap)),
+        f"{one.setup_s:.2f}",
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return _short(1e3 * seconds)
+
+
+def _ratio(found: Ratio) -> str:
+    return f"{_short(found.median)} ({_short(found.low)}–{_short(found.high)})"
+
+
+def _short(value: float) -> str:
+    """Return three digits, or all of a whole number's."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def write_report(outcomes: "Sequence[Outcome]", about: dict[str, object], folder: Path) -> list[str]:
+    """Write every time as pyperf keeps it, and pictures if matplotlib is installed; return the files' names.
+
+    Raises:
+        InvalidOptionError: if the folder cannot be made or written.
+    """
+    from benchmarks import plot
+
+    suite = pyperf.BenchmarkSuite(
+        [
+            as_benchmark(
+                f"{outcome.case.label}: {name}",
+                one.times_s,
+                {
+                    **about,
+                    "references": outcome.case.references,
+                    "rows": outcome.case.rows,
+                    "setup_s": one.setup_s,
+                    "error": one.error,
+                    "gap": one.gap,
+                    "compile_s": outcome.compile_s,
+                    "model_bytes": outcome.model_bytes,
+                },
+            )
+            for outcome in outcomes
+            for name, one in outcome.systems.items()
+        ]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    suite.dump(str(folder / JSON_FILE), replace=True)
+    pictures = plot.pictures(outcomes) if find_spec("matplotlib") else {}
+    write(folder, pictures)
+    return [JSON_FILE, *pictures]
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Print a table for each case."""
+    parser = parser_of(__doc__, MODELS, many=True)
+    add = parser.add_argument
+    add("--references", type=numbers, default=[], help="K, by commas (10, credit and trees 100 and 1000)")
+    add("--rows", type=numbers, default=[], help="N, by commas (1, for credit and trees 64 too)")
+    add("--size", type=positive, help="pixels of an image's edge")
+    add("--repeats", type=positive, default=9, help="rounds: in each, every system has its turn (9)")
+    add("--seconds", type=positive, help="for all cases: fewer rounds if they are short, no float64 values")
+    add("--threads", type=positive, default=2, help="of every system (2)")
+    add("--peers", type=names(PEERS), help=f"by commas: {', '.join(PEERS)} (all that explain the model)")
+    add("--as-installed", action="store_true", help="memory as the system allocates it; else all get the "
+        "settings that suit PyTorch: freed memory is kept, large pages are used (Linux)")  # fmt: skip
+    add("--out", type=Path, metavar="FOLDER", help=f"write {JSON_FILE} (every time, for pyperf) and pictures")
+    asked = parser.parse_args(given)
+    with reporting_errors():
+        if missing := [name for name in ("torch", "torchvision") if find_spec(name) is None]:
+            raise InvalidOptionError(f"benchmarks need {', '.join(missing)}: {install('bench')}")
+        from benchmarks.explanations import Settings
+        from benchmarks.runtime import provider
+
+        if asked.out is not None:
+            check_folder(asked.out)
+        if not asked.as_installed:
+            os.environ.update(memory_kept(os.environ))  # for the processes; this one has its memory already
+        peers = None if asked.peers is None else tuple(asked.peers)
+        settings = Settings(asked.repeats, asked.threads, peers)
+        about = {**machine(), "provider": provider(), "threads": asked.threads, **versions()}
+        about["as_installed"] = str(asked.as_installed)
+        outcomes: list[Outcome] = []
+        cases = choose_cases(asked.models, asked.references, asked.rows, asked.size)
+        for outcome in measured(cases, settings, asked.seconds):
+            print(*lines(outcome), sep="\n", flush=True)
+            outcomes.append(outcome)
+            if asked.out is not None and any(each.systems for each in outcomes):
+                write_report(outcomes, about, asked.out)  # the next case may end the run
+        if not any(outcome.systems for outcome in outcomes):
+            raise RationaleError("nothing was measured")
+
+
+if __name__ == "__main__":
+    main()

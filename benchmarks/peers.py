@@ -1,0 +1,158 @@
+"""Other explainers of a network's predicted output, or of trees: a function of rows for each."""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from benchmarks.cases import CAPTUM, CONTRIBUTIONS, KERNEL, SHAP, SHAPIQ, WALK, WOODELF
+from benchmarks.exact import walk
+from benchmarks.networks import pools_apart, separated
+from benchmarks.timing import quietly
+
+Explain = Callable[..., Any]  # rows [N, …] to attributions [N, …]
+
+
+def shap_explainer(network: nn.Module, references: Tensor) -> Explain:
+    """Return `shap.DeepExplainer` of the largest output alone, without its additivity check."""
+    with quietly():
+        import shap
+
+        explainer = shap.DeepExplainer(separated(copy.deepcopy(network)).to(references.device), references)
+
+    def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:
+        del targets  # it finds the largest itself
+        asked = rows.to(references.device)
+        with quietly():
+            values, _ = explainer.shap_values(asked, ranked_outputs=1, check_additivity=False)
+        return np.asarray(values)[..., 0]
+
+    return explain
+
+
+def captum_explainer(network: nn.Module, references: Tensor) -> Explain:
+    """Return `captum.attr.DeepLiftShap` with each row's predicted output as its target.
+
+    Every max pool gets a tensor of its own: beside an activation captum would explain it wrongly.
+    """
+    with quietly():
+        import captum.attr
+
+        model = pools_apart(separated(copy.deepcopy(network))).to(references.device)
+        explainer = captum.attr.DeepLiftShap(model)
+
+    def explain(rows: Tensor, targets: Tensor | None = None) -> np.ndarray:
+        asked = rows.to(references.device)
+        with quietly():
+            if targets is None:
+                with torch.no_grad():
+                    targets = model(asked).argmax(dim=1)
+            attributions: Tensor = explainer.attribute(asked, references, target=targets)
+        return attributions.detach().cpu().numpy()
+
+    return explain
+
+
+def walk_explainer(network: nn.Module, references: Tensor) -> Explain:
+    """Return the rules of `exact` in float32: eager autograd functions, 1 + K rows both ways."""
+    explain = walk(copy.deepcopy(network).to(references.device), references)
+    return lambda rows: explain(rows.to(references.device)).cpu().numpy()
+
+
+def kernel_explainer(network: nn.Module, references: Tensor) -> Explain:
+    """Return `shap.KernelExplainer` of a table's predicted output, with its own number of coalitions."""
+    if references.ndim != 2:
+        raise NotImplementedError("it explains tables alone")
+    own = copy.deepcopy(network).cpu()
+
+    @torch.inference_mode()
+    def predict(x: np.ndarray) -> np.ndarray:
+        y: Tensor = own(torch.from_numpy(x.astype(np.float32)))
+        return y.numpy()
+
+    with quietly():
+        explainer = import_module("shap").KernelExplainer(predict, references.cpu().numpy())
+
+    def explain(rows: Tensor) -> np.ndarray:
+        x = rows.cpu().numpy()
+        values = np.asarray(explainer.shap_values(x, silent=True))
+        return values[np.arange(len(x)), :, predict(x).argmax(1)]
+
+    return explain
+
+
+LIBRARIES = {SHAP: shap_explainer, CAPTUM: captum_explainer}
+EXPLAINERS = {WALK: walk_explainer, **LIBRARIES, KERNEL: kernel_explainer}
+
+
+def misses(network: nn.Module) -> list[str]:
+    """Return the rules that SHAP and captum lack for this network."""
+    found = []
+    if any(isinstance(m, nn.SiLU) for m in network.modules()):
+        found.append("takes the plain gradient of SiLU, and of products")
+    if any(isinstance(m, nn.LayerNorm) for m in network.modules()):
+        found.append("takes the plain gradient of GELU, LayerNorm and the products of attention")
+    pools = [m for m in network.modules() if isinstance(m, nn.MaxPool2d)]
+    if any(_first(m.kernel_size) > _first(m.stride) for m in pools):
+        found.append("loses what overlapping windows of a max pool share")
+    return found
+
+
+def _first(value: int | tuple[int, ...]) -> int:
+    return value if isinstance(value, int) else value[0]
+
+
+# -- trees ---------------------------------------------------------------------------------------------
+
+
+def own_contributions(booster: Any, references: np.ndarray) -> Explain:
+    """Return the booster's own contributions, path-dependent."""
+    del references
+    if "xgboost" in type(booster).__module__:
+        matrix = import_module("xgboost").DMatrix
+        return lambda x: booster.get_booster().predict(matrix(x, nthread=1), pred_contribs=True)
+    return lambda x: booster.predict(x, pred_contrib=True)
+
+
+def by_shap(booster: Any, references: np.ndarray) -> Explain:
+    """Return `shap.TreeExplainer` over all references; by itself it takes 100 of them."""
+    shap = import_module("shap")
+    masker = shap.maskers.Independent(references, max_samples=len(references))
+    explainer = shap.TreeExplainer(booster, masker)
+    return lambda x: explainer.shap_values(x, check_additivity=False)
+
+
+def by_woodelf(booster: Any, references: np.ndarray) -> Explain:
+    """Return woodelf's explainer over the references."""
+    frame = import_module("pandas").DataFrame
+    explainer = import_module("woodelf").WoodelfExplainer(booster, frame(references))
+    return lambda x: explainer.shap_values(frame(x), verbose=False)
+
+
+def by_shapiq(booster: Any, references: np.ndarray) -> Explain:
+    """Return shapiq's explainer, path-dependent, row by row."""
+    del references
+    explainer = import_module("shapiq").TreeExplainer(booster, max_order=1, index="SV")
+    return lambda x: [explainer.explain(row) for row in x]
+
+
+def by_kernel(booster: Any, references: np.ndarray) -> Explain:
+    """Return `shap.KernelExplainer` of the margin, with its own number of coalitions."""
+    margin = {"output_margin" if "xgboost" in type(booster).__module__ else "raw_score": True}
+    explainer = import_module("shap").KernelExplainer(partial(booster.predict, **margin), references)
+    return lambda x: explainer.shap_values(x, silent=True)
+
+
+TREE_EXPLAINERS = {
+    CONTRIBUTIONS: own_contributions,
+    SHAP: by_shap,
+    SHAPIQ: by_shapiq,
+    WOODELF: by_woodelf,
+    KERNEL: by_kernel,
+}
+INTERVENTIONAL = (SHAP, WOODELF, KERNEL)  # the others' values are those of another game

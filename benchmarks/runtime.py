@@ -1,0 +1,41 @@
+"""ONNX Runtime on this machine: on a GPU if it finds one, else on the CPU."""
+
+from pathlib import Path
+
+import onnxruntime as ort
+
+from rationale.errors import RationaleError
+from rationale.schema.machine import LARGE_BLOCKS, Provider
+
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+
+
+def provider() -> Provider:
+    """Return what graphs are compiled for: a GPU if ONNX Runtime has one."""
+    if CUDA not in ort.get_available_providers():
+        return "cpu"
+    from rationale_service.engine.backends.devices import gpu_count  # needs the extra `serve`
+
+    return "cuda" if gpu_count() else "cpu"
+
+
+def session_of(model: str | bytes | Path, threads: int, *, on_cpu: bool = False) -> ort.InferenceSession:
+    """Return a file or a serialised model in ONNX Runtime, with the gateway's providers, or on the CPU.
+
+    Raises:
+        RationaleError: if CUDA cannot be started; ONNX Runtime would go on with the CPU.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 4
+    options.add_session_config_entry(*LARGE_BLOCKS)
+    if on_cpu or provider() == "cpu":
+        return ort.InferenceSession(model, options, providers=[CPU])
+    from rationale_service.engine.backends.devices import providers
+
+    session = ort.InferenceSession(model, options, providers=providers("cuda:0"))
+    if CUDA not in session.get_providers():
+        raise RationaleError(
+            "ONNX Runtime cannot start CUDA: install the CUDA and cuDNN that it was built for."
+        )
+    return session

@@ -1,1 +1,0 @@
-"""Changes of the trail's tables, in Alembic's form; `database.py` runs them when it opens one."""

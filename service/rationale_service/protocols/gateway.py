@@ -1,0 +1,181 @@
+"""The parts of one gateway, and what each is made of. Routes and gRPC methods answer by them."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rationale.artifact.remote import RemoteRepository
+from rationale_service.decisions.archive import Archive
+from rationale_service.decisions.audit.acts import ActLog
+from rationale_service.decisions.audit.writer import act_log_of, trail_of
+from rationale_service.decisions.decider import Decider, Drift
+from rationale_service.decisions.trail import AuditTrail, obstacle
+from rationale_service.engine.backends.base import Backend
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.handlers import Handler
+from rationale_service.models.explainers.artifact_store import ArtifactStore, copies_in
+from rationale_service.models.explainers.builder import ReferenceFiles
+from rationale_service.models.explainers.records import Known
+from rationale_service.models.explainers.service import Explainers
+from rationale_service.models.live import LiveRepository
+from rationale_service.models.references.resolver import ReferenceResolver
+from rationale_service.models.references.service import ReferenceSetService
+from rationale_service.models.references.store import KIND as SETS
+from rationale_service.models.references.store import ReferenceSets
+from rationale_service.observability.metrics import Metrics
+from rationale_service.observability.otlp import MetricsPush, create_metrics_push
+from rationale_service.process.ending import take_steps
+from rationale_service.protocols.interceptor import RequestInterceptor, create_interceptor
+from rationale_service.repository.registry import ModelRegistry, read_repository
+from rationale_service.repository.remote import remote_of
+from rationale_service.settings import Settings
+from rationale_service.state.blobs import Blobs
+from rationale_service.state.state import State
+
+_STOP_S = 5.0  # for what is left when requests are answered
+
+
+@dataclass(eq=False)
+class Gateway:
+    """One gateway. Each part is made of parts that stand above it.
+
+    Attributes:
+        interceptor: every request passes it.
+        push: sends the metrics elsewhere; None if nobody asked for that.
+        trail: every decision is recorded in it.
+        acts: every call of the admin API is recorded in it.
+        archive: reads the trail.
+        remote: the repository's original, if the repository is a copy.
+        live: takes up what changes in the repository.
+        handler: answers predictions and explanations.
+        decider: answers decisions.
+        loading: loads the models, from `start` on. Whoever runs the app looks how it ends.
+    """
+
+    settings: Settings
+    metrics: Metrics
+    interceptor: RequestInterceptor
+    push: MetricsPush | None
+    trail: AuditTrail
+    acts: ActLog
+    archive: Archive
+    state: State
+    remote: RemoteRepository | None
+    plane: DataPlane
+    sets: ReferenceSets
+    explainers: Explainers
+    references: ReferenceSetService
+    live: LiveRepository
+    handler: Handler
+    decider: Decider
+    loading: asyncio.Task[None] = field(init=False)
+
+    async def start(self) -> None:
+        """Begin to load the models; of several workers, each returns when it has loaded them."""
+        self.loading = asyncio.create_task(self._load())
+        if self.push is not None:
+            self.push.start()
+        if self.settings.workers > 1:
+            await self.plane.loaded()  # until then, others have the callers
+
+    async def stop(self) -> None:
+        """Refuse new work, answer what runs, and stop every part."""
+        self.plane.refuse_new_work()
+        self.loading.cancel()
+        steps: dict[str, Callable[[], Awaitable[object]]] = {
+            "loading": lambda: asyncio.wait([self.loading]),
+            "the repository": self.live.stop,
+            "explainers": self.explainers.stop,
+            "models": self.plane.stop,
+            "the audit trail": self.trail.stop,
+            "the log of acts": self.acts.stop,
+            "the archive of decisions": self.archive.stop,
+            "the state": lambda: asyncio.to_thread(self.state.close),
+        }
+        for name, telemetry in (("traces", self.interceptor.tracing), ("metrics", self.push)):
+            if telemetry is not None:
+                steps[name] = partial(asyncio.to_thread, telemetry.close)
+        await take_steps(steps, _STOP_S)
+
+    async def _load(self) -> None:
+        _start_if_needed(self.trail, self.plane.repository)  # it opens while the models are loaded
+        await self.plane.start(self.live.start)
+        await self.explainers.resume(self._follow)
+        await self.trail.opened()
+
+    async def _follow(self, known: Known) -> None:
+        """Go by what other processes of the state have written."""
+        await asyncio.to_thread(self.sets.follow, known.others.get(SETS, ()))
+        await self.live.follow(known)
+
+
+def build_gateway(
+    settings: Settings,
+    backend: Backend,
+    metrics: Metrics,
+    references: ReferenceFiles | None = None,
+    all_started: Callable[[], bool] = lambda: True,
+) -> Gateway:
+    """Build the parts of a gateway over `backend`. Arguments and errors are those of `create_app`."""
+    failed = metrics.dependency
+    interceptor = create_interceptor(settings, metrics)
+    push = _metrics_push(settings, metrics)
+    trail, acts, archive = trail_of(settings, metrics.audit), act_log_of(settings), Archive(settings)
+    blobs = None if settings.artifacts is None else Blobs(settings.artifacts, failed("artifacts"))
+    state = State(
+        settings.state_folder, settings.state_url, is_shared=settings.workers > 1, count=failed("state")
+    )
+    with contextlib.ExitStack() as on_failure:
+        on_failure.callback(state.close)
+        remote = remote_of(settings)
+        if remote is not None:
+            remote.open()
+            if remote.fault is not None:
+                failed("repository")()
+        models = Path(settings.repository) if remote is None else remote.entries
+        # Copies of what machines share leave the repository as it is, but for a Triton: it may be read-only.
+        has_copies = (blobs is not None and settings.triton is None) or remote is not None
+        artifacts = ArtifactStore(copies_in(state) if has_copies else models, state, blobs)
+        repository = read_repository(
+            models, strict=settings.strict, refused=None if remote is None else remote.refused
+        )
+        plane = DataPlane(repository, backend, settings, metrics, partial(obstacle, trail), all_started)
+        sets = ReferenceSets(state, blobs)
+        sets.recover()
+        explainers = Explainers(plane, artifacts, references or sets, settings)
+        on_failure.pop_all()
+    start_trail = partial(_start_if_needed, trail)
+    return Gateway(
+        settings=settings,
+        metrics=metrics,
+        interceptor=interceptor,
+        push=push,
+        trail=trail,
+        acts=acts,
+        archive=archive,
+        state=state,
+        remote=remote,
+        plane=plane,
+        sets=sets,
+        explainers=explainers,
+        references=ReferenceSetService(sets, explainers, plane, settings.max_reference_bytes),
+        live=LiveRepository(explainers, backend, settings, state, start_trail, remote, failed("repository")),
+        handler=Handler(plane, ReferenceResolver(explainers, sets, settings, metrics)),
+        decider=Decider(plane, trail, Drift(metrics)),
+    )
+
+
+def _start_if_needed(trail: AuditTrail, registry: ModelRegistry) -> None:
+    if any(registry.decides(entry) for entry in registry.entries.values()):
+        trail.start()
+
+
+def _metrics_push(settings: Settings, metrics: Metrics) -> MetricsPush | None:
+    """Return None with several workers, too: rationale_service.workers sends what all of them count."""
+    if settings.metrics_endpoint is None or settings.workers > 1:
+        return None
+    interval_s = settings.metrics_interval_s
+    return create_metrics_push(settings.metrics_endpoint, interval_s, lambda: metrics.registry)

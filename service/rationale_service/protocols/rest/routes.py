@@ -1,0 +1,66 @@
+"""Routes: which scopes they declare, and those that run without FastAPI's validation."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute, Match, Mount, Route, request_response
+
+from rationale_service.security.keys import ANY_KEY, Needs, Scopes, UndeclaredScopesError, declared
+
+
+class DirectRoute(APIRoute):
+    """A route that is documented as any other, and whose function takes the request as Starlette gives it.
+
+    FastAPI's dependencies and validation cost more than a small model does.
+    """
+
+    def __init__(self, path: str, endpoint: Any, **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
+        self.app = request_response(endpoint)
+
+
+class RouteScopes:
+    """Finds the scopes that a request needs: those of the route that answers it, found as its router does."""
+
+    def __init__(self, routes: Sequence[BaseRoute]) -> None:
+        """Take the routes of an app. Raises UndeclaredScopesError for one that declares no scopes."""
+        for route in routes:
+            needs_of(route)
+        self._routes = routes
+        self.needed = functools.lru_cache(maxsize=1024)(self._needed)
+
+    def _needed(self, method: str, path: str, root_path: str) -> Scopes:
+        """Return the scopes of which one opens a path; any key learns that there is nothing at it."""
+        request = {"type": "http", "method": method, "path": path, "root_path": root_path}
+        other_method: Scopes | None = None
+        for route in self._routes:
+            match, found = route.matches(request)
+            if match is Match.NONE:
+                continue
+            needed = needs_of(route)
+            scopes = needed if isinstance(needed, frozenset) else needed(found["path_params"]["model"])
+            if match is Match.FULL:
+                return scopes
+            other_method = scopes if other_method is None else other_method
+        return ANY_KEY if other_method is None else other_method
+
+
+def needs_of(route: BaseRoute) -> Needs:
+    """Return the scopes that a route declares. Raises UndeclaredScopesError."""
+    match route:
+        case Route():
+            name = f"the route {' '.join(sorted(route.methods or ()))} {route.path}"
+            needed = declared(route.endpoint, name)
+            if not isinstance(needed, frozenset) and "model" not in route.param_convertors:
+                raise UndeclaredScopesError(
+                    f"{name} declares scopes by its model: name it {{model}} in the path"
+                )
+            return needed
+        case Mount():
+            return declared(route.app, f"the app that is mounted at {route.path}")
+    raise UndeclaredScopesError(
+        f"{route!r} is neither a route of HTTP nor a mounted app: nothing would ask its callers for a key. "
+        "Add a router's routes themselves (app.routes.extend(router.routes)); WebSockets are not offered"
+    )

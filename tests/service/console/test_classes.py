@@ -1,0 +1,55 @@
+"""How pages call targets, and which scores are those of the classes."""
+
+from typing import Any
+
+import pytest
+
+from tests.service.console.node import in_node
+
+NAMES = ["kept", "lost", "sent back"]
+
+
+@pytest.mark.parametrize(
+    ("size", "names", "target", "due"),
+    [
+        (1, [], 0, "y"),
+        (3, [], 0, "y [0]"),
+        (3, [], "2-0", "y [2-0]"),
+        (3, NAMES, 0, "y of class kept"),
+        (3, NAMES, "2-0", "y of class sent back against kept"),
+        (3, NAMES, None, "y"),
+        (3, NAMES, "predicted", "y"),
+    ],
+)
+def test_a_target_is_called_by_its_class(size: int, names: list[str], target: Any, due: str) -> None:
+    given = {"own": {"output": "y", "size": size, "classNames": names}, "target": target}
+    body = "return own.elementName(given.own, given.target);"
+    assert in_node(["pictures/classes.js"], body, given) == due
+
+
+def model(outputs: dict[str, int], explained: str, size: int, **more: Any) -> dict[str, Any]:
+    named = [{"name": name, "shape": [count], "datatype": "FP32"} for name, count in outputs.items()]
+    return {"output": explained, "output_shape": [size], "outputs": named, **more}
+
+
+@pytest.mark.parametrize(
+    ("given", "prediction", "due"),
+    [
+        (model({"p": 3}, "p", 3, probabilities=["p"]), [0.2, 0.5, 0.3], 1),
+        (model({"p": 3}, "p", 3), [-2.0, -5.0, -1.0], 2),
+        (  # of trees the margin is explained, and the probabilities are answered
+            model({"label": 1, "p": 3}, "p_margin", 3, probabilities=["p"]),
+            {"label": ["lost"], "p": [0.2, 0.5, 0.3]},
+            1,
+        ),
+        (model({"p": 1}, "p", 1, probabilities=["p"]), [0.2], None),
+        (model({"p": 2}, "p", 2, probabilities=["p"]), [0.2, 0.8], None),  # one says the other
+        (model({"p": 2}, "p", 2, probabilities=["p"], class_names=["good", "bad"]), [0.2, 0.8], 1),
+        (model({"label": 3}, "hidden", 3), ["a", "b", "c"], None),
+    ],
+)
+def test_the_predicted_class_has_the_largest_score(
+    given: dict[str, Any], prediction: Any, due: int | None
+) -> None:
+    body = "return own.predictedClass(given.model, given.prediction);"
+    assert in_node(["score.js"], body, {"model": given, "prediction": prediction}) == due

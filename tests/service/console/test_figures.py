@@ -1,0 +1,380 @@
+"""Every figure that a page shows is the API's number, to the digits that are shown.
+
+The first test holds the writers to numbers without a browser; the others read pages of four kinds of models
+in the console and exported: a perceptron with a profile, trees with a band, euros in millions, five classes.
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import Locator, Page, expect
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.linear_model import Ridge
+
+from benchmarks.console_portfolio import drop
+from rationale import ExactShap, TreeShap, compile_model
+from rationale.export.page import export_page
+from tests.compiler.export.test_page import fill
+from tests.needs import need
+from tests.service import patient
+from tests.service.child import both_ends
+from tests.service.console import models
+from tests.service.console.conftest import Watched
+from tests.service.console.node import in_node
+from tests.service.console.test_explain import drawn, effects, figure, number
+
+KINDS = ("credit", "banded", "euros", "five")
+FIGURE = re.compile(r"(?<![\w.,\[])[+−-]?\d[\d,]*(?:\.\d+)?(?:e[+−-]?\d+)?%?(?![\w\]])")
+TEXTS = """(root, left) => {
+  const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walk.nextNode()) {
+    const parent = walk.currentNode.parentElement;
+    if (!parent.closest(left) && parent.checkVisibility()) found.push(walk.currentNode.textContent);
+  }
+  return found;
+}"""
+
+Row = Mapping[str, Any]
+
+
+# --- the writers ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1e-7, 0.02, 1.0, 300.0, 4e4, 3e6, 2e9])
+def test_written_figures_are_the_numbers(size: float) -> None:
+    """In the waterfall, and in the line above it with no more decimals; up to 1 they are shares too."""
+    for is_share in {False, size <= 1}:
+        demand_written(np.random.default_rng(1), size, is_share)
+
+
+def demand_written(random: np.random.Generator, size: float, is_share: bool) -> None:
+    cases = []
+    for _ in range(100):
+        amounts = (random.normal(size=6) * 10.0 ** random.uniform(-5, 0, 6) * (size / 4)).tolist()
+        base = float(random.uniform(0.2, 0.5) * size)
+        cases.append({"items": amounts, "base": base, "value": base + sum(amounts), "threshold": 0.4 * size})
+    script = """return given.cases.map(({items, base, value, threshold}) => {
+      const write = own.writers(items, [base, value], given.isShare);
+      const named = items.map((amount, i) => ({name: "abcdef"[i], amount}));
+      const told = {score: value, value, base, threshold, items: named, write, isShare: given.isShare};
+      return {
+        texts: [...items.map(write.effect), write.value(base), write.value(value)],
+        line: own.summaryOf(told),
+        alone: [base, value, threshold].map((one) => (given.isShare ? own.percent(one) : own.number(one))),
+      };
+    });"""
+    written = in_node(["format.js", "pictures/summary.js"], script, {"cases": cases, "isShare": is_share})
+    for case, found in zip(cases, written, strict=True):
+        *shown, base, value = found["texts"]
+        for text, amount in zip(shown, case["items"], strict=True):
+            assert amount == figure(text, is_share), (text, amount)
+        assert [case["base"], case["value"]] == [figure(base), figure(value)]
+        assert len({_decimals(text) for text in found["texts"]}) == 1
+        ends = (case["base"], case["value"], case["threshold"])
+        assert [figure(text) for text in found["alone"]] == [*ends]
+        head, _, mainly = found["line"].partition("; mainly: ")
+        score, apart = head.split(", ", 1)
+        assert score == found["alone"][1]
+        assert abs(case["value"] - case["threshold"]) == figure(apart.split(" ")[0], is_share)
+        for name, text in re.findall(r"([a-f]), ([+−]\S+?)(?=;| points|$)", mainly):
+            i = "abcdef".index(name)
+            assert case["items"][i] == figure(text, is_share)
+            assert _decimals(text) <= _decimals(shown[i]) or "e" in text
+
+
+def _decimals(text: str) -> int:
+    return len(text.rstrip("%").partition("e")[0].partition(".")[2])
+
+
+# --- whole pages ------------------------------------------------------------------------------------------
+
+
+def banded(folder: Path) -> None:
+    """Boosted trees with a band of scores that a person decides; a feature has words and a unit."""
+    people = (
+        models.table(400, seed=1).drop(columns="purpose").assign(housing=lambda t: t["housing"] == "rent")
+    )
+    people = people.astype(np.float32)
+    risk = people["amount"] / 4000 + people["housing"] - people["age"] / 40
+    model = HistGradientBoostingClassifier(max_iter=20, max_depth=3, random_state=0)
+    profile = {
+        "output": "probabilities[1]",
+        "threshold": 0.5,
+        "refer": [0.3, 0.6],
+        "adverse": "above",
+        "features": {
+            "age": {"title": "Age", "unit": "years", "reason": "A"},
+            "amount": {"title": "Amount of the loan", "unit": "EUR", "reason": "L"},
+            "housing": {"title": "Housing", "categories": {"0": "owns", "1": "rents"}, "reason": "H"},
+        },
+        "reasons": {"A": "Age", "L": "Amount", "H": "Housing"},
+    }
+    fitted = model.fit(people, risk > risk.median())
+    compile_model(fitted, TreeShap(people[:60]), decision=profile).write(folder, "banded")
+
+
+def euros(folder: Path) -> None:
+    """Prices in millions, of effects from some cents to hundreds of thousands."""
+    random = np.random.default_rng(2)
+    houses = pd.DataFrame(
+        {
+            "area": random.uniform(40, 400, 200).round(1),
+            "rooms": random.integers(1, 9, 200).astype(float),
+            "metres_to_tram": random.uniform(10, 2000, 200).round(),
+        }
+    )
+    price = 9_000 * houses["area"] + 30_000.55 * houses["rooms"] - 0.017 * houses["metres_to_tram"]
+    model = Ridge(alpha=1e-6).fit(houses, price + 450_000)
+    compile_model(model, ExactShap(houses[:30])).write(folder, "euros")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figures") / "model_repository"
+    for make in (models.credit, banded, euros, models.five):
+        make(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gateway(repository: Path) -> Iterator[str]:
+    with both_ends("--repository", str(repository)) as ends:
+        yield f"http://{ends['http']}"
+
+
+class Answers:
+    """What the API says of a model, and of some rows."""
+
+    def __init__(self, gateway: str, model: str) -> None:
+        self.url, self.model = f"{gateway}/v1/models/{model}", model
+        self.told = patient.get(f"{self.url}/features").json()
+        self.titles = {one["name"]: one.get("title", one["name"]) for one in self.told["features"]}
+        self.decides = "decision" in self.told
+        self.is_share = self.told["output"] in self.told["probabilities"]
+
+    def rows(self, count: int) -> list[dict[str, Any]]:
+        """Return the row that the form begins with, and others of the references' quantiles."""
+        random, fields = np.random.default_rng(4), self.told["features"]
+        drawn = [
+            {one["name"]: one["quantiles"][random.integers(21)] for one in fields} for _ in range(count - 1)
+        ]
+        return [{one["name"]: one["begin"] for one in fields}, *drawn]
+
+    def asked(self, verb: str, rows: Sequence[Row], **more: Any) -> dict[str, Any]:
+        answer = patient.post(f"{self.url}:{verb}", json={"instances": rows, **more})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def explanation(self, row: Row, target: int = 0) -> dict[str, Any]:
+        (found,) = self.asked("explain", [row])["explanations"]
+        return found["targets"][target] if "targets" in found else found
+
+    def decision(self, row: Row) -> dict[str, Any]:
+        (found,) = self.asked("decide", [row], dry_run=True)["decisions"]
+        return found
+
+    def scores(self, rows: Sequence[Row], target: int = 0) -> list[float]:
+        """What is held against the threshold; without one, what is explained."""
+        if self.decides:
+            return [one["score"] for one in self.asked("decide", rows, dry_run=True)["decisions"]]
+        found = self.asked("explain", rows)["explanations"]
+        return [
+            one["targets"][target]["explained_value"] if "targets" in one else one["explained_value"]
+            for one in found
+        ]
+
+
+def numbers_in(answer: Any) -> Iterator[float]:
+    """Yield all numbers of an answer."""
+    if isinstance(answer, Mapping):
+        answer = answer.values()
+    if isinstance(answer, bool | str | None):
+        return
+    if isinstance(answer, Iterable):
+        for part in answer:
+            yield from numbers_in(part)
+    elif math.isfinite(answer):
+        yield answer
+
+
+def demand_known(place: Locator, known: Iterable[float], points: bool, left: str = "[data-nothing]") -> int:
+    """Assert that each figure of the place is a known number to the digits shown; return how many there are.
+
+    Args:
+        points: figures without % may be of percentage points, too.
+        left: what is left out.
+    """
+    numbers = [*known]
+    found = [(text, each) for text in place.evaluate(TEXTS, left) for each in FIGURE.findall(text)]
+    for text, each in found:
+        due = [figure(each), figure(each, points)]
+        assert any(abs(one) == value or one == value for value in due for one in numbers), (each, text)
+    return len(found)
+
+
+def demand_waterfall(place: Locator, answers: Answers, due: dict[str, Any], score_name: str) -> None:
+    """Assert that the place shows an explanation: its rows, its axis, and the line above."""
+    shown = effects(place)
+    assert due["base_value"] == shown.pop("base value")
+    assert due["explained_value"] == shown.pop(score_name)
+    titled = {answers.titles[name]: amount for name, amount in due["attributions"].items()}
+    assert titled == shown
+    by_size = sorted(titled.values(), key=abs, reverse=True)
+    assert by_size == list(shown.values())
+    threshold = answers.told["decision"]["threshold"] if answers.decides else None
+    ends = {"base value": due["base_value"], score_name: due["explained_value"], "threshold": threshold}
+    labels = place.locator(".axis .line").all_inner_texts()
+    assert len(labels) == 2 + answers.decides
+    for label in labels:
+        name, _, text = label.rpartition(" ")
+        assert ends[name] == figure(text), label
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_explain(page: Page, gateway: str, kind: str) -> None:
+    answers = Answers(gateway, kind)
+    for row, target in [
+        *((row, 0) for row in answers.rows(3)),
+        *((row, 3) for row in answers.rows(2)[: kind == "five"]),
+    ]:
+        page.goto("about:blank")
+        page.goto(f"{gateway}/console/#explain?model={kind}&target={target}&row={json.dumps(row)}")
+        drawn(page)
+        due, (score,) = answers.explanation(row, target), answers.scores([row], target)
+        panel = page.locator(".answers")
+        demand_waterfall(panel, answers, due, "score")
+        assert score == figure(page.locator("#score").inner_text())
+        rule = answers.told.get("decision", {})
+        apart = [score - rule["threshold"]] if rule else [due["explained_value"] - due["base_value"]]
+        targets = answers.asked("explain", [row])["explanations"]
+        known = [*numbers_in([due, score, rule, targets, row]), *apart]
+        count = demand_known(panel, known, answers.is_share, ".foot")
+        assert count >= len(row) * 2 + 4
+        assert demand_known(page.locator(".summary"), [*known, target], answers.is_share) >= 2
+        flips = demand_changes(page, answers, row, target) if rule else []
+        fields = [*numbers_in(answers.told["features"]), *flips]
+        assert demand_known(page.locator(".fields"), fields, False, "label, option") >= 2 * sum(
+            "choices" not in one for one in answers.told["features"]
+        )
+
+
+def demand_changes(page: Page, answers: Answers, row: Row, target: int) -> list[float]:
+    """Assert that scores of changed rows are the API's; return the values at which the score turns."""
+    fields = {one.get("title", one["name"]): one for one in answers.told["features"]}
+    found = []
+    for line in page.locator("table.changes").first.locator("tbody tr").all():
+        field = fields[line.locator("th").inner_text()]
+        labels = {label: key for key, label in field.get("value_labels", {}).items()}
+        now, turned, scored = (line.locator(css).first.inner_text() for css in ("td", "strong", ".number"))
+        now, turned, scored = (labels.get(text, text.split(" ")[0]) for text in (now, turned, scored))
+        assert row[field["name"]] == figure(now)
+        found.append(number(turned))
+        (score,) = answers.scores([{**row, field["name"]: found[-1]}], target)
+        assert score == figure(scored), (field["name"], turned)
+    return found
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", ["credit", "banded"])
+def test_decisions(page: Page, gateway: str, kind: str) -> None:
+    answers = Answers(gateway, kind)
+    outcomes = set()
+    for row in answers.rows(6):
+        page.goto("about:blank")
+        page.goto(f"{gateway}/console/#decisions?model={kind}&row={json.dumps(row)}")
+        due = answers.decision(row)
+        outcomes.add(due["decision"])
+        panel = page.get_by_label("The decision", exact=True)
+        expect(panel.locator("details")).to_have_count(3)
+        panel.locator("details").evaluate_all("all => all.forEach((each) => { each.open = true; })")
+        score, threshold, *_ = FIGURE.findall(panel.locator(".gauge").get_attribute("aria-label") or "")
+        assert (due["score"], due["threshold"]) == (figure(score), figure(threshold))
+        shares = panel.locator(".reasons .head .number").all_inner_texts()
+        assert [one["share"] for one in due["reasons"]] == [figure(text) for text in shares]
+        on = panel.locator("details", has=page.get_by_text("What it was on"))
+        words = on.locator("td").all_text_contents()
+        assert len(words) == len(row)
+        assert kind != "banded" or words[1] == ("rents" if row["housing"] else "owns")
+        assert words[0].endswith(f" {answers.told['features'][0]['unit']}")
+        total = sum(due["attributions"].values())
+        known = [*numbers_in([due, row, answers.told["decision"]]), total]
+        left = ".mono, .code, .text"
+        assert demand_known(panel, known, answers.is_share, left) >= len(shares) + 2 * len(row) + 4
+        points = answers.is_share
+        for name, amount in due["attributions"].items():
+            line = panel.get_by_role("row").filter(
+                has=page.get_by_role("rowheader", name=answers.titles[name], exact=True)
+            )
+            assert amount == figure(line.first.locator("td").first.inner_text(), points)
+    assert len(outcomes) > 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
+    """The picked rows, and the mean sizes of attributions."""
+    answers = Answers(gateway, kind)
+    rows, file = answers.rows(20), tmp_path / "rows.csv"
+    pd.DataFrame(rows).to_csv(file, index=False)
+    drop(page, gateway, kind, file)
+    page.get_by_role("button", name="Pick", exact=True).click()
+    lines = page.get_by_role("group", name="Picked rows").locator("tbody tr")
+    expect(lines).to_have_count(len(rows))
+    explained = [answers.explanation(row) for row in rows]
+    scores = answers.scores(rows)
+    for line in lines.all():
+        place, score, largest = line.locator("th, td").all_inner_texts()
+        i = int(place) - 1
+        assert scores[i] == figure(score)
+        for each in largest.split(" · "):
+            name, value, amount = re.fullmatch(r"(\w+) = (.*): (\S+)", each).groups()
+            assert (rows[i][name], explained[i]["attributions"][name]) == (figure(value), figure(amount))
+    means = pd.DataFrame([one["attributions"] for one in explained]).abs().mean()
+    bars = page.locator(".weights li")
+    for name, mean in zip(
+        bars.locator(".name").all_inner_texts(), bars.locator(".number").all_inner_texts(), strict=True
+    ):
+        assert means[name] == figure(mean), name
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+def test_exported_page(
+    watch: Callable[[str], Watched], gateway: str, repository: Path, tmp_path: Path, kind: str
+) -> None:
+    need("npm")  # fetches ONNX Runtime for browsers
+    answers, file = Answers(gateway, kind), tmp_path / f"{kind}.html"
+    export_page(repository, kind, file)
+    page = watch(file.as_uri()).page
+    page.goto(file.as_uri())
+    expect(page.locator("table.bars")).to_be_visible()
+    for row in answers.rows(4):
+        fill(page, row)
+        due, (score,) = answers.explanation(row), answers.scores([row])
+        page.wait_for_timeout(300)
+        place = page.locator("#shown")
+        assert score == figure(place.locator(".large").inner_text())
+        name = place.locator("tr.total th").last.inner_text()
+        demand_waterfall(place.locator("table.bars"), answers, due, name)
+        rule = answers.told.get("decision", {})
+        apart = [score - rule["threshold"]] if rule else [due["explained_value"] - due["base_value"]]
+        decided = answers.decision(row) if rule else {}
+        shares = [
+            float(text.split(", ")[1].rstrip("%"))
+            for text in place.locator("#reasons .quiet").all_inner_texts()
+        ]
+        assert [100 * one["share"] for one in decided.get("reasons", [])] == pytest.approx(shares, abs=0.06)
+        gap = place.locator("#digits tr", has_text="completeness gap").locator("td").nth(1)
+        own = float(gap.text_content() or "")  # what float32 leaves, in another runtime than the gateway's
+        assert own == pytest.approx(due["completeness_gap"], abs=1e-6 * max(1, abs(score)))
+        known = [*numbers_in([due, score, rule, row, decided, own]), *apart]
+        assert demand_known(place, known, answers.is_share, "#digits, li") >= 2 * len(row) + 4
