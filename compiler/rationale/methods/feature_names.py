@@ -51,7 +51,7 @@ def with_frames(method: Method) -> Method:
 
 
 def _framed(rows: Any) -> Any:
-    frame = frame_of(rows)
+    frame = None if isinstance(rows, np.ndarray) else frame_of(rows)
     return rows if frame is None else frame
 
 
