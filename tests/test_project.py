@@ -32,7 +32,7 @@ UNBOUNDED = {
 MUTABLE = {
     "rationale.conversion.boosters.trees.Nodes",
     "rationale.methods.trees.provenance._Following",
-    "rationale.portfolios.files._Tensor",
+    "rationale.tables.written._Tensor",
     "rationale.portfolios.report._Sections",
     "rationale.graph.tensor.Chunks",
     "rationale.graph.variants.Variants",

@@ -33,12 +33,12 @@ from rationale.lowering import Lowered, lower, plain_for
 from rationale.lowering.inference import Span, span_of
 from rationale.methods.engine import Method, MethodChoice, combine, request_of
 from rationale.methods.environment import with_batch
+from rationale.methods.feature_names import with_frames
 from rationale.methods.references import prepare_references, shapes_of
 from rationale.methods.target import with_element
 from rationale.profiles.comparisons import Comparisons, demand_alike
 from rationale.profiles.fitting import FittedProfile, apply_profile
 from rationale.references.reference_set import OpenReferences
-from rationale.references.represented import StandsFor
 from rationale.schema.machine import HERE, Deployment
 from rationale.schema.manifest import Parity
 from rationale.schema.profile import DecisionProfile, as_profile
@@ -53,6 +53,7 @@ from rationale.schema.request import (
     Targets,
     silent,
 )
+from rationale.tables.represented import StandsFor
 
 ModelLike = str | Path | onnx.ModelProto
 
@@ -163,7 +164,7 @@ def compile_request(
         stands_for: the rows from which the references were drawn, if their file names them.
         parity: the difference between the ONNX model and the fitted model, if it was converted earlier.
     """
-    progress = progress or silent
+    progress, method = progress or silent, with_frames(method)
     libraries = () if request.custom_ops == () else found(request.custom_ops)
     if comparisons is not None:
         comparisons.check(method, request.deployment, decides=decision is not None)

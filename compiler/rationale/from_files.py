@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rationale.conversion.convert import Converted
     from rationale.methods.engine import Method
     from rationale.profiles.comparisons import Comparisons
-    from rationale.references.tables import Table
     from rationale.schema.manifest import Parity
     from rationale.schema.request import Progress
+    from rationale.tables.files import Table
 
 
 def check_method(request: CompileRequest, *, referenced: bool) -> None:
@@ -86,7 +86,7 @@ def compile_files(
 def _converted(read: "ReadModel", file: Path, allow_parity: float | None) -> "Converted":
     """Convert a fitted model by the rows in a file; raise InvalidOptionError if it is none."""
     from rationale.conversion.convert import convert
-    from rationale.references.tables import read_rows
+    from rationale.tables.files import read_rows
 
     if not read.fitted:
         raise InvalidOptionError(
@@ -111,7 +111,7 @@ def _method(
     """Return the method, and the table in the file of references or covers."""
     from rationale.methods.methods import make_method
     from rationale.references.reference_set import OpenReferences
-    from rationale.references.tables import read_rows
+    from rationale.tables.files import read_rows
 
     k, covers = request.open_references, request.options.get(COVERS)
     file = references or (covers if isinstance(covers, Path) and k is None else None)
@@ -165,13 +165,14 @@ class ReadModel:
         Files with text columns beside numbers hold arrays [K, 1] by name; a fitted model takes them as one
         table.
         """
-        from rationale.references.frames import Labelled
+        from rationale.tables.frames import Frame
 
         rows = table.given
         if self.labelled and table.columns is not None and isinstance(rows, np.ndarray):
-            return Labelled(rows, table.columns)
+            return Frame.of_rows(rows, table.columns)
         if self.fitted and isinstance(rows, dict) and {a.shape for a in rows.values()} == {(table.count, 1)}:
-            return Labelled(np.concatenate([a.astype(object) for a in rows.values()], axis=1), list(rows))
+            words = [a.astype(object) for a in rows.values()]
+            return Frame.of_rows(np.concatenate(words, axis=1), list(rows))
         return rows
 
 

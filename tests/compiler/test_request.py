@@ -17,11 +17,11 @@ from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.from_files import check_method, compile_files
 from rationale.methods.engine import request_of
 from rationale.methods.methods import make_method, method_of
-from rationale.references.frames import Labelled
-from rationale.references.tables import read_rows
 from rationale.schema.manifest import Manifest
 from rationale.schema.methods import METHODS, OPTIONS, REFERENCES, WEIGHTS, takers
 from rationale.schema.request import CompileRequest, parse_features
+from rationale.tables.files import read_rows
+from rationale.tables.frames import Frame
 from rationale_service.cli.main import app
 from rationale_service.models.explainers.spec import ExplainerSpec
 
@@ -94,7 +94,7 @@ def test_every_option_is_of_a_method() -> None:
 def test_what_was_asked_for_is_in_the_manifest() -> None:
     """A recompile of it is the same explanation."""
     references = read_rows(CREDIT / "references.csv")
-    rows = Labelled(references.given, references.columns)
+    rows = Frame.of_rows(references.given, references.columns)
     groups = {"loan": ["loan_amount", "term_months"]}
     first = compile_model(CREDIT / "credit.onnx", DeepShap(rows), targets=range(1), groups=groups)
     request = CompileRequest.model_validate_json(first.manifest.request.model_dump_json())

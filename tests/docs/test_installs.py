@@ -144,7 +144,7 @@ def test_what_a_page_does_not_say_is_found(said: str, block: str) -> None:
     ("said", "block"),
     [
         ("Say `pip install .`.", fenced("python", "import numpy, rationale")),
-        ("(`pip install '.[sklearn]'`)", fenced("python", "import pandas, sklearn")),
+        ("(`pip install '.[sklearn]' pandas`)", fenced("python", "import pandas, sklearn")),
         ("pip install '.[serve,parquet]' xgboost", fenced("sh", "rationale audit export a.parquet")),
     ],
 )

@@ -8,8 +8,8 @@ import numpy as np
 
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.entry import inputs_of_arrow, read_inputs
-from rationale.decisions.decided import cells_of, knock_outs_beside
-from rationale.references.tables import read_columns, rows_of_arrow
+from rationale.decisions.decided import cells_in, cells_of, knock_outs_beside
+from rationale.tables.files import read_columns
 
 
 def read_applicants(
@@ -33,6 +33,5 @@ def applicants_of(compiled: Compiled, batch: Any) -> tuple[dict[str, np.ndarray]
     """Return the rows of an Arrow record batch, one or more, as `read_applicants` does for a file."""
     inputs = inputs_of_arrow(compiled, batch, any_text=True)
     names = knock_outs_beside(compiled.manifest, inputs)
-    table = rows_of_arrow(batch, sorted(names), names) if names else None
-    further = {} if table is None else dict(zip(sorted(names), table.arrays[None].T.tolist(), strict=True))
-    return inputs, cells_of(compiled.manifest, further, names)
+    further = {name: batch.column(name).to_pylist() for name in names.intersection(batch.schema.names)}
+    return inputs, cells_in(compiled.manifest, inputs, further)

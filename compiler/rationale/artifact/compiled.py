@@ -35,9 +35,9 @@ from rationale.pictures.picture import (
     answer_picture,
     compiled_html,
 )
-from rationale.references.frames import as_texts, columns_of, in_order, spread
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
+from rationale.tables.frames import as_texts, frame_of, in_order, spread
 
 
 def demand_texts(manifest: Manifest, inputs: Mapping[str, np.ndarray]) -> None:
@@ -217,6 +217,7 @@ class Compiled:
             raise InvalidOptionError(
                 "the model has no decision profile: compile it with decision=… (--decision decision.yaml)."
             )
+        x = frame_of(x) or x  # read once: a query may answer otherwise the next time
         beside = {rule.feature for rule in manifest.decision.profile.knock_outs}
         beside -= {spec.name for spec in manifest.inputs}
         inputs = self.fit({n: a for n, a in x.items() if n not in beside} if isinstance(x, Mapping) else x)
@@ -255,26 +256,27 @@ class Compiled:
         return arrays
 
     def _by_input(self, x: Any, inputs: Sequence[str]) -> dict[str, Any]:
-        """Return rows by input: those of the only input, or of a table that holds several."""
-        if len(inputs) == 1 or columns_of(x) is None:
-            return {inputs[0]: x}
+        """Return rows by input, of the only one or of a table for several."""
+        frame = frame_of(x)
+        if len(inputs) == 1 or frame is None:
+            return {inputs[0]: frame or x}
         single = {spec.name: (spec.name,) for spec in self.manifest.inputs if spec.is_column}
         given = {e.tensor.name: e.given_names for e in self.manifest.explained if e.given_names}
         columns: dict[str, Sequence[str] | None] = {n: given.get(n, single.get(n)) for n in inputs}
-        return dict(spread(x, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
+        return dict(spread(frame, columns, (), lambda text: InvalidOptionError(f"the rows: {text}")))
 
     def _by_feature(self, name: str, rows: Any, *, words: bool) -> Any:
-        """Return a table's columns in the order of an input's features; anything else unchanged."""
-        labels = columns_of(rows)
-        if labels is None:
+        """Return a table's columns in the order of an input's features; anything else as it is."""
+        frame = frame_of(rows)
+        if frame is None:
             return rows
         explained = next((e for e in self.manifest.explained if e.tensor.name == name), None)
         names = explained.feature_names if explained else None
-        if explained and explained.given_names is None and set(map(str, labels)) != set(names or ()):
-            names = None  # default names: match by position
+        if explained and explained.given_names is None and set(map(str, frame.labels)) != set(names or ()):
+            names = None  # nobody gave them: by position
         missing = explained is not None and explained.takes_missing
         return in_order(
-            rows, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing
+            frame, names, lambda text: InvalidOptionError(f"{name!r}: {text}"), words=words, missing=missing
         )
 
     def write(self, repository: str | Path, name: str) -> Path:

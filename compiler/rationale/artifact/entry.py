@@ -25,9 +25,9 @@ from rationale.graph.runtime.session import kernels_of
 from rationale.methods.engine import Gap
 from rationale.methods.outputs import GAP, GAP_ERROR
 from rationale.references.of_model import text_columns
-from rationale.references.tables import Columns, Table, read_rows, rows_of_arrow
 from rationale.schema.manifest import DATATYPES, EXPLAIN, EXPLAIN_SUFFIX, EXPLAINED, FILE_NAME, Manifest
 from rationale.schema.probes import Probes
+from rationale.tables.files import Columns, Table, read_rows
 
 RUNTIMES = ("onnxruntime", "openvino")  # runtimes that can run an entry here
 
@@ -154,18 +154,18 @@ def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> di
     Raises:
         InvalidOptionError, InvalidReferencesError: an error with advice, if the rows do not fit.
     """
-    return _fitted(compiled, str(file), read_table(file, compiled.manifest), any_text=any_text)
+    table = read_table(file, compiled.manifest)
+    check_table(str(file), table, compiled.manifest)
+    return _fitted(compiled, table.given, any_text=any_text)
 
 
 def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -> dict[str, np.ndarray]:
-    """Return the rows of an Arrow record batch as `read_inputs` does for a file."""
-    names, texts = _columns(compiled.manifest)
-    return _fitted(compiled, "the batch", rows_of_arrow(batch, names, texts), any_text=any_text)
+    """Return the rows of an Arrow record batch as `read_inputs` does those of a file."""
+    return _fitted(compiled, batch, any_text=any_text)
 
 
-def _fitted(compiled: Compiled, source: str, table: Table, *, any_text: bool) -> dict[str, np.ndarray]:
-    check_table(source, table, compiled.manifest)
-    inputs = compiled.fit(table.given)
+def _fitted(compiled: Compiled, rows: Any, *, any_text: bool) -> dict[str, np.ndarray]:
+    inputs = compiled.fit(rows)
     if not any_text:
         demand_texts(compiled.manifest, inputs)
     return inputs

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from rationale.profiles.scores import Scores
-    from rationale.references.represented import StandsFor
-    from rationale.references.tables import Columns, Table
     from rationale.schema.profile import DecisionProfile
+    from rationale.tables.files import Columns, Table
+    from rationale.tables.represented import StandsFor
 
 COUNT, FEW = 100, 20  # default rows of a set, and the least without a warning
 DRAWS, DECLINES = 3, 100  # draws of each size, and declines that each explains
@@ -103,8 +103,8 @@ def draw_by_policy(request: DrawRequest) -> Made:
 
     from rationale.errors import InvalidOptionError
     from rationale.profiles.policies import BAND, Scored, check_count, parse_band, passing, population
-    from rationale.references.represented import MeanOutput, StandsFor
     from rationale.schema.profile import as_profile
+    from rationale.tables.represented import MeanOutput, StandsFor
 
     request.check()
     band = parse_band(request.band or BAND)
@@ -151,7 +151,7 @@ def _table(
     given: "Table", rows: "np.ndarray", weights: "np.ndarray | None", stands_for: "StandsFor"
 ) -> "Table":
     """Return rows of a table; columns of texts next to numbers become arrays [K, 1] by their names."""
-    from rationale.references.tables import Table
+    from rationale.tables.files import Table
 
     arrays = {name: array[rows] for name, array in given.arrays.items()}
     columns = given.columns
@@ -180,7 +180,7 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[A
     from rationale.from_files import read_model
     from rationale.profiles.policies import knocked_out
     from rationale.profiles.scores import scores_of
-    from rationale.references.tables import read_rows
+    from rationale.tables.files import read_rows
 
     if not request.model.is_file():
         raise InvalidModelError(f"{request.model}: cannot be read: no such file.")
@@ -222,7 +222,7 @@ def read_applicants(request: DrawRequest, profile: "DecisionProfile") -> tuple[A
 def column_of(file: Path, table: "Table", name: str) -> Sequence[Any] | None:
     """Return the cells of a column, which the model need not read; None if the file has no such column."""
     from rationale.errors import InvalidReferencesError
-    from rationale.references.tables import read_rows
+    from rationale.tables.files import read_rows
 
     if name in table.arrays:
         found = table.arrays[name].reshape(table.count, -1)

@@ -13,8 +13,8 @@ from rationale.terminal import Panel, console, reporting_errors
 
 if TYPE_CHECKING:
     from rationale.references.centroids import Centroids
-    from rationale.references.represented import StandsFor
-    from rationale.references.tables import Columns, Table
+    from rationale.tables.files import Columns, Table
+    from rationale.tables.represented import StandsFor
 
 app = typer.Typer()
 _of_centroids = partial(typer.Option, rich_help_panel="Centroids")
@@ -204,8 +204,8 @@ def _of_groups(
 ) -> tuple[list[str], list[str]]:
     """Write centroids; return the lines to print about them, and the warnings."""
     from rationale.references.centroids import centroids as made_of
-    from rationale.references.represented import StandsFor
-    from rationale.references.tables import Table, read_rows
+    from rationale.tables.files import Table, read_rows
+    from rationale.tables.represented import StandsFor
 
     table = read_rows(file, features)
     made = made_of(table.arrays, count, least=least, seed=seed, whole=whole is not False)
@@ -262,7 +262,7 @@ def _balanced(
 ) -> "tuple[Centroids, StandsFor, list[str], list[str]]":
     """Return weights that keep the model's mean outputs, those means, and lines and warnings about them."""
     from rationale.references.centroids import balanced, outputs_of
-    from rationale.references.represented import MeanOutput, StandsFor, shifts
+    from rationale.tables.represented import MeanOutput, StandsFor, shifts
 
     digest, outputs = outputs_of(model, table.arrays, made)
     kept = balanced(made, table.arrays, outputs)
@@ -285,8 +285,8 @@ def _write(out: Path, table: "Table") -> None:
     import numpy as np
 
     from rationale.artifact.folder import whole
-    from rationale.references.archives import write_npz
-    from rationale.references.tables import FEATURE_NAMES, STANDS_FOR, WEIGHTS
+    from rationale.tables.archives import write_npz
+    from rationale.tables.files import FEATURE_NAMES, STANDS_FOR, WEIGHTS
 
     assert table.stands_for is not None
     members = {name or "arr_0": array for name, array in table.arrays.items()}

@@ -106,8 +106,8 @@ class Converted:
         given: Any = getattr(method, "references", None)
         opened = isinstance(given, OpenReferences)
         rows = given.examples if opened else given
-        chosen = part_of(rows, self.columns, underscored=self.underscored)
-        if chosen is rows:
+        chosen = None if self.columns is None else part_of(rows, self.columns, underscored=self.underscored)
+        if chosen is None:
             return method, None if self.by_column else self.columns
         changed: Any = method  # a frozen dataclass, as all methods are
         return replace(changed, references=replace(given, examples=chosen) if opened else chosen), None

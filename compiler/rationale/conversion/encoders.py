@@ -13,7 +13,7 @@ from skl2onnx.common.data_types import Int64TensorType, StringTensorType
 
 from rationale.conversion.classifiers import Convert
 from rationale.errors import UnsupportedModelError
-from rationale.references.frames import as_text
+from rationale.tables.frames import as_text
 
 _INFREQUENT = "infrequent_sklearn"  # scikit-learn's name for their column
 _NONE = "\0"  # no category

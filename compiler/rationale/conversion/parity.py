@@ -16,8 +16,8 @@ from rationale.decisions.rows import ENDS
 from rationale.errors import CheckFailedError, InvalidOptionError, UnsupportedModelError
 from rationale.graph.runtime.session import Runner
 from rationale.methods.logits import is_probability
-from rationale.references.tables import shown
 from rationale.schema.manifest import Parity, Texts, in_digits, is_float
+from rationale.tables.frames import shown
 
 LIMIT = 1e-5  # of a column's range: float32 sums of a few hundred trees differ by a tenth of that
 REFUSED = 1e-2  # of a column's range: beyond it, the ONNX model is another one

@@ -1,5 +1,6 @@
 """Rows of a table, in the fitted model's form and in the ONNX model's."""
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rationale.errors import InvalidReferencesError
-from rationale.references.frames import Part, are_positions, as_text, as_texts, columns_of, numbers_of
-from rationale.references.tables import shown, with_underscores
 from rationale.schema.manifest import is_float
+from rationale.tables.files import with_underscores
+from rationale.tables.frames import Frame, are_positions, as_text, as_texts, frame_of, numbers_of, shown
 
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _WHOLE = 1 << 53  # whole numbers up to it are float64 numbers
@@ -65,17 +66,25 @@ class Rows:
         return np.stack(columns, axis=1) if columns else np.zeros((0, 0))
 
     def frame(self) -> Any:
-        """Return the rows as a pandas DataFrame; raise InvalidReferencesError if pandas is not installed."""
-        try:
-            import pandas as pd
-        except ModuleNotFoundError as error:
+        """Return a DataFrame of them: of pandas if it is installed, else of polars.
+
+        Raises:
+            InvalidReferencesError: neither is installed.
+        """
+        library = next((name for name in ("pandas", "polars") if importlib.util.find_spec(name)), None)
+        if library is None:
             raise InvalidReferencesError(
-                "the model names its columns, and pandas, which it reads them from, is not installed: "
-                "pip install pandas."
-            ) from error
+                "the model names its columns, and neither pandas nor polars, from which it reads them, is "
+                "installed: pip install pandas."
+            )
         names = self.names or tuple(map(str, range(len(self.columns))))
         words = self.has_words
-        return pd.DataFrame({n: self.columns[i] if words[i] else self._kept(i) for i, n in enumerate(names)})
+        columns: dict[str, Any] = {}
+        for i, name in enumerate(names):
+            columns[name] = self.columns[i] if words[i] else self._kept(i)
+            if words[i] and library == "polars":  # which knows one form of a missing text
+                columns[name] = [as_text(value) or None for value in columns[name]]
+        return importlib.import_module(library).DataFrame(columns)
 
     def fed(self, i: int) -> np.ndarray:
         """Return column i [K, 1] in the ONNX model's form: texts, or numbers of `dtype`.
@@ -164,11 +173,10 @@ def rows_of(example: Any, features: Features) -> Rows:
     Raises:
         InvalidReferencesError: if columns are missing, or there are too many or too few.
     """
-    labels = columns_of(example)
-    if labels is not None:
-        chosen = chosen_labels(labels, features.names, underscored=features.underscored)
-        columns = tuple(np.asarray(example[label]) for label in chosen)
-        names = None if are_positions(chosen) else tuple(map(str, chosen))
+    frame = part_of(example, features.names, underscored=features.underscored)
+    if frame is not None:
+        columns = tuple(map(frame.read, range(len(frame.labels))))
+        names = None if are_positions(frame.labels) else tuple(map(str, frame.labels))
     else:
         array = np.asarray(example)
         if array.ndim != 2:
@@ -179,32 +187,24 @@ def rows_of(example: Any, features: Features) -> Rows:
     return Rows(columns, names or features.names)
 
 
-def chosen_labels(
-    labels: Sequence[Any], names: Sequence[str] | None, *, underscored: bool = False
-) -> list[Any]:
-    """Return the features' labels, in their order: all of them if either side has no names.
+def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = False) -> Frame | None:
+    """Return the features' columns of a table, in their order; None for anything else.
 
     Args:
+        names: of the features; all columns are returned where either side has none.
         underscored: see `Features`.
     """
-    if names is None or are_positions(labels):
-        return list(labels)
-    texts = [str(label) for label in labels]
+    frame = frame_of(table)
+    if frame is None or names is None or are_positions(frame.labels):
+        return frame
+    texts = [str(label) for label in frame.labels]
     if underscored:
         texts = list(with_underscores(texts, names, _fault))
-    by_text = dict(zip(texts, labels, strict=True))
-    missing = [name for name in names if name not in by_text]
+    position = {text: i for i, text in enumerate(texts)}
+    missing = [name for name in names if name not in position]
     if missing:
         raise _fault(f"columns {shown(missing)} are missing; the model was fitted on {shown(names)}.")
-    return [by_text[name] for name in names]
-
-
-def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = False) -> Any:
-    """Return a table's columns of these names; anything else, or a table without names, unchanged."""
-    labels = columns_of(table)
-    if labels is None or names is None:
-        return table
-    return Part(table, chosen_labels(labels, names, underscored=underscored))
+    return frame.select([position[name] for name in names])
 
 
 def _fault(text: str) -> InvalidReferencesError:

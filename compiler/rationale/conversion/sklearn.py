@@ -30,7 +30,7 @@ from rationale.conversion.steps import check, converters, unknown
 from rationale.conversion.vectorisers import as_column, reads_text
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering.loading.load import without_zip_maps
-from rationale.references.frames import is_missing
+from rationale.tables.frames import is_missing
 
 OPSETS = {"": 18, "ai.onnx.ml": 3}  # trees as TreeEnsembleRegressor and -Classifier
 

@@ -10,8 +10,7 @@ import torch
 from rationale.conversion.graphs import AsOnnx, tidied
 from rationale.conversion.rows import Features
 from rationale.errors import InvalidOptionError
-from rationale.references.frames import columns_of, in_order
-from rationale.references.tables import shown
+from rationale.tables.frames import frame_of, in_order, shown
 
 
 def features(_: torch.nn.Module) -> Features:
@@ -66,17 +65,16 @@ def _feeds(model: torch.nn.Module, example: Any) -> tuple[dict[str, np.ndarray],
         example = {(needed or arguments)[0]: example}
     if not set(needed) <= set(example) <= set(arguments):
         raise InvalidOptionError(f"{what}, but the example has {shown(list(map(str, example)))}.")
-    labels = columns_of(next(iter(example.values()))) if len(example) == 1 else None
+    frame = frame_of(next(iter(example.values()))) if len(example) == 1 else None
     feeds = {name: _array(example[name]) for name in arguments if name in example}
-    return feeds, None if labels is None else tuple(map(str, labels))
+    return feeds, None if frame is None else tuple(map(str, frame.labels))
 
 
 def _array(given: Any) -> np.ndarray:
     if isinstance(given, torch.Tensor):
         return given.detach().cpu().numpy()
-    if columns_of(given) is not None:
-        return in_order(given, None, InvalidOptionError)
-    return np.asarray(given)
+    frame = frame_of(given)
+    return np.asarray(given) if frame is None else in_order(frame, None, InvalidOptionError)
 
 
 def _tensor(array: np.ndarray, model: torch.nn.Module) -> torch.Tensor:

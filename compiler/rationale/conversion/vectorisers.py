@@ -14,8 +14,8 @@ from skl2onnx.common.data_types import DoubleTensorType, guess_numpy_type
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer
 
 from rationale.errors import InvalidReferencesError
-from rationale.references.frames import columns_of
 from rationale.schema.locales import EVERYWHERE
+from rationale.tables.frames import frame_of
 
 _WORD, _DIGIT, _SPACE = r"\p{L}\p{N}_", r"\p{Nd}", r"\s\v\x1c-\x1f\x85\p{Z}"  # as Python means \w, \d and \s
 _CLASSES = {r"\w": _WORD, r"\d": _DIGIT, r"\s": _SPACE}
@@ -43,14 +43,14 @@ def as_column(example: Any) -> Any:
     Raises:
         InvalidReferencesError: if there are several columns.
     """
-    labels = columns_of(example)
-    width = len(labels) if labels is not None else 1 if np.ndim(example) < 2 else np.shape(example)[1]
+    frame = frame_of(example)
+    width = frame.shape[1] if frame is not None else 1 if np.ndim(example) < 2 else np.shape(example)[1]
     if width != 1:
         raise InvalidReferencesError(
             f"the model reads one text a row, and the references have {width} columns: give the texts alone, "
             "frame['text'] or a list."
         )
-    return np.asarray(example)[:, None] if labels is None and np.ndim(example) == 1 else example
+    return np.asarray(example)[:, None] if frame is None and np.ndim(example) == 1 else frame or example
 
 
 def refused(step: CountVectorizer) -> str | None:

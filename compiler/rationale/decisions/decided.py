@@ -14,9 +14,8 @@ from rationale.decisions.decide import Decision, NoReasonsError, decide, read_ce
 from rationale.decisions.domain import outside
 from rationale.decisions.rows import Tensors, explained_rows, profile_of, values_of
 from rationale.errors import InvalidOptionError
-from rationale.references.frames import columns_of
-from rationale.references.tables import shown
 from rationale.schema.manifest import Manifest
+from rationale.tables.frames import frame_of, shown
 
 Cells = Mapping[str, Sequence[Any]]  # a cell for each row, by column
 
@@ -134,14 +133,15 @@ def cells_in(manifest: Manifest, inputs: Tensors, given: Any) -> dict[str, list[
             need.
     """
     names = sorted(knock_outs_beside(manifest, inputs))
-    there = list(given) if isinstance(given, Mapping) else columns_of(given) or []
+    table: Any = given if isinstance(given, Mapping) else frame_of(given)
+    there = table if isinstance(given, Mapping) else table.labels if table else ()
     missing = [name for name in names if name not in there]
     if missing:
         raise InvalidOptionError(
             f"the rows: columns {shown(missing)} are missing, by which knock-outs decline. Give a table that "
             "has them, with empty cells where they are not known."
         )
-    return cells_of(manifest, {name: _cells(given[name]) for name in names}, names)
+    return cells_of(manifest, {name: _cells(table[name]) for name in names}, names)
 
 
 def _cells(column: Any) -> list[Any]:

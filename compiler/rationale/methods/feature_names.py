@@ -14,10 +14,10 @@ from rationale.lowering import Lowered
 from rationale.methods.engine import Method, Selection
 from rationale.methods.players import choose_players
 from rationale.methods.target import Target
-from rationale.references.frames import are_positions, columns_of, elements_of, in_order, positions_of, spread
-from rationale.references.reference_set import OpenReferences
+from rationale.references.reference_set import OpenReferences, map_rows
 from rationale.schema.manifest import elements
 from rationale.schema.request import CompileRequest, FeatureNames
+from rationale.tables.frames import are_positions, elements_of, frame_of, in_order, positions_of, spread
 
 NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
 _ROWS = ("references", "covers")
@@ -39,6 +39,20 @@ def named(selection: Selection, request: CompileRequest) -> Selection:
         features = {i: given or elements(i, math.prod(rows[i])) for i, given in known.items()}
         target = replace(target, players=choose_players(request.groups, features))
     return replace(selection, target=target, method=method, feature_names=names)
+
+
+def with_frames(method: Method) -> Method:
+    """Return the method with frames in place of its tables, so that a query is run once."""
+    given = {option: value for option in _ROWS if (value := getattr(method, option, None)) is not None}
+    if given:
+        changed: Any = method  # a frozen dataclass, as all methods are
+        method = replace(changed, **{option: map_rows(value, _framed) for option, value in given.items()})
+    return method
+
+
+def _framed(rows: Any) -> Any:
+    frame = None if isinstance(rows, np.ndarray) else frame_of(rows)
+    return rows if frame is None else frame
 
 
 def by_name(
@@ -127,18 +141,19 @@ class _Features:
             return {name: self.array(option, name, value) for name, value in given.items()}
         if len(self.inputs) == 1:
             return self.array(option, self.inputs[0], given)
-        if option not in _ROWS or columns_of(given) is None:
+        frame = frame_of(given) if option in _ROWS else None
+        if frame is None:
             return given
         inputs = {name: self.names.get(name, self.column(name)) for name in self.inputs}
         fault = partial(_fault, option, "")
-        return self.arrays(option, spread(given, inputs, self.own.difference(inputs), fault))
+        return self.arrays(option, spread(frame, inputs, self.own.difference(inputs), fault))
 
     def array(self, option: str, name: str, given: Any) -> Any:
         """Return one input's array, in the order of its features."""
         if isinstance(given, np.ndarray):
             return given
-        columns = columns_of(given)
-        labels = elements_of(given) if columns is None and option not in _ROWS else columns
+        frame = frame_of(given)
+        labels = frame.labels if frame else None if option in _ROWS else elements_of(given)
         if labels is None:
             return given
         row = self.lowered.specs[name][0][1:] if name in self.inputs else None
@@ -146,10 +161,10 @@ class _Features:
             self.names.setdefault(name, tuple(map(str, labels)))
         whole = row == (len(labels),) or name in self.own  # else it is the source of an inner tensor
         names, fault = self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}")
-        if columns is None:
+        if frame is None:
             return np.asarray(given)[positions_of(labels, names, fault)]
         text = self.lowered.specs[name][1] == ir.DataType.STRING
-        rows = in_order(given, names, fault, words=text, missing=name in self.missing)
+        rows = in_order(frame, names, fault, words=text, missing=name in self.missing)
         rows = rows[:, 0] if row == () else rows
         return rows[0] if option not in _ROWS and len(rows) == 1 else rows
 

@@ -1,7 +1,6 @@
 """Many parquet files of rows, here or in an object store: a file of answers for each, written resumably."""
 
 import fnmatch
-import importlib.util
 import os
 import posixpath
 import secrets
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rationale.artifact.folder import locked
-from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError, reason_of
 from rationale.schema.request import Progress, silent
+from rationale.tables.frames import demand_pyarrow
 
 SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
 SUFFIX = ".parquet"
@@ -89,8 +88,7 @@ def answer_files(rows: str, save: str, answering: Answering, progress: Progress 
     Raises:
         InvalidOptionError: files or folders that cannot be used; and what `answering` raises.
     """
-    if importlib.util.find_spec("pyarrow") is None:
-        raise InvalidOptionError(f"many files need pyarrow: {install('parquet')}.")
+    demand_pyarrow("many files")
     target = Folder.at(save, "--save")
     sources = _sources(rows, target)
     if any(target.is_target_of(source) for source in sources):

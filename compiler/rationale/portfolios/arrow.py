@@ -21,10 +21,11 @@ from rationale.artifact.entry import inputs_of_arrow, open_entry
 from rationale.errors import CheckFailedError, InvalidOptionError, RationaleError
 from rationale.graph.memory.budget import rows_that_fit
 from rationale.graph.runtime.session import Run, outline
-from rationale.portfolios.files import check_kept, columns_of_answer
+from rationale.portfolios.files import columns_of_answer
 from rationale.schema.machine import available_cores
 from rationale.schema.manifest import FILE_NAME
 from rationale.schema.outputs import OUTPUT_KINDS
+from rationale.tables.written import check_kept
 
 DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of what explained the rows
 ROWS = 500  # that a thread reads and answers at once, where the entry's memory budget holds so many for all
@@ -54,8 +55,8 @@ def explain_batches(
 
     Args:
         entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
-        batches: `pyarrow.RecordBatch`es, one or many, a `RecordBatchReader` or a `Table`; columns are found
-            by name.
+        batches: `pyarrow.RecordBatch`es, one or many, or what gives some (a `RecordBatchReader`, a table of
+            pyarrow, pandas or polars, a query of DuckDB); columns are found by name.
         keep: columns of the batches that go into the answer as they are, such as an id.
         threads: rows are explained on so many cores; None for all.
         numbered: whether `row` is there; it means nothing where a stream is one of many.
@@ -84,12 +85,15 @@ def parts_of(
     count = available_cores() if threads is None else threads
     if not isinstance(count, int) or count < 1:
         raise InvalidOptionError(f"threads={threads}: give a whole number, 1 or more.")
-    given = batches.to_batches() if hasattr(batches, "to_batches") else batches
-    if hasattr(given, "num_rows"):
-        given = [given]
-    elif not isinstance(given, Iterable):
-        raise _no_batches(given)
-    return _parts(given, most(count)), count
+    if hasattr(batches, "__arrow_c_stream__"):  # pandas, polars, DuckDB, or a table of Arrow
+        import pyarrow as pa
+
+        batches = pa.RecordBatchReader.from_stream(batches)
+    elif hasattr(batches, "num_rows"):
+        batches = [batches]
+    elif not isinstance(batches, Iterable):
+        raise _no_batches(batches)
+    return _parts(batches, most(count)), count
 
 
 def run_rows(compiled: Compiled) -> int:
@@ -188,8 +192,8 @@ def _parts(batches: Iterable[Any], rows: int) -> Iterator[tuple[int, Any]]:
 
 def _no_batches(given: Any) -> InvalidOptionError:
     return InvalidOptionError(
-        f"a {type(given).__name__} where Arrow record batches are due: `pyarrow.Table.from_pandas(frame)` "
-        "makes a table of a DataFrame, which is taken as well."
+        f"a {type(given).__name__} where Arrow record batches are due: a table of pandas, polars, pyarrow or "
+        "DuckDB is taken as well."
     )
 
 
@@ -230,6 +234,13 @@ def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> 
         raise InvalidOptionError(f"no column {missing} to keep; there are {batch.schema.names}.")
     check_kept(keep, own)
     return {name: batch.column(name) for name in keep}
+
+
+def with_kept(found: Any, batch: Any, keep: Sequence[str]) -> Any:
+    """Return a record batch with columns of another beside its own; raise as `kept_columns`."""
+    for name, column in kept_columns(batch, keep, found.schema.names).items():
+        found = found.append_column(batch.schema.field(name), column)
+    return found
 
 
 def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[str]) -> Any:

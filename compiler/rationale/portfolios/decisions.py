@@ -1,7 +1,8 @@
-"""Decisions on many rows as Arrow record batches: a stream in, a stream out, in constant memory."""
+"""Decisions on many rows, as Arrow record batches in constant memory and as files."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,14 +18,23 @@ from rationale.portfolios.arrow import (
     Entry,
     OpenedEntry,
     in_turn,
-    kept_columns,
     naming_rows,
     nothing_of,
     opened_entry,
     parts_of,
+    with_kept,
 )
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
+from rationale.tables.written import (
+    ROW_GROUP,
+    Kept,
+    check_kind,
+    grouped,
+    write_csv,
+    write_json_lines,
+    write_parquet,
+)
 
 REASON_PARTS = ("code", "text", "feature", "value", "unit", "category", "attribution", "share")
 NUMBERS = ("score", "threshold", "explained_value", "base_value", "completeness_gap")
@@ -104,9 +114,7 @@ def _table(
 ) -> Any:
     """Return lines, and kept columns of the batch that they are about, as a record batch."""
     without = ["id"] if numbered else ["id", "row"]
-    found = batch_of(manifest, lines).drop_columns(without)
-    for name, column in kept_columns(batch, keep, found.schema.names).items():
-        found = found.append_column(batch.schema.field(name), column)
+    found = with_kept(batch_of(manifest, lines).drop_columns(without), batch, keep)
     digests = {DIGEST: manifest.digests.explanation, PROFILE: profile_of(manifest).digest}
     return found.replace_schema_metadata(digests)
 
@@ -151,10 +159,11 @@ def batch_of(manifest: Manifest, lines: Sequence[Line]) -> Any:
     """Return lines, with the number of each one's `row`, as a record batch."""
     import pyarrow as pa
 
-    return pa.RecordBatch.from_pylist([_columns(line) for line in lines], schema=schema_of(manifest))
+    rows = [_columns(line, _typed_reason) for line in lines]
+    return pa.RecordBatch.from_pylist(rows, schema=schema_of(manifest))
 
 
-def _columns(line: Line) -> dict[str, Any]:
+def _columns(line: Line, reason_cells: Callable[[Mapping[str, Any]], dict[str, Any]]) -> dict[str, Any]:
     decision = line.get("decision")
     columns = {"row": line["row"], "fault": line.get("fault")}
     if decision is None:
@@ -162,18 +171,77 @@ def _columns(line: Line) -> dict[str, Any]:
     columns |= {name: decision.get(name) for name in ("id", "decision", *NUMBERS)}
     columns["warnings"] = decision["warnings"]
     for k, reason in enumerate(decision["reasons"], 1):
-        columns |= {f"reason_{k}_{part}": cell for part, cell in _reason(reason).items()}
+        columns |= {f"reason_{k}_{part}": cell for part, cell in reason_cells(reason).items()}
     return columns
 
 
-def _reason(reason: Mapping[str, Any]) -> dict[str, Any]:
-    cells = {part: cell_of(reason[part]) for part in REASON_PARTS}
+def _plain_reason(reason: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a reason's cells; the values of a group's members are JSON."""
+    cells = {part: reason[part] for part in REASON_PARTS}
+    return {p: orjson.dumps(c).decode() if isinstance(c, dict) else c for p, c in cells.items()}
+
+
+def _typed_reason(reason: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same; a value that is no number is a text."""
+    cells = _plain_reason(reason)
     value = cells["value"]
     if isinstance(value, str):
         return {**cells, "value": None, "value_text": value}
     return {**cells, "value": None if value is None else float(value)}
 
 
-def cell_of(value: Any) -> Any:
-    """Return the values of a group's members, as JSON."""
-    return orjson.dumps(value).decode() if isinstance(value, dict) else value
+# --- files ------------------------------------------------------------------------------------------------
+
+
+def check_decisions(save: Path) -> None:
+    """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed."""
+    check_kind(save, _WRITERS)
+
+
+def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
+    """Write lines, and kept columns beside them: a row for each, or as .jsonl whole answers."""
+    _WRITERS[path.suffix.lower()](path, manifest, lines, kept)
+
+
+def own_columns(manifest: Manifest) -> list[str]:
+    """Return the names of all columns that a file of decisions may have, whatever its kind."""
+    return [*_csv_columns(manifest), *(f"reason_{k}_value_text" for k in reason_numbers(manifest))]
+
+
+def _csv_columns(manifest: Manifest) -> list[str]:
+    reasons = [f"reason_{k}_{part}" for k in reason_numbers(manifest) for part in REASON_PARTS]
+    return ["row", "id", "decision", *NUMBERS, *reasons, "warnings", "fault"]
+
+
+def _write_csv(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
+    names = [*_csv_columns(manifest), *kept]
+    rows = ({**_columns(line, _plain_reason), **_kept(kept, line)} for line in lines)
+    texts = ({**row, "warnings": "; ".join(row.get("warnings", ()))} for row in rows)
+    write_csv(path, names, ([row.get(name) for name in names] for row in texts))
+
+
+def _write_jsonl(path: Path, _: Manifest, lines: Iterable[Line], kept: Kept) -> None:
+    write_json_lines(path, ({**line, "kept": _kept(kept, line)} if kept else line for line in lines))
+
+
+def _write_parquet(path: Path, manifest: Manifest, lines: Iterable[Line], kept: Kept) -> None:
+    import pyarrow as pa
+
+    columns = pa.record_batch([pa.array(column) for column in kept.values()], list(kept))
+
+    def table_of(group: list[Line]) -> Any:
+        rows = columns.take(pa.array([line["row"] for line in group], pa.int64()))
+        return with_kept(batch_of(manifest, group), rows, list(kept))
+
+    write_parquet(path, map(table_of, grouped(lines, ROW_GROUP)), table_of([]).schema)
+
+
+def _kept(kept: Kept, line: Line) -> dict[str, Any]:
+    return {name: column[line["row"]] for name, column in kept.items()}
+
+
+_WRITERS: dict[str, Callable[[Path, Manifest, Iterable[Line], Kept], None]] = {
+    ".csv": _write_csv,
+    ".jsonl": _write_jsonl,
+    ".parquet": _write_parquet,
+}

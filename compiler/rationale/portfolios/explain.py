@@ -9,10 +9,10 @@ from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry, read_inputs
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.pictures.panels import largest_targets, targets_of
-from rationale.portfolios.files import check_kind, write_explanations
-from rationale.references.tables import read_columns
+from rationale.portfolios.files import check_explanations, write_explanations
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
+from rationale.tables.files import read_columns
 
 TARGETS = 10  # of a row, that are printed
 _WARNED = 10  # rows that are warned of by themselves
@@ -43,7 +43,7 @@ def explain_file(
         InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
     """
     if save is not None:
-        check_kind(save, keep)
+        check_explanations(save, keep)
         if save.exists() and file.exists() and save.samefile(file):
             raise InvalidOptionError(f"{save}: holds the rows to explain: save to another file.")
     compiled = open_entry(repository, name)

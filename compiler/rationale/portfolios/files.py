@@ -3,33 +3,37 @@
 A batch has N rows with T targets each.
 """
 
-import csv
-import importlib.util
 import math
-import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rationale.artifact.compiled import Explanation
 from rationale.artifact.folder import whole
-from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 from rationale.pictures.panels import targets_of
 from rationale.schema.outputs import OUTPUT_KINDS
+from rationale.tables.written import (
+    ROW_GROUP,
+    Kept,
+    check_kept,
+    check_kind,
+    write_csv,
+    write_npz,
+    write_parquet,
+)
 
 MOST_COLUMNS = 16_384  # what spreadsheets read
-ROW_GROUP = 10_000  # rows of a parquet file that are written together
 
 Columns = dict[str, np.ndarray]
-Kept = Mapping[str, Sequence[Any]]
+Table = TypeVar("Table")
 
 
-def check_kind(path: Path, keep: Collection[str] = ()) -> None:
+def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
     """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed.
 
     Args:
@@ -37,14 +41,7 @@ def check_kind(path: Path, keep: Collection[str] = ()) -> None:
     """
     if keep and path.suffix.lower() == ".npz":
         raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json or .parquet.")
-    if path.suffix.lower() not in _WRITERS:
-        raise InvalidOptionError(
-            f"{path}: cannot be written: its name must end in {', '.join(_WRITERS)}, or .svg, a picture."
-        )
-    if path.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise InvalidOptionError(
-            f"{path}: parquet files need pyarrow: {install('parquet')}, or save .csv or .npz."
-        )
+    check_kind(path, _WRITERS, ", or .svg, a picture")
 
 
 def write_explanations(path: Path, batches: Iterable[Explanation], kept: Kept | None = None) -> str:
@@ -58,54 +55,9 @@ def write_explanations(path: Path, batches: Iterable[Explanation], kept: Kept | 
     Raises:
         InvalidOptionError: the file cannot be written, or cannot hold the features or the kept columns.
     """
-    check_kind(path, kept or ())
+    check_explanations(path, kept or ())
     with whole(path) as part:
         return _WRITERS[path.suffix.lower()](part, batches, kept or {})
-
-
-# -- every tensor --------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Tensor:
-    """The arrays of one tensor, one behind the other in a file."""
-
-    aside: Path
-    dtype: np.dtype
-    shapes: list[tuple[int, ...]] = field(default_factory=list)
-
-    def add(self, array: np.ndarray) -> None:
-        with self.aside.open("ab") as file:
-            np.save(file, array, allow_pickle=False)
-        self.dtype = np.result_type(self.dtype, array.dtype)  # of texts, the longest
-        self.shapes.append(array.shape)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return sum(rows for rows, *_ in self.shapes), *self.shapes[0][1:]
-
-    def write(self, member: IO[bytes]) -> None:
-        """Write as one .npy."""
-        head = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
-        np.lib.format.write_array_header_1_0(member, {**head, "shape": self.shape})
-        with self.aside.open("rb") as file:
-            for _ in self.shapes:
-                member.write(np.load(file).astype(self.dtype).tobytes())
-
-
-def _write_npz(path: Path, batches: Iterable[Explanation], _: Kept) -> str:
-    """Write tensors: any name is fine, and none is pickled."""
-    tensors: dict[str, _Tensor] = {}
-    for answer in batches:
-        for name, array in answer.items():
-            a = array.astype(str) if array.dtype.kind == "O" else array
-            aside = path.with_name(f"{len(tensors)}.npy")
-            tensors.setdefault(name, _Tensor(aside, a.dtype)).add(a)
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, tensor in tensors.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                tensor.write(member)
-    return ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
 
 
 # -- a row for each row and target ---------------------------------------------------------------------
@@ -139,12 +91,6 @@ def _tables(batches: Iterable[Explanation], kept: Kept) -> Iterator[_Rows]:
         check_kept(kept, rows.columns)
         yield replace(rows, kept={name: column[rows.facts["row"]] for name, column in cells.items()})
         first += len(answer[answer.manifest.explained_value])
-
-
-def check_kept(keep: Collection[str], own: Collection[str]) -> None:
-    """Raise InvalidOptionError if a column to keep has the name of one of the answer's `own`."""
-    if clash := sorted({*own} & {*keep}):
-        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
 
 
 def columns_of_answer(answer: Explanation, first: int) -> Columns:
@@ -183,17 +129,17 @@ def _rows_of(answer: Explanation, first: int) -> _Rows:
     return _Rows(facts, by_feature)
 
 
+def _with_first(tables: Iterable[Table]) -> tuple[Table, Iterator[Table]]:
+    """Return the first table, and all of them."""
+    left = iter(tables)
+    first = next(left)
+    return first, chain([first], left)
+
+
 def _write_csv(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
-    rows, names = 0, list[str]()
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        for table in _tables(batches, kept):
-            if not names:
-                names = list(table.columns)
-                writer.writerow(names)
-            writer.writerows(zip(*table.columns.values(), strict=True))
-            rows += len(table.facts["row"])
-    return f"{rows} rows of {len(names)} columns"
+    first, tables = _with_first(table.columns for table in _tables(batches, kept))
+    rows = (row for table in tables for row in zip(*table.values(), strict=True))
+    return f"{write_csv(path, list(first), rows)} rows of {len(first)} columns"
 
 
 def _write_json(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
@@ -219,34 +165,35 @@ def _write_json(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
 
 def _write_parquet(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
     import pyarrow as pa
-    from pyarrow import parquet
 
-    rows, writer, table = 0, None, None
-    with ExitStack() as stack:
-        kinds = {name: pa.array(column).type for name, column in kept.items()}
-        for columns in _groups(batches, kept):
-            typed = {name: pa.array(columns[name], kind, from_pandas=True) for name, kind in kinds.items()}
-            table = pa.table({**columns, **typed})
-            writer = writer or stack.enter_context(parquet.ParquetWriter(path, table.schema))
-            writer.write_table(table)
-            rows += table.num_rows
-    return f"{rows} rows of {0 if table is None else table.num_columns} columns"
+    kinds = {name: pa.array(column).type for name, column in kept.items()}
+
+    def table_of(columns: Columns) -> Any:
+        typed = {name: pa.array(columns[name], kind, from_pandas=True) for name, kind in kinds.items()}
+        return pa.table({**columns, **typed})
+
+    first, tables = _with_first(map(table_of, _groups(batches, kept)))
+    return f"{write_parquet(path, tables, first.schema)} rows of {first.num_columns} columns"
 
 
 def _groups(batches: Iterable[Explanation], kept: Kept) -> Iterator[Columns]:
-    """Return the columns of several batches together."""
+    """Yield the columns of several batches together."""
     waiting: list[Columns] = []
     for table in _tables(batches, kept):
         waiting.append(table.columns)
         if sum(len(columns["row"]) for columns in waiting) >= ROW_GROUP:
-            yield {name: np.concatenate([c[name] for c in waiting]) for name in waiting[0]}
+            yield _joined(waiting)
             waiting = []
     if waiting:
-        yield {name: np.concatenate([c[name] for c in waiting]) for name in waiting[0]}
+        yield _joined(waiting)
+
+
+def _joined(parts: list[Columns]) -> Columns:
+    return {name: np.concatenate([columns[name] for columns in parts]) for name in parts[0]}
 
 
 _WRITERS: dict[str, Callable[[Path, Iterable[Explanation], Kept], str]] = {
-    ".npz": _write_npz,
+    ".npz": lambda path, batches, _: write_npz(path, batches),
     ".csv": _write_csv,
     ".json": _write_json,
     ".parquet": _write_parquet,

@@ -21,9 +21,9 @@ from rationale.pictures.panels import panels_of
 from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary
 from rationale.portfolios.explain import TARGETS, batches
-from rationale.references.tables import read_columns
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress
+from rationale.tables.files import read_columns
 from rationale.terminal import facts
 
 MOST_ROWS, MOST_BARS = 200, 40  # that are drawn: rows, and features of one

@@ -1,1 +1,1 @@
-"""Rows of numbers: reference sets, references of a request, files, tables, centroids."""
+"""Reference sets: checked, drawn by a policy, condensed, or sent with a request."""

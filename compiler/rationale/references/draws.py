@@ -1,34 +1,15 @@
 """Reference sets drawn anew from one: what another sample of the same people would have been."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError
-from rationale.references.frames import columns_of
-from rationale.references.reference_set import Baseline, OpenReferences
-
-
-@dataclass(frozen=True)
-class DrawnTable:
-    """Some rows of a table, one of them perhaps several times: a table itself."""
-
-    table: Any
-    index: np.ndarray
-
-    def __getitem__(self, label: Any) -> np.ndarray:
-        return np.asarray(np.asarray(self.table[label])[self.index])
-
-    @property
-    def columns(self) -> list[Any]:
-        return list(columns_of(self.table) or ())
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.index), len(self.columns)
+from rationale.references.reference_set import Baseline, OpenReferences, map_rows
+from rationale.tables.frames import frame_of
 
 
 def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
@@ -59,18 +40,17 @@ def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int)
         raise InvalidOptionError("draws of references need two references or more; every draw of one is it.")
     shares = None if weights is None else np.asarray(weights, np.float64) / np.sum(weights)
     random = np.random.default_rng(seed)
-    return [_taken(references, np.sort(random.choice(rows, rows, p=shares))) for _ in range(count)]
+    drawn = (np.sort(random.choice(rows, rows, p=shares)) for _ in range(count))
+    return [map_rows(references, partial(_taken, index=index)) for index in drawn]
 
 
 def _rows(references: Any) -> int:
     if isinstance(references, Mapping):
         return min((_rows(part) for part in references.values()), default=0)
-    return int(references.shape[0]) if columns_of(references) is not None else len(references)
+    frame = frame_of(references)
+    return len(references) if frame is None else frame.count
 
 
-def _taken(references: Any, index: np.ndarray) -> Any:
-    if isinstance(references, Mapping):
-        return {name: _taken(part, index) for name, part in references.items()}
-    if columns_of(references) is not None:
-        return DrawnTable(references, index)
-    return np.asarray(references)[index]
+def _taken(rows: Any, index: np.ndarray) -> Any:
+    frame = frame_of(rows)
+    return np.asarray(rows)[index] if frame is None else frame.take(index)

@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 
-from rationale.references.tables import Columns
+from rationale.tables.files import Columns
 
 
 def columns_of_inputs(model: Path) -> tuple[list[str] | None, frozenset[str]]:

@@ -1,17 +1,17 @@
 """Reference sets: checked against the model, equal rows merged with weights."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError
-from rationale.references.frames import as_texts
 from rationale.schema.manifest import Category, Spread, is_float
 from rationale.schema.request import whole_number
+from rationale.tables.frames import as_texts
 
 _SHOWN = 60  # characters of a value in a message
 _STEPS = np.linspace(0, 1, 21)  # 0, 5 … 100%
@@ -44,6 +44,15 @@ class OpenReferences:
 
     def __post_init__(self) -> None:
         whole_number("open references: K", self.count, 1, MAX_OPEN)
+
+
+def map_rows(given: Any, change: Callable[[Any], Any]) -> Any:
+    """Return references with a change to their rows, or to those of each input."""
+    if isinstance(given, OpenReferences):
+        return replace(given, examples=map_rows(given.examples, change))
+    if isinstance(given, Mapping):
+        return {name: change(rows) for name, rows in given.items()}
+    return change(given)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """`rationale decide`: decide the rows of one or more files by the rules of `:decide`, and save them."""
 
 import hashlib
-import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,17 +13,22 @@ import orjson
 
 from rationale.artifact.applicants import applicants_of, read_applicants
 from rationale.artifact.folder import whole
-from rationale.distribution import install
 from rationale.errors import InvalidOptionError, RationaleError
 from rationale.portfolios.answered_files import Answered, Source, answer_files
-from rationale.portfolios.arrow import DIGEST, kept_columns
-from rationale.portfolios.decisions import PROFILE, Line, batch_of, schema_of
-from rationale.portfolios.files import check_kept
-from rationale.references.tables import read_columns
+from rationale.portfolios.arrow import DIGEST, nothing_of, with_kept
+from rationale.portfolios.decisions import (
+    PROFILE,
+    Line,
+    batch_of,
+    check_decisions,
+    own_columns,
+    write_decisions,
+)
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
+from rationale.tables.files import read_columns
+from rationale.tables.written import Kept, check_kept
 from rationale_service.decisions.rows import Deciding, DecisionSession, Instance
-from rationale_service.decisions.tables import WRITERS, Kept, own_columns
 from rationale_service.decisions.trail import AuditTrail, NoTrail
 from rationale_service.repository.remote import local_repository
 from rationale_service.settings import Settings
@@ -118,8 +122,7 @@ def decide_portfolio(
     """Decide every row and save the decisions.
 
     Decisions go to a file beside `save` until all are there: after an interruption, another call with the
-    same
-    rows and entry goes on at its end. The trail returns decisions that were recorded but not saved.
+    same rows and entry goes on at its end. The trail returns decisions that were recorded but not saved.
 
     Args:
         save: file to write or replace: .csv and .parquet with a row for each decision and its reasons in
@@ -129,21 +132,14 @@ def decide_portfolio(
         InvalidOptionError: if the file cannot be written.
         StateUnavailableError, ConflictError: if the trail cannot be written.
     """
-    if save.suffix.lower() not in WRITERS:
-        raise InvalidOptionError(
-            f"--save {save}: cannot be written: its name must end in {', '.join(WRITERS)}."
-        )
-    if save.suffix.lower() == ".parquet" and importlib.util.find_spec("pyarrow") is None:
-        raise InvalidOptionError(
-            f"--save {save}: parquet files need pyarrow: {install('parquet')}, or save .csv or .jsonl."
-        )
+    check_decisions(save)
     partial = save.with_name(f"{save.name}.{portfolio.digest[:16]}.partial")
     with _told(save):
         done = _resume(partial)
         with partial.open("ab") as file, portfolio.deciding.session(settings, trail) as decide:
             _decide(portfolio, decide, file, done, progress)
         with whole(save) as part:
-            WRITERS[save.suffix.lower()](part, portfolio.deciding.manifest, _lines(partial), portfolio.kept)
+            write_decisions(part, portfolio.deciding.manifest, _lines(partial), portfolio.kept)
         counts = Counter(_outcome(line) for line in _lines(partial))
         partial.unlink()
     return Outcomes(counts, _recorded(trail, decide))
@@ -242,10 +238,7 @@ class _Decisions:
     stage: str = "deciding"
 
     def schema(self, given: Any) -> Any:
-        own = schema_of(self._manifest)
-        columns = kept_columns(given.empty_table(), self.keep, own.names)
-        for name in columns:
-            own = own.append(given.field(name))
+        own = with_kept(batch_of(self._manifest, []), nothing_of(given), self.keep).schema
         explanation, profile, graph = self.deciding.made_by
         made_by = {DIGEST: explanation, PROFILE: profile, _GRAPH: graph}
         return own.with_metadata(made_by | ({_RECORDED: "yes"} if self.is_recorded else {}))
@@ -261,10 +254,7 @@ class _Decisions:
                 raise type(error)(f"rows {first} to {last}: {error}") from error
             key = f"portfolio-{self.deciding.digest(rows)[:32]}-{place}-{first}"
             lines = [{"row": i, **line} for i, line in enumerate(self.decide(rows, key), first)]
-            answers = batch_of(self._manifest, lines)
-            for name, column in kept_columns(batch, self.keep).items():
-                answers = answers.append_column(batch.schema.field(name), column)
-            yield answers
+            yield with_kept(batch_of(self._manifest, lines), batch, self.keep)
             first = last + 1
 
     @property

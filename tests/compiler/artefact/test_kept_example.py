@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.cli.compile import app
-from rationale.references.tables import read_rows
+from rationale.tables.files import read_rows
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "model_repository"

@@ -16,8 +16,8 @@ from pyarrow import parquet
 from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, Manifest, compile_model
-from rationale.references.tables import read_rows
 from rationale.schema.methods import METHODS
+from rationale.tables.files import read_rows
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, mlp, parsed, rows, two_inputs
 

@@ -1,11 +1,13 @@
 """Rows of a table, found by what a model says of its columns."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import lightgbm as lgb
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from rationale import Compiled, InvalidReferencesError, TreeShap, compile_model, convert
@@ -75,6 +77,21 @@ def test_whole_numbers_stay_so_in_a_frame_alone() -> None:
     found = rows_of(table, Features(3, None)).frame()
     assert list(found.dtypes)[:2] == [np.int64, np.float64]
     assert rows_of(table[["age"]], Features(1, None)).numbers().dtype == np.float64
+
+
+def test_a_frame_is_of_polars_where_pandas_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pl.DataFrame({"age": [31, 45], "income": [1.5, None], "region": ["north", None]})
+    given = rows_of(table, Features(3, ("region", "income", "age")))
+    assert isinstance(given.frame(), pd.DataFrame)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    found = given.frame()
+    assert found.columns == ["region", "income", "age"]
+    assert found.dtypes == [pl.String, pl.Float64, pl.Int64]
+    assert found["region"].to_list() == ["north", None]
+    assert np.isnan(found["income"][1])
+    monkeypatch.setitem(sys.modules, "polars", None)
+    with pytest.raises(InvalidReferencesError, match="pip install pandas"):
+        given.frame()
 
 
 @pytest.mark.parametrize("sign", [1, -1])

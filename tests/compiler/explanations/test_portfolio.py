@@ -4,11 +4,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from moto.server import ThreadedMotoServer
@@ -130,6 +132,18 @@ def test_one_batch_is_taken(compiled: Compiled) -> None:
     assert found.num_rows == 5
 
 
+@pytest.mark.parametrize(
+    "make", [pa.Table.to_pandas, pl.from_arrow, duckdb.from_arrow, pa.Table.to_reader], ids=str
+)
+def test_tables_of_every_library_are_taken(compiled: Compiled, make: Callable[[pa.Table], Any]) -> None:
+    due, found = (
+        pa.Table.from_batches(rationale.explain_batches(compiled, given, keep=["id"]))
+        for given in (table(5), make(table(5)))
+    )
+    assert found.select(NAMES).equals(due.select(NAMES))
+    assert found["id"].to_pylist() == due["id"].to_pylist()
+
+
 def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
     read = 0
 
@@ -144,21 +158,24 @@ def test_a_stream_is_read_as_it_is_answered(compiled: Compiled) -> None:
 
 
 FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "no column ['age']": (table(3).drop(["age"]), {}),
+    "columns ['age'] are missing": (table(3).drop(["age"]), {}),
     "rows 0 to 2: no column ['loan'] to keep": (table(3), {"keep": ["loan"]}),
     "columns ['row'] to keep are named as the answer's own": (
         table(3).append_column("row", pa.array([1, 2, 3])),
         {"keep": ["row"]},
     ),
-    "a missing value": (table(3).set_column(1, NAMES[-1], pa.array([1.0, None, 2.0])), {}),
-    "column 'age' holds string": (
+    "column 'cards' has no value in row 1": (
+        table(3).set_column(1, NAMES[-1], pa.array([1.0, None, 2.0])),
+        {},
+    ),
+    "column 'age' holds '1', not numbers": (
         table(3).drop(["age"]).append_column("age", pa.array(["1", "x", "y"])),
         {},
     ),
     "threads=0": (table(3), {"threads": 0}),
     "threads=1.5": (table(3), {"threads": 1.5}),
     "a dict where Arrow record batches are due": ([{"age": [1.0]}], {}),
-    "a str where Arrow record batches are due": (table(3).to_pandas(), {}),
+    "a str where Arrow record batches are due": (["age"], {}),
     "a NoneType where": (None, {}),
 }
 

@@ -12,8 +12,8 @@ from rationale import DeepShap, compile_model
 from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
 from rationale.references.centroids import Output, balanced, centroids, outputs_of
-from rationale.references.represented import MeanOutput, shifts
-from rationale.references.tables import read_rows
+from rationale.tables.files import read_rows
+from rationale.tables.represented import MeanOutput, shifts
 from rationale_service.cli.main import app
 from tests.compiler.models import NAMES, mlp, parsed, rows, two_inputs
 

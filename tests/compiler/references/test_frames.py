@@ -1,12 +1,17 @@
 """Tables in memory: columns are matched by name, whichever library holds them."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -25,36 +30,25 @@ from rationale import (
 )
 from rationale.errors import InvalidOptionError, InvalidReferencesError, RepositoryError
 from rationale.methods.engine import Method
+from rationale.tables.frames import as_texts, frame_of, in_order
 from tests.compiler.models import FEATURES, HIDDEN, NAMES, mlp, parsed, rows, two_inputs
 
 R, X = rows(4, FEATURES), rows(3, FEATURES, seed=9)
 BACK = NAMES[::-1]
 
 
-class Polars:
-    """As polars' DataFrame: columns are words, and each comes by its name alone."""
-
-    def __init__(self, table: pd.DataFrame) -> None:
-        self._table = table
-
-    @property
-    def columns(self) -> list[str]:
-        return list(self._table.columns)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self._table.shape
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._table[name].to_numpy()
+def arrow(table: pd.DataFrame) -> pa.Table:
+    return pa.Table.from_arrays(
+        [pa.array(column) for _, column in table.items()], names=[str(name) for name in table]
+    )
 
 
 LIBRARIES: dict[str, Callable[[pd.DataFrame], Any]] = {
     "pandas": lambda table: table,
-    "pyarrow": lambda table: pa.Table.from_arrays(
-        [pa.array(column) for _, column in table.items()], names=[str(name) for name in table]
-    ),
-    "polars": Polars,
+    "pyarrow": arrow,
+    "record batch": lambda table: arrow(table).combine_chunks().to_batches()[0],
+    "polars": lambda table: pl.from_arrow(arrow(table)),
+    "duckdb": lambda table: duckdb.from_arrow(arrow(table)),
 }
 
 
@@ -88,7 +82,7 @@ def test_rows_are_matched_by_name(compiled: Compiled, library: str) -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_columns_that_the_model_does_not_read_are_passed_over(compiled: Compiled, library: str) -> None:
     more = table(X)[BACK].assign(branch="north", id=[7, 8, 9])
-    if library == "pandas":
+    if library in ("pandas", "pyarrow"):
         more.insert(2, "id", 1, allow_duplicates=True)
     assert_same(compiled.explain(LIBRARIES[library](more)), compiled.explain(X))
     assert_same(compiled.explain({"x": LIBRARIES[library](more)}), compiled.explain(X))
@@ -125,18 +119,75 @@ def test_columns_that_are_no_features(compiled: Compiled, case: str, library: st
         compiled.explain(LIBRARIES[library](given))
 
 
-class Lazy(Polars):
-    """As polars' LazyFrame."""
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        raise TypeError(f"'Lazy' object is not subscriptable: {name}")
-
-
 def test_a_table_that_is_not_computed_yet(compiled: Compiled) -> None:
-    with pytest.raises(
-        InvalidOptionError, match=r"'x': the columns of a Lazy cannot be read: .*subscriptable"
-    ):
-        compiled.explain(Lazy(table(X)))
+    lazy = pl.from_arrow(arrow(table(X))).lazy()
+    with pytest.raises(InvalidOptionError, match=r"LazyFrame .*collect\(\)"):
+        compiled.explain(lazy)
+    with pytest.raises(InvalidOptionError, match=r"LazyFrame .*collect\(\)"):
+        compile_model(mlp(), DeepShap(lazy))
+
+
+class Query:
+    """As a query of DuckDB: it is run whenever its stream is asked for."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table, self.runs = table, 0
+
+    def __arrow_c_stream__(self, schema: object = None) -> object:
+        self.runs += 1
+        return self.table.__arrow_c_stream__(schema)
+
+
+def test_a_query_is_run_once(compiled: Compiled) -> None:
+    query = Query(arrow(table(X)))
+    assert_same(compiled.explain(query), compiled.explain(X))
+    assert query.runs == 1
+    for method in (DeepShap(query), DeepShap({"x": query}), DeepShap(OpenReferences(3, query))):
+        query.runs = 0
+        assert compile_model(mlp(), method).manifest.explained[0].feature_names == tuple(NAMES)
+        assert query.runs == 1
+
+
+@pytest.mark.parametrize("library", ["duckdb", "record batch"])
+def test_what_needs_pyarrow_says_what_installs_it(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = LIBRARIES[library](table(X))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(InvalidOptionError, match="pip install 'pyarrow"):
+        frame_of(given)
+
+
+PLAIN = """
+import importlib.abc, sys
+
+class Nothing(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pandas", "pyarrow"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Nothing())
+import numpy as np, polars as pl
+from pathlib import Path
+from rationale.tables.files import read_rows
+from rationale.tables.frames import frame_of, in_order
+from rationale.tables.written import write_csv, write_npz
+
+write_csv(Path("a.csv"), ["b", "a"], [[1.5, 2], [3, 4]])
+write_npz(Path("a.npz"), [{"x": np.eye(2)}] * 2)
+assert read_rows(Path("a.csv"), ["a", "b"]).given.tolist() == [[2, 1.5], [4, 3]]
+assert read_rows(Path("a.npz")).given["x"].shape == (4, 2)
+frame = frame_of(pl.DataFrame({"b": [1.5, None], "a": [2, 4]}))
+assert in_order(frame, ["a", "b"], ValueError, missing=True)[0].tolist() == [2, 1.5]
+assert {"pandas", "pyarrow"}.isdisjoint(sys.modules)
+"""
+
+
+def test_csv_npz_and_polars_need_neither_pandas_nor_pyarrow(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-c", PLAIN],
+        cwd=tmp_path,
+        check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))},
+    )
 
 
 COLUMN = np.array([1.0, 0.0, 1.0])
@@ -193,6 +244,60 @@ def test_words_go_to_an_input_of_words() -> None:
     answer = done.explain({"x": table(rows(2, 3), list("abc"))[list("cab")], "s": words})
     assert answer["t"].tolist() == [["Rome", "r"], ["Oslo", "o"]]
     np.testing.assert_array_equal(answer["y"], np.maximum(rows(2, 3), 0))
+
+
+# -- one table of cases for all libraries ---------------------------------------------------------------
+
+HOLDERS: dict[str, Callable[[pa.Table], Any]] = {
+    "pandas": lambda table: table.to_pandas(),
+    "pandas of Arrow's types": lambda table: table.to_pandas(types_mapper=pd.ArrowDtype),
+    "polars": pl.from_arrow,
+    "pyarrow": lambda table: table,
+    "duckdb": duckdb.from_arrow,
+}
+NAN = float("nan")
+WORDS = pa.dictionary(pa.int8(), pa.string())
+CELLS: dict[str, tuple[Any, list[Any], list[Any]]] = {  # type, what is given, what is expected
+    "float64": (pa.float64(), [1.5, -2.0, 1e300], [1.5, -2, 1e300]),
+    "float32": (pa.float32(), [1.5, -2.0, None], [1.5, -2, NAN]),
+    "NaN": (pa.float64(), [1.5, NAN, None], [1.5, NAN, NAN]),
+    "int64": (pa.int64(), [1, -(2**53), 3], [1, -(2**53), 3]),
+    "uint8 with nulls": (pa.uint8(), [1, None, 255], [1, NAN, 255]),
+    "booleans": (pa.bool_(), [True, False, True], [1, 0, 1]),
+    "booleans with nulls": (pa.bool_(), [None, False, True], [NAN, 0, 1]),
+    "decimals": (pa.decimal128(5, 2), [Decimal("1.5"), None, Decimal("-2.25")], [1.5, NAN, -2.25]),
+    "categories that are numbers": (
+        pa.dictionary(pa.int8(), pa.float64()),
+        [2.5, None, 1.5],
+        [2.5, NAN, 1.5],
+    ),
+    "nulls": (pa.float64(), [None, None, None], [NAN, NAN, NAN]),
+    "texts": (pa.string(), ["1", None, "ü"], ["1", "", "ü"]),
+    "large texts": (pa.large_string(), ["a", "", None], ["a", "", ""]),
+    "categories": (WORDS, ["b", None, "a"], ["b", "", "a"]),
+    "dates": (pa.date32(), [0, 1, 2], []),
+    "times": (pa.timestamp("us"), [0, 1, 2], []),
+    "lists": (pa.list_(pa.int8()), [[1], [2], None], []),
+    "structures": (pa.struct({"a": pa.int8()}), [{"a": 1}, {"a": 2}, None], []),
+}
+
+
+@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("library", HOLDERS)
+def test_cells_are_the_same_in_every_library(kind: str, library: str) -> None:
+    dtype, given, expected = CELLS[kind]
+    cells, others = pa.array(given, dtype), pa.array([7, 8, 9])
+    frame = frame_of(HOLDERS[library](pa.table({"other": others, "cells": cells, "last": others})))
+    assert frame is not None
+    assert frame.shape == (3, 3)
+    if not all(isinstance(cell, str) for cell in expected):
+        found = in_order(frame, ["last", "cells"], InvalidOptionError, missing=True)
+        np.testing.assert_array_equal(found, np.transpose([[7, 8, 9], expected]))
+        return
+    with pytest.raises(InvalidOptionError, match=r"column 'cells' holds .*, not numbers"):
+        in_order(frame, ["cells"], InvalidOptionError, missing=True)
+    if expected:
+        assert as_texts(frame["cells"]).tolist() == expected
 
 
 # -- names that nobody gave ----------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from typer.testing import CliRunner, Result
 from rationale.cli.policies import column_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.profiles.policies import Band, Scored, parse_band, population, systematic
-from rationale.references.tables import Table, read_rows
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
+from rationale.tables.files import Table, read_rows
 from rationale_service.cli.main import app
 from tests.compiler.models import mlp, rows
 from tests.needs import GERMAN, TAIWAN, need_data

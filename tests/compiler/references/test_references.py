@@ -14,7 +14,7 @@ from pyarrow import parquet
 from rationale import DeepShap, Gradient, compile_model
 from rationale.errors import InvalidReferencesError
 from rationale.references.reference_set import prepare
-from rationale.references.tables import read_rows, read_stream
+from rationale.tables.files import read_rows, read_stream
 from tests.compiler.models import FEATURES, mlp, rows, two_inputs
 
 R = rows(4, FEATURES)
@@ -277,8 +277,8 @@ def test_columns_that_something_else_divides(tmp_path: Path) -> None:
 
 
 PARQUET = {
-    "text": (["red", "blue"], "column 'b' holds string, not numbers. .*--features"),
-    "dates": (np.array(["2024-01-01", "2024-01-02"], "M8[s]"), "column 'b' holds timestamp"),
+    "text": (["red", "blue"], "column 'b' holds 'red', not numbers. .*--features"),
+    "dates": (np.array(["2024-01-01", "2024-01-02"], "M8[s]"), "column 'b' holds datetime64"),
     "lists": ([[1], [2]], "column 'b' holds list"),
 }
 
@@ -298,6 +298,12 @@ def test_nulls_of_a_parquet_file_are_refused_with_the_rows(tmp_path: Path, kind:
     rows_ = read_rows(tmp_path / "r.parquet").arrays[None]
     with pytest.raises(InvalidReferencesError, match=r"hold nan at \[1, 4\], a missing value"):
         compile_model(mlp(), DeepShap(rows_))
+
+
+def test_a_missing_category_of_a_parquet_file_is_missing(tmp_path: Path) -> None:
+    categories = pa.array([2, None, 1, 3]).dictionary_encode()
+    parquet.write_table(pa.table({"a": categories}), tmp_path / "r.parquet")
+    np.testing.assert_array_equal(read_rows(tmp_path / "r.parquet").given, [[2], [np.nan], [1], [3]])
 
 
 def test_files_that_are_not_what_their_name_says(tmp_path: Path) -> None:

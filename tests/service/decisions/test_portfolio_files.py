@@ -253,7 +253,7 @@ def test_an_object_store(decided: Decided, settings: Settings, loans: Path, s3: 
         (("--input", "nowhere/*.parquet", "--save", "to"), "no such file or folder"),
         (
             ("--input", "bare", "--save", "to"),
-            "a.parquet: rows 0 to 2: the batch: no column ['bankruptcies']",
+            "a.parquet: rows 0 to 2: the rows: columns ['bankruptcies'] are missing",
         ),
         (("--input", "holes", "--save", "to"), "a.parquet: rows 0 to 2: "),
         (("--input", "words", "--save", "to"), "'bankruptcies' holds 'none', and a knock-out looks there"),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from rationale.references.archives import write_npz
+from rationale.tables.archives import write_npz
 from rationale_service.engine.checks import check_name
 from rationale_service.errors import (
     InvalidInputError,
@@ -291,7 +291,7 @@ def files(state: State) -> list[str]:
 
 
 def test_a_set_is_kept_as_the_compiler_reads_it(sets: ReferenceSets, state: State) -> None:
-    from rationale.references.tables import read_rows
+    from rationale.tables.files import read_rows
 
     made = sets.put("typical", "score", OTHER)
     assert (made.rows, made.weighted, made.features) == (3, True, list(FEATURES))

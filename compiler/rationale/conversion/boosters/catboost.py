@@ -18,7 +18,7 @@ from rationale.conversion.boosters.trees import Boosted, Leaf, Lookup, Split, Tr
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.rows import Features, Rows, rows_of
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from rationale.references.tables import shown
+from rationale.tables.frames import shown
 
 _LINKS = {
     **dict.fromkeys("Logloss CrossEntropy MultiClassOneVsAll".split(), "LOGISTIC"),

@@ -14,7 +14,7 @@ from rationale.conversion.boosters.trees import DOUBLE, SQUARE, Boosted, Leaf, S
 from rationale.conversion.graphs import AsOnnx
 from rationale.conversion.rows import Features
 from rationale.errors import UnsupportedModelError
-from rationale.references.tables import shown
+from rationale.tables.frames import shown
 
 _PLAIN = "regression regression_l1 huber fair quantile mape lambdarank rank_xendcg custom"
 _LINKS = {

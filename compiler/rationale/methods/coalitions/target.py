@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,9 +16,9 @@ from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import Leaf, choose_leaves, is_float
 from rationale.methods.logits import choose_logits
 from rationale.methods.target import Target, check_shapes, choose_output, choose_targets, reach_backward
-from rationale.references.frames import columns_of
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.request import CompileRequest
+from rationale.tables.frames import frame_of
 
 _ROWS = 3  # number of rows that a model is run on if nothing declares an output's shape
 
@@ -65,8 +64,8 @@ def _names_of(lowered: Lowered, references: References | None) -> list[str]:
     """Return the inputs for which references are given; for a table, the inputs among its columns."""
     if isinstance(references, Mapping):
         return [*references]
-    columns = columns_of(references) or ()
-    return [str(v.name) for v in lowered.model.graph.inputs if v.name in columns]
+    frame = frame_of(references)
+    return [str(v.name) for v in lowered.model.graph.inputs if frame and v.name in frame.labels]
 
 
 def players_leaves(
@@ -160,11 +159,10 @@ def _known(name: str, only: bool, references: References | None) -> np.ndarray |
     """Return the references of one input: an array, the column of that name, or all for an only input."""
     if references is None or isinstance(references, Baseline | OpenReferences):
         return None
-    given: Any = references
     if isinstance(references, Mapping):
-        array = np.asarray(given.get(name, np.empty(())))
-    elif name in (columns_of(references) or ()):
-        array = np.asarray(given[name])
+        array = np.asarray(references.get(name, np.empty(())))
+    elif (frame := frame_of(references)) and name in frame.labels:
+        array = frame[name]
     else:
         array = np.asarray(references if only else np.empty(()))
     return array[:, None] if array.ndim == 1 else array if array.ndim else None

@@ -1,18 +1,12 @@
 """Export of the trail as a table, for analysis of decisions."""
 
-import csv
-import importlib.util
-import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from rationale.artifact.folder import whole
-from rationale.distribution import install
-from rationale.errors import InvalidOptionError
+from rationale.tables.written import check_kind, grouped, write_csv, write_json_lines, write_parquet
 from rationale_service.decisions.audit.ledger import Ledger
 from rationale_service.decisions.trail import RecordedDecision
 
@@ -42,13 +36,7 @@ def export(
             file.
         StateUnavailableError: if the trail cannot be read.
     """
-    write = _WRITERS.get(file.suffix.lower())
-    if write is None:
-        raise InvalidOptionError(f"{file}: cannot be written: its name must end in {', '.join(_WRITERS)}.")
-    if write is _write_parquet and importlib.util.find_spec("pyarrow") is None:
-        raise InvalidOptionError(
-            f"{file}: parquet files need pyarrow: {install('parquet')}, or write .csv or .jsonl."
-        )
+    check_kind(file, _WRITERS)
     count = 0
 
     def counted() -> Rows:
@@ -58,38 +46,29 @@ def export(
             yield _row(one)
 
     with whole(file) as part:
-        write(part, counted())
+        _WRITERS[file.suffix.lower()](part, counted())
     return count
 
 
 def _write_csv(path: Path, rows: Rows) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({**_with_json(row), "codes": "; ".join(row["codes"])} for row in rows)
-
-
-def _write_jsonl(path: Path, rows: Rows) -> None:
-    with path.open("wb") as file:
-        file.writelines(orjson.dumps(row) + b"\n" for row in rows)
+    texts = ({**_with_json(row), "codes": "; ".join(row["codes"])} for row in rows)
+    write_csv(path, _COLUMNS, ([row[name] for name in _COLUMNS] for row in texts))
 
 
 def _write_parquet(path: Path, rows: Rows) -> None:
     import pyarrow as pa
-    from pyarrow import parquet
 
     kinds = dict.fromkeys(_COLUMNS, pa.string())
     kinds |= {"latency_ms": pa.float64(), "score": pa.float64(), "codes": pa.list_(pa.string())}
     schema = pa.schema(kinds)
-    with parquet.ParquetWriter(path, schema) as writer:
-        while batch := list(itertools.islice(rows, _AT_ONCE)):
-            writer.write_table(pa.Table.from_pylist([_with_json(row) for row in batch], schema))
+    groups = (list(map(_with_json, group)) for group in grouped(rows, _AT_ONCE))
+    write_parquet(path, (pa.Table.from_pylist(group, schema) for group in groups), schema)
 
 
-_WRITERS: dict[str, Callable[[Path, Rows], None]] = {
+_WRITERS: dict[str, Callable[[Path, Rows], Any]] = {
     ".parquet": _write_parquet,
     ".csv": _write_csv,
-    ".jsonl": _write_jsonl,
+    ".jsonl": write_json_lines,
 }
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from rationale.errors import InvalidReferencesError, LargeReferencesError
-from rationale.references.frames import as_texts
-from rationale.references.tables import FEATURE_NAMES, WEIGHTS, Table, read_stream
 from rationale.schema.manifest import Manifest, TensorSpec
+from rationale.tables.files import FEATURE_NAMES, WEIGHTS, Table, read_stream
+from rationale.tables.frames import as_texts
 from rationale_service.engine.checks import Faults, first_non_finite
 from rationale_service.engine.features import form_of, to_tensors
 from rationale_service.engine.large_requests import parse_json

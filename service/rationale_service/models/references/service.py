@@ -4,10 +4,10 @@ import asyncio
 import logging
 import weakref
 
-from rationale.references.archives import read_npz
 from rationale.references.reference_set import spreads
-from rationale.references.tables import FEATURE_NAMES, WEIGHTS
 from rationale.schema.manifest import Manifest, Spread
+from rationale.tables.archives import read_npz
+from rationale.tables.files import FEATURE_NAMES, WEIGHTS
 from rationale_service.engine.dataplane import DataPlane
 from rationale_service.errors import (
     ConflictError,

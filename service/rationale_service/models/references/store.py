@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rationale.references.archives import write_npz
+from rationale.tables.archives import write_npz
 from rationale_service.errors import StateUnavailableError, UnknownResourceError
 from rationale_service.models.references.formats import Rows, to_file
 from rationale_service.state.blobs import Blobs

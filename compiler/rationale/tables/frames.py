@@ -1,9 +1,10 @@
-"""Tables in memory whose columns have names: of pandas, polars, pyarrow and alike; none of them is imported.
+"""Frames in memory: tables of pandas, polars, pyarrow, DuckDB and alike, as one form.
 
 Columns are matched by name, and others are passed over. Labels that are the whole numbers 0 to F − 1, in any
 order, are positions: nobody gave them.
 """
 
+import importlib.util
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,57 +13,122 @@ from typing import Any
 
 import numpy as np
 
-from rationale.errors import RationaleError
-from rationale.references.tables import shown
+from rationale.distribution import install
+from rationale.errors import InvalidOptionError, RationaleError
 from rationale.schema.manifest import is_float
 
 Fault = Callable[[str], RationaleError]  # the error that says a sentence of a table, which it names
 _NUMBERS = bool | int | float | Decimal | np.number | np.bool_
+_SHOWN = 80  # characters of a name, and names of a list
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some columns of a table, in an order of their own: a table itself."""
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Columns that have labels.
 
-    table: Any
-    labels: Sequence[Any]
+    Attributes:
+        count: the number of rows.
+        read: returns the values [count] of the column at a position.
+    """
 
-    def __getitem__(self, label: Any) -> Any:
-        return self.table[label]
+    labels: tuple[Any, ...]
+    count: int
+    read: Callable[[int], np.ndarray]
 
-    @property
-    def columns(self) -> Sequence[Any]:
-        return self.labels
+    @classmethod
+    def of_rows(cls, rows: np.ndarray, labels: Sequence[Any]) -> "Frame":
+        """Return rows [K, F] with labels for the columns."""
+        return cls(tuple(labels), len(rows), lambda i: rows[:, i])
+
+    def __getitem__(self, label: Any) -> np.ndarray:
+        return self.read(self.labels.index(label))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        columns = [self.read(i) for i in range(len(self.labels))]
+        return np.asarray(np.stack(columns, axis=1) if columns else np.zeros(self.shape), dtype)
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.table.shape[0], len(self.labels)
+        return self.count, len(self.labels)
+
+    def select(self, positions: Sequence[int]) -> "Frame":
+        """Return some columns, in an order of their own."""
+        labels = tuple(self.labels[i] for i in positions)
+        return Frame(labels, self.count, lambda i: self.read(positions[i]))
+
+    def take(self, rows: np.ndarray) -> "Frame":
+        """Return some rows, one of them perhaps several times."""
+        return Frame(self.labels, len(rows), lambda i: self.read(i)[rows])
 
 
-class Labelled:
-    """Rows [K, F] whose columns have names: a table itself."""
+def frame_of(given: object) -> Frame | None:
+    """Return a table of any library as a frame; None for anything else.
 
-    def __init__(self, rows: np.ndarray, labels: Sequence[str]) -> None:
-        self._rows, self._labels = rows, list(labels)
+    Raises:
+        InvalidOptionError: the table is not computed yet, or pyarrow, which must read it, is not installed.
+    """
+    if isinstance(given, Frame):
+        return given
+    if not any(hasattr(type(given), name) for name in ("columns", "__arrow_c_stream__")):
+        return None
+    import narwhals.stable.v2 as nw
 
-    def __getitem__(self, label: str) -> np.ndarray:
-        return np.asarray(self._rows[:, self._labels.index(label)])
+    native, known = given, nw.dependencies
+    is_stream = hasattr(given, "__arrow_c_stream__")
+    if is_stream and not known.is_into_dataframe(given) and not known.is_into_series(given):
+        native = _arrow_table(given)  # of DuckDB, or record batches
+    table: Any = native
+    if known.is_pyarrow_table(table):
+        return Frame(tuple(table.column_names), table.num_rows, lambda i: _arrow_values(table.column(i)))
+    labels = None
+    if known.is_pandas_like_dataframe(table):  # columns by position, since labels may repeat
+        labels, table = table.columns, table.set_axis(range(table.shape[1]), axis=1)
+    table = nw.from_native(table, pass_through=True)
+    if isinstance(table, nw.LazyFrame):
+        raise InvalidOptionError(
+            f"a {type(given).__name__} is not computed yet: give what its collect() or compute() returns."
+        )
+    if not isinstance(table, nw.DataFrame):
+        return None
+    return Frame(
+        tuple(table.columns if labels is None else labels), len(table), lambda i: _values(table[:, i])
+    )
 
-    @property
-    def columns(self) -> Sequence[str]:
-        return self._labels
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._rows.shape
+def _arrow_table(given: Any) -> Any:
+    demand_pyarrow(f"rows of a {type(given).__name__}")
+    import pyarrow as pa
+
+    return pa.table(given)
 
 
-def columns_of(given: object) -> list[Any] | None:
-    """Return the labels of a table's columns; None for anything else."""
-    for attribute in ("column_names", "columns"):  # pyarrow's `columns` are values
-        if hasattr(type(given), attribute):  # of the type: pandas makes attributes of columns too
-            return list(getattr(given, attribute))
-    return None
+def demand_pyarrow(what: str, instead: str = "", error: type[RationaleError] = InvalidOptionError) -> None:
+    """Raise an error that says what to install if pyarrow is not there.
+
+    Args:
+        what: needs it, in the plural.
+        instead: what does not need it, such as ", or use .csv".
+    """
+    if importlib.util.find_spec("pyarrow") is None:
+        raise error(f"{what} need pyarrow: {install('parquet')}{instead}.")
+
+
+def _arrow_values(column: Any) -> np.ndarray:
+    if hasattr(column.type, "index_type"):  # numpy would get the last category in place of a null
+        column = column.cast(column.type.value_type)
+    return np.asarray(column)
+
+
+def _values(column: Any) -> np.ndarray:
+    """Return the values of a column of narwhals."""
+    if column.dtype.is_nested():
+        return np.fromiter(column.to_list(), object, len(column))
+    return np.asarray(column.to_numpy())
+
+
+def shown(names: Sequence[str]) -> str:
+    """Write names that somebody made up, kept short."""
+    return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
 
 
 def elements_of(given: object) -> list[Any] | None:
@@ -109,9 +175,9 @@ def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Faul
 
 
 def in_order(
-    table: Any, names: Sequence[str] | None, fault: Fault, *, words: bool = False, missing: bool = False
+    frame: Frame, names: Sequence[str] | None, fault: Fault, *, words: bool = False, missing: bool = False
 ) -> np.ndarray:
-    """Return a table as [N, F], its columns in the order of the features.
+    """Return a frame as [N, F], its columns in the order of the features.
 
     Args:
         names: as for `positions_of`.
@@ -121,23 +187,20 @@ def in_order(
     Raises:
         RationaleError: as `positions_of`; values that are no numbers, or are missing.
     """
-    labels = columns_of(table)
-    assert labels is not None
-    chosen = [labels[i] for i in positions_of(labels, names, fault)]
-    try:
-        columns = [np.asarray(table[label]) for label in chosen]
-    except (TypeError, KeyError) as error:  # of a table that is not computed yet, such as polars' LazyFrame
-        raise fault(f"the columns of a {type(table).__name__} cannot be read: {error}") from error
-    if not words:
-        named = zip(columns, map(str, chosen), strict=True)
-        columns = [numbers_of(column, label, fault, missing=missing) for column, label in named]
-    return np.stack(columns, axis=1) if columns else np.zeros((table.shape[0], 0))
+    chosen = frame.select(positions_of(frame.labels, names, fault))
+    if words:
+        return np.asarray(chosen)
+    columns = [
+        numbers_of(chosen.read(i), str(label), fault, missing=missing)
+        for i, label in enumerate(chosen.labels)
+    ]
+    return np.stack(columns, axis=1) if columns else np.zeros(chosen.shape)
 
 
 def spread(
-    table: Any, inputs: Mapping[str, Sequence[str] | None], passed_over: Collection[str], fault: Fault
-) -> dict[str, Part]:
-    """Spread one table over several inputs: the columns of each.
+    frame: Frame, inputs: Mapping[str, Sequence[str] | None], passed_over: Collection[str], fault: Fault
+) -> dict[str, Frame]:
+    """Spread one frame over several inputs: the columns of each.
 
     Args:
         inputs: names of the features of each; None where they have none.
@@ -152,10 +215,10 @@ def spread(
             f"one table for {len(inputs)} inputs, but the features of {shown(unnamed)} have no names. Give a "
             "mapping from each input to its rows."
         )
-    labels = [label for label in columns_of(table) or () if str(label) not in passed_over]
+    wanted = frame.select([i for i, label in enumerate(frame.labels) if str(label) not in passed_over])
     names = [name for features in inputs.values() for name in features or ()]
-    ordered = iter([labels[i] for i in positions_of(labels, names, fault)])
-    return {name: Part(table, [next(ordered) for _ in features or ()]) for name, features in inputs.items()}
+    ordered = iter(positions_of(wanted.labels, names, fault))
+    return {name: wanted.select([next(ordered) for _ in features or ()]) for name, features in inputs.items()}
 
 
 def numbers_of(column: np.ndarray, label: str, fault: Fault, *, missing: bool) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Files of rows: .npz, .npy, .csv and .parquet, read with distrust."""
+"""Files of rows that are read with distrust: .npz, .npy, .csv and .parquet."""
 
 import csv
 import io
@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from rationale.distribution import install
 from rationale.errors import InvalidReferencesError, LargeReferencesError, reason_of
-from rationale.references.archives import read_npy, read_npz
-from rationale.references.represented import StandsFor
+from rationale.tables.archives import read_npy, read_npz
+from rationale.tables.frames import demand_pyarrow, frame_of, numbers_of, shown
+from rationale.tables.represented import StandsFor
 
 Columns = Sequence[str] | Mapping[str, Sequence[str]] | None
 WEIGHTS, FEATURE_NAMES = "reference_weights", "feature_names"  # members of an .npz that are no rows
@@ -95,6 +95,12 @@ class Source:
             return given
         fault = f"{self.name}: ".__add__
         return with_underscores(given, self.columns, lambda text: InvalidReferencesError(fault(text)))
+
+    def fault(self, text: str) -> InvalidReferencesError:
+        """Return the error that says a sentence of a column."""
+        return InvalidReferencesError(
+            f"{self.name}: {text} Or choose other columns when compiling (--features)."
+        )
 
     def check_bytes(self, size: int) -> None:
         """Raise LargeReferencesError where arrays of `size` bytes are too much."""
@@ -346,18 +352,10 @@ def _find(path: str, header: tuple[str, ...], columns: Sequence[str]) -> list[in
     return [header.index(c) for c in columns]
 
 
-def shown(names: Sequence[str]) -> str:
-    """Write names that somebody made up, kept short."""
-    return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
-
-
 def _read_parquet(source: Source) -> Table:
-    try:
-        from pyarrow import parquet
-    except ModuleNotFoundError as error:
-        raise InvalidReferencesError(
-            f"parquet files need pyarrow: {install('parquet')}, or use .csv or .npz."
-        ) from error
+    demand_pyarrow("parquet files", ", or use .csv or .npz", InvalidReferencesError)
+    from pyarrow import parquet
+
     file = parquet.ParquetFile(source.file)
     given = tuple(file.schema_arrow.names)
     header = source.header(given)
@@ -370,59 +368,29 @@ def _read_parquet(source: Source) -> Table:
     )
     if table.num_columns != len(chosen):
         raise ValueError("columns whose names have points in them")
-    return _columns_of(source, table)
-
-
-def rows_of_arrow(batch: Any, columns: Columns, texts: Collection[str]) -> Table:
-    """Return the rows of an Arrow record batch or table, as `read_rows` does those of a file."""
-    wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
-    header, name = tuple(batch.schema.names), "the batch"
-    source = Source(io.BytesIO(), name, wanted, None, texts)
-    index = _choose(name, header, wanted)
-    chosen = list(index or range(len(header)))
-    _check_types(source, batch.schema, chosen)
-    table = _columns_of(source, batch.select(chosen))
-    return _divided(name, table, columns, texts) if isinstance(columns, Mapping) else table
-
-
-def _columns_of(source: Source, table: Any) -> Table:
-    """Return a batch's or a table's columns as rows."""
-    names = tuple(table.schema.names)
-    read = [_column(source, name, table.column(i)) for i, name in enumerate(names)]
-    rows = np.stack(read, axis=1) if read else np.zeros((table.num_rows, 0))
-    return Table({None: rows}, names)
+    frame = frame_of(table)
+    assert frame is not None
+    read = [
+        np.asarray(table.column(i).to_pylist(), object)
+        if name in source.texts
+        else _numbers(source, name, frame.read(i))
+        for i, name in enumerate(table.column_names)
+    ]
+    rows = np.stack(read, axis=1) if read else np.zeros(frame.shape)
+    return Table({None: rows}, tuple(table.column_names))
 
 
 def _check_types(source: Source, schema: Any, chosen: Sequence[int]) -> None:
-    for i in chosen:
-        if schema.names[i] not in source.texts:
-            _check_type(source.name, schema.field(i))
-
-
-def _check_type(path: str, field: Any) -> None:
     """Raise InvalidReferencesError for lists, maps and structures: they are no column of numbers."""
-    if field.type.num_fields:
-        raise _no_numbers(path, field.name, field.type)
+    for i in chosen:
+        kind, name = schema.field(i).type, schema.names[i]
+        if name not in source.texts and kind.num_fields:
+            raise source.fault(f"column {name!r} holds {str(kind)[:_SHOWN]}, not numbers.")
 
 
-def _column(source: Source, name: str, column: Any) -> np.ndarray:
-    """Return a column as float64, or of texts as objects; nulls are NaN, and refused at the rows' check."""
-    if name in source.texts:
-        return np.asarray(column.to_pylist(), object)
-    path, array = source.name, column.to_numpy(zero_copy_only=False)
-    if array.dtype.kind in "fiub":
-        with np.errstate(invalid="ignore"):  # a NaN that signals becomes one that does not
-            return np.asarray(array, np.float64)
-    if column.null_count and all(v is None or isinstance(v, bool | int | float) for v in array):
-        return np.asarray([np.nan if v is None else v for v in array], np.float64)
-    raise _no_numbers(path, name, column.type)
-
-
-def _no_numbers(path: str, name: str, kind: Any) -> InvalidReferencesError:
-    return InvalidReferencesError(
-        f"{path}: column {name!r} holds {str(kind)[:_SHOWN]}, not numbers. Encode or drop it, or choose "
-        "other columns when compiling (--features)."
-    )
+def _numbers(source: Source, name: str, column: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # a NaN that signals becomes one that does not
+        return numbers_of(column, name, source.fault, missing=True).astype(np.float64)
 
 
 _READERS: dict[str, Callable[[Source], Table]] = {

@@ -1,0 +1,122 @@
+"""Files of rows that are written batch by batch: .npz, .csv, .jsonl and .parquet."""
+
+import csv
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import numpy as np
+
+from rationale.errors import InvalidOptionError
+from rationale.tables.frames import demand_pyarrow
+
+ROW_GROUP = 10_000  # rows of a parquet file that are written together
+
+Item = TypeVar("Item")
+Kept = Mapping[str, Sequence[Any]]  # columns of the rows that are written beside what is said of them
+
+
+def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:
+    """Raise InvalidOptionError for a name with another ending, or one that needs what is not installed.
+
+    Args:
+        more: endings that are written elsewhere, such as ", or .svg, a picture".
+    """
+    kind = path.suffix.lower()
+    if kind not in kinds:
+        raise InvalidOptionError(f"{path}: cannot be written: its name must end in {', '.join(kinds)}{more}.")
+    if kind == ".parquet":
+        others = " or ".join(other for other in kinds if other != kind)
+        demand_pyarrow(f"{path}: parquet files", f", or save {others}")
+
+
+def check_kept(keep: Collection[str], own: Collection[str]) -> None:
+    """Raise InvalidOptionError if a column to keep has the name of one of the answer's `own`."""
+    if clash := sorted({*own} & {*keep}):
+        raise InvalidOptionError(f"columns {clash} to keep are named as the answer's own: rename them.")
+
+
+def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield items in lists of `size`."""
+    left = iter(items)
+    while group := list(islice(left, size)):
+        yield group
+
+
+def write_csv(path: Path, names: Sequence[str], rows: Iterable[Iterable[Any]]) -> int:
+    """Write a header and rows; return how many they are."""
+    count = 0
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        for row in rows:
+            writer.writerow(row)
+            count += 1
+    return count
+
+
+def write_json_lines(path: Path, records: Iterable[Any]) -> None:
+    import orjson
+
+    with path.open("wb") as file:
+        file.writelines(orjson.dumps(record, default=str) + b"\n" for record in records)
+
+
+def write_parquet(path: Path, batches: Iterable[Any], schema: Any) -> int:
+    """Write Arrow tables or record batches, a row group for each; return how many rows they have."""
+    from pyarrow import parquet
+
+    count = 0
+    with parquet.ParquetWriter(path, schema) as writer:
+        for batch in batches:
+            writer.write(batch)
+            count += batch.num_rows
+    return count
+
+
+@dataclass
+class _Tensor:
+    """The arrays of one tensor, one behind the other in a file."""
+
+    aside: Path
+    dtype: np.dtype
+    shapes: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(self, array: np.ndarray) -> None:
+        with self.aside.open("ab") as file:
+            np.save(file, array, allow_pickle=False)
+        self.dtype = np.result_type(self.dtype, array.dtype)  # of texts, the longest
+        self.shapes.append(array.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return sum(rows for rows, *_ in self.shapes), *self.shapes[0][1:]
+
+    def write(self, member: IO[bytes]) -> None:
+        """Write as one .npy."""
+        head = {"descr": np.lib.format.dtype_to_descr(self.dtype), "fortran_order": False}
+        np.lib.format.write_array_header_1_0(member, {**head, "shape": self.shape})
+        with self.aside.open("rb") as file:
+            for _ in self.shapes:
+                member.write(np.load(file).astype(self.dtype).tobytes())
+
+
+def write_npz(path: Path, batches: Iterable[Mapping[str, np.ndarray]]) -> str:
+    """Write tensors, those of one name behind each other; return what was written, in words.
+
+    Any name is fine, and none is pickled.
+    """
+    tensors: dict[str, _Tensor] = {}
+    for answer in batches:
+        for name, array in answer.items():
+            a = array.astype(str) if array.dtype.kind == "O" else array
+            aside = path.with_name(f"{len(tensors)}.npy")
+            tensors.setdefault(name, _Tensor(aside, a.dtype)).add(a)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, tensor in tensors.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                tensor.write(member)
+    return ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in tensors.items())
