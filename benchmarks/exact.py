@@ -35,7 +35,7 @@ def exact(network: nn.Module, rows: Tensor, references: Tensor) -> np.ndarray:
     """Return the attributions [N, …] of each row's predicted output.
 
     Raises:
-        NotImplementedError: there is no rule for a layer.
+        NotImplementedError: if a layer has no rule.
     """
     explain = walk(copy.deepcopy(network).double(), references.double(), AT_ONCE)
     return explain(rows.double()).numpy()
@@ -104,7 +104,7 @@ class Layers(fx.Interpreter):
 
 
 def smooth(x: Tensor, f: Function) -> Tensor:
-    """Return f(x), whose multiplier is its secant, or its slope where that would be lost in rounding."""
+    """Return f(x), whose multiplier is its secant, or its slope if rounding would swamp the secant."""
 
     def slope(at: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -149,7 +149,7 @@ def among(m: Tensor) -> Tensor:
 
 
 class Rescale(torch.autograd.Function):
-    """m·(f(x) − f(r))/(x − r), and m·f' in the middle where x and r are at most `near` apart."""
+    """m·(f(x) − f(r))/(x − r), or m·f' in the middle if x and r are at most `near` apart."""
 
     @staticmethod
     def forward(ctx: Any, batch: Tensor, f: Function, slope: Function, near: float) -> Tensor:

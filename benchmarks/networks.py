@@ -37,7 +37,7 @@ def _describe_nothing(*_args: object, **_kwargs: object) -> Callable[[object], o
 def vision(name: str, size: int) -> nn.Module:
     """Return a torchvision architecture for images [3, size, size].
 
-    VGG's pool would stretch what is left of a small image; here its classifier is cut to the image instead.
+    VGG's pool would stretch the last features of a small image; its classifier is cut to the image instead.
     """
     network: Any = getattr(import_torchvision().models, name)(weights=None)
     if name.startswith("vgg") and size != 224:
@@ -98,7 +98,7 @@ class EncoderBlock(nn.Module):
 def scale_and_mean(y: Tensor, *, recentred: bool) -> tuple[float, Tensor]:
     """Return a factor by which a layer's output y [N, C, …] varies by 1, and the channel means [C] before.
 
-    The means are zeros where it is not `recentred`, or where too few values tell them.
+    The means are zeros if the layer is not `recentred`, or has too few values to estimate them.
     """
     axes = [0, *range(2, y.ndim)]
     known = recentred and y[:, 0].numel() >= SAMPLES

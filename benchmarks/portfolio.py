@@ -4,7 +4,7 @@
         [--bare-rows 500]
 
 `credit` is the network of examples/credit, `trees` the XGBoost of benchmarks.trees. The bare loop reads the
-same files, runs the same graph on so many rows at a time in a thread on each core, and keeps nothing;
+same files, runs the same graph on --bare-rows rows at a time in a thread on each core, and keeps nothing;
 `rationale explain` also checks the rows, and writes a file for each, and so does an engine: Spark is a local
 cluster of two workers with one core each, Ray has two cores; it has explained a tenth of the rows before, so
 that its start is not counted, and its rows are compared.
@@ -64,7 +64,7 @@ def known_rows(instances: Sequence[Mapping[str, float | None]]) -> np.ndarray:
 
 
 def bare(compiled: Compiled, folder: Path, names: list[str], at_once: int) -> None:
-    """Run the graph on every row, by a session of one core in a thread on each, so many rows at once."""
+    """Run the graph on every row, `at_once` rows at a time: a session of one thread, called from one per core."""
     from pyarrow import parquet
 
     session = session_of(compiled.model.SerializeToString(), 1, on_cpu=True)
@@ -150,7 +150,7 @@ ENGINES = {"spark": by_spark, "ray": by_ray}
 
 
 def measured(name: str, rows: int, turns: int, bare_rows: int, engine: Explain | None) -> str:
-    """Return a line about a model. Raises AssertionError where an engine explains a row otherwise."""
+    """Return a line about a model. Raises AssertionError if an engine's explanation of a row differs."""
     compiled, instances = SUBJECTS[name]()
     names = list(instances[0])
     known = known_rows(instances)

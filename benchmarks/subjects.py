@@ -1,4 +1,4 @@
-"""A case made real: weights, rows and references, the compiled entry, and where it runs."""
+"""The objects of a case: weights, rows and references, the compiled entry, and its device."""
 
 import copy
 import statistics

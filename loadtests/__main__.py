@@ -1,7 +1,7 @@
 """The load test: every system in turn, on the same cores, under the same load.
 
     make loadtest                          the short profile: minutes, for a first look
-    make loadtest ARGS="--profile claim"   what this project says of itself beside SHAP: half an hour
+    make loadtest ARGS="--profile claim"   this project's claims beside SHAP: half an hour
     make loadtest ARGS="--profile full"    everything: hours, on an idle machine
 
 Each system is started, warmed, measured by locust, stopped; every answer is compared with reference values
@@ -29,7 +29,7 @@ from loadtests.systems.process import restrict
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
-    """Ends the command where they are none, as argparse does."""
+    """Return the command line's arguments; invalid ones end the command, as with argparse."""
     parser = argparse.ArgumentParser(
         prog="python -m loadtests", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -55,11 +55,11 @@ def profile_of(asked: argparse.Namespace) -> Profile:
 
 
 def run(profile: Profile, cores: int, pages: Path, tell: Callable[[str], None]) -> Iterator[Result]:
-    """One system on one workload after the other.
+    """Measure each system on each workload, one after the other.
 
     Raises:
-        WrongAnswerError: a server gave one. ProcessDiedError: a workload cannot be prepared.
-        RuntimeError: no server came up, or one answers no more, or locust failed.
+        WrongAnswerError: if a server gives one. ProcessDiedError: if a workload cannot be prepared.
+        RuntimeError: if a server does not start or stops answering, or locust fails.
     """
     workloads = [workload for workload in WORKLOADS if workload.name in profile.workloads]
     number, total = itertools.count(1), len(workloads) * len(profile.systems)
@@ -74,7 +74,7 @@ def run(profile: Profile, cores: int, pages: Path, tell: Callable[[str], None]) 
 
 
 def main() -> int:
-    """The exit status: 1 after a wrong answer, 2 where something else went wrong."""
+    """Return the exit status: 1 after a wrong answer, 2 after another failure."""
     asked = arguments(sys.argv[1:])
     restrict(asked.cores)
     began_s = time.monotonic()

@@ -3,8 +3,8 @@
     locust -f loadtests/locustfile.py --host http://127.0.0.1:8080                 its page is at :8089
     locust -f loadtests/locustfile.py --host http://127.0.0.1:8080 --headless -u 8 -t 30s JsonUser
 
-Users read which models there are, make random rows that fit, and check every answer. A refusal, a tensor
-that is missing or has another shape, and a number that is not finite are failures. GrpcUser needs --grpc.
+Users list the server's models, make random rows that fit, and check every answer. Refusals, tensors that are
+missing or have another shape, and numbers that are not finite count as failures. GrpcUser needs --grpc.
 `--tags predict` or `--tags explain` chooses one kind of request, the name of a class one kind of user.
 
 Load is closed by default: a user waits for its answer and asks again. With `--rate` it is open: requests are
@@ -190,11 +190,11 @@ class GatewayUser(User):
         self.ask(random.choice(self.questions[EXPLAIN]), time.perf_counter())
 
     def ask(self, question: Question, due_s: float) -> None:
-        """One request, told to locust whatever becomes of it; `due_s` is of `time.perf_counter`."""
+        """Send one request, and report its result to locust; `due_s` is a time of `time.perf_counter`."""
         raise NotImplementedError
 
     def tell(self, form: str, question: Question, took_ms: float, size: int, fault: Exception | None) -> None:
-        """Tells locust of a request."""
+        """Report a request to locust."""
         self.environment.events.request.fire(
             request_type=form,
             name=question.label,

@@ -1,4 +1,4 @@
-"""When the requests of an open load are due."""
+"""Due times of the requests of an open load."""
 
 import random
 import time
@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 def arrivals(rates: Sequence[float], seconds: float) -> Iterator[float]:
     """Yield times of `time.perf_counter`, a Poisson process of a known number in each stretch of `seconds`.
 
-    By chance a process of 100 arrivals has 10 more or fewer, and then another rate was offered than the one
-    that is reported. Given their number, its arrivals are drawn evenly from its time.
+    A plain process of 100 arrivals has 10 more or fewer by chance: its rate would then differ from the
+    reported one. With a fixed number, arrivals are uniform over the stretch.
     """
     began_s, drawn = time.perf_counter(), random.Random(0)
     for number, rate in enumerate(rates):

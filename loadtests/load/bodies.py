@@ -24,7 +24,7 @@ TENSOR = b'{"name":"applicant","datatype":"FP32","shape":[1,10],"data":[0,0,0,0,
 
 
 def many(piece: bytes, size: int, before: bytes = b"[", after: bytes = b"]") -> bytes:
-    """`piece` again and again, in a body of about so many bytes."""
+    """Return a body of about `size` bytes, filled with copies of `piece`."""
     return before + b",".join([piece] * (size // (len(piece) + 1))) + after
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from geventhttpclient import HTTPClient
 
 _GRACE_S = 5.0  # for the last answers
-_KEPT = 16  # one of so many answers is kept, for a comparison after the load
+_KEPT = 16  # keep one in 16 answers, for a comparison after the load
 OK = 200
 
 

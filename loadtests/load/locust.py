@@ -53,10 +53,10 @@ def run_locust(server: Server, expected: Path, options: Mapping[str, object], *u
     """Put a load on a server of the network.
 
     Args:
-        expected: made by `write_expected`. options: of locust and of the locustfile. users: classes there.
+        expected: file of `write_expected`. options: locust's and the locustfile's. users: classes there.
 
     Raises:
-        RuntimeError: locust failed.
+        RuntimeError: if locust fails.
     """
     given = {
         "--host": f"http://{server.http}",

@@ -1,4 +1,4 @@
-"""One system on one workload: settings chosen, sustainable rate found, every scenario run by locust."""
+"""Measurement of a system on a workload: best settings, sustainable rate, and locust's runs of scenarios."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,8 +14,8 @@ from loadtests.systems.process import Server
 from loadtests.systems.variants import Variant, expected_of, serving, variants
 
 _DRAIN_S = 600
-_STEP = 1.4  # of the rates that are tried: the next one is its square
-_LEAST = 0.02  # requests a second; what does not sustain this sustains nothing
+_STEP = 1.4  # factor between rates to try; the next factor is its square
+_LEAST = 0.02  # requests a second; a system that fails here sustains nothing
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Bench:
     server: Server
 
     def by_rate(self, rate: float) -> Run:
-        """Explanations of one row at this rate, long enough for the percentiles."""
+        """Run explanations of one row at this rate, long enough for the percentiles."""
         seconds = min(self.profile.at_least / rate, self.profile.longest_s)
         return self.run(Scenario(f"{rate:.3g} per s", shares=(rate,)), 1.0, seconds)
 
@@ -136,8 +136,8 @@ def measure(
     """Measure everything about one system, in its best settings.
 
     Raises:
-        WrongAnswerError: it gave one.
-        RuntimeError: no server came up, or it answers no more, or locust failed.
+        WrongAnswerError: if the system gives one.
+        RuntimeError: if a server does not start or stops answering, or locust fails.
     """
 
     def benches(tried: list[Variant]) -> Iterator[Bench]:
@@ -168,8 +168,8 @@ def measure(
 def sustainable_rate(holds: Callable[[float], bool], guess: float, precision: float) -> float:
     """Return the highest rate known to hold, with one known not to hold less than `precision` times above it.
 
-    From `guess` the rate is raised or lowered until both sides are known, then the middle of their ratio is
-    tried. 0 where even the least rate does not hold.
+    Raise or lower the rate from `guess` until both sides are known, then try their geometric mean. Return 0
+    if even the least rate does not hold.
     """
     low, high = _bracket(holds, guess)
     while low > 0 and high / low > precision:

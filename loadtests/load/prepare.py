@@ -1,9 +1,9 @@
-"""One workload made ready in a folder, for every system the same weights, rows and references.
+"""Preparation of a workload's folder, with the same weights, rows and references for every system.
 
-FOLDER/network.pt, references.npy              what the baselines load
-FOLDER/repository/             what `rationale serve` does
+FOLDER/network.pt, references.npy              files for the baselines
+FOLDER/repository/             files for `rationale serve`
 FOLDER/expected.npz            rows; outputs and attributions in float64, rounded last
-FOLDER/expected-SYSTEM.npz     of a baseline whose method computes something else
+FOLDER/expected-SYSTEM.npz     the same for a baseline whose method computes something else
 """
 
 from collections.abc import Sequence

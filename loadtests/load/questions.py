@@ -20,7 +20,7 @@ OPEN_LENGTH = 8  # of an axis that may have any length, but for the first, which
 
 
 class WrongAnswerError(Exception):
-    """An answer that is none, whatever its status; the message says why."""
+    """A wrong answer, whatever its status; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Tensor:
     shape: tuple[int, ...]
 
     def drawn(self, rows: int) -> np.ndarray:
-        """Normal values; where they are integers or texts, 0 and 1, which most vocabularies have."""
+        """Return random normal values; for integers or texts, 0 and 1, which most vocabularies have."""
         dtype = np.dtype(triton_to_np_dtype(self.datatype))
         sizes = [rows if i == 0 and n < 0 else OPEN_LENGTH if n < 0 else n for i, n in enumerate(self.shape)]
         if dtype.kind == "f":

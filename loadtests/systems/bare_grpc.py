@@ -2,7 +2,7 @@
 
     python -m loadtests.systems.bare_grpc HOST:PORT|MODEL.onnx
 
-The yardstick of `checks.overhead`: what a server in Python pays for gRPC.
+The yardstick of `checks.overhead`: a Python server's cost of gRPC.
 """
 
 import contextlib

@@ -31,7 +31,7 @@ class Server:
 
 
 def restrict(cores: int) -> None:
-    """All children inherit it. Raises SystemExit: there are not so many."""
+    """Restrict this process and its children to some cores. Raises SystemExit if there are too few."""
     mine = sorted(os.sched_getaffinity(0))
     if not 1 <= cores <= len(mine):
         raise SystemExit(f"--cores {cores}: this machine lends 1 to {len(mine)}")

@@ -15,7 +15,7 @@ from rationale.errors import InvalidOptionError, RationaleError, reason_of
 from rationale.schema.request import Progress, silent
 from rationale.tables.frames import demand_pyarrow
 
-SOURCE = "rationale.rows"  # in a written file's metadata: what it was made of
+SOURCE = "rationale.rows"  # in a written file's metadata: its source
 SUFFIX = ".parquet"
 _GLOB = frozenset("*?[")
 _GROUP = 50_000  # rows that are written together
@@ -78,15 +78,15 @@ def is_portfolio(rows: str) -> bool:
 def answer_files(rows: str, save: str, answering: Answering, progress: Progress = silent) -> Answered:
     """Answer the rows of parquet files.
 
-    Each file is written whole or not at all, under its own name. What an earlier run wrote of the same rows
-    by the same means stays.
+    Write each file whole or not at all, under its own name. Keep an earlier run's answers to the same rows
+    from the same source.
 
     Args:
         rows: a folder, a pattern (`s3://loans/2026/*.parquet`) or a file, by path or URL.
-        save: the folder for what is written, by path or URL.
+        save: the folder for the answers, by path or URL.
 
     Raises:
-        InvalidOptionError: files or folders that cannot be used; and what `answering` raises.
+        InvalidOptionError: if files or folders cannot be used. Errors of `answering` pass through.
     """
     demand_pyarrow("many files")
     target = Folder.at(save, "--save")
@@ -125,7 +125,7 @@ class Folder:
             return cls(text, *fs.FileSystem.from_uri(text))
 
     def is_target_of(self, source: "Source") -> bool:
-        """Tell whether a source lies where its answer would be written."""
+        """Tell whether a source has the path that its answer would get."""
         return source.path == self.file(source) and bool(source.system.equals(self.system))
 
     def file(self, source: "Source") -> str:
@@ -150,12 +150,12 @@ class Source:
 
 
 def _sources(text: str, target: Folder) -> list[Source]:
-    """Return the files that a folder, a pattern or a path stands for.
+    """Return the files of a folder, a pattern or a path.
 
-    Left out are hidden ones, such as engines leave behind, and answers of an earlier run in a folder below.
+    Leave out hidden files, such as engines leave behind, and an earlier run's answers in a subfolder.
 
     Raises:
-        InvalidOptionError: there are none, or they cannot be read.
+        InvalidOptionError: if there are no files, or they cannot be read.
     """
     from pyarrow import fs
 
@@ -261,10 +261,10 @@ def _write(answering: Answering, source: Source, target: Folder) -> Iterator[int
 
 @contextmanager
 def _published(system: Any, file: str) -> Iterator[Any]:
-    """Yield a stream whose content is the file's when all of it was written; else nothing is left.
+    """Yield a stream that becomes the file once it is complete; on an error, leave no file behind.
 
     Raises:
-        InvalidOptionError: another run writes the same file here.
+        InvalidOptionError: if another run is writing the same file on this machine.
     """
     from pyarrow import fs
 
@@ -288,7 +288,7 @@ def _published_there(system: Any, file: str) -> Iterator[Any]:
 
 @contextmanager
 def _published_here(file: Path) -> Iterator[Any]:
-    """Yield a stream as `_published` does, or None where no lock keeps other runs from writing to it."""
+    """Yield a stream like `_published`, or None if no lock can keep other runs from writing to it."""
     part = file.with_name(f"{file.name}.part")
     with part.open("ab") as out, locked(out, "another run writes its answer: wait for that one.") as alone:
         if alone:

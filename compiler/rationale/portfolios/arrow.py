@@ -27,8 +27,8 @@ from rationale.schema.manifest import FILE_NAME
 from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.tables.written import check_kept
 
-DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of what explained the rows
-ROWS = 500  # that a thread reads and answers at once, where the entry's memory budget holds so many for all
+DIGEST = "rationale.explanation"  # in the schema's metadata: the manifest's digest of the explanation
+ROWS = 500  # that a thread reads and answers at once, if the entry's memory budget allows it for all
 _CACHE_BYTES = 2_500_000  # of a core: more rows in a run are slower, and ONNX Runtime keeps their memory
 _FEWEST = 32  # rows of a run, however much each takes: weights are read once for all of them
 _ENTRIES = 4  # that a process keeps open
@@ -47,23 +47,23 @@ def explain_batches(
 ) -> Iterator[Any]:
     """Explain the rows of Arrow record batches, as they come.
 
-    The batches that are returned have the columns of `rationale explain --save FILE.parquet`: `row` (its
-    number in the stream) and `target`, the explained value, the base value, the attribution of each feature
-    by its name, and the completeness gap; then those that are kept. `batches_schema` is theirs. A process
-    opens an entry once, and at most a few batches for each thread are in memory. A batch with categories that
-    the model was not trained on is a UserWarning, in Spark on the executor.
+    The returned batches have the columns of `rationale explain --save FILE.parquet`: `row` (its number in the
+    stream) and `target`, the explained value, the base value, the attribution of each feature by its name,
+    and the completeness gap; then the kept columns. `batches_schema` returns their schema. A process opens an
+    entry once, and holds at most a few batches for each thread in memory. A batch with categories that the
+    model was not trained on causes a UserWarning, in Spark on the executor.
 
     Args:
-        entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
-        batches: `pyarrow.RecordBatch`es, one or many, or what gives some (a `RecordBatchReader`, a table of
+        entry: the folder of an entry (`model_repository/credit`), or the result of `compile_model`.
+        batches: `pyarrow.RecordBatch`es, one or many, or a source of them (a `RecordBatchReader`, a table of
             pyarrow, pandas or polars, a query of DuckDB); columns are found by name.
-        keep: columns of the batches that go into the answer as they are, such as an id.
-        threads: rows are explained on so many cores; None for all.
-        numbered: whether `row` is there; it means nothing where a stream is one of many.
+        keep: columns of the batches to copy into the answer, such as an id.
+        threads: number of cores that explain rows; None for all.
+        numbered: whether to write `row`; leave it out if the stream is one of many.
 
     Raises:
-        InvalidOptionError, InvalidReferencesError: columns or values that the model cannot take.
-        RepositoryError: no such entry.
+        InvalidOptionError, InvalidReferencesError: if the model cannot take the columns or values.
+        RepositoryError: if there is no such entry.
     """
     opened = opened_entry(entry)
     memory = opened.compiled.manifest.memory
@@ -74,13 +74,13 @@ def explain_batches(
 def parts_of(
     batches: Any, threads: int | None, most: Callable[[int], int]
 ) -> tuple[Iterator[tuple[int, Any]], int]:
-    """Return the batches in parts, each with the number of its first row, and how many threads work on them.
+    """Return the batches in parts, each with the number of its first row, and the number of threads to use.
 
     Args:
-        most: the rows of a part at most, by the number of threads.
+        most: a function from the number of threads to the most rows of a part.
 
     Raises:
-        InvalidOptionError: no number of threads, or no batches.
+        InvalidOptionError: if `threads` is no number of threads, or `batches` are no batches.
     """
     count = available_cores() if threads is None else threads
     if not isinstance(count, int) or count < 1:
@@ -224,10 +224,10 @@ def naming_rows(first: int, batch: Any) -> Iterator[None]:
 
 
 def kept_columns(batch: Any, keep: Sequence[str], own: Collection[str] = ()) -> dict[str, Any]:
-    """Return columns of a batch, to be written beside `own`.
+    """Return columns of a batch to write beside `own`.
 
     Raises:
-        InvalidOptionError: one is not there, or is named as one of `own`.
+        InvalidOptionError: if a column is missing, or has the name of one of `own`.
     """
     missing = [name for name in keep if name not in batch.schema.names]
     if missing:

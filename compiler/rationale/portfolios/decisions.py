@@ -60,7 +60,7 @@ def decide_batches(
     each row by itself, as `:decide` does.
 
     Args:
-        entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
+        entry: the folder of an entry (`model_repository/credit`), or the result of `compile_model`.
         batches: see `explain_batches`; they include the columns that knock-outs test.
         keep: columns of the batches to copy into the answer, such as an id.
         threads: number of cores that decide rows; None for all.
@@ -204,7 +204,7 @@ def write_decisions(path: Path, manifest: Manifest, lines: Iterable[Line], kept:
 
 
 def own_columns(manifest: Manifest) -> list[str]:
-    """Return the names of all columns that a file of decisions may have, whatever its kind."""
+    """Return the names of all columns that a file of decisions of any kind may have."""
     return [*_csv_columns(manifest), *(f"reason_{k}_value_text" for k in reason_numbers(manifest))]
 
 

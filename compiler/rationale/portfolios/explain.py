@@ -56,7 +56,7 @@ def explain_file(
         batches(compiled, inputs, shown if save is None else count, progress), shown, top, lines
     )
     saved = [] if save is None else [f"wrote {save}: {write_explanations(save, answers, kept)}"]
-    for _ in answers:  # what was not saved
+    for _ in answers:  # the rest, unsaved
         pass
     more = f"{count - shown} more rows" + (f" in {save}" if save else ": see --rows and --save")
     warned = list(compiled.manifest.warned_rows(inputs))
@@ -79,7 +79,7 @@ def batches(
     """Explain the first `count` rows of inputs.
 
     Raises:
-        InvalidOptionError: rows that the model cannot take.
+        InvalidOptionError: if the model cannot take the rows.
     """
     run, size = compiled.run, compiled.manifest.measured.max_batch
     for start in range(0, count, size):

@@ -27,7 +27,7 @@ from rationale.tables.written import (
     write_parquet,
 )
 
-MOST_COLUMNS = 16_384  # what spreadsheets read
+MOST_COLUMNS = 16_384  # limit of spreadsheets
 
 Columns = dict[str, np.ndarray]
 Table = TypeVar("Table")
@@ -97,7 +97,7 @@ def columns_of_answer(answer: Explanation, first: int) -> Columns:
     """Return an answer as columns [N·T]: `row` (counted from `first`), `target`, values, attributions.
 
     Raises:
-        InvalidOptionError: too many features for columns, or names that are taken.
+        InvalidOptionError: if there are too many features for columns, or a name is taken.
     """
     return _rows_of(answer, first).columns
 

@@ -59,7 +59,7 @@ def centroids(
             frequent category, others are rounded.
 
     Raises:
-        InvalidReferencesError: too few rows, rows that are no numbers, or no centroid that is nobody's row.
+        InvalidReferencesError: if rows are too few or no numbers, or every centroid is somebody's row.
     """
     rows = _flattened(arrays)
     if len(rows) < least * k:
@@ -169,7 +169,7 @@ def _merged(rows: np.ndarray, groups: np.ndarray, least: int) -> np.ndarray:
 
 
 def _rounded(rows: np.ndarray, means: np.ndarray) -> np.ndarray:
-    """Return the means, with whole numbers where all rows have such."""
+    """Return the means, rounded in columns whose values are all whole numbers."""
     plausible = means.copy()
     is_whole = (np.mod(rows, 1) == 0).all(axis=0)
     plausible[:, is_whole] = np.rint(means[:, is_whole])
@@ -232,7 +232,7 @@ def outputs_of(
     """Return the model's digest, and each of its float outputs that is finite.
 
     Raises:
-        InvalidModelError, InvalidReferencesError: the model does not run on these rows, or has no such
+        InvalidModelError, InvalidReferencesError: if the model cannot run on these rows, or has no such
             output.
     """
     lowered = lower(model, references={name: a.shape for name, a in rows.items()})
@@ -267,8 +267,8 @@ def balanced(made: Centroids, rows: Mapping[str | None, np.ndarray], outputs: Se
     These are the weights nearest to the groups' shares p that keep the mean outputs.
 
     min over w of Σ w·log(w/p) + ‖shift(w)‖²/(2·tolerance), Σ w = 1: entropy balancing (Hainmueller, 2012), in
-    a form that has an answer where no weights keep every mean. The smallest tolerance is taken that leaves
-    the weights worth half as many equal ones as the shares are; else the shares stay.
+    a form that has a solution even if no weights keep every mean. The function takes the smallest tolerance
+    whose weights are worth at least half as many equal ones as the shares are; else it keeps the shares.
     """
     weights = keeping_means(
         made.weights, np.concatenate([o.shift(np.eye(len(made.weights))) for o in outputs], axis=1)

@@ -15,17 +15,17 @@ from rationale.tables.frames import frame_of
 def draws(references: Any, weights: npt.ArrayLike | None, count: int, seed: int) -> list[Any]:
     """Draw bootstrap samples: as many rows as there are, with replacement, by their weights.
 
-    Equal rows are merged by whoever reads them, so that a draw costs less than the set.
+    Readers merge equal rows, so that a draw costs less than the set.
 
     Args:
         references: [K, …], a table, or one of these for each input.
 
     Returns:
-        `count` of them, of equal weights. Each is in the order of the given rows: two of the same rows are
-        equal.
+        `count` samples of equal weights. Each keeps the order of the references, so that samples of the same
+        rows are equal.
 
     Raises:
-        InvalidOptionError: a count below 0, no rows that could be drawn from, or a single one.
+        InvalidOptionError: if `count` or `seed` is below 0, or the graph keeps fewer than two rows.
     """
     if count < 0 or seed < 0:
         raise InvalidOptionError(f"draws {count}, seed {seed}: give numbers of 0 or more.")

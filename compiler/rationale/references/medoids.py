@@ -20,14 +20,14 @@ _BLOCK = 4096
 def medoids(
     arrays: Mapping[str, np.ndarray], rows: np.ndarray, k: int, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Choose at most `k` of the rows: their indices, and the share [k] of all rows that each stands for.
+    """Choose at most `k` of the rows; return their indices, and each one's share [k] of all rows.
 
     Args:
-        arrays: [rows of the table, …] by input: numbers, NaN where one is missing, or texts.
-        rows: indices of those that are to be stood for, `k` or more.
+        arrays: [rows of the table, …] by input: numbers, NaN if one is missing, or texts.
+        rows: indices of the rows to represent, `k` or more.
 
     Raises:
-        InvalidOptionError: the library is not installed.
+        InvalidOptionError: if the library is not installed.
     """
     try:
         import kmedoids
@@ -68,7 +68,7 @@ def _scaled(arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> list[Column]:
 
 
 def _distances(table: list[Column], some: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return [some, others]: Σ over columns of |Δ| in standard deviations, or 1 where categories differ.
+    """Return [some, others]: Σ over columns of |Δ| in standard deviations, or 1 if categories differ.
 
     A missing number is as far from any other as two categories are.
     """

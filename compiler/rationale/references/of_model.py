@@ -10,9 +10,9 @@ from rationale.tables.files import Columns
 
 
 def columns_of_inputs(model: Path) -> tuple[list[str] | None, frozenset[str]]:
-    """Return the names of inputs of one feature each, where a model has several, and of inputs of text.
+    """Return names of one-feature inputs, if the model has several inputs, and names of text inputs.
 
-    Nothing is known of a file that is no model: the compile says so.
+    Both are empty for a file that is no model; the compile then raises an error.
     """
     try:
         graph = onnx.load(model, load_external_data=False).graph

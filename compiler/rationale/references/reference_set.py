@@ -17,7 +17,7 @@ _SHOWN = 60  # characters of a value in a message
 _STEPS = np.linspace(0, 1, 21)  # 0, 5 … 100%
 _MOST_CATEGORIES = 100
 _LONGEST = 200  # characters of a category: longer texts are nobody's category
-_DIGITS = 7  # of a float32: what follows is rounding
+_DIGITS = 7  # of a float32; further ones are rounding
 _MOST_FEATURES = 512  # beyond, nobody fills in a form, and the manifest would be large
 MAX_OPEN = 10_000  # references that a graph takes as an input: beyond, nobody would send them with a request
 
@@ -60,11 +60,11 @@ class ReferenceSet:
     """K reference rows for each tensor at which the walk ends: mostly the explained inputs.
 
     Attributes:
-        arrays: [K, *shape of the tensor], by its name.
-        weights: K weights that sum to 1; None where all are equal.
-        given: how many rows there were before equal ones were merged.
-        effective: 1/Σ w² over the given rows: how many of equal weight they are worth.
-        is_open: whether the graph takes such rows as inputs: these are examples then, and not in it.
+        arrays: rows [K, *shape of the tensor] by the tensor's name.
+        weights: K weights that sum to 1; None if all are equal.
+        given: number of rows before equal ones were merged.
+        effective: 1/Σ w² over those rows: the number of equally weighted rows that they are worth.
+        is_open: whether the graph takes references as inputs; these rows are then examples, not in it.
     """
 
     arrays: dict[str, np.ndarray]
@@ -97,13 +97,14 @@ def prepare(
 ) -> ReferenceSet:
     """Check references against the explained inputs (row shape [1, …] and dtype by name).
 
-    They are rounded to the model's dtype and kept in float32 where that is narrower, as it is explained.
+    Round them to the model's dtype; keep them in float32, the dtype of the explanation, if it is narrower.
 
     Args:
         missing: whether the model takes NaN, as a missing value.
 
     Raises:
-        InvalidReferencesError: names, shape, dtype, NaN or infinity, no rows, or weights that do not fit.
+        InvalidReferencesError: if names, shapes, dtypes or weights do not fit, a value is NaN or infinite, or
+            there are no rows.
     """
     if isinstance(given, OpenReferences):
         return _examples(given, weights, inputs)
@@ -122,7 +123,7 @@ def prepare(
 
 
 def check_count(arrays: Mapping[str, np.ndarray]) -> int:
-    """Return K, the same for each input; raise InvalidReferencesError where it differs."""
+    """Return K, the same for each input; raise InvalidReferencesError if inputs differ in it."""
     counts = {len(a) for a in arrays.values()}
     if len(counts) > 1:
         sizes = ", ".join(f"{name}: {len(a)}" for name, a in arrays.items())
@@ -164,7 +165,7 @@ def _by_name(
 
 
 def unnamed(names: Sequence[str]) -> InvalidReferencesError:
-    """Return an error for one array, where several inputs are explained."""
+    """Return the error for a single array if several inputs are explained."""
     return InvalidReferencesError(
         f"{len(names)} inputs are explained ({', '.join(names)}): give a mapping from name to array, a .npz "
         "file with an array for each, or a table whose columns --features INPUT=A,B,C names for each."
@@ -291,7 +292,7 @@ def _merge(
     return merged, None if np.allclose(total, total[0], rtol=1e-12, atol=0) else total, count
 
 
-# --- how values are spread: what a form or a slider needs to know ------------------------------------------
+# --- spread of values, for a form or a slider -------------------------------------------------------------
 
 
 def spreads(

@@ -45,7 +45,7 @@ def for_rows(
 
     Args:
         references: k ≤ K rows [k, …] by the name of the explained input, of its dtype and finite.
-        weights: [k], not negative and not all 0; None where they are equal.
+        weights: [k], not negative and not all 0; None if they are equal.
 
     Returns:
         [rows, K, …] by the graph's own names, filled up with copies of the last row at weight 0.

@@ -23,8 +23,8 @@ def read_npy(file: BinaryIO, most_bytes: int | None = None) -> np.ndarray:
     """Read one array.
 
     Raises:
-        ValueError: damaged, or Python objects.
-        LargeReferencesError: more than `most_bytes`.
+        ValueError: if the file is damaged or holds Python objects.
+        LargeReferencesError: if the array needs more than `most_bytes`.
     """
     data = file.read() if most_bytes is None else file.read(most_bytes + 1)
     if most_bytes is not None and len(data) > most_bytes:
@@ -33,11 +33,11 @@ def read_npy(file: BinaryIO, most_bytes: int | None = None) -> np.ndarray:
 
 
 def read_npz(file: BinaryIO, most_bytes: int | None = None) -> dict[str, np.ndarray]:
-    """Read arrays by name. A member's stated size is checked before any of it is inflated.
+    """Read arrays by name. Check a member's stated size before inflating any of it.
 
     Raises:
-        ValueError, zipfile.BadZipFile: damaged, Python objects, or strange members.
-        LargeReferencesError: more than `most_bytes` in all.
+        ValueError, zipfile.BadZipFile: if the file is damaged, or holds Python objects or strange members.
+        LargeReferencesError: if all arrays together need more than `most_bytes`.
     """
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()

@@ -26,7 +26,7 @@ STANDS_FOR = "stands_for"  # another: JSON
 _LONGEST_LINE = 1 << 20
 _SHOWN = 80  # characters of a name, and names of a list
 
-_DAMAGE = (  # what numpy, zipfile, csv and pyarrow raise for files of other kinds
+_DAMAGE = (  # errors of numpy, zipfile, csv and pyarrow for files of other kinds
     ValueError,
     TypeError,
     KeyError,
@@ -47,8 +47,8 @@ TABLES = (".csv", ".parquet")  # files whose columns have names
 class Table:
     """Rows read from a file.
 
-    One array per input (None: the only one), names of its columns, weights [K], and what they stand for where
-    the file says it.
+    One array per input (None: the only one), names of its columns, weights [K], and the data that the rows
+    represent, if the file records it.
     """
 
     arrays: dict[str | None, np.ndarray]
@@ -68,7 +68,7 @@ class Table:
 
     @property
     def unequal_weights(self) -> np.ndarray | None:
-        """[K]; None where there are none, or all are equal."""
+        """Weights [K]; None if there are none, or all are equal."""
         return None if self.weights is None or np.ptp(self.weights) == 0 else self.weights
 
 
@@ -103,7 +103,7 @@ class Source:
         )
 
     def check_bytes(self, size: int) -> None:
-        """Raise LargeReferencesError where arrays of `size` bytes are too much."""
+        """Raise LargeReferencesError if arrays of `size` bytes are too large."""
         if self.most_bytes is not None and size > self.most_bytes:
             raise LargeReferencesError(f"{self.name}: more than {self.most_bytes} bytes of numbers.")
 
@@ -114,7 +114,7 @@ def with_underscores(
     """Return names of columns as LightGBM writes them: with underscores for spaces.
 
     Raises:
-        InvalidReferencesError: two of them would have one wanted name.
+        InvalidReferencesError: if two of them would get the same wanted name.
     """
     written = tuple(name.replace(" ", "_") for name in names)
     for name in wanted:
@@ -133,13 +133,13 @@ def read_rows(
     """Read .npz, .npy, .csv or .parquet: references, or rows to explain.
 
     Args:
-        columns: which columns of a table to take, in that order, or which each input takes; None takes all.
-            A file without column names is taken as it stands.
+        columns: columns of a table to read, in that order, or the columns of each input; None reads all.
+            A file without column names is read whole.
         texts: names of the columns of a table that hold text.
-        underscored: whether the columns' names have underscores for the spaces of the file's.
+        underscored: whether these names have underscores for the spaces in the file's names.
 
     Raises:
-        InvalidReferencesError: the file cannot be read, or holds something that is no number.
+        InvalidReferencesError: if the file cannot be read, or a value is no number.
     """
     kind = path.suffix.lower()
     if kind not in _READERS:
@@ -154,10 +154,10 @@ def read_rows(
 
 
 def read_columns(path: Path, columns: Sequence[str], count: int) -> dict[str, list[Any]]:
-    """Return columns of a table of `count` rows, a cell each: as the file has them, of a CSV texts.
+    """Return columns of a table of `count` rows, one cell per row, with the file's types (texts from a CSV).
 
     Raises:
-        InvalidReferencesError: it has no such columns, or none with names.
+        InvalidReferencesError: if the file lacks such columns, or column names.
     """
     if not columns:
         return {}
@@ -203,7 +203,7 @@ def read_stream(
         ) from error
     except (*_DAMAGE, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # of the disk; pyarrow's own are of what it reads
+            raise  # an error of the disk; pyarrow's own errors concern the content
         raise InvalidReferencesError(
             f"{name}: damaged, or not what its name says: {reason_of(error)}. Write or copy it again."
         ) from error
@@ -239,7 +239,7 @@ def _read_npz(source: Source) -> Table:
     stands_for = None if represented is None else StandsFor.model_validate_json(str(represented))
     if not arrays:
         raise ValueError("an archive without arrays")
-    only = list(arrays) == ["arr_0"]  # what numpy.savez(file, array) makes of an array without a name
+    only = list(arrays) == ["arr_0"]  # numpy.savez(file, array) names an array so
     named = {None if only else str(name): array for name, array in arrays.items()}
     return Table(named, columns, weights, stands_for)
 
@@ -310,7 +310,7 @@ def _are_numbers(cells: Sequence[str]) -> bool:
 def _number(path: str, line: int, column: str, cell: str) -> float:
     """Return a number; NaN for an empty cell.
 
-    NaN is refused where the rows are checked, unless the model takes it.
+    The check of the rows refuses NaN, unless the model takes it.
     """
     if not cell.strip():
         return np.nan

@@ -65,7 +65,7 @@ def frame_of(given: object) -> Frame | None:
     """Return a table of any library as a frame; None for anything else.
 
     Raises:
-        InvalidOptionError: the table is not computed yet, or pyarrow, which must read it, is not installed.
+        InvalidOptionError: if the table is not computed yet, or reading it needs pyarrow, which is missing.
     """
     if isinstance(given, Frame):
         return given
@@ -200,14 +200,14 @@ def in_order(
 def spread(
     frame: Frame, inputs: Mapping[str, Sequence[str] | None], passed_over: Collection[str], fault: Fault
 ) -> dict[str, Frame]:
-    """Spread one frame over several inputs: the columns of each.
+    """Divide one frame's columns among several inputs.
 
     Args:
-        inputs: names of the features of each; None where they have none.
-        passed_over: names of columns that are not wanted.
+        inputs: feature names by input; None if its features have no names.
+        passed_over: names of columns to ignore.
 
     Raises:
-        RationaleError: an input without names; else as `positions_of`.
+        RationaleError: if an input has no feature names, or `positions_of` raises it.
     """
     unnamed = [name for name, names in inputs.items() if names is None]
     if unnamed:

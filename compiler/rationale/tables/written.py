@@ -16,7 +16,7 @@ from rationale.tables.frames import demand_pyarrow
 ROW_GROUP = 10_000  # rows of a parquet file that are written together
 
 Item = TypeVar("Item")
-Kept = Mapping[str, Sequence[Any]]  # columns of the rows that are written beside what is said of them
+Kept = Mapping[str, Sequence[Any]]  # columns of the rows, written beside their answers
 
 
 def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:

@@ -67,6 +67,6 @@ def asking(executors: dict[str, Executor]) -> Ask:
 
 
 def warm_up(executor: Executor, folder: Path, processes: int) -> None:
-    """Every worker starts and answers; so many requests that none is left out."""
+    """Start every worker and make it answer; the number of requests is enough to reach all."""
     x = np.load(folder / EXPECTED)[INPUT][:1]
     list(executor.map(answer, [EXPLAIN] * 4 * processes, [x] * 4 * processes))
