@@ -72,7 +72,7 @@ WIDTHS |= {"error": 9, "gap": 9, "set-up s": 10}
 def measured(
     cases: "Sequence[Case]", settings: "Settings", seconds: float | None = None
 ) -> "Iterator[Outcome]":
-    """Yield an outcome for each case; they share the seconds, and one that is without any says so."""
+    """Yield an outcome for each case; cases share the seconds, and a case that gets none says so."""
     from dataclasses import replace
 
     from benchmarks.explanations import Outcome, measure

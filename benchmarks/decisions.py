@@ -34,7 +34,7 @@ OFF, SQLITE = "off", "sqlite"
 
 
 def decided(model: onnx.ModelProto, method: Any, names: Sequence[str], output: str) -> Compiled:
-    """Every feature with a reason of its own."""
+    """Compile a model with a decision profile in which every feature has a reason."""
     profile = {
         "output": output,
         "threshold": 0.3,
@@ -46,7 +46,7 @@ def decided(model: onnx.ModelProto, method: Any, names: Sequence[str], output: s
 
 
 def credit() -> tuple[Compiled, list[dict[str, float]]]:
-    """The example's network, 100 references, ten features; its applicants, moved a little each time."""
+    """Return the example's network, with 100 references and ten features, and slightly varied applicants."""
     references, rows = (
         np.loadtxt(CREDIT / name, delimiter=",", skiprows=1, dtype=np.float32)
         for name in ("references.csv", "applicants.csv")
@@ -60,7 +60,7 @@ def credit() -> tuple[Compiled, list[dict[str, float]]]:
 
 
 def trees() -> tuple[Compiled, list[dict[str, float | None]]]:
-    """300 trees × depth 6 on 50 features, 1,000 references; rows that it has not seen."""
+    """Return 300 trees × depth 6 on 50 features with 1,000 references, and rows outside the training set."""
     _, model = trained("xgboost")
     names, rows = [f"f{i}" for i in range(50)], data()[2]
     compiled = decided(model, TreeShap(rows[:1000]), names, "probabilities[1]")
@@ -72,7 +72,7 @@ SUBJECTS: dict[str, Callable[[], tuple[Compiled, list[Any]]]] = {"credit": credi
 
 
 def paired(model: str, instances: Sequence[Mapping[str, Any]], state: Path) -> Iterator[dict[str, float]]:
-    """Seconds of either verb for each instance, and of SYNC; which is first changes from one to the next."""
+    """Yield seconds of either verb for each instance, and of SYNC; the order of the verbs alternates."""
     with httpx.Client(timeout=60) as client, (state / SYNC).open("ab", buffering=0) as file:
         for i, instance in enumerate(instances):
             seconds = {}
@@ -91,7 +91,7 @@ def paired(model: str, instances: Sequence[Mapping[str, Any]], state: Path) -> I
 
 
 def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
-    """A line for each trail."""
+    """Return a line for each trail."""
     compiled, instances = SUBJECTS[name]()
     asked = list(itertools.islice(itertools.cycle(instances), WARM + count))
     with tempfile.TemporaryDirectory() as repository:
@@ -110,7 +110,7 @@ def measured(name: str, audits: Sequence[str], count: int) -> Iterator[str]:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Prints a line for each model and trail."""
+    """Print a line for each model and trail."""
     parser = parser_of(__doc__, SUBJECTS, many=True)
     parser.add_argument("--audit", default=f"{OFF},{SQLITE}", help="off, sqlite, a database's URL; by commas")
     parser.add_argument("--instances", type=positive, default=200, help="of each line (200)")

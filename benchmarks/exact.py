@@ -1,4 +1,4 @@
-"""DeepSHAP in float64 by autograd: the values that every system's attributions are compared with.
+"""DeepSHAP in float64 by autograd: reference values for every system's attributions.
 
 A row and K references go through the network as one batch [1 + K, …]. Where a layer is linear, autograd's
 backward pass is its rule already; others become functions with a backward pass of their own. Multipliers
@@ -68,7 +68,7 @@ def _attribute(layers: "Layers", row: Tensor, chunks: Sequence[Tensor]) -> Tenso
 
 
 class Layers(fx.Interpreter):
-    """Runs a network whose activations are modules, each layer by its rule."""
+    """A runner of a network with modules as activations, which applies each layer's rule."""
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
         layer = self.fetch_attr(target)

@@ -42,7 +42,7 @@ Run = Callable[[], object]
 
 
 def prepared(case: Case, folder: Path, threads: int, budget: int) -> str:
-    """Write the files that the systems load; return how the references are walked."""
+    """Write the files that the systems load; return a sentence about memory, chunks and compile time."""
     import torch
 
     from benchmarks.subjects import compile_ours, make_subject

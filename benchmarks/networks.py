@@ -16,7 +16,7 @@ SAMPLES = 64  # values of a channel from which its mean is taken; fewer would be
 
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision and returns it.
+    """Import torchvision and return it.
 
     torchvision's wheel from the package index is built for CUDA: its compiled operators do not load beside
     the CPU build of torch, and describing their shapes (`torch.library.register_fake`) then fails the
@@ -49,7 +49,7 @@ def vision(name: str, size: int) -> nn.Module:
 
 
 def perceptron(sizes: Sequence[int]) -> nn.Sequential:
-    """Linear layers of these sizes with ReLU between them."""
+    """Return linear layers of these sizes with ReLU between them."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
@@ -88,7 +88,7 @@ class EncoderBlock(nn.Module):
         return y
 
     def _split(self, x: Tensor) -> Tensor:
-        """[N, tokens, width] → [N, heads, tokens, width / heads]."""
+        """Reshape [N, tokens, width] → [N, heads, tokens, width / heads]."""
         return x.reshape(-1, x.shape[1], self.heads, x.shape[2] // self.heads).transpose(1, 2)
 
 
@@ -109,7 +109,7 @@ def scale_and_mean(y: Tensor, *, recentred: bool) -> tuple[float, Tensor]:
 
 @torch.no_grad()
 def keep_signal(network: nn.Module, rows: Tensor) -> None:
-    """Rescales and recentres every linear layer in place, front to back, on `rows` [N, …]; ends in eval mode.
+    """Rescale and recentre every linear layer in place, front to back, on `rows` [N, …]; end in eval mode.
 
     Default initialisation lets the signal of a deep network vanish or explode, and every row then gets the
     same output. BatchNormalization takes its statistics from the rows.
@@ -149,7 +149,7 @@ IDENTITIES = (nn.Dropout, nn.Identity)
 
 
 class Apart(nn.Module):
-    """The same values as another tensor, so that two hooks do not meet on one."""
+    """A copy of a tensor, so that two hooks do not meet on one."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.view_as(x)
@@ -187,7 +187,7 @@ def _own_module(traced: fx.GraphModule, node: fx.Node, module: nn.Module) -> Non
 
 
 def pools_apart(network: fx.GraphModule) -> fx.GraphModule:
-    """Each max pool on a tensor of its own: captum's hooks of an activation and the pool after it collide."""
+    """Give each max pool its own tensor: captum's hooks of an activation and the pool after it collide."""
     for node in list(network.graph.nodes):
         if node.op == "call_module" and isinstance(network.get_submodule(str(node.target)), nn.MaxPool2d):
             name = f"{node.name}_apart"

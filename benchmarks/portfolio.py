@@ -64,7 +64,7 @@ def known_rows(instances: Sequence[Mapping[str, float | None]]) -> np.ndarray:
 
 
 def bare(compiled: Compiled, folder: Path, names: list[str], at_once: int) -> None:
-    """Run the graph on every row, `at_once` rows at a time: a session of one thread, called from one per core."""
+    """Run the graph on every row, `at_once` at a time; a thread per core calls one single-thread session."""
     from pyarrow import parquet
 
     session = session_of(compiled.model.SerializeToString(), 1, on_cpu=True)

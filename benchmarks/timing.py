@@ -176,7 +176,7 @@ _KEPT = {
 
 
 class ProcessDiedError(RationaleError):
-    """The process ended without an answer, for want of memory as a rule; `str` says how."""
+    """A process ended without an answer, usually out of memory; `str` says how."""
 
 
 def memory_kept(environment: Mapping[str, str]) -> dict[str, str]:

@@ -132,7 +132,7 @@ class GatewayUser(User):
     due_s: Iterator[float] | None  # of an open load
 
     def __init__(self, environment: Environment) -> None:
-        """Raises StopTest: there is nothing to ask."""
+        """Prepare the user. Raises StopTest if there is nothing to ask."""
         super().__init__(environment)
         try:
             self.prepare(environment.parsed_options)
@@ -161,7 +161,7 @@ class GatewayUser(User):
             raise StopTest("none of these models has an explanation")
 
     def on_start(self) -> None:
-        """Sends this user's part of an open load."""
+        """Send this user's part of an open load."""
         if self.due_s is None:
             return
         requests = gevent.pool.Group()
@@ -173,7 +173,7 @@ class GatewayUser(User):
         raise StopUser
 
     def ask_anyhow(self, question: Question, due_s: float) -> None:
-        """Whatever fails is recorded, and goes on: none must vanish from the figures."""
+        """Ask, record any failure and go on: no request may vanish from the figures."""
         try:
             self.ask(question, due_s)
         except Exception as error:
@@ -294,12 +294,12 @@ class GrpcUser(GatewayUser):
 
 
 def three_digits(response_time: float) -> Any:
-    """Round a time for the statistics, which would be of whole milliseconds and two digits."""
+    """Round a time for the statistics to three digits; locust rounds to whole milliseconds and two digits."""
     return float(f"{response_time:.3g}")
 
 
 def add_options(parser: LocustArgumentParser) -> None:
-    """They stand on locust's page too."""
+    """Add options to the command line and to locust's page."""
     add = functools.partial(parser.add_argument, default="")
     add("--models", env_var="LOADTEST_MODELS", help="names with commas between; default: all")
     add("--rows", env_var="LOADTEST_ROWS", type=int, default=1, help="of a request (default: 1)")

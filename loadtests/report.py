@@ -90,7 +90,7 @@ def compare(results: Sequence[Result]) -> list[Comparison]:
 def write_report(
     results: Sequence[Result], about: About, folder: Path, *, finished: bool = True
 ) -> list[Path]:
-    """Write both files and return them; one that is not `finished` says so."""
+    """Write both files and return them; an unfinished report says so."""
     folder.mkdir(parents=True, exist_ok=True)
     loader = FileSystemLoader(Path(__file__).parent)
     pages = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
@@ -122,7 +122,7 @@ def commit() -> str | None:
 
 
 def as_csv(runs: Sequence[Run]) -> str:
-    """A line for each run."""
+    """Return CSV with a line for each run."""
     lines = []
     for run in runs:
         line = asdict(run)

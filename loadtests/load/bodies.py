@@ -1,4 +1,4 @@
-"""Bodies and messages that cost more than they weigh: each was found to hurt a gateway of examples/credit."""
+"""Bodies and messages that cost more than their size: each once hurt a gateway of examples/credit."""
 
 import gzip
 import io
@@ -29,7 +29,7 @@ def many(piece: bytes, size: int, before: bytes = b"[", after: bytes = b"]") -> 
 
 
 def members(size: int) -> bytes:
-    """An object of as many members, each with a name of its own."""
+    """Return an object of about `size` bytes, whose members have different names."""
     return b"{" + b",".join(b'"%d":0' % i for i in range(size // 10)) + b"}"
 
 
@@ -42,7 +42,7 @@ def inputs(text: bytes, more: bytes = b"") -> bytes:
 
 
 def archive() -> bytes:
-    """An .npz of 64 KB whose array would have 64 MB."""
+    """Return an .npz of 64 KB whose array would have 64 MB."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as file:
         array = io.BytesIO()
@@ -52,7 +52,7 @@ def archive() -> bytes:
 
 
 def claimed() -> bytes:
-    """An .npy that says it has 40 TB."""
+    """Return an .npy whose header claims 40 TB."""
     array = io.BytesIO()
     np.save(array, np.zeros((3, 10), np.float32))
     return array.getvalue().replace(b"(3, 10), }          ", b"(1000000000000, 10), }")

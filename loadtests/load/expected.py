@@ -20,7 +20,7 @@ REFERENCES, EXPECTED = "references.npy", "expected.npz"
 
 @dataclass(frozen=True)
 class Compared(Question):
-    """A question with the answers that are due, and by how much each may differ.
+    """A question with its expected answers and their tolerances.
 
     Where no attributions are due, because explainers change, they must add up to the explained value.
     """
@@ -50,7 +50,7 @@ def _given(output: Callable[[str], np.ndarray | None], name: str) -> np.ndarray:
 
 
 def write_expected(path: Path, rows: np.ndarray, due: Arrays, tolerance: float) -> None:
-    """Write rows and the answers that are due to them; `tolerance` is a share of the largest value."""
+    """Write rows and their expected answers; `tolerance` is a share of the largest value."""
     arrays: dict[str, Any] = {INPUT: rows, TOLERANCE: np.float64(tolerance), **due}
     np.savez(path, **arrays)
 

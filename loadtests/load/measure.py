@@ -182,7 +182,7 @@ def sustainable_rate(holds: Callable[[float], bool], guess: float, precision: fl
 
 
 def _bracket(holds: Callable[[float], bool], guess: float) -> tuple[float, float]:
-    """A rate that holds and one that does not: ever longer steps from `guess`, up or down."""
+    """Return a rate that holds and one that does not, by ever longer steps from `guess`, up or down."""
     rate, step = guess, _STEP
     if holds(rate):
         while holds(rate * step):

@@ -41,7 +41,7 @@ class Tensor:
         return bits.astype(bytes).astype(object) if dtype.kind == "O" else bits.astype(dtype)
 
     def check(self, array: np.ndarray | None, rows: int) -> None:
-        """Raises WrongAnswerError."""
+        """Check a tensor of an answer. Raises WrongAnswerError."""
         if array is None:
             raise WrongAnswerError(f"{self.name} is missing")
         wanted = [rows if i == 0 and n < 0 else n for i, n in enumerate(self.shape)]
@@ -103,7 +103,7 @@ class Question:
         return message
 
     def check(self, output: Callable[[str], np.ndarray | None]) -> None:
-        """`output` gives a tensor of the answer by name. Raises WrongAnswerError."""
+        """Check an answer; `output` returns its tensor of a name. Raises WrongAnswerError."""
         for tensor in self.outputs:
             tensor.check(output(tensor.name), self.rows)
 

@@ -1,1 +1,1 @@
-"""The servers that are asked, as child processes: the gateway, the baselines, and the least that answers."""
+"""Servers under load, as child processes: the gateway, the baselines, and minimal servers."""

@@ -43,7 +43,7 @@ def _hand_on(call: Callable[[bytes], Awaitable[bytes]]) -> Answer:
 
 
 def _run(path: str) -> Answer:
-    """Gives a request back, which reads as an answer too. The model runs on a row of zeros."""
+    """Return a handler that runs the model on zeros and returns the request, which parses as an answer."""
     session = session_of(path, 1, on_cpu=True)
     row = {each.name: np.zeros((1, *each.shape[1:]), np.float32) for each in session.get_inputs()}
 

@@ -17,7 +17,7 @@ SEED = 24
 
 
 def network(width: int) -> ModelProto:
-    """A classifier of 24 features with two hidden layers: credit scoring, as banks do it with networks."""
+    """Return a classifier of 24 features with two hidden layers, like banks' networks for credit scoring."""
     model = parser.parse_model("""
         <ir_version: 10, opset_import: ["": 21]>
         network (float[N, 24] x) => (float[N, 1] y) {

@@ -21,7 +21,7 @@ class Server:
     grpc: str | None = None
 
     def cpu_s(self) -> float:
-        """Seconds of CPU of its threads and its workers', to the nanosecond: ticks would be too coarse."""
+        """Return CPU seconds of its and its workers' threads, in nanoseconds' detail: ticks are too coarse."""
         used_ns = 0
         for process in (self.pid, *(child.pid for child in psutil.Process(self.pid).children())):
             for thread in Path(f"/proc/{process}/task").iterdir():
@@ -40,7 +40,7 @@ def restrict(cores: int) -> None:
 
 @contextlib.contextmanager
 def gateway(repository: Path, *arguments: str, **environment: str) -> Iterator[Server]:
-    """`rationale serve` on free ports, ready."""
+    """Yield a ready `rationale serve` on free ports."""
     command = f"{sys.executable} -m rationale_service.cli serve --port 0 --repository".split()
     with started([*command, str(repository), *arguments], environment) as server:
         yield server
@@ -48,7 +48,7 @@ def gateway(repository: Path, *arguments: str, **environment: str) -> Iterator[S
 
 @contextlib.contextmanager
 def started(command: list[str], environment: dict[str, str]) -> Iterator[Server]:
-    """A child that prints `ready on http://HOST:PORT` when it is, and `gRPC on HOST:PORT` before."""
+    """Yield a child once it prints `ready on http://HOST:PORT`; before, it may print `gRPC on HOST:PORT`."""
     child = subprocess.Popen(  # noqa: S603 (a command of ours)
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )

@@ -17,7 +17,7 @@ OURS = "rationale"
 
 @dataclass(frozen=True)
 class Variant:
-    """Settings of a system: `threads` of one computation, and how many of these run at a time."""
+    """Settings of a system: `threads` of a computation, and `workers`, the number that run at a time."""
 
     system: str
     threads: int
@@ -41,7 +41,7 @@ def variants(system: str, cores: int) -> list[Variant]:
 
 @contextlib.contextmanager
 def serving(variant: Variant, folder: Path) -> Iterator[Server]:
-    """The system on a prepared workload, ready to be asked."""
+    """Yield the system on a prepared workload, ready for requests."""
     if variant.system == OURS:
         configure(folder / REPOSITORY, variant)
         with gateway(folder / REPOSITORY) as server:
@@ -54,13 +54,13 @@ def serving(variant: Variant, folder: Path) -> Iterator[Server]:
 
 
 def expected_of(system: str, folder: Path) -> str:
-    """The name of the file with the answers due from this system."""
+    """Return the file with this system's expected answers."""
     own = f"expected-{system}.npz"
     return own if (folder / own).exists() else EXPECTED
 
 
 def configure(repository: Path, variant: Variant) -> None:
-    """Threads and instances of every entry, as an operator would set them."""
+    """Set the threads and instances of every entry, like an operator."""
     for path in repository.glob("*/config.pbtxt"):
         config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
         config.instance_group[0].count = variant.workers

@@ -222,7 +222,7 @@ def _schema(answering: Answering, source: Source) -> Any:
 
 
 def _is_done(answering: Answering, source: Source, target: Folder) -> bool:
-    """Tell whether the answer is there, of these rows and by the same means."""
+    """Tell whether there is an answer to these rows from the same source."""
     from pyarrow import ArrowException, parquet
 
     due = _schema(answering, source)
@@ -235,7 +235,7 @@ def _is_done(answering: Answering, source: Source, target: Folder) -> bool:
 
 
 def _write(answering: Answering, source: Source, target: Folder) -> Iterator[int]:
-    """Write the answer of one file; yield how many of its rows are answered, as it goes on."""
+    """Write the answer of one file; yield the number of answered rows after each batch."""
     from pyarrow import Table, parquet
 
     file, schema = target.file(source), _schema(answering, source)
@@ -276,7 +276,7 @@ def _published(system: Any, file: str) -> Iterator[Any]:
 
 @contextmanager
 def _published_there(system: Any, file: str) -> Iterator[Any]:
-    """Yield a stream as `_published` does, to a name of this run alone; a store shows none half written."""
+    """Yield a stream like `_published`, under this run's own name; a store shows no half-written file."""
     part = f"{file}.{secrets.token_hex(8)}.part"
     with ExitStack() as on_failure:
         on_failure.callback(_delete, system, part)

@@ -142,7 +142,7 @@ class OpenedEntry:
 
     @cached_property
     def wanted(self) -> list[str]:
-        """The outputs that columns are made of."""
+        """The outputs that become columns."""
         manifest = self.compiled.manifest
         named = [name for kind, name in manifest.values.items() if OUTPUT_KINDS[kind].in_tables]
         named += [name for item in manifest.attributed for name in item.outputs.values()]
@@ -161,7 +161,7 @@ class OpenedEntry:
 
 
 def opened_entry(entry: Entry) -> OpenedEntry:
-    """Open an entry, or return it as this process has it open already. Raise RepositoryError."""
+    """Open an entry, or return the one that this process has open. Raise RepositoryError."""
     if isinstance(entry, Compiled):
         return _session(entry)
     path = Path(entry)

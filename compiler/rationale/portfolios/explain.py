@@ -99,7 +99,7 @@ def batches(
 def _collecting(
     answers: Iterable[Explanation], rows: int, top: int, lines: list[str]
 ) -> Iterator[Explanation]:
-    """Yield the same answers; `lines` gets those of the first `rows` rows as they pass."""
+    """Yield the same answers; append the lines of the first `rows` rows to `lines` on the way."""
     first = 0
     for answer in answers:
         count = len(answer[answer.manifest.explained_value])

@@ -42,7 +42,7 @@ def report_file(
     progress: Progress,
     named: Sequence[str] = (),
 ) -> str:
-    """Write a page about the rows of a file, and describe its contents.
+    """Write a page about the rows of a file; return a description of the page.
 
     Args:
         out: .html.
@@ -130,7 +130,7 @@ class _Sections:
     made: list[Element] = field(default_factory=list)
 
     def of(self, answers: Iterable[Explanation]) -> Iterator[Explanation]:
-        """Yield the same answers; sections are made of the first rows as they pass."""
+        """Yield the same answers; make sections of the first rows on the way."""
         first = 0
         for answer in answers:
             count = len(answer[self.manifest.explained_value])

@@ -137,7 +137,7 @@ def _kmeans(rows: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray
 
 
 def _spread_out(rows: np.ndarray, k: int, random: np.random.Generator) -> np.ndarray:
-    """Choose by k-means++: each next centre by its squared distance from those there are."""
+    """Choose centres by k-means++: each by its squared distance from those already chosen."""
     chosen = [rows[random.integers(len(rows))]]
     distance = ((rows - chosen[0]) ** 2).sum(axis=1)
     while len(chosen) < k:

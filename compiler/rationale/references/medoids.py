@@ -1,4 +1,4 @@
-"""k-medoids: real rows that stand for the rows nearest to them, weighted by how many these are.
+"""k-medoids: real rows that represent the rows nearest to them, weighted by the number of these.
 
 FasterPAM (Schubert and Rousseeuw, 2021) by the library kmedoids. Distances are Gower's (1971) with standard
 deviations in place of ranges, so that columns of words have a place beside numbers. A medoid, other than a

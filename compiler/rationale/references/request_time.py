@@ -1,4 +1,4 @@
-"""References as inputs of the graph: their names, and rows of them as the graph takes them.
+"""References as inputs of the graph: their names, and rows in the graph's form.
 
 Each row to explain brings references of its own, [N, K, …]: so requests with different references share a
 batch, as rows of any other input do, and no answer depends on its neighbours. The service reads this module.

@@ -1,4 +1,4 @@
-"""Arrays from .npy and .npz files of unknown origin: no pickles, and nothing is inflated beyond a limit."""
+"""Arrays from .npy and .npz files of unknown origin: no pickles, and no inflation beyond a limit."""
 
 import io
 import zipfile

@@ -184,7 +184,7 @@ def read_stream(
     *,
     underscored: bool = False,
 ) -> Table:
-    """Read the same from an open file.
+    """Read rows from an open file; see `read_rows`.
 
     Args:
         kind: ".npz", ".npy", ".csv" or ".parquet".
@@ -290,7 +290,7 @@ def _read_lines(source: Source, lines: Iterator[str]) -> Table:
 
 
 def _lines(source: Source, text: io.TextIOWrapper) -> Iterator[str]:
-    """Yield a text's lines, as far as none is too long."""
+    """Yield a text's lines; raise LargeReferencesError at a line that is too long."""
     longest = -1 if source.most_bytes is None else _LONGEST_LINE
     while line := text.readline(longest):
         if len(line) == longest:

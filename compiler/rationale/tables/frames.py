@@ -127,7 +127,7 @@ def _values(column: Any) -> np.ndarray:
 
 
 def shown(names: Sequence[str]) -> str:
-    """Write names that somebody made up, kept short."""
+    """Return the text of untrusted names, cut short."""
     return f"{[name[:_SHOWN] for name in names[:_SHOWN]]}" + " and more" * (len(names) > _SHOWN)
 
 
@@ -138,7 +138,7 @@ def elements_of(given: object) -> list[Any] | None:
 
 
 def are_positions(labels: Sequence[Any]) -> bool:
-    """Tell whether nobody gave these labels."""
+    """Tell whether these labels are a library's default positions."""
     whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in labels)
     return whole and sorted(labels) == list(range(len(labels)))
 

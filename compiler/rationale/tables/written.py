@@ -47,7 +47,7 @@ def grouped(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def write_csv(path: Path, names: Sequence[str], rows: Iterable[Iterable[Any]]) -> int:
-    """Write a header and rows; return how many they are."""
+    """Write a header and rows; return the number of rows."""
     count = 0
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -66,7 +66,7 @@ def write_json_lines(path: Path, records: Iterable[Any]) -> None:
 
 
 def write_parquet(path: Path, batches: Iterable[Any], schema: Any) -> int:
-    """Write Arrow tables or record batches, a row group for each; return how many rows they have."""
+    """Write Arrow tables or record batches, a row group for each; return their number of rows."""
     from pyarrow import parquet
 
     count = 0
@@ -79,7 +79,7 @@ def write_parquet(path: Path, batches: Iterable[Any], schema: Any) -> int:
 
 @dataclass
 class _Tensor:
-    """The arrays of one tensor, one behind the other in a file."""
+    """The arrays of one tensor, concatenated in a file."""
 
     aside: Path
     dtype: np.dtype

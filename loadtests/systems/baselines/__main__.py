@@ -1,4 +1,4 @@
-"""Runs one baseline until SIGTERM, and prints `ready on http://HOST:PORT` when it is."""
+"""A command that runs one baseline until SIGTERM, and prints `ready on http://HOST:PORT` when it is ready."""
 
 import argparse
 import signal

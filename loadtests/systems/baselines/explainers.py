@@ -1,4 +1,4 @@
-"""SHAP and captum as `benchmarks` has them, as fast as they go. Rows [N, …] in, arrays by name out."""
+"""SHAP and captum from `benchmarks`, in their fastest form: from rows [N, …] to arrays by name."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ Verb = Callable[[np.ndarray], Arrays]
 
 
 def verbs(name: str, folder: Path) -> tuple[Verb, Verb]:
-    """Return how a library predicts and explains, on the network and references of a folder."""
+    """Return a library's functions to predict and explain, with a folder's network and references."""
     import_torchvision()  # the classes of its networks
     network: torch.nn.Module = torch.load(folder / NETWORK, weights_only=False)
     network.eval().requires_grad_(False)  # only those of the input are needed

@@ -1,4 +1,4 @@
-"""The web service around an explainer: the requests and answers are those of the gateway."""
+"""The web service around an explainer, with the gateway's requests and answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -12,7 +12,7 @@ Ask = Callable[[str, np.ndarray], Awaitable[Arrays]]
 
 
 def create_app(ask: Ask, paths: Mapping[str, str]) -> FastAPI:
-    """`ask(verb, x)` gives the outputs, at the path of each verb.
+    """Create the app, with a path for each verb; `ask(verb, x)` returns the outputs.
 
     Bodies are read by orjson, unchecked: that is as fast as it goes.
     """

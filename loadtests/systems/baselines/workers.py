@@ -23,7 +23,7 @@ _verbs: dict[str, Verb] = {}
 
 
 def load(name: str, folder: Path, threads: int) -> None:
-    """Makes this process ready to answer by the explainer of that name."""
+    """Prepare this process to answer with the explainer of that name."""
     warnings.filterwarnings("ignore")  # the libraries warn of their own hooks at every request
     torch.set_num_threads(threads)
     predict, explain = verbs(name, folder)
@@ -36,7 +36,7 @@ def answer(verb: str, x: np.ndarray) -> Arrays:
 
 
 def explaining(name: str, folder: Path, threads: int, processes: int) -> Executor:
-    """One thread of this process, or processes of which each is handed the next request when it is free."""
+    """Return an executor: a thread of this process, or processes that each take a request when free."""
     if processes == 1:
         return ThreadPoolExecutor(1)
     context = multiprocessing.get_context("forkserver")
@@ -45,7 +45,7 @@ def explaining(name: str, folder: Path, threads: int, processes: int) -> Executo
 
 
 def _load_worker(name: str, folder: Path, threads: int) -> None:
-    """Ends with the service, however that ends."""
+    """Load the explainer in a worker that ends with the service, even if that crashes."""
     service = multiprocessing.parent_process()
     if service is not None:
         Thread(target=_end_with, args=(service.sentinel,), daemon=True).start()
@@ -58,7 +58,7 @@ def _end_with(sentinel: int) -> None:
 
 
 def asking(executors: dict[str, Executor]) -> Ask:
-    """Each verb by its executor."""
+    """Return a function that answers each verb in its executor."""
 
     async def ask(verb: str, x: np.ndarray) -> Arrays:
         return await asyncio.get_running_loop().run_in_executor(executors[verb], answer, verb, x)
