@@ -54,6 +54,6 @@ def _predictions(subject: Subject) -> np.ndarray:
 
 
 def _save(path: Path, subject: Subject, predictions: np.ndarray, attributions: np.ndarray) -> None:
-    """Save expected answers; `attributions` [N, …] are of each row's largest output, one target: [N, 1, …]."""
+    """Save expected answers; `attributions` [N, …] are those of the largest output, one target: [N, 1, …]."""
     due = {OUTPUT: predictions.astype(np.float32), ATTRIBUTIONS: attributions[:, None].astype(np.float32)}
     write_expected(path, subject.rows.numpy(), due, TOLERANCE)

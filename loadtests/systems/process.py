@@ -21,7 +21,7 @@ class Server:
     grpc: str | None = None
 
     def cpu_s(self) -> float:
-        """Return CPU seconds of its and its workers' threads, in nanoseconds' detail: ticks are too coarse."""
+        """Return CPU seconds of its threads and its workers', to the nanosecond: ticks are too coarse."""
         used_ns = 0
         for process in (self.pid, *(child.pid for child in psutil.Process(self.pid).children())):
             for thread in Path(f"/proc/{process}/task").iterdir():
