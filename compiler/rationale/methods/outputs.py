@@ -1,7 +1,7 @@
 """What the combined graph answers beside the model's own outputs, and under which names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -12,24 +12,17 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.target import Target
 from rationale.schema.manifest import DATATYPES, GROUPS, ExplainedConcepts, TensorSpec
+from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, output_name
 
 BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
 GAP_ERROR = "completeness_gap_standard_error"
+ATTRIBUTIONS, STANDARD_ERROR, INTERACTIONS = "attributions", "standard_error", "interactions"
+ERRORS = (STANDARD_ERROR, GAP_ERROR)
 
 
 def attributions_name(name: str) -> str:
     """Return the output that explains a tensor, or all players together."""
-    return f"{name}_attributions"
-
-
-def standard_error_name(name: str) -> str:
-    """Return the output of the standard errors of these."""
-    return f"{name}_standard_error"
-
-
-def interactions_name(name: str) -> str:
-    """Return the output of the interactions of each two features of a tensor."""
-    return f"{name}_interactions"
+    return output_name(ATTRIBUTIONS, name)
 
 
 def layers_of(combined: onnx.ModelProto) -> list[str]:
@@ -44,44 +37,51 @@ class Outputs:
     """Names of outputs.
 
     Attributes:
-        attributions: by explained tensor without groups, under `GROUPS` those of all players; they add up.
-        standard_errors, interactions: likewise, where the graph answers them.
-        gap_error: the standard error of the completeness gap.
+        by_kind: of attributions and of what else the method answers, by explained tensor: each one without
+            groups; `GROUPS` stands for all players, and `WHOLE` for one number of each row and target.
         concepts: the channels of a layer.
     """
 
-    attributions: Mapping[str, str]
-    standard_errors: Mapping[str, str] = field(default_factory=dict)
-    interactions: Mapping[str, str] = field(default_factory=dict)
-    gap_error: str | None = None
+    by_kind: Mapping[str, Mapping[str, str]]
     concepts: ExplainedConcepts | None = None
 
     @staticmethod
-    def of(
-        target: Target, *, standard_errors: bool = False, interactions: bool = False, gap_error: bool = False
-    ) -> "Outputs":
+    def of(target: Target, further: Sequence[str]) -> "Outputs":
         """Name what is answered of a target.
+
+        Args:
+            further: kinds of outputs besides the attributions (rows of `OUTPUT_KINDS`).
 
         Raises:
             InvalidOptionError: an input's attributions would be called like those of the players.
         """
         check_group_names(target, target.ungrouped)
         summed = (*target.ungrouped, *((GROUPS,) if target.players else ()))
+        tensors = {"NT": (WHOLE,), "NTF": summed, "NTFF": target.ungrouped}
         return Outputs(
-            {name: attributions_name(name) for name in summed},
-            {name: standard_error_name(name) for name in summed} if standard_errors else {},
-            {name: interactions_name(name) for name in target.ungrouped} if interactions else {},
-            GAP_ERROR if gap_error else None,
+            {
+                kind: {name: output_name(kind, name) for name in tensors[OUTPUT_KINDS[kind].axes]}
+                for kind in (ATTRIBUTIONS, *further)
+            }
         )
+
+    @property
+    def attributions(self) -> Mapping[str, str]:
+        """Names of the outputs that add up."""
+        return self.by_kind[ATTRIBUTIONS]
+
+    def of_kind(self, kind: str) -> Mapping[str, str]:
+        """Return the names of a kind's outputs, none if the graph does not answer it."""
+        return self.by_kind.get(kind, {})
 
     @property
     def names(self) -> set[str]:
         """Every name that the graph needs for itself."""
-        found = {BASE_VALUE, EXPLAINED_VALUE, GAP, *self.attributions.values()}
-        found |= {*self.standard_errors.values(), *self.interactions.values()}
+        found = {BASE_VALUE, EXPLAINED_VALUE, GAP}
+        found |= {name for names in self.by_kind.values() for name in names.values()}
         if self.concepts is not None:
             found |= {self.concepts.attributions, self.concepts.channels, *self.concepts.heatmaps.values()}
-        return found | ({self.gap_error} if self.gap_error else set())
+        return found
 
 
 def check_group_names(target: Target, tensors: Sequence[str]) -> None:

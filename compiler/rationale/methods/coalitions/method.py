@@ -1,11 +1,13 @@
 """What the coalitions ask of their methods."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rationale.methods.engine import Part, Weighted
+from rationale.methods.outputs import STANDARD_ERROR
 from rationale.methods.players import CoalitionGame
 
 
@@ -43,6 +45,10 @@ class CoalitionMethod(Weighted):
     @abstractmethod
     def standard_error(self) -> bool:
         """Whether the graph shall return it; it is one over the `pairs`."""
+
+    @property
+    def further_outputs(self) -> Sequence[str]:
+        return [STANDARD_ERROR] * self.standard_error
 
     @property
     @abstractmethod
