@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnx
 import pyarrow as pa
 import pytest
 
@@ -21,11 +20,9 @@ from rationale.portfolios.files import write_explanations
 from rationale.schema.manifest import GROUPS, Manifest
 from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, OutputKind
 from rationale_service.protocols.rest.v1 import explanations
+from tests.compiler.models import parsed
 
-MODEL = """
-    <ir_version: 8, opset_import: ["": 17]>
-    network (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {0.4, -0.7, 1.1}> { y = MatMul (x, w) }
-"""
+MODEL = "network (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {0.4, -0.7, 1.1}> { y = MatMul (x, w) }"
 X = np.float32([[1, 2, 3], [-1, 0, 4]])
 SQUARES = (X * [0.4, -0.7, 1.1]) ** 2
 KINDS = (
@@ -63,7 +60,7 @@ class Squares(Gradient):
 def squares(monkeypatch: pytest.MonkeyPatch) -> Compiled:
     for kind in KINDS:
         monkeypatch.setitem(OUTPUT_KINDS, kind.name, kind)
-    return compile_model(onnx.parser.parse_model(MODEL), Squares())
+    return compile_model(parsed(MODEL), Squares())
 
 
 def test_the_graph_answers_it_and_the_manifest_names_it(squares: Compiled) -> None:
@@ -99,7 +96,7 @@ def test_tables_and_apis_have_it(squares: Compiled, tmp_path) -> None:
 
 @pytest.mark.usefixtures("squares")
 def test_groups_have_theirs_together() -> None:
-    grouped = compile_model(onnx.parser.parse_model(MODEL), Squares(), groups={"ab": ["x[0]", "x[1]"]})
+    grouped = compile_model(parsed(MODEL), Squares(), groups={"ab": ["x[0]", "x[1]"]})
     answer = grouped.explain(X)
     both = (X * [0.4, -0.7, 1.1])[:, :2].sum(axis=1) ** 2
     np.testing.assert_allclose(answer["group_square"][:, 0, 0], both, rtol=1e-5)
@@ -114,5 +111,5 @@ def test_a_manifest_of_unknown_kinds_is_refused(squares: Compiled, tmp_path, mon
 
 
 def test_a_manifest_without_any_says_nothing_of_them() -> None:
-    compiled = compile_model(onnx.parser.parse_model(MODEL), Gradient())
+    compiled = compile_model(parsed(MODEL), Gradient())
     assert "other_outputs" not in compiled.manifest.to_json()

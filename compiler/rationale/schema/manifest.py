@@ -113,10 +113,13 @@ class Attributed(Frozen):
     @property
     def outputs(self) -> dict[str, str]:
         """Names of the outputs [N, T, *tensor.shape] by their kind."""
-        own = {"attributions": self.attributions, "standard_error": self.standard_error, **self.others}
-        return {
-            kind: name for kind, name in own.items() if name is not None and OUTPUT_KINDS[kind].axes == "NTF"
-        }
+        own = {"attributions": self.attributions, "standard_error": self.standard_error}
+        return {kind: name for kind, name in own.items() if name is not None} | self.others_by_feature
+
+    @property
+    def others_by_feature(self) -> dict[str, str]:
+        """Names of further outputs of that shape by their kind."""
+        return {kind: name for kind, name in self.others.items() if OUTPUT_KINDS[kind].axes == "NTF"}
 
     def names(self, count: int) -> tuple[str, ...]:
         """Name the `count` flattened features of a row: by given names, else x[0], x[1] and so on."""
@@ -786,8 +789,12 @@ class Manifest(Frozen):
         """Names of the outputs [N, T], one number for each row and target, by their kind."""
         named = {kind.name: getattr(self, kind.name, None) for kind in VALUES}
         named["score_margin"] = self.decision.margin if self.decision else None
-        named |= self._others(WHOLE)
-        return {kind: name for kind, name in named.items() if name is not None}
+        return {kind: name for kind, name in named.items() if name is not None} | self.other_values
+
+    @property
+    def other_values(self) -> dict[str, str]:
+        """Names of further outputs of that shape by their kind."""
+        return self._others(WHOLE)
 
     @property
     def explanation_outputs(self) -> dict[str, tuple[int, ...]]:
