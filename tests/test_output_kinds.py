@@ -23,8 +23,9 @@ from rationale_service.protocols.rest.v1 import explanations
 from tests.compiler.models import parsed
 
 MODEL = "network (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {0.4, -0.7, 1.1}> { y = MatMul (x, w) }"
-X = np.float32([[1, 2, 3], [-1, 0, 4]])
-SQUARES = (X * [0.4, -0.7, 1.1]) ** 2
+X = np.array([[1, 2, 3], [-1, 0, 4]], np.float32)
+EFFECTS = X * np.array([0.4, -0.7, 1.1])
+SQUARES = EFFECTS**2
 KINDS = (
     OutputKind("square", "NTF", "the square of each attribution", "squares", "_square"),
     OutputKind("product", "NTFF", "the product of each two attributions", in_tables=False),
@@ -66,7 +67,7 @@ def squares(monkeypatch: pytest.MonkeyPatch) -> Compiled:
 def test_the_graph_answers_it_and_the_manifest_names_it(squares: Compiled) -> None:
     answer = squares.explain(X)
     np.testing.assert_allclose(answer["x_square"][:, 0], SQUARES, rtol=1e-5)
-    np.testing.assert_allclose(answer["largest"][:, 0], np.max(X * [0.4, -0.7, 1.1], 1), rtol=1e-5)
+    np.testing.assert_allclose(answer["largest"][:, 0], EFFECTS.max(axis=1), rtol=1e-5)
     assert answer["x_product"].shape == (2, 1, 3, 3)
     manifest = Manifest.model_validate_json(squares.manifest.to_json())
     assert manifest == squares.manifest
@@ -98,7 +99,7 @@ def test_tables_and_apis_have_it(squares: Compiled, tmp_path) -> None:
 def test_groups_have_theirs_together() -> None:
     grouped = compile_model(parsed(MODEL), Squares(), groups={"ab": ["x[0]", "x[1]"]})
     answer = grouped.explain(X)
-    both = (X * [0.4, -0.7, 1.1])[:, :2].sum(axis=1) ** 2
+    both = EFFECTS[:, :2].sum(axis=1) ** 2
     np.testing.assert_allclose(answer["group_square"][:, 0, 0], both, rtol=1e-5)
 
 

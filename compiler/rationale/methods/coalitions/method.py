@@ -48,7 +48,7 @@ class CoalitionMethod(Weighted):
 
     @property
     def further_outputs(self) -> Sequence[str]:
-        return [STANDARD_ERROR] * self.standard_error
+        return [STANDARD_ERROR] if self.standard_error else []
 
     @property
     @abstractmethod

@@ -209,7 +209,8 @@ class PropagationMethod(Method):
 
     @property
     def further_outputs(self) -> Sequence[str]:
-        return [STANDARD_ERROR] * self.standard_error + [GAP_ERROR] * self.has_gap_error
+        errors = ((STANDARD_ERROR, self.standard_error), (GAP_ERROR, self.has_gap_error))
+        return [kind for kind, is_answered in errors if is_answered]
 
     @property
     def open_faults(self) -> Sequence[str]:

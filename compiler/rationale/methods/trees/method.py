@@ -40,7 +40,7 @@ class TreeMethod(Method):
 
     @property
     def further_outputs(self) -> Sequence[str]:
-        return [INTERACTIONS] * self.interactions
+        return [INTERACTIONS] if self.interactions else []
 
     @abstractmethod
     def attributions(
