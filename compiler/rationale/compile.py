@@ -1,4 +1,4 @@
-"""From an ONNX model to one graph with its explanation: the whole story."""
+"""The compile of an ONNX model to one graph with its explanation: all stages in one file."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -81,52 +81,52 @@ def compile_model(
 
     Args:
         model: a path, or a model in memory. Axis 0 of its inputs is the batch. A fitted model of another
-            library (or the file in which XGBoost, LightGBM or CatBoost saved one) is converted; how far the
-            ONNX model is from it on the references is in the manifest. See `convert`.
-        method: how to explain, `DeepShap(references)` for instance; `Auto(references)` takes what is exact
-            for the model.
-        output: the tensor to explain, an inner one too; by default the first float output. An element of its
-            row may be named too, as in a profile: "probabilities[1]".
-        logits: explain the tensor of which that one is the Sigmoid, Softmax or LogSoftmax.
-        targets: flat indices into the output's row, contrasts of two ("1-0": how much more of element 1
-            than of 0), "all", or "predicted" (each row's argmax). The default is the only element of a
-            one-element output, all of a regressor's, class 1 of two (an output [N, 2]), else "predicted".
-        inputs: the tensors to attribute to, inner ones and integer ids too; by default every float input, or
-            the ids that are looked up in the largest table where there is none.
+            library (or the file in which XGBoost, LightGBM or CatBoost saved one) is converted; the manifest
+            records the difference between both on the references. See `convert`.
+        method: the method, `DeepShap(references)` for instance; `Auto(references)` chooses an exact one for
+            the model if there is one.
+        output: the tensor to explain, possibly an inner one; by default the first float output. It may be an
+            element of its row, as in a profile: "probabilities[1]".
+        logits: explain the tensor whose Sigmoid, Softmax or LogSoftmax the output is.
+        targets: flat indices into the output's row, contrasts of two ("1-0": element 1 minus element 0),
+            "all", or "predicted" (each row's argmax). The default is the only element of a one-element
+            output, all of a regressor's, class 1 of two (an output [N, 2]), else "predicted".
+        inputs: the tensors that get attributions, possibly inner ones or integer ids; by default every float
+            input, or else the ids of the largest table.
         feature_names: names of the features of one row, or of each explained input's; by default those of the
-            columns, where references (or a method's bounds) are a table such as a DataFrame. Its columns are
+            columns, if references (or a method's bounds) are a table such as a DataFrame. Its columns are
             matched with them by name.
-        groups: names of features by the name of their group ("job*": all that begin so): then
-            `group_attributions` [N, T, P] are those of the manifest's `players`, and inputs with a feature in
-            a group have no attributions of their own. Features of such inputs in no group are players too.
-        sizes: lengths that the model leaves open (`{"seq": 128}`), where the references do not say them; one
-            may stay open between two (`{"seq": (1, 128)}`) where no references are given.
-        layers: tensors on the way whose attributions the graph answers too, as `<tensor>_attributions`
-            [N, T, …]: names, or "all" for every layer and the explained output.
-        concepts: channels of one tensor on the way: the attribution of each, and what the inputs contribute
+        groups: names of features by group name ("job*": all that begin so): then `group_attributions`
+            [N, T, P] are those of the manifest's `players`, and inputs with a grouped feature have no
+            attributions of their own. Ungrouped features of such inputs are players too.
+        sizes: lengths that the model leaves open (`{"seq": 128}`), if the references do not show them; one
+            may stay open between two (`{"seq": (1, 128)}`) if there are no references.
+        layers: tensors on the path that are explained too, as `<tensor>_attributions` [N, T, …]: names, or
+            "all" for every layer and the explained output.
+        concepts: channels of one tensor on the path: the attribution of each, and the inputs' contributions
             to the most relevant ones.
-        custom_ops: libraries of kernels that ONNX Runtime loads for operators of the model's own; they are
+        custom_ops: libraries of kernels that ONNX Runtime loads for the model's custom operators; they are
             code, and travel with the entries.
         decision: a decision profile, or its file: the rules by which answers become decisions with reasons.
-            It says which output to explain and which features are groups.
-        comparisons: other references by which the same model is explained too, so that it can be told which
-            reasons stay; the compile takes as many times as long.
-        deployment: for what machine: threads, memory budget, storage of references, one entry or two.
+            It names the output to explain, and the features that form groups.
+        comparisons: other references for the same model, which show whether reasons are stable; the compile
+            takes as many times as long.
+        deployment: the target machine: threads, memory budget, storage of references, one entry or two.
         progress: called as `progress(stage, done, total)`, for a bar.
-        allow_parity: of a fitted model, as for `convert`.
+        allow_parity: the allowed difference from a fitted model, like that of `convert`.
 
     Returns:
         The combined model with its manifest, checked but not written.
 
     Raises:
-        InvalidModelError: no ONNX model, damaged, or of an unknown opset.
-        UnsupportedModelError: operators without a rule (every one is listed), or rows that mix.
-        InvalidReferencesError: references that do not fit the model.
-        InvalidOptionError: an output, target, input, layer or feature name that does not exist, no logits,
-            groups that overlap, or comparisons that make no sense.
-        InvalidProfileError: a decision profile that does not fit the model; it names every fault.
-        CheckFailedError: the graph did not reproduce the model, or its attributions do not add up; or the
-            ONNX model of a fitted one answers otherwise.
+        InvalidModelError: if this is no ONNX model, or it is damaged or of an unknown opset.
+        UnsupportedModelError: if operators have no rule (all are listed), or rows mix.
+        InvalidReferencesError: if references do not fit the model.
+        InvalidOptionError: if an output, target, input, layer or feature name does not exist, there are no
+            logits, groups overlap, or comparisons make no sense.
+        InvalidProfileError: if a decision profile does not fit the model; it names every fault.
+        CheckFailedError: if the graph does not reproduce the model, its attributions do not add up, or a
+            converted model differs from the fitted one.
     """
     request = request_of(
         method,
@@ -156,12 +156,12 @@ def compile_request(
     stands_for: StandsFor | None = None,
     parity: Parity | None = None,
 ) -> Compiled:
-    """Compile as `compile_model` does, what a request asks for.
+    """Compile a request like `compile_model`.
 
     Args:
-        method: the request's, with its references.
-        stands_for: what the references were drawn from, where their file says it.
-        parity: how far an ONNX model is from the fitted model, if it was converted earlier.
+        method: the request's method, with its references.
+        stands_for: the rows from which the references were drawn, if their file names them.
+        parity: the difference between the ONNX model and the fitted model, if it was converted earlier.
     """
     progress = progress or silent
     libraries = () if request.custom_ops == () else found(request.custom_ops)
@@ -193,7 +193,7 @@ def compile_request(
 
 @dataclass(frozen=True)
 class CompileContext:
-    """A model, as all explanations of one compile share it."""
+    """A model, shared by all explanations of one compile."""
 
     model: Any
     method: Method
@@ -202,21 +202,21 @@ class CompileContext:
 
     @cached_property
     def lowered(self) -> Lowered:
-        """The model before anything is chosen in it; lowered once."""
+        """The model before an output is chosen; it is lowered once."""
         return self.at({})
 
     def at(self, sizes: Mapping[str, int]) -> Lowered:
-        """Return the lowered model with more lengths fixed than the request fixes."""
+        """Return the lowered model with more fixed lengths than the request has."""
         fixed, _ = span_of(self.request.sizes)
         return with_batch(lower(self.model, {**fixed, **sizes}, shapes_of(self.method.reference_set)))
 
     @property
     def span(self) -> Span | None:
-        """The length that stays open."""
+        """The length that stays open, or None."""
         return span_of(self.request.sizes)[1]
 
     def check(self, method: Method) -> None:
-        """Check that a method goes with the request; raise InvalidOptionError if not."""
+        """Check that a method fits the request; raise InvalidOptionError if not."""
         deployment = self.request.deployment
         if isinstance(method.reference_set, OpenReferences):
             check_open(method, deployment)
@@ -226,7 +226,7 @@ class CompileContext:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where an explanation comes from, besides its request; each part is optional.
+    """The origin of an explanation besides its request; each part is optional.
 
     Attributes:
         profile: the decision profile, fitted to the model.
@@ -241,11 +241,11 @@ class Provenance:
     parity: Parity | None = None
 
     def scored(self, lowered: Lowered) -> Lowered:
-        """Return the model with the margin by which the profile decides, if it needs one."""
+        """Return the model with the margin that the profile uses, if it needs one."""
         return self.profile.scored(lowered) if self.profile else lowered
 
     def recorded_in(self, compiled: Compiled) -> Compiled:
-        """Return an explanation that holds its provenance."""
+        """Return the explanation with its provenance."""
         if self.converted is not None:
             compiled = replace(compiled, conversion=self.converted.report)
         if self.profile is not None:
@@ -262,7 +262,7 @@ def _first_that_compiles(
     progress: Progress,
     provenance: Provenance,
 ) -> Compiled:
-    """Compile with the first of a method's choices of which a graph can be made."""
+    """Compile with the first of a method's choices that gives a graph."""
     choices, declined = method.choices(context.lowered, request), ""
     for choice in choices:
         try:
@@ -290,7 +290,7 @@ def _compile(
         request = request.model_copy(update={"method": own.method, "options": own.options})
 
     def at_length(sizes: Mapping[str, int]) -> ir.Model:
-        """Return the graph for one length of those that stay open."""
+        """Return the graph for one of the lengths that stay open."""
         selection = method.engine.select(provenance.scored(context.at(sizes)), method, request)
         plan = combine(selection, prepare_references(selection).set, variants, silent)
         return fit(plan, deployment, silent).model
@@ -360,7 +360,7 @@ def _compared(
 def _converted(
     model: Any, method: Method, allow_parity: float | None, profile: DecisionProfile | None
 ) -> Converted | None:
-    """Convert a fitted model, or one that a library saved; None for what is ONNX."""
+    """Convert a fitted model, or a file with one; return None for ONNX models."""
     if isinstance(model, Converted) and allow_parity is None:
         return model
     if isinstance(model, str | Path) and is_fitted_file(Path(model)):

@@ -1,4 +1,4 @@
-"""What installed packages bring: their entry points in the groups that Rationale looks up.
+"""The extensions of installed packages: their entry points in Rationale's groups.
 
 A package declares one in its pyproject.toml:
 
@@ -21,7 +21,7 @@ GROUPS = (LRP_RULES, RULES)
 
 @dataclass(frozen=True)
 class Installed:
-    """An entry point, and what a manifest says of it."""
+    """An entry point, and its record for a manifest."""
 
     point: metadata.EntryPoint
     recorded: Extension
@@ -34,7 +34,7 @@ class Installed:
         )
 
     def load(self) -> Any:
-        """Import what it names; raise ExtensionError where that fails."""
+        """Import the entry point's object; raise ExtensionError if that fails."""
         try:
             return self.point.load()
         except (Exception, SystemExit) as error:
@@ -45,13 +45,13 @@ class Installed:
 
 
 def installed(group: str) -> list[Installed]:
-    """Return every entry point of a group, sorted by package, none of them imported."""
+    """Return every entry point of a group, sorted by package, without importing them."""
     return sorted((_found(point, group) for point in metadata.entry_points(group=group)), key=str)
 
 
 @cache
 def packages() -> dict[str, str]:
-    """Return the versions of the packages that bring anything, by name, as first found by this process."""
+    """Return the versions of the packages with extensions, by name, as this process first found them."""
     found = [one.recorded for group in GROUPS for one in installed(group)]
     return {one.package or one.value: one.version or "" for one in found}
 

@@ -1,4 +1,4 @@
-"""Compiles of what lies in files: a model, its references, a decision profile."""
+"""The compile of files: a model, its references, a decision profile."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 def check_method(request: CompileRequest, *, referenced: bool) -> None:
-    """Look at the method and its options alone, without a model.
+    """Check the method and its options, without a model.
 
     Args:
         referenced: whether references will be given.
 
     Raises:
-        InvalidOptionError: an unknown method, or options that it does not take, lacks, or cannot use.
+        InvalidOptionError: if the method is unknown, or options are missing, unknown or invalid.
     """
     from rationale.methods.methods import make_method
 
@@ -45,10 +45,10 @@ def compile_files(
     """Compile a model, ONNX or a fitted model's file, with the references in a file.
 
     Args:
-        parity: how far an ONNX model is from the fitted model, if it was converted earlier.
+        parity: the difference between an ONNX model and the fitted model, if it was converted earlier.
 
     Raises:
-        RationaleError: as `compile_model`, `read_fitted` and `read_rows` do.
+        RationaleError: the errors of `compile_model`, `read_fitted` and `read_rows`.
     """
     from rationale.compile import compile_request
     from rationale.methods.engine import request_of
@@ -62,7 +62,7 @@ def compile_files(
     if table is not None and not read.labelled:
         names = request.features or table.columns
     columns = replace(read, columns=read.columns or names)
-    recorded = request_of(method)  # options as they are recorded, whatever files they came from
+    recorded = request_of(method)  # options as the manifest records them, from any file
     update = {
         "features": names,
         "options": recorded.options,
@@ -97,7 +97,7 @@ def _converted(read: "ReadModel", file: Path, allow_parity: float | None) -> "Co
 
 
 def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> "Comparisons | None":
-    """Return the comparisons; None where none are requested."""
+    """Return the requested comparisons, or None."""
     from rationale.profiles.comparisons import Comparisons
 
     if not baselines and not request.draws:
@@ -108,7 +108,7 @@ def _comparisons(request: CompileRequest, baselines: Mapping[str, "Method"]) -> 
 def _method(
     request: CompileRequest, references: Path | None, read: "ReadModel"
 ) -> "tuple[Method, Table | None]":
-    """Return the method, and what the file of references, or covers, holds."""
+    """Return the method, and the table in the file of references or covers."""
     from rationale.methods.methods import make_method
     from rationale.references.reference_set import OpenReferences
     from rationale.references.tables import read_rows
@@ -128,7 +128,7 @@ def _method(
 
 
 def _weights(request: CompileRequest, file: Path, table: "Table") -> dict[str, Any]:
-    """Return the weights of the rows, where they have any and the method takes some."""
+    """Return the rows' weights, if the file has any; raise InvalidOptionError if the method takes none."""
     weights = table.unequal_weights
     if weights is None or request.open_references is not None:
         return {}
@@ -142,14 +142,14 @@ def _weights(request: CompileRequest, file: Path, table: "Table") -> dict[str, A
 
 @dataclass(frozen=True)
 class ReadModel:
-    """A model's file, and how tables of rows are read for it.
+    """A model's file, and the way to read tables of rows for it.
 
     Attributes:
         model: the path of an ONNX model, or a fitted model of another library.
-        columns: of a table, that are taken; None takes all.
-        texts: those that hold text.
-        labelled: whether its columns are found by their names rather than by position.
-        underscored: whether these have underscores for the spaces of a table's.
+        columns: columns to read from a table; None for all.
+        texts: columns that hold text.
+        labelled: whether columns are found by name rather than by position.
+        underscored: whether the model's names have underscores for spaces in a table's names.
     """
 
     model: Any
@@ -160,9 +160,10 @@ class ReadModel:
     underscored: bool = False
 
     def labelled_rows(self, table: "Table") -> Any:
-        """Return its rows, by the columns' names where the model is read so.
+        """Return the table's rows, with column names if the model needs them.
 
-        A fitted model takes arrays [K, 1] by name, as files hold columns of words beside numbers, as a table.
+        Files with text columns beside numbers hold arrays [K, 1] by name; a fitted model takes them as one
+        table.
         """
         from rationale.references.frames import Labelled
 
@@ -184,10 +185,10 @@ def read_model(
     """Read a model from its file.
 
     Args:
-        features, missing: as of `CompileRequest`.
+        features, missing: values of the fields of `CompileRequest`.
 
     Raises:
-        RationaleError: as `read_fitted` does. An ONNX model is not looked at here.
+        RationaleError: the errors of `read_fitted`. An ONNX model is not read here.
     """
     from rationale.conversion.convert import features_of
     from rationale.conversion.files import is_fitted_file, read_fitted

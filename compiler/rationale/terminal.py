@@ -1,4 +1,4 @@
-"""What the commands print: progress, tables, and this project's errors as one line."""
+"""The output of the commands: progress, tables, and this project's errors as one line."""
 
 import sys
 import warnings
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from rationale.schema.manifest import LayerRule, Manifest, Memory, References, Variants
 
-_SHOWN = 3  # base values of a line
+_SHOWN = 3  # base values in a line
 _LONGEST = 40  # characters of a rule
 _ABOUT = {"deepshap": "approximates Shapley values; rationale evaluate --shapley measures how closely"}
 
 
 class Panel(StrEnum):
-    """Panels of `rationale --help`, by what a user wants to do."""
+    """The panels of `rationale --help`, by tasks of a user."""
 
     EXPLAIN = "Explain a model"
     DECIDE = "Decide, and account for decisions"
@@ -51,7 +51,7 @@ Repository = Annotated[
 def reporting_errors() -> Iterator[None]:
     """Turn this project's errors, and a lack of memory, into a line on stderr and exit status 2.
 
-    Its warnings become a line each.
+    Each warning becomes one line.
     """
     try:
         with warnings.catch_warnings():
@@ -89,9 +89,9 @@ def progress_bar() -> "Iterator[Callable[[str, int, int], None]]":
 
 
 def console(stderr: bool = False) -> "Console":
-    """Return a console that is wide enough for every line where nobody looks at it in a terminal.
+    """Return a console; outside a terminal it is wide enough for every line.
 
-    Names are printed as they are.
+    Names are printed without markup.
     """
     from rich.console import Console
 
@@ -101,7 +101,7 @@ def console(stderr: bool = False) -> "Console":
 
 
 def _references_line(references: "References") -> str:
-    """Say how many there are, and the mean output from which explanations start."""
+    """Return the number of references, and the mean output from which explanations start."""
     merged = references.given - references.count
     line = f"{references.count}" + f" ({merged} equal ones merged)" * bool(merged)
     if references.base_value is None:
@@ -126,14 +126,14 @@ def brief(rule: str) -> str:
 
 
 def _variants_line(variants: "Variants") -> str:
-    """Return what stands in the graph how often, and for what machine."""
+    """Return the number of each variant in the graph, and the target machine."""
     taken = ", ".join(f"{count} × {name.split(': ')[1]}" for name, count in variants.taken.items())
     runtime = f", for {variants.runtime}" * (variants.runtime != "onnxruntime")
     return f"{taken} ({variants.provider}, {variants.threads} threads{runtime})"
 
 
 def report(manifest: "Manifest") -> None:
-    """Print what was measured, in a few lines."""
+    """Print the measurements in a few lines."""
     from rich.table import Table
 
     table = Table(show_header=False, box=None, pad_edge=False)
@@ -151,7 +151,7 @@ def report(manifest: "Manifest") -> None:
 
 
 def facts(manifest: "Manifest") -> Iterator[tuple[str, str]]:
-    """Yield what a combined graph is, and what was measured, in lines with a name each."""
+    """Yield names and lines that describe a combined graph and its measurements."""
     yield from _explained(manifest)
     yield from _decision(manifest)
     yield from _measured(manifest)
@@ -184,7 +184,7 @@ def _explained(manifest: "Manifest") -> Iterator[tuple[str, str]]:
 
 
 def _decision(manifest: "Manifest") -> Iterator[tuple[str, str]]:
-    """Yield what a decision profile decides by, and what it needs of a caller, where there is one."""
+    """Yield a decision profile's rules, and the inputs that callers must send, if there is one."""
     if manifest.decision is None:
         return
     embedded = manifest.decision
@@ -206,7 +206,7 @@ def _decision(manifest: "Manifest") -> Iterator[tuple[str, str]]:
 
 
 def _players_line(manifest: "Manifest") -> str:
-    """List groups with their sizes, and how many further features are in none."""
+    """List groups with their sizes, and the number of ungrouped features."""
     groups, kind = manifest.groups, manifest.players[0].kind
     sizes = ", ".join(f"{name} ({len(own)})" for name, own in list(groups.items())[:_SHOWN])
     more = f", {len(groups) - _SHOWN} more groups" if len(groups) > _SHOWN else ""
@@ -249,7 +249,7 @@ def _targets(manifest: "Manifest") -> str:
 
 
 def memory_line(memory: "Memory") -> str:
-    """Return what was chosen, and what it costs."""
+    """Return the chosen chunks and storage, and their cost."""
     from rationale.schema.machine import in_words
 
     line = f"about {in_words(memory.needed)} for one row, of a budget of {in_words(memory.budget)}"

@@ -45,7 +45,7 @@ def arguments(container: dict[str, Any], mounted: Path) -> list[str]:
 def url(request: pytest.FixtureRequest, mounted: Path) -> Iterator[str]:
     more = ["--predictor_host", "score-predictor.default", "--workers", "4", "--enable_docs_url=true"]
     given = [*arguments(request.param, mounted), *more]
-    with serve(*given, command="kserve", RATIONALE_LOG_FORMAT="plain") as child:
+    with serve(*given, command="kserve", RATIONALE_LOG_FORMAT="plain", TMPDIR=str(mounted.parent)) as child:
         found, lines = ready_line(child)
         assert any("the predictor score-predictor.default is not asked" in line for line in lines)
         assert any("containerConcurrency is 4" in line for line in lines)

@@ -1,10 +1,10 @@
-"""How an operator that was written for one row runs on all of them at once.
+"""The rules by which an operator written for one row runs on all rows at once.
 
 A row is an ordinary tensor: none of its axes is special. In memory, M rows lie *flat*, [M·a, b, c], or
-*stacked*, [M, a, b, c]; both are the same bytes. An operator that has a batch on axis 0, or lets axis 0
-alone, runs on flat rows as it is. One that works along axis 0 runs on stacked rows, with its axes moved on by
-one: what stands below says how. Operators that run element by element are declared by their rules
-(`elementwise`) and broadcast. Any other operator is run row by row in a Scan, which is right for all.
+*stacked*, [M, a, b, c]; both are the same bytes. An operator that has a batch on axis 0, or leaves axis 0
+alone, runs unchanged on flat rows. An operator that works along axis 0 runs on stacked rows, with its axes
+shifted by one, as the functions below define. Elementwise operators are declared by their rules
+(`elementwise`) and broadcast. Any other operator runs row by row in a Scan, which is right for all.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,13 +19,13 @@ from rationale.graph.tensor import Tensor
 
 @dataclass(frozen=True)
 class Lifted:
-    """The node that does for rows what `Node` does for one.
+    """The node for many rows that is equivalent to a `Node` for one.
 
     Attributes:
         stacked: whether its data is [M, *row]; else flat.
-        data: the operands that hold rows, even where all rows have the same; None for every one.
-        operands: what stands in place of others, by position.
-        attributes: all of them.
+        data: positions of the operands that hold rows, even rows that are all equal; None for all operands.
+        operands: replacements of other operands, by position.
+        attributes: all attributes of the node.
     """
 
     stacked: bool
@@ -36,7 +36,7 @@ class Lifted:
 
 @dataclass(frozen=True)
 class Node:
-    """An operator with its operands as one row has them."""
+    """An operator with the operands of a single row."""
 
     op_type: str
     tensors: Sequence[Tensor | None]
@@ -49,7 +49,7 @@ class Node:
         return first
 
     def ints(self, position: int) -> list[int] | None:
-        """Return a constant operand; None where there is none."""
+        """Return a constant operand; None if it is absent."""
         tensor = self.tensors[position] if position < len(self.tensors) else None
         if tensor is None:
             return None
@@ -74,7 +74,7 @@ _LIFTINGS: dict[str, Lifting] = {}
 
 
 def lifting(*op_types: str) -> Callable[[Lifting], Lifting]:
-    """Declare how operators are lifted; the function returns None where only a Scan does it."""
+    """Declare how operators are lifted; the function returns None if only a Scan can do it."""
 
     def declare(function: Lifting) -> Lifting:
         _LIFTINGS.update(dict.fromkeys(op_types, function))
@@ -87,9 +87,9 @@ _ELEMENTWISE: set[tuple[str, str]] = set()  # domain and operator
 
 
 def elementwise(*op_types: str, domain: str = "") -> None:
-    """Declare operators each of whose results depends on one element of each operand, which broadcast.
+    """Declare operators that broadcast, and whose results each depend on one element per operand.
 
-    One that is lifted in a way of its own, as parameters along an axis need it, keeps that.
+    An operator with a lifting of its own, which parameters along an axis need, keeps it.
     """
     _ELEMENTWISE.update((domain, op_type) for op_type in op_types)
 
@@ -98,14 +98,14 @@ def is_elementwise(op_type: str, domain: str = "") -> bool:
     return (domain, op_type) in _ELEMENTWISE and (bool(domain) or op_type not in _LIFTINGS)
 
 
-elementwise("Cast", "Identity", "IsInf", "IsNaN", "Min")  # which have no rule that says so
+elementwise("Cast", "Identity", "IsInf", "IsNaN", "Min")  # these have no rule that declares them
 
 
 def lifted(node: Node, domain: str) -> Lifted | None:
-    """Return how a node is lifted; None where each row needs a node of its own."""
-    if domain == "ai.onnx.ml":  # tables, one row for each of the batch
+    """Return the lifting of a node; None if each row needs a node of its own."""
+    if domain == "ai.onnx.ml":  # tables, with one row per row of the batch
         return node.flat({0})
-    if domain:  # a user's own: the batch is on axis 0 of all that belongs to a row
+    if domain:  # custom operators: the batch is on axis 0 of all operands that hold rows
         of_rows = [i for i, t in enumerate(node.tensors) if t is not None and (t.rows or t.batch_axes)]
         return node.flat(of_rows)
     function = _LIFTINGS.get(node.op_type)
@@ -118,12 +118,12 @@ def lifted(node: Node, domain: str) -> Lifted | None:
 
 
 def touches_first(node: Node) -> bool:
-    """Tell whether a node combines or picks values along axis 0 of what holds rows: they may mix there."""
+    """Tell whether a node works along axis 0 of operands that hold rows, and so may mix rows."""
     function = _LIFTINGS.get(node.op_type)
     if node.op_type in _KNOWN_BY_SHAPES or function is None or node.tensors[0] is None:
         return False
     found = function(node)
-    alone = node.x.rank < 2 and node.op_type != "Concat"  # one number for each row
+    alone = node.x.rank < 2 and node.op_type != "Concat"  # one number per row
     if found is None or not found.stacked or alone:
         return False
     data = range(len(node.tensors)) if found.data is None else found.data
@@ -144,7 +144,7 @@ def _has_a_batch(node: Node) -> Lifted:
 
 @lifting("MaxUnpool")
 def _unpooled(node: Node) -> Lifted | None:
-    """Unpool by indices that count through all rows, as MaxPool's do; indices that rows share do not."""
+    """Unpool by indices that count through all rows, like MaxPool's; indices shared by rows do not."""
     indices = node.tensors[1]
     return node.flat({0, 1}) if indices is not None and indices.batch_axes else None
 
@@ -176,7 +176,7 @@ lifting("TopK", "LpNormalization")(_along(-1, {0}))
 
 @lifting("GatherElements", "ScatterElements")
 def _elements(node: Node) -> Lifted:
-    """Flat only where the places leave nothing of axis 0 out: the next row would begin too early."""
+    """Lift to flat rows only if the indices cover all of axis 0; else the next row would begin too early."""
     axis, indices = node.axis(0), node.tensors[1]
     if axis and indices is not None and indices.shape[0] == node.x.shape[0]:
         return node.flat()
@@ -185,13 +185,13 @@ def _elements(node: Node) -> Lifted:
 
 @lifting("ReverseSequence")
 def _reversed(node: Node) -> Lifted | None:
-    """Return where a sequence stands at each place of axis 0."""
+    """Lift to flat rows if each place of axis 0 holds a sequence."""
     return node.flat() if node.attributes.get("batch_axis", 1) == 0 else None
 
 
 @lifting("Gather")
 def _gather(node: Node) -> Lifted:
-    """Of what all rows have in common, each takes its own."""
+    """Lift a Gather; each row takes its own elements from data that all rows share."""
     indices = node.tensors[1]
     if (
         indices is not None
@@ -255,7 +255,7 @@ def _slice(node: Node) -> Lifted:
 
 @lifting("Pad")
 def _pad(node: Node) -> Lifted | None:
-    """With pads for every axis: ONNX Runtime moves a Transpose past a Pad as if it had no `axes`."""
+    """Lift with pads for every axis: ONNX Runtime moves a Transpose past a Pad as if it had no `axes`."""
     axes = node.ints(3)
     pads = np.zeros((2, node.x.rank), np.int64)
     pads[:, slice(None) if axes is None else axes] = np.reshape(node.ints(1) or [], (2, -1))
@@ -266,7 +266,7 @@ def _pad(node: Node) -> Lifted | None:
 
 @lifting("Resize")
 def _resize(node: Node) -> Lifted | None:
-    """Axis 0 is let alone by `axes`, or by a scale of 1."""
+    """Lift to flat rows if `axes`, or a scale of 1, leaves axis 0 alone."""
     axes = node.attributes.get("axes")
     if axes is not None:
         return node.flat({0}) if 0 not in [a % node.x.rank for a in axes] else None
@@ -277,7 +277,7 @@ def _resize(node: Node) -> Lifted | None:
 
 @lifting("Expand")
 def _expand(node: Node) -> Lifted:
-    """To a shape of x's rank: `Ops.expand` gives it the axes first."""
+    """Lift an Expand to a shape of x's rank; `Ops.expand` adds missing axes first."""
     target = node.ints(1) or []
     return node.flat({0}) if target[:1] == [1] else node.stacked({0}, {1: [1, *target]})
 
@@ -300,7 +300,7 @@ def _matrices(node: Node) -> Lifted:
 
 @lifting("Einsum")
 def _einsum(node: Node) -> Lifted | None:
-    """One more letter for the rows, on each operand that has them."""
+    """Add a letter for the rows to each operand that has them."""
     equation = str(node.attributes["equation"]).replace(" ", "")
     free = next((c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in equation), None)
     if "->" not in equation or free is None:
@@ -314,7 +314,7 @@ def _einsum(node: Node) -> Lifted | None:
 
 @lifting("QuantizeLinear", "DequantizeLinear")
 def _quantised(node: Node) -> Lifted:
-    """Per slice along an axis, or alike."""
+    """Lift a quantisation per axis or per tensor."""
     scale = node.tensors[1]
     if scale is None or scale.rank == 0 or node.axis(1):
         return node.flat({0})

@@ -1,4 +1,4 @@
-"""Nodes of a graph: what they read, those whose inputs are constants, and plain ones that are put in."""
+"""Helpers for the nodes of a graph: values they read, constant folding, and plain new nodes."""
 
 import functools
 import itertools
@@ -13,14 +13,14 @@ from rationale.graph.tensor import DOMAIN
 
 
 def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
-    """Branches and bodies."""
+    """Return the branches and bodies in an attribute."""
     if attribute.type == ir.AttributeType.GRAPH:
         return [attribute.as_graph()]
     return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
-    """Return what a node reads, by its inputs or from inside its branches and bodies."""
+    """Return the values that a node reads, as inputs or inside its branches and bodies."""
     values = [v for v in node.inputs if v is not None]
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
@@ -30,12 +30,12 @@ def reads(node: ir.Node) -> list[ir.Value]:
 
 
 def names_read(node: ir.Node) -> set[str]:
-    """Return the names of what a node reads."""
+    """Return the names of the values that a node reads."""
     return {v.name for v in reads(node) if v.name}
 
 
 def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[str]:
-    """Return the names of what the nodes, in their order, make of some values, with these."""
+    """Return `names` and the names of all values that the nodes, in order, compute from them."""
     found = set(names)
     for node in nodes:
         if not found.isdisjoint(names_read(node)):
@@ -44,7 +44,7 @@ def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[st
 
 
 def values_of(model: ir.Model) -> Iterator[ir.Value]:
-    """Yield every value with a name, those of subgraphs too."""
+    """Yield every value with a name, also in subgraphs."""
     for graph in model.graphs():
         yield from graph.inputs
         yield from graph.initializers.values()
@@ -55,7 +55,7 @@ def values_of(model: ir.Model) -> Iterator[ir.Value]:
 def rename(value: ir.Value, name: str) -> None:
     """Rename a value and its constant.
 
-    The constant may be the source model's own, which must keep its name: the value gets another one.
+    The constant may belong to the source model and must keep its name there: the value gets a copy.
     """
     tensor, value.const_value = value.const_value, None
     value.name = name
@@ -63,7 +63,7 @@ def rename(value: ir.Value, name: str) -> None:
 
 
 def make_room(model: ir.Model, is_needed: Callable[[str], bool]) -> None:
-    """Rename inner values of a model, in place, whose names are needed for something else."""
+    """Rename inner values of a model, in place, if another value needs their names."""
     public, taken = {*model.graph.inputs, *model.graph.outputs}, {v.name for v in values_of(model)}
     for value in list(values_of(model)):
         if value not in public and is_needed(old := str(value.name)):
@@ -75,7 +75,7 @@ def make_room(model: ir.Model, is_needed: Callable[[str], bool]) -> None:
 def nodes_behind(
     nodes: Iterable[ir.Node], values: Iterable[ir.Value], known: Collection[ir.Value] = ()
 ) -> list[ir.Node]:
-    """Those of the nodes, in their order, that `values` need beside the `known` ones."""
+    """Return the nodes, in order, that `values` need in addition to the `known` values."""
     wanted = {v for v in values if v not in known}
     chosen = []
     for node in reversed(list(nodes)):
@@ -91,14 +91,14 @@ RANDOM = frozenset(
 
 LISTS = frozenset(
     {"Optional", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SplitToSequence"}
-)  # what they make is no tensor
+)  # operators whose results are no tensors
 
 
 def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, given: bool = False) -> int:
-    """Replace every node that depends on initializers alone by its value, in place; return how many.
+    """Replace every node that depends only on initializers by its value, in place; return their number.
 
     Args:
-        chosen: some of `constant_nodes`, with all before them.
+        chosen: some of `constant_nodes`, with all nodes before them.
         given: whether these are nodes of the user's model.
     """
     graph = model.graph
@@ -116,7 +116,7 @@ def fold_constants(model: ir.Model, chosen: Sequence[ir.Node] | None = None, *, 
 
 
 def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
-    """Return the nodes that depend on initializers alone."""
+    """Return the nodes that depend only on initializers."""
     known = set(graph.initializers.values())
     nodes: list[ir.Node] = []
     for node in graph:
@@ -129,7 +129,7 @@ def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
 
 
 def _closed(node: ir.Node) -> bool:
-    """Tell whether the bodies of a node read nothing but what the node is given."""
+    """Tell whether the bodies of a node read only the node's own inputs."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPHS:
             return False
@@ -145,7 +145,7 @@ def _closed(node: ir.Node) -> bool:
 
 
 def frontier(nodes: Sequence[ir.Node]) -> list[ir.Value]:
-    """Return what others read of these nodes."""
+    """Return the values of these nodes that other nodes read."""
     inside = set(nodes)
     values = [v for n in nodes for v in n.outputs]
     return [v for v in values if v.is_graph_output() or any(n not in inside for n in v.consumers())]
@@ -154,7 +154,7 @@ def frontier(nodes: Sequence[ir.Node]) -> list[ir.Value]:
 def extract(
     model: ir.Model, nodes: Sequence[ir.Node], inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]
 ) -> ir.Model:
-    """Return a model of copies of these nodes, which share the constants they read."""
+    """Return a model with copies of these nodes, which share the constants that they read."""
     mapping = {v: ir.Value(name=v.name, type=v.type, shape=v.shape) for v in inputs}
     used = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v.is_initializer())
     for v in used:
@@ -181,7 +181,7 @@ def extract(
 
 
 def replace_by_constant(graph: ir.Graph, value: ir.Value, array: np.ndarray) -> None:
-    """Make an initializer of `array` stand for `value`, under its name."""
+    """Replace `value` by an initializer of `array`, under its name."""
     name = value.name
     value.name = None
     constant = new_constant(graph, str(name), array)
@@ -210,19 +210,19 @@ def drop_unused_constants(graph: ir.Graph) -> None:
 
 
 def stand_for(old: ir.Value, new: ir.Value) -> None:
-    """Put `new` in place of `old`, under its name."""
+    """Replace `old` by `new`, under its name."""
     ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
     (new.name, old.name), new.type, new.shape = (old.name, None), old.type, old.shape
 
 
 class Nodes:
-    """`op.Mul(a, b)` appends a node of one output to a graph, or puts it before another node.
+    """A builder: `op.Mul(a, b)` appends a node with one output to a graph, or puts it before another node.
 
-    Operands may be arrays or lists of whole numbers, which become initializers; None leaves one out.
+    Operands may be arrays or lists of integers, which become initializers; None leaves an operand out.
 
     Args:
-        prefix: with which the names of what is emitted begin.
-        before: None for the end of the graph.
+        prefix: the beginning of the new nodes' names.
+        before: the node before which they go; None for the end of the graph.
     """
 
     def __init__(self, graph: ir.Graph, prefix: str, before: ir.Node | None = None) -> None:
@@ -254,6 +254,6 @@ class Nodes:
         return new_constant(self.graph, self.fresh("constant"), array)
 
     def fresh(self, what: str) -> str:
-        """Return a name that nothing has."""
+        """Return an unused name."""
         self.count += 1
         return f"{self.prefix}/{what}_{self.count}"

@@ -1,4 +1,4 @@
-"""Emitting ONNX nodes over rows that a rule never sees.
+"""ONNX nodes over batch axes that rules never see.
 
 A rule is written for one row: `m: [1, C, H, W]`. The combined graph needs it for every row of the batch (N),
 every target (T), concept (C), reference (K) and point of a path or draw of noise (S) at once. As in JAX's
@@ -7,12 +7,12 @@ operator:
 
 - operators that broadcast run on *split* tensors, [N, T, K, S, *row], so that x [N, 1, 1, 1, …] meets
   r [1, 1, K, 1, …] without being tiled;
-- most others run on *flat* tensors, [N·T·K·S·row[0], *row[1:]], which is the layout the model itself has
+- most others run on *flat* tensors, [N·T·K·S·row[0], *row[1:]], which is the model's own layout
   with more rows;
-- those that work along axis 0 of a row run on *stacked* tensors, [N·T·K·S, *row]: see `lift`.
+- operators that work along axis 0 of a row run on *stacked* tensors, [N·T·K·S, *row]: see `lift`.
 
-Going from one layout to the other is a Reshape, which moves no data. A multiplier that does not (yet)
-depend on the reference simply has no K among its axes and costs one row.
+A change of layout is a Reshape, which moves no data. A multiplier that does not (yet) depend on the
+reference has no K among its axes and costs one row.
 """
 
 import functools
@@ -36,7 +36,7 @@ _MEASURING = frozenset({"Shape", "Size"})
 
 
 class Ops(Layouts):
-    """`op.Conv(x, w, strides=[2, 2])` appends a lifted node to the graph and returns its `Tensor`.
+    """A builder: `op.Conv(x, w, strides=[2, 2])` appends a lifted node and returns its `Tensor`.
 
     Operands may be tensors, Python numbers (of the dtype of the first tensor), lists of ints (int64)
     or arrays; None leaves an optional operand out.
@@ -53,8 +53,8 @@ class Ops(Layouts):
     ) -> None:
         super().__init__(graph, opset, sizes, dtype, chunks)
         self.variants = variants or Variants(HERE)
-        self.weights: dict[str, Tensor] = {}  # of axes whose rows come with a request, summing to 1
-        self._one_hot: dict[ir.Value, Tensor] = {}  # the place of the 1, by the value of such a row
+        self.weights: dict[str, Tensor] = {}  # per axis whose rows come with a request; their sum is 1
+        self._one_hot: dict[ir.Value, Tensor] = {}  # index of the 1, by the value of a one-hot row
 
     def __getattr__(self, op_type: str) -> Callable[..., Tensor]:
         if not op_type[:1].isupper():
@@ -121,7 +121,7 @@ class Ops(Layouts):
     def _align(
         self, tensors: Sequence[Tensor], least: int = 1
     ) -> tuple[list[Tensor], BatchAxes, tuple[str, ...] | None]:
-        """Bring operands to layouts that broadcast against each other; flat for `least` axes of a row."""
+        """Bring operands to layouts that broadcast together: flat if they share at least `least` row axes."""
         batch_axes = NONE.union(*(t.batch_axes for t in tensors))
         rank = max(t.rank for t in tensors)
         leading = [t for t in tensors if t.batch_axes]
@@ -130,7 +130,7 @@ class Ops(Layouts):
         if same and len(layouts) == 1 and None not in layouts:
             return [t if t.batch_axes else self.plain(t) for t in tensors], batch_axes, leading[0].split
         fixed = [t for t in tensors if not t.batch_axes]
-        along = len({t.shape[:1] for t in leading}) == 1  # of one length on axis 0
+        along = len({t.shape[:1] for t in leading}) == 1  # equal lengths on axis 0
         if same and along and rank >= least and all(t.rank < rank or t.shape[:1] == (1,) for t in fixed):
             return [self.flat(t) if t.batch_axes else self.plain(t) for t in tensors], batch_axes, None
         order = tuple(a for a in AXES if a in batch_axes)
@@ -142,9 +142,9 @@ class Ops(Layouts):
         return split, batch_axes, order if batch_axes else None
 
     def _emit_matmul(self, a: Tensor, b: Tensor | None) -> Tensor:
-        """Over the last two axes of each row; a vector has one more while it is multiplied.
+        """Multiply over the last two axes of each row; a vector temporarily gets one more axis.
 
-        Of a matrix, a one-hot row takes the row that it points at: nothing else of it is read.
+        The product of a one-hot row and a matrix gathers the row at the 1, and reads nothing else.
         """
         assert b is not None
         index = self._one_hot.get(a.value)
@@ -166,7 +166,7 @@ class Ops(Layouts):
         return Tensor(value, shape, a.dtype, batch_axes, a.rows or b.rows, split)
 
     def _measured(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
-        """Shape or Size of one row."""
+        """Return the Shape or Size of one row."""
         shape = np.asarray(x.shape, np.int64)
         if op_type == "Size":
             return self.constant(np.asarray(shape.prod(), np.int64))
@@ -214,10 +214,10 @@ class Ops(Layouts):
             values.pop()
         return values
 
-    # -- what rules and the walk share ----------------------------------------------------------------
+    # -- shared by rules and the walk ------------------------------------------------------------------
 
     def reshape(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """`x` with the row shape `shape`."""
+        """Return `x` with the row shape `shape`."""
         return x if tuple(shape) == x.shape else self._reshaped(x, tuple(shape))
 
     def _reshaped(self, x: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -226,7 +226,7 @@ class Ops(Layouts):
         return replace(x, value=value, split=split, shape=shape)
 
     def expand(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """`x` broadcast to the row shape `shape`; a no-op where it has it."""
+        """Return `x` broadcast to the row shape `shape`, or `x` itself if it has that shape."""
         target = np.broadcast_shapes(x.shape, tuple(shape))
         x = self.reshape(x, (1,) * (len(target) - x.rank) + x.shape)
         if target == x.shape:
@@ -234,17 +234,17 @@ class Ops(Layouts):
         return self._emit_rows("Expand", [x, self.tensor(_kept(x, target))], {}, 1, "")[0]
 
     def one_hot(self, index: Tensor, size: int, dtype: ir.DataType) -> Tensor:
-        """1 at the place `index` [1, 1] of `size` zeros: [1, size]."""
+        """Return a one-hot row [1, size], with its 1 at `index` [1, 1]."""
         row = self.Cast(self.Equal(index, np.arange(size, dtype=np.int64)), to=int(dtype))
         self._one_hot[row.value] = index
         return row
 
     def is_one_hot(self, x: Tensor) -> bool:
-        """Tell whether a product of `x` with a matrix takes a row of it."""
+        """Tell whether a product of `x` with a matrix selects a row of the matrix."""
         return x.value in self._one_hot
 
     def sum_to(self, x: Tensor, shape: Sequence[int]) -> Tensor:
-        """Compute the adjoint of broadcasting a row of `shape` to `x`'s: sum what was repeated."""
+        """Compute the adjoint of broadcasting a row of `shape` to `x`'s: sum over the repetitions."""
         extra = x.rank - len(shape)
         aligned = (1,) * extra + tuple(shape)
         axes = [i for i, (a, b) in enumerate(zip(x.shape, aligned, strict=True)) if a != 1 and b == 1]
@@ -261,9 +261,9 @@ class Ops(Layouts):
         return self.ReduceSum(x, list(range(1, x.rank)), keepdims=0)
 
     def take(self, numbers: Tensor, indices: Tensor) -> Tensor:
-        """Return the elements of a constant vector at indices of each row, in their shape.
+        """Return the elements of a constant vector at each row's indices, in the shape of these.
 
-        A GatherElements through all rows at once: ONNX Runtime is ten times slower with a Gather of them.
+        It is one GatherElements for all rows: in ONNX Runtime a Gather is ten times slower.
         """
         index = self._in_shape(indices.value, [-1])
         found = self._node("GatherElements", [numbers.value, index], {"axis": 0})[0]
@@ -271,7 +271,7 @@ class Ops(Layouts):
         return replace(indices, value=value, dtype=numbers.dtype)
 
     def row_numbers(self, x: Tensor) -> Tensor:
-        """0, 1, … for the rows in which `x` lies in memory, int64: row shape [1]."""
+        """Return 0, 1, … for the rows in which `x` lies in memory, int64: row shape [1]."""
         x = self.flat(x)
         count = self._node("Shape", [x.value], {"start": 0, "end": 1})[0]
         scalar = self._node("Squeeze", [count, self._ints([0])], {})[0]
@@ -285,17 +285,17 @@ class Ops(Layouts):
 
 
 def _kept(x: Tensor, target: Sequence[int]) -> list[int]:
-    """Return the shape for Expand: 1 on axis 0 where it stays."""
+    """Return the shape for Expand: 1 on axis 0 if that axis stays."""
     return [1, *target[1:]] if x.rows and x.shape[0] == target[0] else list(target)
 
 
 def along(op: Ops, array: np.ndarray, axis: str, *, zeros: bool = False) -> Tensor:
     """Return an array [count, *row] that varies over the axis K or S, the same for every row of the batch.
 
-    It is a constant, or the part of it that one chunk holds.
+    It is a constant, or the part that one chunk holds.
 
     Args:
-        zeros: what fills up the last chunk, instead of copies of the last row.
+        zeros: fill up the last chunk with zeros instead of copies of the last row.
     """
     if axis not in op.chunks:
         constant = op.constant(array)
@@ -310,7 +310,7 @@ def along(op: Ops, array: np.ndarray, axis: str, *, zeros: bool = False) -> Tens
 
 
 def open_rows(op: Ops, name: str, row: Sequence[int], axis: str, dtype: ir.DataType) -> Tensor:
-    """Rows along an axis that come with each row of the batch: a new input of the graph, [N, count, *row]."""
+    """Return rows along an axis from a new graph input [N, count, *row], with its own for each row."""
     value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape(["N", op.counts[axis], *row]))
     op.graph.inputs.append(value)
     flat = op._node("Reshape", [value, op._ints([-1, *row])], {})[0]
@@ -318,13 +318,13 @@ def open_rows(op: Ops, name: str, row: Sequence[int], axis: str, dtype: ir.DataT
 
 
 def open_weights(op: Ops, name: str, axis: str, dtype: ir.DataType) -> Tensor:
-    """Weights [N, count] of such rows, a new input; brought to the sum 1."""
+    """Return weights [N, count] of such rows from a new graph input, normalised to the sum 1."""
     given = open_rows(op, name, (), axis, dtype)
     return op.Div(given, _reduce(op, "ReduceSum", given, axis))
 
 
 def rows_along(op: Ops, x: Tensor) -> np.ndarray:
-    """Return the array [count, *row] that `along` was given for `x`."""
+    """Return the array [count, *row] from which `along` made `x`."""
     if x.constant is not None:
         return x.constant
     producer = x.value.producer()
@@ -334,7 +334,7 @@ def rows_along(op: Ops, x: Tensor) -> np.ndarray:
 
 
 def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Tensor:
-    """Σ w_i x_i over the axis K or S, weights summing to 1 (None: all equal); `x` where it lacks it."""
+    """Return Σ w_i x_i over the axis K or S, weights of sum 1 (None: equal); `x` if it lacks that axis."""
     if over not in x.batch_axes:
         return x
     if over in op.weights:
@@ -349,7 +349,7 @@ def standard_error(op: Ops, x: Tensor, over: str, weights: np.ndarray | None, ef
     """Compute the standard error of `mean(op, x, over, weights)`: √(Σ w_i (x_i − mean)² / (n − 1)).
 
     Args:
-        effective: n = 1/Σ w², the number of independent values that the mean is worth; above 1.
+        effective: n = 1/Σ w², the mean's number of independent values; above 1.
     """
     if over in op.chunks:
         variance = _normalised(op, _squared_deviations(op, x, over, weights), over, weights)
@@ -360,7 +360,7 @@ def standard_error(op: Ops, x: Tensor, over: str, weights: np.ndarray | None, ef
 
 
 def typical_size(op: Ops, r: Tensor) -> Tensor:
-    """Average the largest |r| of each reference over them: one number, known at compile time."""
+    """Average the largest |r| of each reference over the references: one number, known at compile time."""
     size = op.Abs(r)
     if r.rank > 1:
         size = op.ReduceMax(size, list(range(1, r.rank)), keepdims=1)
@@ -368,9 +368,9 @@ def typical_size(op: Ops, r: Tensor) -> Tensor:
 
 
 def _squared_deviations(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
-    """Σ w_i (x_i − mean)² of all chunks, from the weight, mean and squared deviations of each."""
+    """Return Σ w_i (x_i − mean)² of all chunks, from each chunk's weight, mean and squared deviations."""
     weight = _reduce(op, "ReduceSum", _weights(op, x, over, weights), over)
-    some = op.Max(weight, float(np.finfo(x.dtype.numpy()).tiny))  # a chunk may hold weights of 0 alone
+    some = op.Max(weight, float(np.finfo(x.dtype.numpy()).tiny))  # all weights of a chunk may be 0
     average = op.Div(_weighted_sum(op, x, over, weights), some)
     off = op.Sub(x, average)
     squares = _weighted_sum(op, op.Mul(off, off), over, weights)
@@ -378,7 +378,7 @@ def _squared_deviations(op: Ops, x: Tensor, over: str, weights: np.ndarray | Non
 
 
 def _weighted_sum(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
-    """Σ w_i x_i, the weights 1 where there are none."""
+    """Return Σ w_i x_i, with weights 1 by default."""
     full = (
         weights is None and over not in op.weights and (over not in op.chunks or op.chunks.axes[over].is_even)
     )
@@ -386,7 +386,7 @@ def _weighted_sum(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> 
 
 
 def _by_open_weights(op: Ops, x: Tensor, over: str) -> Tensor:
-    """Σ w_i x_i; in a wider type, over Σ w_i, which is 1 as far as the narrower one holds it."""
+    """Return Σ w_i x_i; in a type wider than the weights', divide by Σ w_i, which is 1 only to rounding."""
     total = _weighted_sum(op, x, over, None)
     if x.dtype == op.weights[over].dtype:
         return total
@@ -398,7 +398,7 @@ def _normalised(op: Ops, total: Tensor, over: str, weights: np.ndarray | None) -
 
 
 def _weights(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
-    """1 for each where there are none; 0 for what only fills up a chunk."""
+    """Return the weights, 1 by default; 0 for rows that only fill up a chunk."""
     if over in op.weights:
         given = op.reshape(op.weights[over], (1,) * x.rank)
         return given if given.dtype == x.dtype else op.Cast(given, to=int(x.dtype))
@@ -417,10 +417,10 @@ def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
 
 
 def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
-    """Emit the pseudo-operator for what all chunks have together."""
+    """Emit the pseudo-operator for a value that all chunks share."""
     tensors = tuple(op.split(t, t.batch_axes) if t.batch_axes else t for t in tensors)
     for tensor in tensors:
-        tensor.value.dtype = tensor.dtype  # a Scan says of what type its state is
+        tensor.value.dtype = tensor.dtype  # a Scan declares its states' types
     initial = [_zeros(op, t) for t in tensors]
     values = [t.value for t in tensors]
     value = op._node(op_type, [*values, *initial], {"axis": over}, domain=DOMAIN)[0]
@@ -428,7 +428,7 @@ def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
 
 
 def _zeros(op: Ops, x: Tensor) -> ir.Value:
-    """Of the shape that `x` has in memory."""
+    """Return zeros in the shape that `x` has in memory."""
     order = x.split or ()
     sizes = [op._batch_size() if a == "N" else op.constant(np.asarray([op.sizes[a]])) for a in order]
     row = op.constant(np.asarray(x.shape, np.int64))

@@ -1,4 +1,4 @@
-"""A node for each row by itself, in the body of a Scan: for operators that no layout of rows suits."""
+"""A fallback that runs a node row by row in the body of a Scan, for operators that fit no layout of rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from rationale.graph.tensor import STACKED, BatchAxes, Layouts, Tensor
 def row_by_row(
     op: Layouts, node: Node, domain: str, batch_axes: BatchAxes, specs: Sequence[Spec]
 ) -> list[Tensor]:
-    """Run `node` on each of the rows that its operands vary over; return its outputs, stacked.
+    """Run `node` on each of the rows over which its operands vary; return its outputs, stacked.
 
-    The body reads nothing from outside: what all rows have in common is a constant in it, or handed from
-    row to row.
+    The body reads nothing from outside: values that all rows share are constants in it, or states that pass
+    from row to row.
     """
     body = _Body(op)
     inner = [None if t is None else body.enter(t, batch_axes) for t in node.tensors]
@@ -33,7 +33,7 @@ def row_by_row(
 
 
 class _Body:
-    """The inputs of the body while they are gathered."""
+    """The inputs of the body under construction."""
 
     def __init__(self, op: Layouts) -> None:
         self.op = op
@@ -42,7 +42,7 @@ class _Body:
         self.slices: list[tuple[ir.Value, ir.Value]] = []
 
     def enter(self, t: Tensor, batch_axes: BatchAxes) -> ir.Value:
-        """Return the operand of one row, as it is called inside."""
+        """Return the operand of one row inside the body."""
         inside = ir.Value(name=self.op._fresh("row"), type=ir.TensorType(t.dtype), shape=ir.Shape(t.shape))
         if t.batch_axes:
             self.slices.append((self.op.stacked(self.op.vary(t, batch_axes)).value, inside))

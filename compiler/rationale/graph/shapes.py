@@ -1,9 +1,9 @@
-"""Shapes and types of what nodes make, for one row and for N rows.
+"""Shapes and types of the nodes' results, for one row and for N rows.
 
 A combined graph reshapes between [N, K, …] and [N·K, …], and a runtime that infers its shapes makes a new
 unknown of each −1. ONNX Runtime then neither works in place nor fuses an Add into a convolution, since it
-does not see that two shapes are equal. So `state_shapes` infers them for two numbers of rows, and writes down
-in terms of N what differs (docs/performance.md has what that gives).
+does not see that two shapes are equal. So `state_shapes` infers them for two numbers of rows, and writes
+differing lengths in terms of N (docs/performance.md shows the gain).
 """
 
 import functools
@@ -24,7 +24,7 @@ from rationale.graph.tensor import Tensor
 Shape = tuple[int, ...]
 ShapeForm = Callable[..., Shape | list[Shape]]
 
-OWN_VERSION = 1 << 20  # above what a model imports, so that ONNX's checker leaves such nodes alone
+OWN_VERSION = 1 << 20  # above any version that a model imports, so that ONNX's checker skips such nodes
 _ONNX = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -33,17 +33,17 @@ _registered: set[tuple[str, str]] = set()
 
 
 def is_own(domain: str) -> bool:
-    """Tell whether a domain is none of ONNX's."""
+    """Tell whether a domain is custom, that is, none of ONNX's."""
     return domain not in _ONNX
 
 
 def own_opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
-    """Return a model's imports, so that inference finds what `declare_shape` registered."""
+    """Return a model's imports, so that inference finds the shapes that `declare_shape` registered."""
     return [helper.make_opsetid(d, OWN_VERSION if is_own(d) else v) for d, v in imports.items()]
 
 
 def broadcast_shape(*shapes: Shape | None) -> Shape:
-    """Of an operator that runs element by element."""
+    """Return the shape of an elementwise operator's result."""
     return np.broadcast_shapes(*(s for s in shapes if s is not None))
 
 
@@ -51,8 +51,8 @@ def declare_shape(op_type: str, domain: str, form: ShapeForm) -> None:
     """Register the shape of an operator's value with ONNX's inference; the newest declaration wins.
 
     Args:
-        form: called with a tuple for each input (None for one left out) and the attributes that its
-            signature names as keywords; returns a tuple, or a list of them.
+        form: function of one tuple per input (None for an omitted one) and of the attributes that its
+            signature names as keywords; returns a tuple, or a list of tuples.
     """
     if (domain, op_type) in _registered:
         defs.deregister_schema(op_type, OWN_VERSION, domain)
@@ -61,7 +61,7 @@ def declare_shape(op_type: str, domain: str, form: ShapeForm) -> None:
 
 
 def _schema(op_type: str, domain: str, form: ShapeForm) -> defs.OpSchema:
-    """Any number of inputs and outputs, of any type."""
+    """Return a schema with any number of inputs and outputs, of any type."""
     parameter = defs.OpSchema.FormalParameter
     variadic = defs.OpSchema.FormalParameterOption.Variadic
     several: dict[str, Any] = {"param_option": variadic, "is_homogeneous": False, "min_arity": 0}
@@ -121,16 +121,16 @@ def _static(kind: onnx.TypeProto) -> Shape | None:
 
 Spec = tuple[tuple[int, ...], ir.DataType]
 
-MOST_SCALES = 256  # elements of a constant of another type than integers: a Resize's
+MOST_SCALES = 256  # elements of a constant that is no integer, such as a Resize's scales
 
 
 def may_be_sizes(dtype: ir.DataType, elements: int) -> bool:
-    """Tell whether a constant may decide a shape; larger ones are weights and tables."""
+    """Tell whether a constant may determine a shape; larger ones are weights and tables."""
     return elements <= (MOST_SIZES if dtype.is_integer() else MOST_SCALES)
 
 
 def spec_of(kind: onnx.TypeProto) -> Spec | None:
-    """None for what is no tensor, or has no static shape."""
+    """Return a type's specification; None if it is no tensor, or has no static shape."""
     tensor = kind.tensor_type
     dims = tensor.shape.dim
     if not tensor.elem_type or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
@@ -146,10 +146,10 @@ def infer_outputs(
     tensors: Sequence[Tensor | None],
     outputs: int,
 ) -> list[Spec]:
-    """Shape and dtype of each output for one row, by ONNX's own inference.
+    """Return the shape and dtype of each output for one row, by ONNX's own inference.
 
     Raises:
-        UnsupportedModelError: a shape that depends on values, or attributes that do not fit.
+        UnsupportedModelError: if a shape depends on values, or attributes do not fit.
     """
     names = ["" if t is None else f"i{i}" for i, t in enumerate(tensors)]
     results = [f"o{i}" for i in range(outputs)]
@@ -172,7 +172,7 @@ def infer_outputs(
     imports = own_opsets({domain: opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)})
     try:
         schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
-        if schema.deprecated:  # such as TreeEnsembleClassifier, which files still hold
+        if schema.deprecated:  # such as TreeEnsembleClassifier, which files still contain
             imports = own_opsets({domain: schema.since_version - 1})
             schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
     except onnx.defs.SchemaError as error:
@@ -192,7 +192,7 @@ def result_dtype(
 ) -> ir.DataType:
     """Return the dtype of an operator's first output by its schema.
 
-    It is an operand's, the only one that the schema allows, or attribute `to`.
+    It is that of an operand, the only one that the schema allows, or the attribute `to`.
     """
     known = _dtype_in_schema(op_type, domain, opset)
     if isinstance(known, int):
@@ -204,10 +204,10 @@ def result_dtype(
 
 @functools.cache
 def _dtype_in_schema(op_type: str, domain: str, opset: int) -> int | str | None:
-    """Return the position of the operand that decides, the name of a fixed dtype, or None."""
+    """Return the position of the operand that determines it, the name of a fixed dtype, or None."""
     try:
         schema = onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:  # a user's own
+    except onnx.defs.SchemaError:  # a user's own operator
         return 0
     output = schema.outputs[0]
     for position, operand in enumerate(schema.inputs):
@@ -232,10 +232,10 @@ def infer_graph(
     constants: Iterable[ir.Value],
     opsets: Mapping[str, int],
 ) -> dict[str, Spec]:
-    """Infer static shapes of all that nodes make or read, by name, without their large constants.
+    """Infer static shapes of all values that nodes make or read, by name, without their large constants.
 
     Args:
-        given: of what they read, but for constants.
+        given: specifications of the values that they read, apart from constants.
     """
     skeleton = onnx.GraphProto(name="skeleton", node=nodes)
     specs = dict(given)
@@ -256,21 +256,21 @@ def infer_graph(
 
 
 ROWS, TIMES = "N", "·"
-_COUNTS = (5, 7)  # rows, for which shapes are inferred
+_COUNTS = (5, 7)  # numbers of rows for which shapes are inferred
 Specs = dict[str, Spec]  # by name
 
 
 def state_shapes(model: ir.Model) -> None:
-    """Give every value whose shape is known but for the number of rows that shape, in place.
+    """Set the shape of every value whose shape is known in terms of N, in place.
 
-    What an operator with a body makes, or counts, is known only where it was known before.
+    The shapes of outputs of operators with bodies, and of those that count, must be known before.
     """
     nothing: list[Specs] = [{} for _ in _COUNTS]
     _state(model.graph, model.graph.opset_imports, nothing)
 
 
 def rename_rows(graph: ir.Graph, name: str) -> None:
-    """Rename the number of rows in the shapes of what the nodes of a graph make."""
+    """Rename the number of rows in the shapes of the outputs of a graph's nodes."""
     for node in ir.traversal.RecursiveGraphIterator(graph):
         for value in node.outputs:
             if value.shape is not None:
@@ -278,7 +278,7 @@ def rename_rows(graph: ir.Graph, name: str) -> None:
 
 
 def _each(dim: ir.SymbolicDim) -> int | None:
-    """Return how many for each row, of what `in_rows` calls so."""
+    """Return the length per row of a dimension that `in_rows` named, or None."""
     count, times, rows = (dim.value or "").rpartition(TIMES)
     return int(count or 1) if rows == ROWS and (count.isdecimal() or not times) else None
 
@@ -288,7 +288,7 @@ def _renamed(dim: ir.SymbolicDim, name: str) -> str | None:
 
 
 def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
-    """Shapes of one graph, then of the bodies in it, which see what is `outside` of them, for each count."""
+    """Set the shapes of one graph, then of its bodies, which see the values `outside`, for each count."""
     known = [_inferred(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
     for node in graph:
         for value in node.outputs:
@@ -305,7 +305,7 @@ def _bodies(node: ir.Node) -> list[ir.Graph]:
 
 
 def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
-    """Infer static shapes at so many rows, with those `outside`."""
+    """Infer static shapes at `rows` rows, given the specifications `outside`."""
     made = {v for n in graph for v in n.outputs}
     read = [v for v in _read(graph) if v not in made]
     constants = [v for v in read if v.const_value is not None]
@@ -319,12 +319,12 @@ def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Sp
 
 
 def _read(graph: ir.Graph) -> Iterable[ir.Value]:
-    """Return what the nodes of a graph read, each once, and its inputs."""
+    """Return the values that the nodes of a graph read, each once, and its inputs."""
     return dict.fromkeys([*graph.inputs, *(v for n in graph for v in n.inputs if v is not None)])
 
 
 def _at(value: ir.Value, rows: int) -> Spec | None:
-    """Its own shape, where it has one; what an input leaves open on axis 0 is its rows."""
+    """Return a value's specification at `rows` rows; an open axis 0 of an input is its rows."""
     if value.dtype is None or value.shape is None:
         return None
     dims: list[int] = []
@@ -348,7 +348,7 @@ def _shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
 
 
 def _dim(few: int, many: int) -> int | str | None:
-    """Return a·N, a number, or None for what is neither."""
+    """Return a·N, a number, or None if the length is neither."""
     if few == many:
         return few
     each, rest = divmod(few, _COUNTS[0])
@@ -358,5 +358,5 @@ def _dim(few: int, many: int) -> int | str | None:
 
 
 def in_rows(each: int) -> str:
-    """Return the name of a dimension of so many for each row."""
+    """Return the name of a dimension with `each` elements per row."""
     return ROWS if each == 1 else f"{each}{TIMES}{ROWS}"

@@ -1,11 +1,11 @@
-"""Values of a combined graph: the axes they vary over, how they lie in memory, what makes them.
+"""Values of a combined graph: their batch axes, their layout in memory, and the builder of nodes.
 
-Where an axis (the references' K, or the points' S) is walked in chunks, the graph is built for the rows of
+If an axis (the references' K, or the points' S) is walked in chunks, the graph is built for the rows of
 one chunk. Three pseudo-operators mark where that region begins and ends; `scan` replaces them:
 
 - `Chunk()` is a chunk's part of an array that runs along the axis;
 - `Sum(x, zeros)` is the sum of x over all chunks;
-- `Moments(squares, mean, weight, zeros, zeros, zeros)` merges what chunks know of a weighted mean to the sum
+- `Moments(squares, mean, weight, zeros, zeros, zeros)` merges the chunks' weighted moments into the sum
   of squared deviations of all (Chan, Golub and LeVeque, "Updating Formulae …", 1979, equation 2.1).
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 AXES = ("N", "T", "C", "K", "S")
-STACKED = ("M",)  # in place of the axes of `Tensor.split`: all of them as one
+STACKED = ("M",)  # instead of the axes of `Tensor.split`: all of them as one
 BatchAxes = frozenset[str]
 NONE: BatchAxes = frozenset()
 
@@ -28,10 +28,10 @@ class Tensor:
     """A value of the combined graph.
 
     Attributes:
-        shape: the shape it has for one row (at batch 1, one target, one reference).
+        shape: the shape for one row (at batch 1, one target, one reference).
         batch_axes: the axes over which it varies: rows N, targets T, concepts C, references K, points S.
-        rows: whether it belongs to a row, even where all rows have the same; False for weights.
-        split: the batch axes that stand in front of `shape` in memory; None where it is flat.
+        rows: whether it belongs to rows, even if it is equal for all of them; False for weights.
+        split: the batch axes in front of `shape` in memory; None if it is flat.
     """
 
     value: ir.Value
@@ -51,16 +51,16 @@ class Tensor:
 
     @property
     def constant(self) -> np.ndarray | None:
-        """The array behind an initializer; None for computed values."""
+        """The array of an initializer; None for computed values."""
         return None if self.value.const_value is None else self.value.const_value.numpy()
 
 
-DOMAIN = "rationale.chunks"  # of pseudo-operators: none is left in a finished graph
+DOMAIN = "rationale.chunks"  # domain of the pseudo-operators; finished graphs contain none
 
 
 @dataclass(frozen=True)
 class Axis:
-    """`count` rows, walked `size` at a time; the last chunk is filled up with rows of weight 0."""
+    """An axis of `count` rows, walked `size` at a time; rows of weight 0 fill up the last chunk."""
 
     count: int
     size: int
@@ -71,11 +71,11 @@ class Axis:
 
     @property
     def is_even(self) -> bool:
-        """Whether nothing has to be filled up."""
+        """True if the last chunk is full."""
         return self.count % self.size == 0
 
     def cut(self, array: np.ndarray, *, zeros: bool = False) -> np.ndarray:
-        """[count, …] → [chunks, size, …], filled up with copies of the last row, or with zeros."""
+        """Cut [count, …] into [chunks, size, …], filled up with copies of the last row, or with zeros."""
         surplus = self.chunks * self.size - self.count
         if surplus:
             last = np.zeros_like(array[-1:]) if zeros else array[-1:]
@@ -85,10 +85,10 @@ class Axis:
 
 @dataclass
 class Chunks:
-    """The chunked axes by name, and what enters their regions.
+    """The chunked axes by name, and the arrays that enter their regions.
 
     Attributes:
-        parts: by the `part` attribute of a Chunk node: its axis and its arrays, [chunks, …].
+        parts: axis and array [chunks, …] of each Chunk node, by its `part` attribute.
         whole: the constants that run along an axis that is walked as a whole.
     """
 
@@ -100,7 +100,7 @@ class Chunks:
         return axis in self.axes
 
     def enter(self, axis: str, parts: np.ndarray) -> dict[str, str | int]:
-        """Keep an array [chunks, …]; return the attributes of its Chunk node."""
+        """Store an array [chunks, …]; return the attributes of its Chunk node."""
         self.parts.append((axis, parts))
         return {"axis": axis, "part": len(self.parts) - 1}
 
@@ -114,7 +114,7 @@ class Emitter:
     def __init__(self, graph: ir.Graph, opset: int, dtype: ir.DataType) -> None:
         self.graph = graph
         self.opset = opset
-        self.dtype = dtype  # of numbers beside which no tensor says another
+        self.dtype = dtype  # of numbers, unless a tensor beside them has another type
         self.scope = "rationale"
         self._count = 0
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
@@ -136,7 +136,7 @@ class Emitter:
         return self.constant(np.asarray(numbers, like.dtype.numpy()))
 
     def row_constant(self, array: np.ndarray) -> Tensor:
-        """Return a constant whose axis 0 is the batch's: the same for every row."""
+        """Return a constant with a batch axis 0: it is the same for every row."""
         return replace(self.constant(array), rows=True)
 
     def constant(self, array: np.ndarray) -> Tensor:
@@ -161,7 +161,7 @@ class Emitter:
         outputs: int = 1,
         domain: str = "",
     ) -> Sequence[ir.Value]:
-        """Append a node as it is, on values as they lie in memory."""
+        """Append a node without lifting, on values as they lie in memory."""
         name = self._fresh(op_type)
         used = {k: v for k, v in attributes.items() if v is not None}
         node = ir.node(op_type, values, used, domain=domain, num_outputs=outputs, name=name)
@@ -182,7 +182,7 @@ class Emitter:
 
 
 class Layouts(Emitter):
-    """Brings tensors into the layout that an operator needs; all layouts are the same bytes."""
+    """A builder that brings tensors into an operator's layout; all layouts are the same bytes."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class Layouts(Emitter):
         chunks: Chunks | None = None,
     ) -> None:
         super().__init__(graph, opset, dtype)
-        self.counts = dict(sizes)  # of T, K and S; N is known at run time only
+        self.counts = dict(sizes)  # lengths of T, K and S; N is known only at run time
         self.chunks = chunks or Chunks()
         self.sizes = self.counts | {name: axis.size for name, axis in self.chunks.axes.items()}
         self._layouts: dict[tuple[ir.Value, tuple[str, ...] | None, tuple[int, ...]], Tensor] = {}
@@ -201,11 +201,11 @@ class Layouts(Emitter):
         self._batch_source: Tensor | None = None
 
     def bind_batch(self, x: Tensor) -> None:
-        """Name the tensor [N·f, …] from which the batch size is read where an operator must know it."""
+        """Set the tensor [N·f, …] from which operators read the batch size if they need it."""
         self._batch_source = x
 
     def _batch_size(self) -> Tensor:
-        """N, as an int64 tensor of shape [1]."""
+        """Return N, as an int64 tensor of shape [1]."""
         if self._batch is None:
             source = self._batch_source
             assert source is not None
@@ -218,7 +218,7 @@ class Layouts(Emitter):
         return self._batch
 
     def flat(self, x: Tensor) -> Tensor:
-        """[batch axes·row[0], *row[1:]]; of a row that is one number, [batch axes]."""
+        """Return `x` flat: [batch axes·row[0], *row[1:]]; for a row that is one number, [batch axes]."""
         if x.split is None:
             return x
         if not x.shape:
@@ -226,14 +226,14 @@ class Layouts(Emitter):
         return self.in_layout(x, None, x.shape)
 
     def split(self, x: Tensor, axes: Iterable[str]) -> Tensor:
-        """[*axes, *row], 1 on the axes over which `x` does not vary."""
+        """Return `x` split: [*axes, *row], with length 1 on axes over which it does not vary."""
         order = tuple(a for a in AXES if a in axes)
         if x.split == order or not x.rows:
             return x
         return self.in_layout(x, order, x.shape)
 
     def stacked(self, x: Tensor) -> Tensor:
-        """[batch axes, *row]."""
+        """Return `x` stacked: [batch axes, *row]."""
         if x.split == STACKED:
             return x
         if x.split is not None and len(x.split) == 1 and x.batch_axes == set(x.split):
@@ -241,16 +241,16 @@ class Layouts(Emitter):
         return self.in_layout(x, STACKED, x.shape)
 
     def plain(self, x: Tensor) -> Tensor:
-        """*row: for what is the same in all rows."""
+        """Return `x` as *row, if it is the same in all rows."""
         assert not x.batch_axes
         if x.split is None:
             return x
         return self.in_layout(x, None, x.shape)
 
     def in_columns(self, x: Tensor) -> Tensor:
-        """`x` with the references' axis K as the last of its row; of length 1 where all references share `x`.
+        """Return `x` with the references' axis K last in its row, of length 1 if all references share `x`.
 
-        What has few elements in a row is broadcast over long pieces of memory then.
+        A tensor with few elements per row is then broadcast over long pieces of memory.
         """
         if "K" not in x.batch_axes:
             return self.in_layout(x, x.split, (*x.shape, 1))
@@ -264,7 +264,7 @@ class Layouts(Emitter):
         )
 
     def from_columns(self, x: Tensor) -> Tensor:
-        """Undo `in_columns` for what differs from one reference to the next."""
+        """Undo `in_columns` for a tensor that differs between references."""
         axes = tuple(a for a in AXES if a in x.batch_axes | {"K"})
         k, last = axes.index("K"), len(axes) + x.rank - 2
         order = [*range(k), last, *range(k, last)]
@@ -272,7 +272,7 @@ class Layouts(Emitter):
         return replace(x, value=value, shape=x.shape[:-1], batch_axes=frozenset(axes), split=axes)
 
     def in_layout(self, x: Tensor, split: tuple[str, ...] | None, shape: tuple[int, ...]) -> Tensor:
-        """`x` as it lies in memory with `split` and the row shape `shape`, of as many elements as its own."""
+        """Return `x` with the layout `split` and a row shape `shape` of equally many elements."""
         if x.split == split and x.shape == shape:
             return x
         key = (x.value, split, shape)
@@ -282,7 +282,7 @@ class Layouts(Emitter):
         return self._layouts[key]
 
     def _in_shape(self, value: ir.Value, lengths: Sequence[int]) -> ir.Value:
-        """Reshape a value; where a Reshape made it, start from that one's input."""
+        """Reshape a value; if it comes from a Reshape, reshape that one's input."""
         producer = value.producer()
         while producer is not None and (producer.domain, producer.op_type) == ("", "Reshape"):
             source = producer.inputs[0]
@@ -293,7 +293,7 @@ class Layouts(Emitter):
     def _lengths(
         self, batch_axes: BatchAxes, split: tuple[str, ...] | None, shape: tuple[int, ...]
     ) -> list[int]:
-        """−1 where N is among them."""
+        """Return the lengths in memory, with −1 if N is among the axes."""
         if split is None:
             first = [-1 if "N" in batch_axes else self._count_rows(batch_axes) * shape[0]] if shape else []
             return [*first, *shape[1:]]
@@ -305,7 +305,7 @@ class Layouts(Emitter):
         return math.prod(self.sizes[a] for a in batch_axes)
 
     def vary(self, x: Tensor, batch_axes: BatchAxes) -> Tensor:
-        """`x`, repeated over the axes of `batch_axes` that it lacks: the one place where rows are copied."""
+        """Return `x` repeated over the `batch_axes` that it lacks; only this method copies rows."""
         if not x.rows or batch_axes <= x.batch_axes:
             return x
         order = tuple(a for a in AXES if a in batch_axes | x.batch_axes)
@@ -330,14 +330,14 @@ class Layouts(Emitter):
         """Return the graph output [N, T, *x.shape[1:]] of a tensor that varies over rows and targets.
 
         Args:
-            axes: "TC" for one that varies over concepts, too: [N, T, C, …].
+            axes: "TC" for a tensor that also varies over concepts: [N, T, C, …].
         """
         sizes = [self.sizes[a] for a in axes]
         x = self.vary(x, frozenset({"N", *(a for a, n in zip(axes, sizes, strict=True) if n > 1)}))
         return self._output(x, (*sizes, *x.shape[1:]), name)
 
     def along(self, x: Tensor, axis: str) -> Tensor:
-        """`x` whose row [1, n, …] holds what differs along `axis`: n rows [1, …], one behind the other."""
+        """Turn axis 1 of the row [1, n, …] into the batch axis `axis`: n rows [1, …], one after the other."""
         order = tuple(a for a in AXES if a in x.batch_axes)
         assert AXES.index(axis) > max(map(AXES.index, order), default=-1)
         x = self.in_layout(x, order, (x.shape[1], 1, *x.shape[2:]))

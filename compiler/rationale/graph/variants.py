@@ -1,4 +1,4 @@
-"""Several ways to compute the same: which is fastest depends on shapes, provider and threads.
+"""Choices between several ways to compute one result; the fastest depends on shapes, provider and threads.
 
     adjoint = Task("convolution adjoint")
 
@@ -6,8 +6,9 @@
     def by_flipped_kernel(op, m, w, geometry):
         return op.Conv(m, flipped(op, w, geometry.group), pads=…)
 
-A rule calls `adjoint(op, m, w, geometry=g)`. Variants answer the same to rounding (held by
-tests/compiler/graph/test_variants.py) and differ in time and memory alone: the least `cost` is taken.
+A rule calls `adjoint(op, m, w, geometry=g)`. Variants agree to rounding
+(tests/compiler/graph/test_variants.py checks it) and differ only in time and memory: the one with the least
+`cost` is used.
 """
 
 from collections import Counter
@@ -23,11 +24,11 @@ from rationale.schema.manifest import Variants as Described
 
 @dataclass(frozen=True)
 class Site:
-    """Where a variant is to stand.
+    """The place in a graph for which a variant is chosen.
 
     Attributes:
-        geometry: of the task, hashable: sizes, strides, what else its variants choose by.
-        rows: for which it is computed at a batch of one: targets, references and points together.
+        geometry: the task's sizes, strides and other criteria of its variants; hashable.
+        rows: the number of rows at a batch of one: targets, references and points together.
         deployment: provider, threads, storage, runtime.
     """
 
@@ -38,9 +39,9 @@ class Site:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way: `emit(op, *operands, geometry)`, where it `fits`, at `cost(site)`.
+    """One implementation: `emit(op, *operands, geometry)`, usable if it `fits`, at `cost(site)`.
 
-    Costs are times over that of one common measure of the task, so that they can be compared.
+    Costs are times relative to a unit common to the task, so that they can be compared.
     """
 
     name: str
@@ -54,25 +55,25 @@ class Variants:
     """The choices of one compile.
 
     Attributes:
-        taken: how often each variant was chosen, by "task: variant".
+        taken: the number of uses of each variant, by "task: variant".
     """
 
     deployment: Deployment
     taken: Counter[str] = field(default_factory=Counter)
 
     def describe(self) -> Described:
-        """For the manifest."""
+        """Return the choices for the manifest."""
         d = self.deployment
         taken = dict(sorted(self.taken.items()))
         return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=taken)
 
     def begin(self) -> None:
-        """Forget what was taken, before a graph is built (again)."""
+        """Forget the choices, before a graph is built (again)."""
         self.taken.clear()
 
 
 class Chooser(Protocol):
-    """What a task asks of `Ops`."""
+    """The part of `Ops` that a task needs."""
 
     @property
     def sizes(self) -> Mapping[str, int]: ...
@@ -82,7 +83,7 @@ class Chooser(Protocol):
 
 
 class Task:
-    """What can be computed in several ways."""
+    """A computation with several implementations."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -92,7 +93,7 @@ class Task:
     def variant(
         self, name: str, *, cost: Callable[[Site], float], fits: Callable[[Any], bool] = lambda _: True
     ) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-        """Declare one of the ways."""
+        """Declare an implementation."""
 
         def declare(emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
             self.variants[name] = Variant(name, emit, fits, cost)
@@ -113,4 +114,4 @@ class Task:
 
 
 TASKS: dict[str, Task] = {}
-"""By name."""
+"""All tasks by name."""

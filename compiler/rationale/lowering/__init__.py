@@ -1,7 +1,7 @@
-"""From an ONNX file to a graph of operators that have rules.
+"""The lowering of an ONNX file to a graph of operators that have rules.
 
-`lower(model)` is the story: load and check, bring to one opset, make the batch symbolic, fold what is
-constant, widen half precision to float32, rewrite operators that are defined by others, and note the shape of
+`lower(model)` is the overview: load and check, convert to one opset, make the batch symbolic, fold
+constants, widen half precision to float32, rewrite operators that others define, and record the shape of
 every value for one row.
 """
 
@@ -44,15 +44,15 @@ class Lowered:
     """A model ready for the walk.
 
     Attributes:
-        source: the model as given, but for a symbolic batch; what the combined graph is checked against.
-        model: the lowered graph, in float32 or float64; names of the source's values are kept.
-        narrow: what the source holds in half precision.
+        source: the given model with a symbolic batch; the combined graph is checked against it.
+        model: the lowered graph, in float32 or float64; the source's values keep their names.
+        narrow: the source's values in half precision.
         specs: row shape and dtype of each value, by name.
-        constants: what values come to that depend on nothing but sizes of one row, by name.
+        constants: values that depend only on the sizes of one row, by name.
         batched: names of the values whose axis 0 grows with the batch.
-        single_row_only: whether the model's nodes are right for one row alone: its batch was fixed at 1, and
+        single_row_only: whether the model's nodes are right only for one row: its batch was fixed at 1, and
             moves.
-        lengths: that the source leaves open, by name.
+        lengths: lengths that the source leaves open, by name.
     """
 
     source: onnx.ModelProto
@@ -72,14 +72,15 @@ def lower(
     sizes: Mapping[str, int] | None = None,
     references: Shapes | None = None,
 ) -> Lowered:
-    """Bring a model to operators that have rules.
+    """Lower a model to operators that have rules.
 
     Args:
-        sizes: lengths that the model leaves open, by name.
-        references: shapes of the references, by input; they say the others.
+        sizes: lengths for the model's open axes, by name.
+        references: shapes of the references, by input; they give the lengths that `sizes` lacks.
 
     Raises:
-        InvalidModelError, UnsupportedModelError, InvalidOptionError: each with what to do.
+        InvalidModelError, UnsupportedModelError, InvalidOptionError: if the model cannot be lowered; the
+            message says what to do.
     """
     loaded = load(model)
     lowered = standardise(loaded.model)
@@ -102,7 +103,7 @@ def lower(
     if inline_bodies(lowered, _is_known):
         fold_weights(lowered)
         _unroll(lowered, settle)
-    rewrite(lowered, only=("CastLike",))  # a constant of another's type is one: how a Pow is rewritten
+    rewrite(lowered, only=("CastLike",))  # a CastLike of a constant is constant, which Pow's rewrite needs
     fold_weights(lowered)
     rewrite(lowered)
     share_prefixes(lowered)
@@ -124,7 +125,7 @@ def with_model(lowered: Lowered, model: ir.Model) -> Lowered:
 
 
 def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
-    """`specs`, `constants` and `batched` of a lowered model."""
+    """Return `specs`, `constants` and `batched` of a lowered model."""
     specs, constants = at_batch(model, 1)
     check_sizes(model, specs)
     batched = rows_on_axis_0(specs, infer(model, 2) if alone else at_batch(model, 2)[0])
@@ -134,7 +135,7 @@ def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, 
 
 
 def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
-    """Tell whether its nodes are right for one row alone, those included by which ONNX defines others."""
+    """Tell whether nodes are right only for one row, including nodes inside ONNX's function bodies."""
     opened = model.clone()
     if inline_bodies(opened, _is_known):
         fold_weights(opened)
@@ -153,7 +154,7 @@ def _is_known(op_type: str, domain: str) -> bool:
 
 
 def _free_batch(model: ir.Model, fixed: bool) -> None:
-    """Each needs what the other one finds: a size is constant where the batch is known to stay on axis 0."""
+    """Free the batch and fold sizes in turn: a size is constant if the batch is known to stay on axis 0."""
     free_batch(model, fixed)
     while fold_sizes(model):
         free_batch(model, fixed)
@@ -165,7 +166,7 @@ def _unroll(model: ir.Model, settle: Callable[[ir.Model], object]) -> None:
 
 
 def _fold_all_sizes(model: ir.Model) -> None:
-    """For a model whose nodes are right for one row alone: the batch's size is 1 wherever it is read."""
+    """Fold sizes of a model that is right only for one row: the batch's size is 1 wherever it is read."""
     while fold_sizes(model):
         continue
 

@@ -1,4 +1,4 @@
-"""Axis 0 is the batch: made symbolic where it was fixed at 1, and followed through the graph."""
+"""The batch on axis 0: made symbolic if it was fixed at 1, and followed through the graph."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ from rationale.lowering.inference import BATCH, infer_each
 from rationale.lowering.loading.newer import RECURRENT
 from rationale.schema.manifest import is_float
 
-SAME = 1e-3  # of the largest value: rows that mix differ by far more
-ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})  # of all rows of a batch
+SAME = 1e-3  # relative to the largest value: rows that mix differ by far more
+ONE_SCALE = frozenset({"DynamicQuantizeLinear", "DynamicQuantizeMatMul"})  # one scale for a whole batch
 _SHAPE_READERS = frozenset({"Shape", "Size"})
 _RESHAPES = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze"})
 _PARTS = _RESHAPES | {"Cast", "Gather", "Identity", "Slice", "Split"}
@@ -26,13 +26,13 @@ def free_batch(model: ir.Model, fixed: bool) -> None:
     """Make the batch symbolic, in place.
 
     A Reshape (Flatten, Squeeze, Unsqueeze) of batched rows is row-major, so a batch on axis 0 stays there:
-    its target becomes [−1, *row shape], whatever the exporter had computed or written there.
+    its target becomes [−1, *row shape], in place of the target that the exporter computed or wrote.
 
     Args:
-        fixed: whether the batch was fixed at 1: then the sizes of a Reshape say nothing of where it is.
+        fixed: whether the batch was fixed at 1: then the sizes of a Reshape do not show where it is.
 
     Raises:
-        UnsupportedModelError: a batch fixed at another size.
+        UnsupportedModelError: if the batch is fixed at another size.
     """
     name_batch(model)
     specs, two = infer_each(model, (1, 2))
@@ -46,7 +46,7 @@ def free_batch(model: ir.Model, fixed: bool) -> None:
         if data is not None and data.name in batched and data.name not in elsewhere and not moved:
             _reshape_rows(model, node, specs)
     passes.RemoveUnusedNodesPass()(model)
-    for node in model.graph:  # what the exporter noted may hold the old batch
+    for node in model.graph:  # the exporter's shapes may contain the old batch
         for value in node.outputs:
             spec = specs.get(str(value.name))
             unknown = value.name in elsewhere or (value.name in sized and value.name not in batched)
@@ -56,10 +56,10 @@ def free_batch(model: ir.Model, fixed: bool) -> None:
 
 
 def name_batch(model: ir.Model) -> bool:
-    """Make axis 0 of every input N, in place; return True where it had been 1.
+    """Make axis 0 of every input N, in place; return True if it was 1.
 
     Raises:
-        UnsupportedModelError: a batch fixed at another size, or one that lies on another axis.
+        UnsupportedModelError: if the batch is fixed at another size, or lies on another axis.
     """
     batched = [v for v in model.graph.inputs if v.shape is not None and v.shape.rank()]
     lengths = {str(v.name): v.shape[0] for v in batched if v.shape is not None}
@@ -73,7 +73,7 @@ def name_batch(model: ir.Model) -> bool:
 
 
 def _demand_no_state(model: ir.Model, value: ir.Value) -> None:
-    """Raise UnsupportedModelError for a recurrent layer's state, unless it is of one row and layer."""
+    """Raise UnsupportedModelError for a recurrent layer's state, unless it has one row and layer."""
     first, *rest = list(value.shape or (None,))
     if not isinstance(first, int) or (first == 1 and all(isinstance(n, int) for n in rest)):
         return
@@ -90,10 +90,10 @@ def _demand_no_state(model: ir.Model, value: ir.Value) -> None:
 
 
 def _demand_batch(name: str, first: int | ir.SymbolicDim, every: Collection[int | ir.SymbolicDim]) -> None:
-    """Raise UnsupportedModelError where the axis 0 of an input has a fixed length other than 1.
+    """Raise UnsupportedModelError if axis 0 of an input has a fixed length other than 1.
 
     Args:
-        every: the lengths of all inputs.
+        every: the lengths of all inputs on axis 0.
     """
     if not isinstance(first, int) or first == 1:
         return
@@ -122,7 +122,7 @@ def _layer_of_state(model: ir.Model, value: ir.Value) -> ir.Node | None:
 
 
 def outputs_grow(model: ir.Model) -> bool:
-    """Tell whether axis 0 of every output is the batch's, as far as shapes are known."""
+    """Tell whether axis 0 of every output is the batch, as far as shapes are known."""
     one, two = infer_each(model, (1, 2))
     known = {str(v.name) for v in model.graph.outputs} & one.keys() & two.keys()
     return known <= rows_on_axis_0(one, two)
@@ -139,13 +139,14 @@ _WINDOWS = frozenset(
 def first_to_mix(
     model: ir.Model, one: Mapping[str, Spec], two: Mapping[str, Spec], needed: Collection[str] | None = None
 ) -> ir.Node | None:
-    """Return the first node that reduces, normalises or scans over an axis on which rows lie, or picks some.
+    """Return the first node that mixes rows: it reduces, normalises, scans or picks along an axis of rows.
 
-    Shapes tell it, whatever the values are: behind a ReLU that is 0 a run on some rows shows nothing.
+    The function compares shapes, which do not depend on values: a run on some rows shows nothing behind a
+    ReLU that is 0.
 
     Args:
-        one, two: what is known of every value for one row, and for two.
-        needed: names of the values whose nodes are looked at; all of them by default.
+        one, two: specifications of all values for one row, and for two.
+        needed: names of the values whose nodes are examined; all by default.
     """
     rows = dependent_on_rows(model)
     growing = {
@@ -167,7 +168,7 @@ def first_to_mix(
 
 
 def _works_along(node: ir.Node, x: ir.Value, one: Mapping[str, Spec], axes: Collection[int]) -> bool:
-    """Tell whether a node that keeps the length of these axes of its first input works along one of them."""
+    """Tell whether a node works along one of these axes of its first input, whose lengths it keeps."""
     rank, attribute = len(one[str(x.name)][0]), node.attributes.get_int
     if not axes or node.domain:
         return False
@@ -188,12 +189,12 @@ def how_rows_mix(
     *,
     batch_leading: bool = False,
 ) -> str | None:
-    """Return how the model differs on a batch of two rows from each row alone; None where it does not.
+    """Return how answers to a batch of two rows differ from those to single rows; None if they agree.
 
     Args:
-        single: another model that is asked for the rows.
-        outputs: those that are compared; all of them by default.
-        batch_leading: whether rows have to stand on axis 0 of the answer, or on an axis before it.
+        single: another model, which answers the single rows.
+        outputs: the outputs to compare; all by default.
+        batch_leading: whether rows must be on axis 0 of the answer, or on an axis before it.
     """
     if _two_rows(model, *_SPANS[0]) is None:
         return None
@@ -209,13 +210,14 @@ def how_rows_mix(
     return None
 
 
-_SPANS = ((0.2, 0.8), (-10.0, 10.0))  # of the floats in rows; far out, other sides of a ReLU show
+_SPANS = ((0.2, 0.8), (-10.0, 10.0))  # of floats in rows; far out, other sides of a ReLU show
 
 
 def _two_rows(model: ir.Model, low: float, high: float) -> dict[str, np.ndarray] | None:
-    """Floats are drawn; of others a row of zeros and one of ones: ids of every table, both sides of a mask.
+    """Return two rows of inputs: random floats; for other types zeros and ones, valid ids in every table.
 
-    None where a shape or type is not known, and for texts.
+    The zeros and ones are also both sides of a mask. The result is None if a shape or type is unknown, and
+    for texts.
     """
     random = np.random.default_rng(0)
     rows = {}
@@ -236,7 +238,7 @@ def _two_rows(model: ir.Model, low: float, high: float) -> dict[str, np.ndarray]
 def _answers(
     together: Runner, one: Runner, rows: Mapping[str, np.ndarray], outputs: Sequence[str] | None
 ) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
-    """To both rows and to each; for zeros in place of ones (lengths, say) where it does not run on these."""
+    """Return answers to both rows and to each; if the model fails for ones (lengths, say), for zeros."""
 
     def answers(rows: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
         each = [{n: a[i : i + 1] if a.ndim else a for n, a in rows.items()} for i in range(2)]
@@ -249,7 +251,7 @@ def _answers(
 
 
 def _stay_apart(both: np.ndarray, alone: Sequence[np.ndarray], batch_leading: bool) -> bool:
-    """Tell whether the rows stand next to each other in the answer to both, on whatever axis or in front."""
+    """Tell whether the answer to both rows holds them side by side, on any axis or on a new first one."""
     arrays = (both, *alone)
     if not all(isinstance(a, np.ndarray) and a.dtype.kind not in "OU" for a in arrays):
         return False
@@ -271,9 +273,9 @@ def _stay_apart(both: np.ndarray, alone: Sequence[np.ndarray], batch_leading: bo
 
 
 def _parts_of_rows(both: tuple[int, ...], row: tuple[int, ...]) -> Iterator[int]:
-    """Into how many parts rows may be cut so that the same part of each stands behind the other's.
+    """Yield numbers of parts into which each row may be cut so that equal parts of both rows are adjacent.
 
-    1 for [2, …], an axis in front or axis 0; as many as stand before another axis, and of that one's parts.
+    1 for [2, …], a new first axis or axis 0; for another axis, the lengths before it times its parts.
     """
     if both == (2, *row):
         yield 1
@@ -284,7 +286,7 @@ def _parts_of_rows(both: tuple[int, ...], row: tuple[int, ...]) -> Iterator[int]
 
 
 def _elsewhere(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
-    """Return the names of the values that are known to grow with the batch, and not on axis 0."""
+    """Return the names of the values that are known to grow with the batch, but not on axis 0."""
     common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
     return frozenset(name for name, (a, b) in common.items() if a != b and a[:1] == b[:1])
 
@@ -298,7 +300,7 @@ def _symbolic(spec: Spec | None, batched: bool) -> ir.Shape | None:
 
 def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> None:
     shape, _ = specs.get(name := str(node.outputs[0].name), ((), None))
-    if not shape or f"{name}/shape" in model.graph.initializers:  # or done before
+    if not shape or f"{name}/shape" in model.graph.initializers:  # or reshaped before
         return
     target = new_constant(model.graph, f"{name}/shape", np.asarray([-1, *shape[1:]], np.int64))
     node.op_type = "Reshape"
@@ -308,12 +310,12 @@ def _reshape_rows(model: ir.Model, node: ir.Node, specs: dict[str, Spec]) -> Non
 
 
 def dependent_on_rows(model: ir.Model) -> frozenset[str]:
-    """Return the names of the values that hold rows: whatever data of a batched input flows into."""
+    """Return the names of the values that hold rows: data of a batched input flows into them."""
     return reached_from(_batched_inputs(model), (n for n in model.graph if n.op_type not in _SHAPE_READERS))
 
 
 def rows_on_axis_0(one: dict[str, Spec], two: dict[str, Spec]) -> frozenset[str]:
-    """Return the names of the values whose axis 0 grows with the batch, by what one row and two show."""
+    """Return the names of the values whose axis 0 doubles from one row to two."""
     common = {name: (spec[0], two[name][0]) for name, spec in one.items() if name in two}
     return frozenset(name for name, (a, b) in common.items() if a and b == (2 * a[0], *a[1:]))
 

@@ -1,8 +1,8 @@
-"""Branches, bodies and functions of nodes: read as graphs, and operators that ONNX itself defines by others.
+"""Branches, bodies and functions of nodes, and operators that ONNX itself defines by others.
 
-The function body of such an operator takes its place. Later opsets add them (SwiGLU, say), and they work by
-themselves: what has a rule or a rewrite of ours keeps it, for everything else the standard's own definition
-is what is explained.
+The function body of such an operator replaces it. Later opsets add such operators (SwiGLU, say), and they
+work without further code: an operator with a rule or rewrite of ours keeps it, for any other the standard's
+own definition is explained.
 """
 
 from collections.abc import Callable, Iterator, MutableSequence
@@ -30,12 +30,12 @@ def node_lists(*lists: MutableSequence[onnx.NodeProto]) -> Iterator[MutableSeque
 
 
 def all_node_lists(proto: onnx.ModelProto) -> Iterator[MutableSequence[onnx.NodeProto]]:
-    """Those of the graph and of functions."""
+    """Yield the lists of nodes of a model's graph and functions."""
     return node_lists(proto.graph.node, *(function.node for function in proto.functions))
 
 
 def name_outputs(graph: ir.Graph) -> None:
-    """Give a graph values of its own for outputs that are inputs, constants, outer values or twice there."""
+    """Give a graph own values for outputs that are inputs, constants, outer values or duplicates."""
     inside = {v for node in graph for v in node.outputs}
     for i, value in enumerate(list(graph.outputs)):
         if value in inside and value not in list(graph.outputs)[:i]:
@@ -48,7 +48,7 @@ def name_outputs(graph: ir.Graph) -> None:
 
 
 def remove_identities(model: ir.Model) -> None:
-    """Remove each Identity, in place; outputs of one value stay values of their own, under their names."""
+    """Remove each Identity, in place; outputs that share a value become separate values with their names."""
     names = [v.name for v in model.graph.outputs]
     passes.IdentityEliminationPass()(model)
     for i, value in enumerate(list(model.graph.outputs)):
@@ -60,7 +60,7 @@ def remove_identities(model: ir.Model) -> None:
 
 
 def let_go(node: ir.Node) -> None:
-    """Detach what the branches and bodies of a removed node read, so that they no longer use it."""
+    """Detach the values that branches and bodies of a removed node read, so that it no longer uses them."""
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
             for inner in graph:
@@ -69,17 +69,17 @@ def let_go(node: ir.Node) -> None:
                     inner.replace_input_with(i, None)
 
 
-DOMAIN = "rationale.body"  # of the functions, until they are inlined
-DEEPEST = 8  # bodies within bodies
+DOMAIN = "rationale.body"  # domain of the functions until they are inlined
+DEEPEST = 8  # levels of bodies within bodies
 _LEFT = frozenset({"Range", "Bernoulli", "SequenceMap"})
-"""Sizes, random numbers and sequences: no body of theirs carries an attribution."""
+"""Operators on sizes, random numbers and sequences: their bodies carry no attributions."""
 
 
 def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool:
-    """Replace, in place, every node of floats that has a function body; return whether there was any.
+    """Replace, in place, every node of floats that has a function body; return True if there was any.
 
     Args:
-        is_known: whether an operator of a domain has a rule or a rewrite.
+        is_known: function that tells whether an operator of a domain has a rule or a rewrite.
     """
     found = False
     for _ in range(DEEPEST):
@@ -95,7 +95,7 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
         found = True
         passes.InlinePass(lambda function: function.domain == DOMAIN)(model)
         passes.RemoveUnusedFunctionsPass()(model)
-        passes.RemoveUnusedNodesPass()(model)  # of outputs that have no name
+        passes.RemoveUnusedNodesPass()(model)  # it removes the nodes of outputs without names
         model.graph.opset_imports.pop(DOMAIN, None)
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     return found
@@ -115,13 +115,13 @@ def _has_body(model: ir.Model, node: ir.Node) -> bool:
 
 
 def _has_floats(node: ir.Node) -> bool:
-    """Tell whether it computes floats, or from floats; True where a type is not known."""
+    """Tell whether a node computes floats, or reads floats; True if a type is unknown."""
     values = [v for v in (*node.inputs, *node.outputs) if v is not None]
     return any(v.dtype is None or v.dtype.is_floating_point() for v in values)
 
 
 def _made_call(model: ir.Model, node: ir.Node) -> bool:
-    """Make the node a call of its body; return False where the body needs types that are not known."""
+    """Make the node a call of its body; return False if the body needs types that are unknown."""
     opset = model.graph.opset_imports.get("", 21)
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     for name, attribute in schema.attributes.items():
@@ -154,7 +154,7 @@ def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     serialised = ir.serde.serialize_node(node).SerializeToString()
     try:
         body = schema.get_context_dependent_function_with_opset_version(max(chosen), serialised, types)
-    except RuntimeError as error:  # an attribute or a type that the definition does not foresee
+    except RuntimeError as error:  # an attribute or a type that the definition does not allow
         raise UnsupportedModelError(
             f"{node.op_type} node {node.name!r}: ONNX has no definition of it for these inputs: {error}"
         ) from error
@@ -172,7 +172,7 @@ def _complete(proto: onnx.FunctionProto, node: ir.Node) -> None:
 
 
 def _type(value: ir.Value | None) -> bytes | None:
-    """Return a serialised type; empty for an input that is left out, None where it is not known."""
+    """Return a serialised type; empty for an omitted input, None if it is unknown."""
     if value is None:
         return b""
     if value.dtype is None:

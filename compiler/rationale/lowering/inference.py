@@ -1,6 +1,6 @@
-"""Shapes by ONNX's own inference, asked of an outline: no copy of the model, and none of its weights.
+"""Shapes by ONNX's own inference, from an outline without a copy of the model and its weights.
 
-Lengths that a model leaves open, such as a sequence's, are fixed for its explanation.
+Open lengths, such as a sequence's, are fixed for the explanation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +17,12 @@ BATCH = "N"
 
 
 def infer(model: ir.Model, rows: int) -> dict[str, Spec]:
-    """Infer static shapes with the batch set to `rows`; values whose shape stays unknown are left out."""
+    """Infer static shapes with the batch set to `rows`; values of unknown shape are left out."""
     return infer_each(model, [rows])[0]
 
 
 def infer_each(model: ir.Model, batches: Sequence[int]) -> list[dict[str, Spec]]:
-    """Infer static shapes for several batches, ignoring what the model notes of shapes between its nodes."""
+    """Infer static shapes for several batches, without the model's own notes on shapes between nodes."""
     outline = _outline(model, noted=False)
     inputs = outline.graph.input[: len(model.graph.inputs)]
     dims = [d for v in inputs for d in v.type.tensor_type.shape.dim if d.dim_param == BATCH]
@@ -36,13 +36,13 @@ def infer_each(model: ir.Model, batches: Sequence[int]) -> list[dict[str, Spec]]
 
 
 def known_specs(model: ir.Model) -> dict[str, Spec]:
-    """Return static shapes that the model notes, and what follows from them without computing any size."""
+    """Return static shapes from the model's notes, and those that follow without computing sizes."""
     outline = _outline(model, noted=True)
     return _specs(model, outline) | _specs(model, _inferred(outline, strict_mode=True, data_prop=False))
 
 
 def note_shapes(model: ir.Model) -> None:
-    """Note, in place, what is known of the types and shapes of what nodes make."""
+    """Record, in place, the known types and shapes of the nodes' outputs."""
     made = {v.name: v for v in _made(model)}
     inferred = _inferred(_outline(model, noted=True), strict_mode=True, data_prop=True)
     for info in (*inferred.graph.value_info, *inferred.graph.output):
@@ -51,12 +51,12 @@ def note_shapes(model: ir.Model) -> None:
 
 
 def _inferred(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
-    """Infer shapes; return the outline as it is where that fails: in C, with errors of several kinds."""
+    """Infer shapes; return the outline itself if inference fails: its C code raises errors of many types."""
     try:
         return onnx.shape_inference.infer_shapes(
             outline, check_type=True, strict_mode=strict_mode, data_prop=data_prop
         )
-    except RationaleError:  # a rule's own shape form
+    except RationaleError:  # from a rule's own shape form
         raise
     except Exception:
         return outline
@@ -66,7 +66,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
     """Return the model with its large constants as inputs.
 
     Args:
-        noted: whether shapes that are noted for what nodes make are taken along.
+        noted: whether to keep the recorded shapes of the nodes' outputs.
     """
     graph = model.graph
     constants = list(graph.initializers.values())
@@ -91,7 +91,7 @@ def _outline(model: ir.Model, *, noted: bool) -> onnx.ModelProto:
 
 
 def _shape_constants(constants: Sequence[ir.Value]) -> Iterator[onnx.TensorProto]:
-    """Those that may say shapes: weights would be serialised with every question."""
+    """Yield the constants that may determine shapes: weights would be serialised with every inference."""
     for value in constants:
         constant = value.const_value
         if constant is not None and may_be_sizes(constant.dtype, constant.size):
@@ -101,7 +101,7 @@ def _shape_constants(constants: Sequence[ir.Value]) -> Iterator[onnx.TensorProto
 
 
 def _info(value: ir.Value, *, noted: bool = True) -> onnx.ValueInfoProto:
-    """Name, type and, where `noted`, shape; those of a constant are its tensor's."""
+    """Return name, type and, if `noted`, shape of a value; those of a constant are its tensor's."""
     tensor = value.const_value
     kind = ir.TensorType(tensor.dtype) if value.type is None and tensor is not None else value.type
     shape = tensor.shape if value.shape is None and tensor is not None else value.shape
@@ -118,7 +118,7 @@ def _made(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _specs(model: ir.Model, proto: onnx.ModelProto) -> dict[str, Spec]:
-    """In the model's order."""
+    """Return the specifications in the model's order."""
     infos = (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)
     known = {v.name: spec for v in infos if (spec := spec_of(v.type)) is not None}
     values = (*model.graph.inputs, *model.graph.initializers.values(), *_made(model))
@@ -130,17 +130,17 @@ Shapes = Mapping[str | None, tuple[int, ...]]
 
 
 def fix_lengths(model: ir.Model, sizes: Mapping[str, int], references: Shapes) -> dict[str, int]:
-    """Give open lengths of inputs a number, in place; return those that were given, by name.
+    """Give open lengths of inputs a number, in place; return the given lengths, by name.
 
-    A length is called by its name in the model, or `input[axis]` where it has none.
+    The name of a length is that in the model, or `input[axis]` without one.
 
     Args:
-        sizes: as the user says.
-        references: shapes [K, …] of what is given for inputs, from which lengths are read that `sizes` leaves
-            out; under None for the only input that holds floats, or is there.
+        sizes: lengths from the user.
+        references: shapes [K, …] of references by input, for lengths that `sizes` lacks; the key None means
+            the only float input, or the only input.
 
     Raises:
-        InvalidOptionError: a length that no input has, or one that is no positive number.
+        InvalidOptionError: if no input has a length of that name, or it is not a positive integer.
     """
     known = {_name(value, axis) for value, axis in _open(model)}
     unknown = sorted(set(sizes) - known)
@@ -173,10 +173,10 @@ class Span:
 
 
 def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
-    """Return the lengths, a span's longest among them; and the span, where there is one.
+    """Return the lengths, for a span its longest, and the span, or None.
 
     Raises:
-        InvalidOptionError: more than one span, or one that is none.
+        InvalidOptionError: if there is more than one span, or an invalid one.
     """
     spans = {name: size for name, size in sizes.items() if isinstance(size, tuple)}
     for name, ends in spans.items():
@@ -193,7 +193,7 @@ def span_of(sizes: Mapping[str, Size]) -> tuple[dict[str, int], Span | None]:
 
 
 def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
-    """Return warnings of lengths that the model leaves open, and the explanation does not."""
+    """Return warnings about lengths that the model leaves open, but the explanation fixes."""
     if not lengths:
         return ()
     named = (
@@ -204,7 +204,7 @@ def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
 
 
 def _open(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
-    """Yield inputs, and the axes behind the batch whose length is not written in the model."""
+    """Yield inputs, and their axes behind the batch whose length the model leaves open."""
     for value in model.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
             if axis and not isinstance(dim, int):
@@ -218,7 +218,7 @@ def _name(value: ir.Value, axis: int) -> str:
 
 
 def _only(model: ir.Model) -> ir.Value | None:
-    """Return the input that an array without a name is for."""
+    """Return the input to which an array without a name belongs."""
     inputs = list(model.graph.inputs)
     floats = [v for v in inputs if v.dtype is not None and v.dtype.is_floating_point()]
     for chosen in (floats, inputs):

@@ -1,8 +1,8 @@
-"""A float16 or bfloat16 model is explained in float32: `widen` on the way in, `narrow` on the way out.
+"""The explanation of float16 and bfloat16 models in float32: `widen` on the way in, `narrow` on the way out.
 
-What is explained is the function that the model's rounded weights define. Attributions subtract values
-at the references from values at the sample, so roundings of 2^-11 (float16) or 2^-8 (bfloat16) at each
-layer would be as large as the differences they are computed from: see docs/adr/0011-precision.md.
+The explained function is the one that the model's rounded weights define. Attributions subtract values
+at the references from values at x, so roundings of 2^-11 (float16) or 2^-8 (bfloat16) at each layer
+would be as large as these differences: see docs/adr/0011-precision.md.
 """
 
 import copy
@@ -21,7 +21,7 @@ _DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype")
 
 @dataclass(frozen=True)
 class Narrow:
-    """What a model holds in half precision.
+    """The parts of a model in half precision.
 
     Attributes:
         edges: the dtype of each input and output of the model that is narrower than float32, by name.
@@ -33,7 +33,7 @@ class Narrow:
 
     @property
     def rounding(self) -> float:
-        """The spacing of numbers at 1 in the coarsest dtype; 0 where nothing is in half precision."""
+        """The spacing of numbers at 1 in the coarsest dtype; 0 if nothing is in half precision."""
         return max((2.0 ** -(_MANTISSA[dtype]) for dtype in self.dtypes), default=0.0)
 
 
@@ -41,7 +41,7 @@ _MANTISSA = {ir.DataType.FLOAT16: 10, ir.DataType.BFLOAT16: 7}  # bits after the
 
 
 def widen(model: ir.Model) -> Narrow:
-    """Turn float16 and bfloat16 into float32 throughout, in place; return what had been narrow."""
+    """Turn float16 and bfloat16 into float32 throughout, in place; return the parts that were narrow."""
     edges = [*model.graph.inputs, *model.graph.outputs]
     narrow = {str(v.name): v.dtype for v in edges if v.dtype in HALVES}
     found = {v.dtype for v in _values(model)} & HALVES | set(narrow.values())
@@ -61,28 +61,28 @@ def widen(model: ir.Model) -> Narrow:
 
 
 def on_cpu(model: ir.Model) -> tuple[ir.Model, Narrow]:
-    """Return the model in a form that ONNX Runtime has CPU kernels for, and what is in half precision.
+    """Return the model in a form for which ONNX Runtime has CPU kernels, and its half-precision parts.
 
-    That is the model itself, or one in float32 between the same inputs and outputs where bfloat16 is in it.
+    Without bfloat16, that is the model itself; otherwise one in float32 between the same inputs and outputs.
     """
     opsets = model.graph.opset_imports
     same = passes.InlinePass(
         lambda function: all(opsets.get(d) == v for d, v in function.opset_imports.items())
     )
-    twin = same(model.clone()).model  # a function of another opset stays one
+    twin = same(model.clone()).model  # a function of another opset is not inlined
     halves = widen(twin)
     return (narrow(twin, halves) if ir.DataType.BFLOAT16 in halves.dtypes else model), halves
 
 
 def _values(model: ir.Model) -> Iterator[ir.Value]:
-    """Every value, those of branches and bodies included."""
+    """Yield every value, including those of branches and bodies."""
     for graph in model.graphs():
         yield from (*graph.inputs, *graph.initializers.values(), *graph.outputs)
         yield from (v for node in graph for v in node.outputs)
 
 
 def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
-    """Widen dtypes and tensors in the attributes of a node; return those that were narrow."""
+    """Widen dtypes and tensors in the attributes of a node; return the dtypes that were narrow."""
     found = set()
     for name, attribute in list(node.attributes.items()):
         if attribute.type == ir.AttributeType.INT and name in _DTYPE_ATTRIBUTES:
@@ -98,7 +98,7 @@ def _widen_attributes(node: ir.Node) -> set[ir.DataType]:
 
 
 def _drop_casts(model: ir.Model) -> None:
-    """Remove each Cast from float32 to float32, which is what the model's own casts have become."""
+    """Remove each Cast from float32 to float32; the model's own casts have become such casts."""
     note_shapes(model)
     for node in list(model.graph):
         x = node.inputs[0] if node.op_type == "Cast" and not node.domain else None
@@ -113,7 +113,7 @@ def _drop_casts(model: ir.Model) -> None:
 
 
 def narrow(model: ir.Model, to: Narrow) -> ir.Model:
-    """Give a float32 model the inputs and outputs that it had, in place, by a Cast at each; return it."""
+    """Give a float32 model its original inputs and outputs, in place, by a Cast at each; return it."""
     graph = model.graph
     taken = {v.name for v in _values(model)}
     for i, inside in enumerate(graph.outputs):

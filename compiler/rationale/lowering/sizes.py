@@ -1,8 +1,8 @@
-"""Sizes: what exporters compute from them is folded, and what a small file may ask for is limited.
+"""Constant folding of sizes that exporters compute, and limits on sizes that a small file may request.
 
 A model of a few bytes can name terabytes (an input, a ConstantOfShape, a Pad) or millions of nodes (functions
-that call each other twice): found by counting, before anything of that size is made. What is computed from
-sizes of tensors (Shape, Gather, Concat …) is constant, but for the batch.
+that call each other twice): counting finds them before anything of that size is made. Values computed from
+sizes of tensors (Shape, Gather, Concat …) are constant, apart from the batch.
 """
 
 import math
@@ -29,13 +29,13 @@ from rationale.lowering.inference import infer, infer_each, known_specs
 from rationale.schema.machine import in_words
 
 MOST_NODES = 50_000  # of a graph with its functions inlined: five times those of large language models
-MOST_AXES = 32  # of a value; numpy holds 64, and those of rows, targets, references and points come on top
+MOST_AXES = 32  # of a value; numpy holds 64, and rows, targets, references and points add more
 LARGEST = 2 << 30  # bytes of one value for one row: more than protobuf, and many kernels, can hold
-UNPACKING = 8  # what weights may grow to where a graph computes them from others: from 4 bits to float32
+UNPACKING = 8  # factor by which a graph may expand its weights: from 4 bits to float32
 
 
 def check_nodes(proto: onnx.ModelProto, name: str) -> None:
-    """Raise InvalidModelError where there are too many nodes once functions are inlined."""
+    """Raise InvalidModelError if there are too many nodes after functions are inlined."""
     bodies = {(f.domain, f.name, f.overload): f.node for f in proto.functions}
     counts: dict[tuple[str, str, str], int] = {}
 
@@ -45,7 +45,7 @@ def check_nodes(proto: onnx.ModelProto, name: str) -> None:
     def size(node: onnx.NodeProto) -> int:
         key = node.domain, node.op_type, node.overload
         if key in bodies and key not in counts:
-            counts[key] = 0  # of one that calls itself, which the checker refuses
+            counts[key] = 0  # ends the recursion of a function that calls itself, which the checker refuses
             counts[key] = count(bodies[key])
         return counts.get(key, 0)
 
@@ -61,7 +61,7 @@ def check_nodes(proto: onnx.ModelProto, name: str) -> None:
 
 
 def check_inputs(proto: onnx.ModelProto, name: str) -> None:
-    """Raise InvalidModelError for sizes that no input can have, or none that can be explained."""
+    """Raise InvalidModelError for sizes that no input can have, or that cannot be explained."""
     for value in proto.graph.input:
         kind = value.type.tensor_type
         dims = [d.dim_value for d in kind.shape.dim if d.HasField("dim_value")]
@@ -78,7 +78,7 @@ def check_inputs(proto: onnx.ModelProto, name: str) -> None:
 
 
 def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
-    """Raise UnsupportedModelError where a value is too large for one row; name its node."""
+    """Raise UnsupportedModelError if a value is too large for one row; name its node."""
     for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
         if value.name not in specs:
             continue
@@ -99,12 +99,12 @@ def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
 
 
 def fold_weights(model: ir.Model) -> None:
-    """`fold_constants` for a graph from outside: refuses what would compute more than weights unpack to.
+    """Call `fold_constants` on an untrusted graph, unless its constants exceed the size of unpacked weights.
 
-    What is made in sizes that are computed themselves comes in a round of its own, when those are known.
+    Values whose sizes are computed are folded in a later round, when the sizes are known.
 
     Raises:
-        UnsupportedModelError: names the node with the largest of it.
+        UnsupportedModelError: if they exceed it; the message names the node with the largest result.
     """
     while nodes := constant_nodes(model.graph):
         _bounds_as_scalars(model.graph)
@@ -122,7 +122,7 @@ def fold_weights(model: ir.Model) -> None:
 
 
 def _bounds_as_scalars(graph: ir.Graph) -> None:
-    """Range is written with bounds [1], too: ONNX Runtime takes them, but not as constants."""
+    """Convert bounds [1] of a Range to scalars: ONNX Runtime accepts them, but not as constants."""
     for node in graph:
         for i, value in enumerate(node.inputs if node.op_type == "Range" and not node.domain else ()):
             array = None if value is None or value.const_value is None else value.const_value.numpy()
@@ -133,7 +133,7 @@ def _bounds_as_scalars(graph: ir.Graph) -> None:
 
 
 def _known(nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> list[ir.Node]:
-    """Those whose results have known sizes, as do all before them."""
+    """Return the nodes whose results, and those of all nodes before them, have known sizes."""
     ready: list[ir.Node] = []
     late: set[ir.Value | None] = set()
     for node in nodes:
@@ -145,26 +145,26 @@ def _known(nodes: Iterable[ir.Node], sizes: Mapping[str, int]) -> list[ir.Node]:
 
 
 def _sizes(model: ir.Model) -> dict[str, int]:
-    """Bytes of each value whose shape is known; no sizes are computed on the way, which may take as much."""
+    """Return the bytes of each value of known shape, without computing sizes, which may take as much."""
     specs = known_specs(model)
     return {name: math.prod(shape) * _bits(dtype) // 8 for name, (shape, dtype) in specs.items()}
 
 
 def _bits(dtype: ir.DataType) -> int:
-    """Of one element; a pointer for a string."""
+    """Return the bits of one element; for a string those of a pointer."""
     return 64 if dtype == ir.DataType.STRING else int(dtype.bitwidth)
 
 
 Arrays = Mapping[str, np.ndarray]
 
 _SIZE_READERS = frozenset({"Shape", "Size"})
-_BATCHES = (2, 97)  # what is the same for both does not depend on N; 97 // 4 differs from 2 // 4
+_BATCHES = (2, 97)  # a value that is equal for both does not depend on N; 97 // 4 differs from 2 // 4
 
 
 def fold_sizes(model: ir.Model) -> bool:
-    """Compute, in place, what depends on sizes other than the batch's; return True where anything did.
+    """Fold, in place, values that depend on sizes other than the batch's; return True if there were any.
 
-    One round: shapes behind what is folded are known only then. Requires: the batch is named N.
+    This is one round: shapes behind folded values are known only afterwards. Requires: the batch is named N.
     """
     if not any(_reads_size(node) for node in model.graph):
         return False
@@ -186,7 +186,7 @@ def fold_sizes(model: ir.Model) -> bool:
 
 
 def _free_targets(model: ir.Model, few: Arrays, many: Arrays) -> dict[str, np.ndarray]:
-    """Targets of Reshapes of which one size depends on N: −1 stands for it, by name."""
+    """Return targets of Reshapes in which exactly one size depends on N, with −1 for it, by name."""
     found = {}
     for node in model.graph:
         name = str(node.inputs[1].name) if node.op_type == "Reshape" and node.inputs[1] is not None else ""
@@ -221,7 +221,7 @@ def _strides_over_rows(node: ir.Node, few: Arrays, many: Arrays) -> bool:
 
 
 def _row_size(node: ir.Node) -> int | None:
-    """Return how many values a row of a flat [N·size] operand has, if all of a value with N on axis 0."""
+    """Return the row size of a flat [N·size] operand if it holds all of a value with N on axis 0."""
     flat = _value(node, 0).producer()
     x = flat.inputs[0] if flat is not None else None
     target = flat.inputs[1].const_value if flat is not None and flat.inputs[1] is not None else None
@@ -232,7 +232,7 @@ def _row_size(node: ir.Node) -> int | None:
 
 
 def _read_row_by_row(model: ir.Model, node: ir.Node, index: np.ndarray) -> None:
-    """Gather(x as [N·size], indices) becomes x as [N, size] at the indices of one row."""
+    """Replace Gather(x as [N·size], indices) by x as [N, size] at the indices of one row."""
     size, indices = int(index[1].flat[0] - index[0].flat[0]), index[0].reshape(-1)
     op = Nodes(model.graph, str(node.outputs[0].name), before=node)
     x = op.Reshape(node.inputs[0], [-1, size])
@@ -249,7 +249,7 @@ def _value(node: ir.Node, position: int) -> ir.Value:
 
 
 def at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
-    """Return what a batch fixes of every value: its shape and dtype, and its value if sizes decide it."""
+    """Return shape and dtype of every value at a batch size, and the values that depend only on sizes."""
     specs = infer(model, rows)
     constants: dict[str, np.ndarray] = {}
     if not any(_reads_size(node) for node in model.graph):
@@ -269,7 +269,7 @@ def _reads_size(node: ir.Node) -> bool:
 
 
 def _folded(model: ir.Model, specs: dict[str, Spec]) -> dict[str, np.ndarray]:
-    """Return the values that are constant at the shapes `specs`, as far as others read them, by name."""
+    """Return the values that are constant at the shapes `specs` and that others read, by name."""
     probe = model.clone()
     for node in list(probe.graph):
         x = node.inputs[0] if _reads_size(node) else None

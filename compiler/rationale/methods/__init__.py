@@ -1,1 +1,1 @@
-"""How a model is explained: methods, and the three engines that put them into its graph."""
+"""Explanation methods, and the three engines that put them into a model's graph."""

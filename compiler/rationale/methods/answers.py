@@ -9,7 +9,7 @@ _LABELS = (onnx.TensorProto.INT64, onnx.TensorProto.STRING)
 
 
 def mark_numbers(model: onnx.ModelProto) -> None:
-    """Note in a model of a fitted one that it answers numbers, if it has no label of a row."""
+    """Mark a converted model as one that answers numbers, if no output holds a row's label."""
     if not any(_is_label(value) for value in model.graph.output):
         onnx.helper.set_model_props(model, {_KEY: _NUMBERS})
 
@@ -17,7 +17,8 @@ def mark_numbers(model: onnx.ModelProto) -> None:
 def holds_numbers(model: onnx.ModelProto, output: str) -> bool:
     """Tell whether a row of an output holds several targets, quantiles or the like, rather than classes.
 
-    Of a fitted model that is known; else of an output of regressors alone, beside which there is no label.
+    A converted fitted model is marked. In any other model, only the output of regressors without a label
+    beside it holds numbers.
     """
     outputs = {value.name: value for value in model.graph.output}
     if any(entry.key == _KEY and entry.value == _NUMBERS for entry in model.metadata_props):

@@ -1,4 +1,4 @@
-"""The method that answers exactly where one does, chosen when the model is known."""
+"""The automatic choice of a method: an exact one if possible, chosen after the model is loaded."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -22,13 +22,13 @@ from rationale.schema.request import CompileRequest
 
 @dataclass(frozen=True, eq=False)
 class Auto(Weighted):
-    """Shapley values by what is exact for the explained output, else by what approximates them.
+    """Shapley values by the method that is exact for the explained output, else by an approximation.
 
-    TreeShap where the output is the raw score of a tree ensemble; DeepShap where every operator before it is
-    linear; ExactShap up to 12 features; else DeepShap, and PermutationShap where the model has operators
-    without a rule, or inputs of words, which DeepShap would leave out. The manifest names the method that was
-    taken, and a note says why: a warning if it approximates. A probability, or an
-    exponential, that is made of scores is explained itself: its margin is had by name alone.
+    TreeShap if the output is the raw score of a tree ensemble; DeepShap if every operator before it is
+    linear; ExactShap up to 12 features; else DeepShap, or PermutationShap if the model has operators without
+    a rule, or text inputs, which DeepShap would leave out. The manifest names the chosen method, and a note
+    gives the reason: a warning if the method approximates. If the output is a probability, or an exponential
+    of scores, that output is explained; its margin is explained only if the request names it.
 
     Args:
         references: one array [K, …], or one for each explained input.
@@ -40,20 +40,21 @@ class Auto(Weighted):
 
     name: ClassVar[str] = "auto"
     engine: ClassVar[Engine] = WALK
-    """Until a method is chosen."""
+    """The engine until a method is chosen."""
 
     def in_space(self, space: str, transform: str) -> Method:
         del space, transform
         return self
 
     def choices(self, lowered: Lowered, request: CompileRequest) -> list[MethodChoice]:
-        """Return the methods that answer, in the order in which they shall be tried.
+        """Return the methods that can answer, in the order in which the compile tries them.
 
-        Those come first that are exact for the explained output; a later one is for where no graph can be
-        made of those before it.
+        Methods that are exact for the explained output come first. A later one is used if no graph can be
+        made with those before it.
 
         Raises:
-            InvalidOptionError, UnsupportedModelError, InvalidReferencesError: no method answers the request.
+            InvalidOptionError, UnsupportedModelError, InvalidReferencesError: if no method can answer the
+                request.
         """
         given, weights = self.references, self.weights
         trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
@@ -67,7 +68,7 @@ class Auto(Weighted):
             )
         walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
         if walked and game and _leaves_words_out(walked, game):
-            walked = None  # its attributions would be complete, and of a part of the features
+            walked = None  # its attributions would be complete, but only for some of the features
         if walked and is_linear(walked.target, _path(walked)):
             why = "deepshap, exact: every operator between the inputs and the output is linear"
             found.append(MethodChoice(deep, why))
@@ -92,7 +93,7 @@ class Auto(Weighted):
 
 
 def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:
-    """Return the selection; None where the method does not answer the request."""
+    """Return the selection; None if the method cannot answer the request."""
     try:
         return method.engine.select(lowered, method, request)
     except (InvalidOptionError, InvalidReferencesError, UnsupportedModelError):
@@ -110,14 +111,14 @@ def _game(selection: Selection) -> CoalitionGame:
 
 
 def _leaves_words_out(walked: Selection, game: Selection) -> bool:
-    """Tell whether inputs of words play in the game that get no attributions on a walk."""
+    """Tell whether the game has text inputs as players that get no attributions on a walk."""
     inputs = walked.lowered.model.graph.inputs
     words = {str(v.name) for v in inputs if v.dtype == ir.DataType.STRING}
     return not words.isdisjoint(set(game.target.tensors) - set(walked.target.tensors))
 
 
 def _are_scores(selection: Selection, request: CompileRequest) -> bool:
-    """Tell whether they are the output itself, or asked for by name: not the margin of a probability."""
+    """Tell whether the ensemble's scores are the output itself, or the request names them."""
     part = selection.part
     assert isinstance(part, Trees)
     return bool((part.ensemble.post_transform == "NONE" and not part.link) or request.logits)

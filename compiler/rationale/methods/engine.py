@@ -1,8 +1,8 @@
-"""What the compile asks of a method, and of the engine that a method names.
+"""The interface between the compile, a method, and the engine that the method names.
 
-An engine knows what a kind of method needs of a model and how its attributions come into the graph: the walk
-(DeepSHAP, gradients, LRP), trees, coalitions. A method of one's own names one of them; a package of its own
-may bring another.
+An engine chooses what a kind of method needs in a model and adds its attributions to the graph: the walk
+(DeepSHAP, gradients, LRP), trees, coalitions. A custom method names one of them; an installed package may
+bring another.
 """
 
 from abc import ABC, abstractmethod
@@ -36,18 +36,18 @@ References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenRefere
 
 
 class Gap(StrEnum):
-    """Why explained − base − Σ attributions may differ from 0; the check judges a gap by it."""
+    """The reason why explained − base − Σ attributions may differ from 0; the check judges the gap by it."""
 
-    ROUNDING = "rounding"  # the rules add up exactly: anything larger is a wrong rule
-    QUADRATURE = "quadrature"  # an integral by a few points: more of them close it
-    SAMPLING = "sampling"  # a mean over draws: to be compared with its standard error
-    ABSORBED = "absorbed"  # what biases and stabilisers keep, by the method's definition
+    ROUNDING = "rounding"  # the rules add up exactly: a larger gap means a wrong rule
+    QUADRATURE = "quadrature"  # an integral by a few points: more points make it smaller
+    SAMPLING = "sampling"  # a mean over random draws: compare it with its standard error
+    ABSORBED = "absorbed"  # the share that biases and stabilisers keep, by the method's definition
 
 
 class Method(ABC):
     """A way to attribute an output to its inputs: a frozen dataclass that names its engine.
 
-    The defaults are those of a method without references, whose attributions promise no sum.
+    The defaults suit a method without references, whose attributions need not add up.
     """
 
     name: ClassVar[str]
@@ -56,14 +56,14 @@ class Method(ABC):
 
     @property
     def gap(self) -> Gap | None:
-        """Why the completeness gap may differ from 0; None if the graph has none."""
+        """The reason why the completeness gap may differ from 0; None if the graph has no gap output."""
         return None
 
     @property
     def reference_set(self) -> References | None:
         """One array [K, *shape of the input], or one for each explained input; None without references.
 
-        A number stands for a single row that holds it everywhere.
+        A number stands for one row filled with that number.
         """
         return None
 
@@ -84,7 +84,7 @@ class Method(ABC):
 
     @property
     def extensions(self) -> Sequence[Extension]:
-        """Parts of the method that installed packages bring, each once."""
+        """Parts of the method that come from installed packages, each once."""
         return ()
 
     @property
@@ -94,7 +94,7 @@ class Method(ABC):
 
     @property
     def points(self) -> int:
-        """S: points at which the model is differentiated instead of at x; 0 if it is x itself."""
+        """S: the number of points at which the walk differentiates the model; 0 if it differentiates at x."""
         return 0
 
     def axes(self, references: ReferenceSet | None) -> dict[str, int]:
@@ -103,14 +103,14 @@ class Method(ABC):
         return {}
 
     def rows_per_target(self, references: int) -> int:
-        """Return how many rows of the model are computed for one row and target, with K references."""
+        """Return the number of model rows that one row and target cost, with K references."""
         return references
 
     def choices(self, lowered: Lowered, request: CompileRequest) -> "list[MethodChoice]":
-        """Return the methods to try, in order: this one alone.
+        """Return the methods to try, in order; by default only this one.
 
         Raises:
-            RationaleError: if no method answers the request.
+            RationaleError: if no method can answer the request.
         """
         del lowered, request
         return [MethodChoice(self)]
@@ -120,10 +120,11 @@ class Method(ABC):
 
         Args:
             space: "output" or "margin", as in a decision profile.
-            transform: how trees make the score of their margin, such as LOGISTIC; empty if no trees make it.
+            transform: the function, such as LOGISTIC, by which trees turn a margin into a score; empty for
+                other models.
 
         Raises:
-            InvalidOptionError: if another method explains that; the text names it.
+            InvalidOptionError: if only another method explains that space; the message names it.
         """
         if space == "margin" and transform:
             raise InvalidOptionError(
@@ -133,7 +134,7 @@ class Method(ABC):
 
 
 class Weighted(Method):
-    """A method with weighted references, whose attributions add up. Its fields are the dataclass's own."""
+    """A method with weighted references, whose attributions add up. Each subclass declares the fields."""
 
     references: References
     weights: npt.ArrayLike | None
@@ -154,9 +155,9 @@ class Weighted(Method):
 
 
 class Part:
-    """What an engine chose in a model besides the target: a path, an ensemble, a game.
+    """The engine's own choice in a model besides the target: a path, an ensemble, a game.
 
-    The defaults are those of an engine that calls no rules.
+    The defaults suit an engine that calls no rules.
     """
 
     nodes: Sequence[tuple[ir.Node, Rule]] = ()
@@ -169,7 +170,7 @@ class Part:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """Options in the digest besides the method's own."""
+        """Options that go into the digest besides the method's own."""
         return {}
 
     def carries_all(self, target: Target, layer: str) -> bool:
@@ -178,9 +179,9 @@ class Part:
         return False
 
     def splits(self, lowered: Lowered, target: Target) -> Mapping[str, Sequence[Sequence[float]]]:
-        """Return by input, for each element of its row, the numbers at which answers may change.
+        """Return, for each input and each element of its row, the numbers at which answers may change.
 
-        An input about which nothing is known is absent.
+        An input is absent if its split points are unknown.
         """
         del lowered, target
         return {}
@@ -191,9 +192,9 @@ class Selection:
     """The parts of a lowered model that an explanation concerns.
 
     Attributes:
-        method: with arrays in place of tables whose columns have names.
-        feature_names: as they were given, or as those columns are called.
-        part: the engine's own choice; its class is the engine's.
+        method: the method, with arrays in place of tables with named columns.
+        feature_names: the names that the user gave, or the columns of those tables.
+        part: the engine's own choice; each engine has its own class for it.
     """
 
     lowered: Lowered
@@ -205,10 +206,11 @@ class Selection:
 
 @dataclass(frozen=True)
 class MethodChoice:
-    """A method that answers a request, and why it is taken.
+    """A method that can answer a request, and the reason to take it.
 
     Attributes:
-        is_exact: whether nothing has to be warned about: it approximates nothing that another gives exactly.
+        is_exact: false if it approximates values that another method computes exactly; the user gets a
+            warning.
     """
 
     method: Method
@@ -218,13 +220,13 @@ class MethodChoice:
 
 @dataclass(frozen=True)
 class Canvas:
-    """A copy of the lowered model, to which an engine adds an explanation.
+    """A copy of the lowered model, and everything an engine needs to add an explanation to it.
 
     Attributes:
-        selection: of the copy.
-        flat: names of the values whose rows lie one behind the other, as lowering knows them.
+        selection: the selection, with the copied model.
+        flat: names of values whose rows lie one after the other, as lowering determined.
         progress: called as `progress(stage, done, total)`.
-        rules: which rule each operator got, to be filled in by the engine where its method takes such rules.
+        rules: the rule of each operator; an engine fills it in if its method has such rules.
     """
 
     op: Ops
@@ -237,7 +239,7 @@ class Canvas:
     def at_x(
         self, active: frozenset[str] = frozenset(), blocked: frozenset[tuple[str, int]] = frozenset()
     ) -> Environment:
-        """Return the values of the model at x, with the batch bound.
+        """Return the values of the model at x, and bind the batch axis.
 
         Args:
             active, blocked: see `Path`.
@@ -251,18 +253,18 @@ class Canvas:
 
 
 class Missing(StrEnum):
-    """Whether rows of an explained input may hold missing values; a text may always be empty."""
+    """The permission for rows of an explained input to have missing values; a text may always be empty."""
 
     NEVER = "never"
-    AS_REFERENCES = "as references"  # where references miss values too
+    AS_REFERENCES = "as references"  # allowed if references have missing values too
     ALWAYS = "always"
 
 
 class Engine(ABC):
-    """How methods of one kind get their attributions, from what is chosen in a model to the graph."""
+    """The way in which methods of one kind choose parts of a model and add attributions to the graph."""
 
     players: ClassVar[Literal["player", "sum"]] = "player"
-    """What the attribution of a group is: that of one player, or the sum of its features'."""
+    """The attribution of a group: that of a single player, or the sum over its features."""
 
     missing: ClassVar[Missing] = Missing.AS_REFERENCES
 
@@ -273,17 +275,17 @@ class Engine(ABC):
 
     @abstractmethod
     def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
-        """Return the tensors that would get attributions, before an output is chosen."""
+        """Return the tensors that can get attributions, before an output is chosen."""
 
     @abstractmethod
     def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
-        """Choose what is explained, and what the engine needs for it.
+        """Choose the target, and the parts of the model that the engine needs for it.
 
         Raises:
-            InvalidOptionError: an output, target, input, layer or feature name that does not exist, or
-                options that do not go together.
-            UnsupportedModelError: a model that the engine cannot explain; the text says why.
-            InvalidReferencesError: references that are missing, or whose columns do not fit.
+            InvalidOptionError: if an output, target, input, layer or feature name does not exist, or options
+                contradict each other.
+            UnsupportedModelError: if the engine cannot explain the model; the message gives the reason.
+            InvalidReferencesError: if references are missing, or their columns do not fit.
         """
 
     def outputs(self, selection: Selection) -> Outputs:
@@ -295,12 +297,13 @@ class Engine(ABC):
         """Add the explanation to the graph.
 
         Raises:
-            UnsupportedModelError, InvalidReferencesError, InvalidOptionError: faults that show only here.
+            UnsupportedModelError, InvalidReferencesError, InvalidOptionError: for faults that no earlier
+                stage sees.
         """
 
 
 def demand_no_layers(method: Method, request: CompileRequest) -> None:
-    """Raise InvalidOptionError where layers are asked for, of a method that meets none."""
+    """Raise InvalidOptionError if the request names layers for a method that has none."""
     if request.layers or request.concepts:
         raise InvalidOptionError(f"{method.name} walks through no layers: leave --layers and --concepts out.")
 
@@ -311,11 +314,11 @@ def combine(
     """Plan the combined model next to the lowered one: the fourth stage of a compile.
 
     Args:
-        variants: chooses forms of operators for the machine.
+        variants: choices between forms of an operator, for the machine.
         progress: called as `progress(stage, done, total)`.
 
     Raises:
-        InvalidOptionError: if names of the explanation are taken.
+        InvalidOptionError: if the model already uses a name of the explanation.
     """
     target = selection.target
     own_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
@@ -325,7 +328,7 @@ def combine(
 
 @dataclass(frozen=True)
 class Plan:
-    """A combined model that can be built whole, or with axes in chunks; nothing of it is computed yet.
+    """A combined model that can be built whole, or with axes in chunks; it contains no results yet.
 
     Attributes:
         rules: the rule of each operator, if the method has such rules; `build` fills them in.
@@ -343,7 +346,7 @@ class Plan:
         return self.selection.method.axes(self.references)
 
     def build(self, chunks: Chunks) -> ir.Model:
-        """Emit the combined graph, with nothing computed yet."""
+        """Emit the combined graph; constants are not folded yet."""
         copy, flat = _cloned(self.selection)
         method, target, references = copy.method, copy.target, self.references
         graph = copy.lowered.model.graph
@@ -358,10 +361,10 @@ class Plan:
 
 
 def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
-    """Return a copy whose graph may be changed, and the names of `batch_leading`.
+    """Return a copy of the selection whose graph may be changed, and the names of `batch_leading`.
 
-    Tensors are shared. The names are as lowering knows them: what is spelled out here has inner values of
-    which it knows nothing, unless they have to be lifted.
+    The copy shares tensors. The names come from the lowered model: this function spells out dequantisation,
+    and lowering knows nothing of the new inner values unless they must be lifted.
     """
     lowered, part = selection.lowered, selection.part
     model = lowered.model.clone()
@@ -379,10 +382,10 @@ def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
 
 
 def request_of(method: Method, **fields: Any) -> CompileRequest:
-    """Return what a method of one's own making, and the fields beside it, ask for.
+    """Return the compile request for a custom method with the other fields.
 
     Raises:
-        InvalidOptionError: what is no method, or a field that is not as it says.
+        InvalidOptionError: if `method` is no `Method`, or a field is invalid.
     """
     if not isinstance(method, Method):
         raise InvalidOptionError(

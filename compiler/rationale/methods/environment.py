@@ -1,7 +1,7 @@
 """Every value of the model as a tensor (at x, at references, on paths), and the rules called on them.
 
-A `Call` is one operator of the path with what its rule returned at x and at r. The walk reads calls
-backwards; methods decide at which point to call a rule again.
+A `Call` is one operator of the path, with the results of its rule at x and at r. The walk reads the calls
+in reverse; methods decide at which points to call a rule again.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ from rationale.rules.rule import Rule
 
 @dataclass(frozen=True)
 class At:
-    """A rule's result at one point: its inputs, its outputs, and one pullback for each input."""
+    """The result of a rule at one point: its inputs, its outputs, and one pullback for each input."""
 
     inputs: tuple[Tensor | None, ...]
     outputs: tuple[Tensor, ...]
@@ -46,7 +46,7 @@ class At:
 
     @property
     def first(self) -> Tensor:
-        """The first input, which no operator on the path leaves out."""
+        """The first input; every operator on the path has it."""
         x = self.inputs[0]
         assert x is not None
         return x
@@ -63,11 +63,11 @@ class Call:
     """One operator on the path from the explained inputs to the explained output.
 
     Attributes:
-        varying: per input, whether it depends on the explained inputs. One that does not (a weight, an
-            input that is not explained) is its own reference.
+        varying: per input, whether it depends on the explained inputs. An input that does not (a weight, an
+            unexplained input) is its own reference.
         r: None for methods without references.
-        relevance: how relevance propagation reads it, of what a quantised operator comes to: `UNCHANGED` or
-            `HELD`; empty for all others.
+        relevance: the way relevance passes a quantised operator: `UNCHANGED` or `HELD`; empty for other
+            operators.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Call:
 
     @property
     def sources(self) -> list[str]:
-        """Names of the inputs that vary, one by one."""
+        """Names of the varying inputs, in order."""
         return [n for n, varying in zip(self.inputs, self.varying, strict=True) if varying and n is not None]
 
     def at(self, op: Ops, inputs: Sequence[Tensor | None]) -> At:
@@ -98,7 +98,7 @@ class Call:
 def attributes_of(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return attributes as Python values.
 
-    ONNX stores float attributes in float32: what a rule computes with must be that number.
+    ONNX stores float attributes in float32: rules must compute with exactly that number.
     """
     return {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in values.items()}
 
@@ -109,7 +109,8 @@ def evaluate(
     """Call a rule.
 
     Raises:
-        UnsupportedModelError: the operator is used in a way its rule does not cover; names the node.
+        UnsupportedModelError: if the rule does not cover this use of the operator; the message names the
+            node.
     """
     try:
         y, pullbacks = rule(op, *inputs, **attributes)
@@ -128,7 +129,7 @@ def evaluate(
 
 
 class Environment:
-    """Each value of the model as a tensor, at x."""
+    """The tensors of all values of the model, at x."""
 
     def __init__(
         self,
@@ -142,7 +143,7 @@ class Environment:
         graph = lowered.model.graph
         owned = [*graph.inputs, *graph.initializers.values(), *(v for n in graph for v in n.outputs)]
         self._values = {str(v.name): v for v in owned}
-        self._replaced: dict[ir.Value, str] = {}  # outputs that another value stands for, by their names
+        self._replaced: dict[ir.Value, str] = {}  # replaced outputs, with their names in the model
         self._of_rows = dependent_on_batch(lowered.model)
         self._batch_leading = batch_leading
         self._x: dict[str, Tensor] = {}
@@ -156,7 +157,7 @@ class Environment:
         return self._x[name]
 
     def lies_flat(self, name: str) -> bool:
-        """Tell whether the model lays the value out as `Ops` does: rows one behind the other, or none."""
+        """Tell whether the value is laid out as in `Ops`: rows one after the other on axis 0, or no rows."""
         return name in self._batch_leading or name not in self._of_rows
 
     def _is_known(self, name: str) -> bool:
@@ -172,14 +173,14 @@ class Environment:
         return Tensor(self._values[name], shape, dtype, frozenset("N" if rows else ""), rows)
 
     def _lift(self, node: ir.Node) -> None:
-        """Lift a node off the path whose rows lie otherwise, or that only one row's sizes decide."""
+        """Lift a node off the path: its rows lie elsewhere, or its graph is made for one row's sizes."""
         inputs = [None if v is None else self.at(self.name_of(v)) for v in node.inputs]
         self.op.scope = f"forward/{node.name}"
         outputs = emit_as(self.op, node, inputs, "sample")
         self._x.update(zip(map(self.name_of, node.outputs), outputs, strict=True))
 
     def evaluate_at_sample(self, node: ir.Node, rule: Rule) -> Call:
-        """Call the rule at x; what it emits takes the node's place in the graph."""
+        """Call the rule at x; the nodes that it emits replace the node in the graph."""
         name = node.name or str(node.outputs[0].name)
         inputs = tuple(None if v is None else v.name for v in node.inputs)
         self.op.scope = f"forward/{name}"
@@ -198,11 +199,11 @@ class Environment:
         return Call(name, rule, attributes, inputs, outputs, varying, at, relevance=how)
 
     def lift_outputs(self) -> None:
-        """Put lifted outputs in place of the model's own; all of them where the graph is one row's alone."""
+        """Replace the model's outputs by lifted ones: all of them if the model takes a single row."""
         names = [str(value.name) for value in self.op.graph.outputs]
         lifted = {i: self.at(name) for i, name in enumerate(names) if self._has_to_be_lifted(name)}
         for i, y in lifted.items():
-            of_batch = y.shape[:1] == (1,)  # else the output has no axis for it
+            of_batch = y.shape[:1] == (1,)  # else the output has no batch axis
             batched = self.op.Identity(self.op.flat(y) if of_batch else self.op.stacked(y)).value
             self._replaced[value := self.op.graph.outputs[i]] = names[i]
             value.name, batched.name = f"{names[i]}/row", names[i]
@@ -230,7 +231,7 @@ class Environment:
                 )
 
     def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
-        """Put `new` in place of `old`, under its name; keep both where the model's layout is another."""
+        """Replace `old` by `new`, under its name; keep both if the model lays out the rows differently."""
         name = str(old.name)
         if not self.lies_flat(name):
             self._x[name] = new
@@ -246,7 +247,7 @@ class Environment:
         return new
 
     def name_of(self, value: ir.Value) -> str:
-        """Return the value's name in the model, whatever the graph calls it by now."""
+        """Return the value's name in the model, even if the graph has renamed the value."""
         return self._replaced.get(value, str(value.name))
 
     def producer(self, name: str) -> ir.Node:
@@ -256,12 +257,12 @@ class Environment:
 
 
 class MovedEnvironment:
-    """The same values where the explained inputs hold something else: references, or points of paths.
+    """The same values, computed with other explained inputs: references, or points of a path.
 
     Args:
-        scope: of the names of what is emitted.
-        inputs: what the explained inputs hold there, by name.
-        dependent: names of what depends on them.
+        scope: prefix for the names of the emitted nodes.
+        inputs: the values of the explained inputs at that point, by name.
+        dependent: names of the values that depend on them.
     """
 
     def __init__(
@@ -271,7 +272,7 @@ class MovedEnvironment:
         self._there = dict(inputs)
 
     def at(self, name: str) -> Tensor:
-        """Return the value there; the value at x where it does not depend on what is explained."""
+        """Return the value at that point; a value that depends on no explained input is that at x."""
         for node in _unknown_behind(name, self._is_known, self.origin):
             self._emit(node)
         return self._there[name] if name in self._there else self.origin.at(name)
@@ -287,7 +288,7 @@ class MovedEnvironment:
         self._there.update(zip(map(self.origin.name_of, node.outputs), outputs, strict=True))
 
     def evaluate(self, call: Call) -> At:
-        """Evaluate the call's rule there."""
+        """Evaluate the call's rule at that point."""
         inputs = [None if i is None else self.at(i) for i in call.inputs]
         self.op.scope = f"{self.scope}/{call.name}"
         at = call.at(self.op, inputs)
@@ -296,9 +297,9 @@ class MovedEnvironment:
 
 
 def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environment) -> Iterator[ir.Node]:
-    """Yield the nodes that a value needs, each when all that it reads is known.
+    """Yield the nodes that a value needs, each after the nodes that it reads.
 
-    A chain of them may be longer than Python's stack.
+    The loop avoids recursion, since chains may be longer than Python's stack.
     """
     pending = [name]
     while pending:
@@ -313,7 +314,7 @@ def _unknown_behind(name: str, is_known: Callable[[str], bool], at_x: Environmen
 
 
 def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str) -> list[Tensor]:
-    """Emit a node of the model with other inputs."""
+    """Emit a copy of a model's node with other inputs."""
     attributes = {a.name: a.value for a in node.attributes.values()}
     if any(a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in node.attributes.values()):
         name, why = (
@@ -327,10 +328,10 @@ def emit_as(op: Ops, node: ir.Node, inputs: Sequence[Tensor | None], where: str)
 
 
 def with_batch(lowered: Lowered) -> Lowered:
-    """Return the model with a plain graph that takes any number of rows, where its own takes one.
+    """Return a model whose graph takes any number of rows, made from one whose graph takes one row.
 
     Raises:
-        UnsupportedModelError: the lifted graph does not answer as the model does.
+        UnsupportedModelError: if the lifted graph's answers differ from the model's.
     """
     if not lowered.single_row_only:
         return lowered
@@ -349,16 +350,16 @@ def with_batch(lowered: Lowered) -> Lowered:
     return replace(lowered, source=ir.serde.serialize_model(source))
 
 
-# -- where the rows of a batch lie -----------------------------------------------------------------------
+# -- the axis on which rows lie ---------------------------------------------------------------------------
 #
-# In the model's inputs they lie one behind the other, [N, …], as `Ops` holds them, and they do behind every
-# node that leaves axis 0 alone. Behind any other node they may lie on another axis, or within one ([L·N, …]):
-# from there on no value is taken from the model's nodes, each is lifted. Whether rows mix on the way, no
-# shape tells: the model is run.
+# In the model's inputs rows lie one after the other, [N, …], as in `Ops`. They still do after a node that
+# leaves axis 0 alone. After any other node they may lie on another axis, or within one ([L·N, …]): from there
+# on every node is lifted, and no value is taken from the model's own nodes. Shapes do not show whether rows
+# mix on the way, so the model is run.
 
 
 def batch_leading(lowered: Lowered) -> frozenset[str]:
-    """Return the names of the values in which the model holds the rows as `Ops` does."""
+    """Return the names of the values whose rows the model lays out as `Ops` does."""
     found = {str(v.name) for v in lowered.model.graph.inputs} & lowered.batched
     sized = dependent_on_batch(lowered.model)
     sizes = {name for name in sized - dependent_on_rows(lowered.model) if _is_size(lowered, name)}
@@ -374,7 +375,7 @@ def _is_size(lowered: Lowered, name: str) -> bool:
 
 
 def _touches_first(lowered: Lowered, node: ir.Node) -> bool:
-    """As far as it is known before the model runs."""
+    """Tell whether a node changes axis 0; False if shapes are unknown before the model runs."""
     if any(v is not None and v.name not in lowered.specs for v in node.inputs):
         return False
     inputs = [None if v is None else _row_tensor(lowered, v) for v in node.inputs]
@@ -391,10 +392,10 @@ def _row_tensor(lowered: Lowered, value: ir.Value) -> Tensor:
 
 
 def demand_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
-    """Raise UnsupportedModelError where the output does not have one row for each of the batch.
+    """Raise UnsupportedModelError if the output does not have one row for each row of the batch.
 
     Args:
-        needed: names of what it is computed from.
+        needed: names of the values that the output depends on.
     """
     if not lowered.single_row_only:
         _demand_apart(lowered, output, needed)
@@ -444,13 +445,13 @@ def _first_of_one_scale(lowered: Lowered, needed: Collection[str]) -> ir.Node | 
 
 
 def _first_behind(lowered: Lowered, needed: Collection[str]) -> ir.Node | None:
-    """Return the first node behind which the rows may lie otherwise."""
+    """Return the first node after which the rows may lie on another axis."""
     elsewhere = (dependent_on_rows(lowered.model) - batch_leading(lowered)).intersection(needed)
     return next((n for n in lowered.model.graph for v in n.outputs if v.name in elsewhere), None)
 
 
 def _fault(lowered: Lowered, output: str) -> str | None:
-    """Return why the output has no row [1, …] for each of the batch, as shapes tell; None where it has."""
+    """Return the reason, by its shape, why the output lacks a row [1, …] per row of the batch, or None."""
     spec = lowered.specs.get(output)
     if spec is None:
         return "its shape is not known before the model runs"

@@ -1,4 +1,4 @@
-"""Features by name: references and bounds in tables are put into their order."""
+"""Feature names: they order the columns of references and bounds that are given as tables."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -21,15 +21,15 @@ from rationale.schema.request import CompileRequest, FeatureNames
 
 NAMED_FEATURES = 4096  # inputs with more features, or with inner axes, are answered as arrays
 _ROWS = ("references", "covers")
-_OPTIONS = (*_ROWS, "low", "high", "sigma")  # of methods: what has a value for each feature
+_OPTIONS = (*_ROWS, "low", "high", "sigma")  # options of methods with a value for each feature
 
 
 def named(selection: Selection, request: CompileRequest) -> Selection:
     """Return the selection with the names of its features, arrays for tables, and groups as players.
 
     Raises:
-        InvalidReferencesError, InvalidOptionError: columns that are unknown, missing, doubled or no numbers;
-            names or groups that do not fit.
+        InvalidReferencesError, InvalidOptionError: if columns are unknown, missing, doubled or not numeric,
+            or names or groups do not fit.
     """
     lowered, target = selection.lowered, selection.target
     method, names = by_name(selection.method, lowered, target, request.features)
@@ -46,10 +46,10 @@ def by_name(
 ) -> tuple[Method, FeatureNames | None]:
     """Return the method with arrays in place of its tables, and the names of the features.
 
-    Where none are given, they are those of the first table, and others follow it.
+    Without names, the first table's columns name the features, and other tables must have the same columns.
 
     Raises:
-        InvalidReferencesError, InvalidOptionError: columns that are unknown, missing, doubled or no numbers.
+        InvalidReferencesError, InvalidOptionError: if columns are unknown, missing, doubled or not numeric.
     """
     given = {option: value for option in _OPTIONS if (value := getattr(method, option, None)) is not None}
     if not given:
@@ -58,7 +58,7 @@ def by_name(
     known = names if isinstance(names, Mapping) else {alone: names} if alone and names is not None else {}
     missing = target.inputs if method.engine.takes_missing else target.filled
     features = _Features(lowered, target.inputs, missing, dict(known))
-    changed: Any = method  # a frozen dataclass, as all methods are
+    changed: Any = method  # a frozen dataclass, like every method
     changed = replace(changed, **{option: features.arrays(option, value) for option, value in given.items()})
     return changed, features.names or names
 
@@ -66,13 +66,13 @@ def by_name(
 def features_of(
     explained: Sequence[str], rows: Mapping[str, Sequence[int]], given: FeatureNames | None
 ) -> dict[str, tuple[str, ...] | None]:
-    """Return the names of each explained tensor's flattened features; None if too many, or not known.
+    """Return the names of each explained tensor's flattened features; None if too many, or unknown.
 
     Args:
-        rows: the shape of one row of each; −1 is a length that stays open.
+        rows: the shape of one row of each tensor; −1 is an open length.
 
     Raises:
-        InvalidOptionError: names that do not fit or repeat.
+        InvalidOptionError: if names do not fit or repeat.
     """
     if given is not None and not isinstance(given, Mapping):
         if len(explained) != 1:
@@ -112,15 +112,15 @@ def _names_of(name: str, row: Sequence[int], given: Sequence[str] | None) -> tup
 
 @dataclass(frozen=True)
 class _Features:
-    """The explained inputs, and names of their features as far as they are known."""
+    """The explained inputs, and the names of their features so far."""
 
     lowered: Lowered
     inputs: Sequence[str]
-    missing: Collection[str]  # inputs of which a value may be missing
+    missing: Collection[str]  # inputs that may have missing values
     names: dict[str, Sequence[str]]
 
     def arrays(self, option: str, given: Any) -> Any:
-        """Return an option's value: an array, one for each input, or something else that stays as it is."""
+        """Return an option's value: an array, an array for each input, or the unchanged value."""
         if isinstance(given, OpenReferences):
             return replace(given, examples=self.arrays(option, given.examples))
         if isinstance(given, Mapping):
@@ -144,7 +144,7 @@ class _Features:
         row = self.lowered.specs[name][0][1:] if name in self.inputs else None
         if row in ((len(labels),), ()) and not are_positions(labels):
             self.names.setdefault(name, tuple(map(str, labels)))
-        whole = row == (len(labels),) or name in self.own  # else what an inner tensor is computed from
+        whole = row == (len(labels),) or name in self.own  # else it is the source of an inner tensor
         names, fault = self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}")
         if columns is None:
             return np.asarray(given)[positions_of(labels, names, fault)]
@@ -159,7 +159,7 @@ class _Features:
         return {str(value.name) for value in self.lowered.model.graph.inputs}
 
     def column(self, name: str) -> Sequence[str] | None:
-        """Return the name of an input of one feature as that feature's; None for other inputs."""
+        """Return an input's own name as its feature name if it has one feature; None for other inputs."""
         return (name,) if self.lowered.specs[name][0][1:] in ((1,), ()) else None
 
 

@@ -1,8 +1,9 @@
-"""Where a walk back ends: at a float input, at an inner tensor, or where ids become floats.
+"""The ends of a walk back: a float input, an inner tensor, or the table rows that ids look up.
 
-An integer input has no multipliers. What its elements are looked up in has: the walk ends there, and what
-belongs to one element is summed. All else that the model computes of the ids (a padding mask, positions)
-stays what it is for the explained row. Where numbers may be missing, `propagation.imputed` moves the end on.
+An integer input has no multipliers. The table rows that its elements look up have them: the walk ends at
+these rows, and each element gets the sum over its row. Everything else that the model computes from the ids
+(a padding mask, positions) keeps its value for the explained row. If numbers may be missing,
+`propagation.imputed` moves the end of the walk.
 """
 
 from collections.abc import Collection, Sequence
@@ -19,7 +20,7 @@ from rationale.lowering import Lowered
 _MOVES = frozenset("Cast Flatten Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
 _ANY_MODEL = "take exactshap (up to 12 features) or permutationshap, which explain whole numbers as they are"
 OTHERS = -1
-_IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # which operand the ids are
+_IDS_OF = {"Gather": 1, "OneHot": 0, "Cast": 0, "DequantizeLinear": 0}  # the operand that holds the ids
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,12 @@ class Leaf:
     """A float tensor at which the walk ends.
 
     Attributes:
-        name: what it explains: itself, or the integer input whose ids are looked up there.
-        indices: for each of the ids that are looked up for one row, which element of the input's row it is;
-            of the row shape of the ids. None where the tensor explains itself; OTHERS for an element of
-            another input.
+        name: the explained input: the tensor itself, or the integer input whose ids look up its rows.
+        indices: for each id of one row, the index of its element in the input's row, in the row shape of the
+            ids. None if the tensor explains itself; OTHERS for an element of another input.
         row: the shape of one row of that input.
-        size: how many different ids there are; None where nothing says it.
-        is_filled: whether it holds numbers in place of an input's missing values.
+        size: the number of different ids; None if unknown.
+        is_filled: whether the tensor holds numbers in place of an input's missing values.
     """
 
     tensor: str
@@ -45,13 +45,13 @@ class Leaf:
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether it explains ids."""
+        """Tell whether the leaf explains ids."""
         return self.indices is not None and not self.is_filled
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is explained, and what the user is told about it."""
+    """The explained tensors, and notes about them for the user."""
 
     leaves: tuple[Leaf, ...]
     notes: tuple[str, ...] = ()
@@ -62,14 +62,14 @@ class Chosen:
 
 
 def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Collection[str] = ()) -> Chosen:
-    """Return the named tensors, or by default every float input, or token ids where there is none.
+    """Return the named tensors; by default every float input, or else the token ids.
 
     Args:
-        referenced: names for which references are given: an integer input among them is to be explained.
+        referenced: names for which references are given; an integer input among them is explained.
 
     Raises:
-        InvalidOptionError: names of nothing that can be explained.
-        UnsupportedModelError: no input at all can be.
+        InvalidOptionError: if a name cannot be explained.
+        UnsupportedModelError: if no input can be explained.
     """
     if inputs is not None:
         _check_names(lowered, inputs)
@@ -87,10 +87,10 @@ def choose_leaves(lowered: Lowered, inputs: Sequence[str] | None, referenced: Co
 
 
 def raw_leaves(lowered: Lowered, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
-    """Return the named tensors, or every input that has rows, whatever its type: text and integers too.
+    """Return the named tensors, by default every input with rows, of any type: text and integers too.
 
     Raises:
-        InvalidOptionError: names that do not exist, or hold no rows.
+        InvalidOptionError: if a name does not exist, or has no rows.
     """
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     if inputs is None:
@@ -103,7 +103,7 @@ def raw_leaves(lowered: Lowered, inputs: Sequence[str] | None) -> tuple[Leaf, ..
 
 
 def is_float(lowered: Lowered, value: ir.Value) -> bool:
-    """Tell whether a value may carry attributions; True where its type is not known."""
+    """Tell whether a value may have attributions; True if its type is unknown."""
     spec = lowered.specs.get(str(value.name))
     dtype = spec[1] if spec else value.dtype
     return dtype is None or dtype.is_floating_point()
@@ -162,13 +162,13 @@ def _inner_leaf(lowered: Lowered, name: str) -> Leaf:
 
 
 def keeps_batch(lowered: Lowered, name: str) -> bool:
-    """Tell whether a tensor has the batch on axis 0 and a known row."""
+    """Tell whether a tensor has the batch on axis 0 and a known row shape."""
     spec = lowered.specs.get(name)
     return spec is not None and spec[0][:1] == (1,) and (lowered.single_row_only or name in lowered.batched)
 
 
 def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
-    """Return the ids of the largest table; numbers of every integer input where there is no table."""
+    """Return the ids of the largest table; without a table, the numbers of every integer input."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     found = {name: lookups(lowered, name) for name in names if _has_rows(values[name])}
     leaves = [s for group in found.values() for s in group]
@@ -188,8 +188,7 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> Chosen:
 def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
     """Return the inputs that accompany ids, such as an attention mask.
 
-    Where some of these inputs are ids of a table, they are the others of such a shape, or that are looked up
-    nowhere.
+    If some inputs are ids of a table, others accompany them if they have the same shape, or look nothing up.
     """
     found = {name: lookups(lowered, name) for name in names}
     ids = [name for name, leaves in found.items() if any(s.size is not None for s in leaves)]
@@ -227,15 +226,15 @@ def _what_it_holds(lowered: Lowered, name: str) -> str:
     return "truth values" if lowered.specs[name][1] == ir.DataType.BOOL else "integers"
 
 
-# -- where ids become floats -----------------------------------------------------------------------------
+# -- ids that become floats -------------------------------------------------------------------------------
 
 
 def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
-    """Return every float tensor that elements of an integer input are turned into, each by itself."""
+    """Return every float tensor that elements of an integer input look up, one leaf for each."""
     if name not in lowered.specs:
         return ()
     moved: dict[str, list[ir.Node]] = {name: []}
-    quantised: dict[str, Leaf] = {}  # rows of a table of whole numbers, which become floats in the next node
+    quantised: dict[str, Leaf] = {}  # rows of integer tables, which the next node turns into floats
     found = []
     for node in lowered.model.graph:
         ids, result = _ids_operand(node), node.outputs[0]
@@ -258,7 +257,7 @@ def lookups(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
 
 
 def _ids_operand(node: ir.Node) -> ir.Value | None:
-    """Return the operand that ids may be, where all others are constant."""
+    """Return the operand that may hold ids, if all other operands are constant."""
     values = list(node.inputs)
     varying = [v for v in values if v is not None and not v.is_initializer()]
     if len(varying) != 1 or node.op_type not in _MOVES | _IDS_OF.keys() | {"Add"}:
@@ -273,7 +272,7 @@ def _ids_operand(node: ir.Node) -> ir.Value | None:
 def _hands_on(node: ir.Node, ids: ir.Value) -> bool:
     """Tell whether each element of the result is one of the ids, at another index or with a constant added.
 
-    A table of several fields is looked up by ids to which the number of rows before each field is added.
+    Ids that look up one table for several fields have an offset added: the number of rows before the field.
     """
     return node.op_type == "Add" or (node.op_type in _MOVES and node.inputs[0] is ids)
 
@@ -285,12 +284,12 @@ def _added(node: ir.Node) -> np.ndarray:
 
 
 def _offset(nodes: Sequence[ir.Node]) -> int:
-    """Return the most that is added to an id."""
+    """Return the largest number that is added to an id."""
     return sum(max(int(_added(node).max(initial=0)), 0) for node in nodes if node.op_type == "Add")
 
 
 def _indices(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Value) -> np.ndarray:
-    """Return which element of the input's row each of the ids is: what becomes of 0, 1, 2 and so on."""
+    """Return, for each of the ids, the index of its element in the input's row."""
     shape, _ = lowered.specs[name]
     count = np.arange(int(np.prod(shape))).reshape(shape)
     if not nodes:
@@ -298,7 +297,7 @@ def _indices(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Valu
     own = next(v for v in lowered.model.graph.inputs if v.name == name)
     wide = extract(lowered.model, nodes, [own], [ids])
     for value in wide.graph.inputs:
-        value.type = ir.TensorType(ir.DataType.INT64)  # int8 would not hold the numbers
+        value.type = ir.TensorType(ir.DataType.INT64)  # int8 could not hold the indices
     for node in wide.graph:
         node.outputs[0].type = None
         if node.op_type == "Cast":

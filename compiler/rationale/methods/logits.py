@@ -1,4 +1,4 @@
-"""What closes an output: its last Sigmoid or Softmax, the logits behind it, and the names of its classes."""
+"""The end of an output: its last Sigmoid or Softmax, the logits behind it, and its classes' names."""
 
 from collections.abc import Iterator, Mapping
 
@@ -10,39 +10,39 @@ from rationale.errors import InvalidOptionError
 from rationale.trees.read import read_ensemble
 
 _PROBABILITIES = frozenset({"Sigmoid", "Softmax", "LogSoftmax"})
-# what may follow: it moves or rounds probabilities, or makes others of them (1 − p beside p, log p)
+# operators allowed after it: they move or round probabilities, or derive others (1 − p beside p, log p)
 _PASSED = frozenset(
     "Add Cast Clip Concat DequantizeLinear Div Dropout Expand Flatten Gather Identity Log Max Min Mul Neg "
     "QuantizeLinear Reshape Slice Split Squeeze Sub Tile Transpose Unsqueeze".split()
 )
 _INPUT = "an input"
 _REGRESSORS = frozenset({"TreeEnsembleRegressor", "LinearRegressor", "SVMRegressor"})
-# what keeps numbers between 0 and 1 there
+# operators that keep numbers between 0 and 1
 _KEPT = frozenset(
     "Cast Concat Dropout Expand Flatten Gather Identity Max Mean Min Reshape Slice Split Squeeze Tile "
     "Transpose Unsqueeze".split()
 )
 _MOVED = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
 _SAME = _MOVED | _PROBABILITIES | frozenset("Clip Div Max Min Mul Normalizer Sum".split())
-_AVERAGED = 1e-3  # what a sum of rounded leaves may be beyond 0 or 1
+_AVERAGED = 1e-3  # a sum of rounded leaves may exceed 0 or 1 by this
 _TO_PROBABILITIES = frozenset({b"LOGISTIC", b"SOFTMAX", b"SOFTMAX_ZERO", b"PROBIT"})
 
 
 def logits_behind(model: onnx.ModelProto, output: str) -> str | None:
-    """Return the one tensor of which `output` is the Softmax, LogSoftmax or Sigmoid; None without one."""
+    """Return the only tensor whose Softmax, LogSoftmax or Sigmoid is `output`, or None."""
     closed = closing(model, output)
     return None if closed is None else closed[1]
 
 
 def closing(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
-    """Return the operator that closes `output`, and the tensor behind it; None where there is none."""
+    """Return the operator that closes `output`, and the tensor behind it, or None."""
     ends = set(_ends(model.graph, output))
     is_one = len(ends) == 1 and all(operator in _PROBABILITIES for operator, _ in ends)
     return next(iter(ends)) if is_one else None
 
 
 def of_regressors(model: onnx.ModelProto, output: str) -> bool:
-    """Tell whether regressors of ai.onnx.ml alone give `output` its values, and make no probabilities."""
+    """Tell whether only regressors of ai.onnx.ml give `output` its values, and these are no probabilities."""
     ends = {operator for operator, _ in _ends(model.graph, output)}
     return bool(ends) and ends <= _REGRESSORS and not is_probability(model, output)
 
@@ -51,7 +51,7 @@ def choose_logits(model: onnx.ModelProto, output: str) -> str:
     """Return the tensor of `logits_behind`.
 
     Raises:
-        InvalidOptionError: there is none; the message says what the output ends with.
+        InvalidOptionError: if there is none; the message names the operators at the output's end.
     """
     logits = logits_behind(model, output)
     if logits is not None:
@@ -69,9 +69,9 @@ def choose_logits(model: onnx.ModelProto, output: str) -> str:
 
 
 def is_probability(model: onnx.ModelProto, output: str) -> bool:
-    """Tell whether a tensor lies between 0 and 1 by what closes it.
+    """Tell whether the operators at a tensor's end keep it between 0 and 1.
 
-    That is a Sigmoid, a Softmax, their like in a classifier, or trees that average probabilities.
+    These are a Sigmoid, a Softmax, similar functions in a classifier, or trees that average probabilities.
     """
     producers = {name: node for node in model.graph.node for name in node.output}
     constants = {t.name for t in model.graph.initializer}
@@ -114,22 +114,22 @@ def _constant(model: onnx.ModelProto, name: str) -> np.ndarray | None:
 
 
 def _is_classifier(node: onnx.NodeProto) -> bool:
-    """Tell whether a classifier of ai.onnx.ml has probabilities for scores."""
+    """Tell whether the scores of an ai.onnx.ml classifier are probabilities."""
     if any(a.name == "post_transform" and a.s in _TO_PROBABILITIES for a in node.attribute):
         return True
     if node.op_type != "TreeEnsembleClassifier":
         return False
     between = read_ensemble(node).scores_between()
     if between.shape[1] == 2 and (between[0] == -between[1][::-1]).all():
-        between = between[:, 1:]  # of two classes, one beside the other: 1 − p is read as −p
+        between = between[:, 1:]  # for two classes side by side, 1 − p is read as −p
     return bool((between > -_AVERAGED).all() and (between < 1 + _AVERAGED).all())
 
 
 def class_names(model: onnx.ModelProto, output: str, count: int) -> tuple[str, ...]:
-    """Return what the model's label calls the `count` elements of `output`; nothing if it is not of them.
+    """Return the class names of the `count` elements of `output`, from the label that chooses among them.
 
-    Labels come from a classifier of ai.onnx.ml, or from a table that ArgMax points into. The names 0, 1 … say
-    nothing, and are left out.
+    Labels come from a classifier of ai.onnx.ml, or from a table that ArgMax indexes. The result is empty if
+    no label belongs to the output, or the names are just 0, 1 ….
     """
     producers = {name: node for node in model.graph.node for name in node.output}
     scores = _alike(producers, output)
@@ -166,7 +166,7 @@ def _label_of(
 
 
 def _alike(producers: Mapping[str, onnx.NodeProto], name: str) -> set[str]:
-    """Return a tensor and those before it that have the same elements in the same order."""
+    """Return the names of a tensor, and of tensors before it with the same elements in the same order."""
     found = {name}
     while name in producers and producers[name].op_type in _SAME:
         name = producers[name].input[0]
@@ -175,7 +175,7 @@ def _alike(producers: Mapping[str, onnx.NodeProto], name: str) -> set[str]:
 
 
 def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
-    """Yield the operators that give `output` its values, and what they read; constants are left out."""
+    """Yield the operators that give `output` its values, with their operands; constants are left out."""
     producers = {name: node for node in graph.node for name in node.output}
     inputs = {v.name for v in graph.input} - {t.name for t in graph.initializer}
     pending, seen = [output], {output, ""}

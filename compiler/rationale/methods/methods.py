@@ -1,4 +1,4 @@
-"""Make a method from its name and options, as a command line or a manifest holds them."""
+"""A method made from its name and options, for the command line and manifests."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -16,12 +16,12 @@ def make_method(name: str, references: References | None, options: Mapping[str, 
     """Make the method of that name.
 
     Args:
-        references: the rows to compare with, if there are any.
-        options: by their Python names (`standard_error`); None means that an option was not given.
+        references: the rows to compare with, or None.
+        options: values by Python name (`standard_error`); None means that the user did not give the option.
 
     Raises:
-        InvalidOptionError: if there is no such method, it lacks an option that it needs, it does not take
-            one, or a value makes no sense.
+        InvalidOptionError: if there is no such method, it lacks a required option, it does not take an
+            option, or a value makes no sense.
     """
     given = {key: value for key, value in options.items() if value is not None}
     if references is not None:

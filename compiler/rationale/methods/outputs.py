@@ -1,4 +1,4 @@
-"""What the combined graph answers beside the model's own outputs, and under which names."""
+"""The outputs that the combined graph adds to the model's own, and their names."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +21,12 @@ ERRORS = (STANDARD_ERROR, GAP_ERROR)
 
 
 def attributions_name(name: str) -> str:
-    """Return the output that explains a tensor, or all players together."""
+    """Return the name of the output with the attributions of a tensor, or of all players."""
     return output_name(ATTRIBUTIONS, name)
 
 
 def layers_of(combined: onnx.ModelProto) -> list[str]:
-    """Return the names of the layers whose attributions a graph answers: they stand behind all else."""
+    """Return the names of the layers with attributions in a graph; their outputs follow all others."""
     names, suffix = [v.name for v in combined.graph.output], attributions_name("")
     behind = names[names.index(EXPLAINED_VALUE) :]
     return [name.removesuffix(suffix) for name in behind if name.endswith(suffix)]
@@ -34,11 +34,11 @@ def layers_of(combined: onnx.ModelProto) -> list[str]:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Names of outputs.
+    """Names of the outputs.
 
     Attributes:
-        by_kind: of attributions and of what else the method answers, by explained tensor: each one without
-            groups; `GROUPS` stands for all players, and `WHOLE` for one number of each row and target.
+        by_kind: names by kind, and then by explained tensor without groups. `GROUPS` stands for all players,
+            and `WHOLE` for the row, if the output has one number for each target.
         concepts: the channels of a layer.
     """
 
@@ -47,13 +47,13 @@ class Outputs:
 
     @staticmethod
     def of(target: Target, further: Sequence[str]) -> "Outputs":
-        """Name what is answered of a target.
+        """Return the names of the outputs for a target.
 
         Args:
             further: kinds of outputs besides the attributions (rows of `OUTPUT_KINDS`).
 
         Raises:
-            InvalidOptionError: an input's attributions would be called like those of the players.
+            InvalidOptionError: if an input's attributions would have the name of the players' output.
         """
         check_group_names(target, target.ungrouped)
         summed = (*target.ungrouped, *((GROUPS,) if target.players else ()))
@@ -76,7 +76,7 @@ class Outputs:
 
     @property
     def names(self) -> set[str]:
-        """Every name that the graph needs for itself."""
+        """All names that the explanation needs in the graph."""
         found = {BASE_VALUE, EXPLAINED_VALUE, GAP}
         found |= {name for names in self.by_kind.values() for name in names.values()}
         if self.concepts is not None:
@@ -85,7 +85,7 @@ class Outputs:
 
 
 def check_group_names(target: Target, tensors: Sequence[str]) -> None:
-    """Raise InvalidOptionError where one of them would be explained by the output that players need."""
+    """Raise InvalidOptionError if a tensor's attributions would have the name of the players' output."""
     if target.players is not None and GROUPS in tensors:
         raise InvalidOptionError(
             f"{GROUPS!r} would be explained by {attributions_name(GROUPS)!r}, which is the output of all "
@@ -96,30 +96,30 @@ def check_group_names(target: Target, tensors: Sequence[str]) -> None:
 def inner_spec(
     specs: Mapping[str, tuple[tuple[int, ...], ir.DataType]], name: str, shape: tuple[int, ...]
 ) -> TensorSpec:
-    """Return what the manifest says of a tensor whose attributions have that shape."""
+    """Return the manifest's entry for a tensor whose attributions have that shape."""
     return TensorSpec(name=name, datatype=DATATYPES[specs[name][1].name], shape=shape)
 
 
 def players_by_output(target: Target, of: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return whose attributions each output holds, by the tensor that it explains; `GROUPS` stands for all.
+    """Return the players of each output, by the tensor that it explains; `GROUPS` stands for all.
 
     Args:
-        of: by explained tensor, which player each element of its row is: those of `target.players` first.
+        of: player of each element of a row, by explained tensor; `target.players` come first.
     """
     own = {name: of[name] for name in target.ungrouped}
     return {**own, GROUPS: np.arange(len(target.players.names))} if target.players else own
 
 
-# -- values of the output --------------------------------------------------------------------------------
+# -- values of the explained output -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Seed:
-    """Where an explanation starts: multiplier 1 at each target, and the targets' values at x and at r.
+    """The start of an explanation: multiplier 1 at each target, and the targets' values at x and at r.
 
     Attributes:
-        base: None for a method without base value.
-        rest: what rounding has left of the base value; None where it is not rounded.
+        base: the base value; None for a method without one.
+        rest: the rounding error of the base value; None if it is not rounded.
     """
 
     multiplier: Tensor
@@ -129,12 +129,12 @@ class Seed:
 
 
 def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.DataType | None) -> Seed:
-    """Return the seed at x, also for a method that walks elsewhere: a row is explained for its own class.
+    """Return the seed at x, even if the method walks at other points: it explains the class of x.
 
     Args:
         y: the explained output.
         base: its base value, row shape [1, elements]; None for a method without one.
-        narrow: in which the model answers it, where the graph computes in another type.
+        narrow: the model's own type of this output, if the graph computes in a wider one.
     """
     op.scope = "seed"
     size = int(np.prod(y.shape))
@@ -153,7 +153,7 @@ def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.
 
 
 def _at_targets(op: Ops, row: Tensor, matrix: np.ndarray) -> Tensor:
-    """Return the elements [1, T] of a row [1, elements], less those that they are contrasted with."""
+    """Return the elements [1, T] of a row [1, elements], minus the elements they are contrasted with."""
     values = op.Gather(row, matrix.argmax(axis=0).tolist(), axis=1)
     if matrix.min() >= 0:
         return values
@@ -163,19 +163,19 @@ def _at_targets(op: Ops, row: Tensor, matrix: np.ndarray) -> Tensor:
 
 
 def _at_winner(op: Ops, base: Tensor, winner: Tensor) -> Tensor:
-    """Return the base value of each row's winner; it differs by row where an input is not explained."""
+    """Return the base value of each row's winner; it varies by row if some inputs are not explained."""
     if base.batch_axes:
         return op.GatherElements(base, winner, axis=1)
     return op.Gather(replace(op.reshape(base, base.shape[1:]), rows=False), winner)
 
 
 def _as_answered(op: Ops, row: Tensor, narrow: ir.DataType | None) -> Tensor:
-    """Round the output's row as the model answers it: the first of equals is the predicted one."""
+    """Round the output's row as the model does; the first of equal values is the predicted class."""
     return row if narrow is None else op.Cast(op.Cast(row, to=int(narrow)), to=int(row.dtype))
 
 
 def emit_values(op: Ops, seed: Seed, totals: Sequence[Tensor], *, gap: bool) -> list[ir.Value]:
-    """Return the base value, the explained value and, if asked for, what lies between them beside totals."""
+    """Return the base value, the explained value and, on request, the gap that `totals` leave."""
     outputs = [] if seed.base is None else [op.rows_output(seed.base, BASE_VALUE)]
     outputs.append(op.rows_output(seed.explained, EXPLAINED_VALUE))
     if gap:
@@ -188,10 +188,10 @@ def emit_values(op: Ops, seed: Seed, totals: Sequence[Tensor], *, gap: bool) -> 
 
 
 def in_two(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Tensor]:
-    """Return a value as the graph answers it, and what that rounding leaves of it; nothing of none.
+    """Return a value in the graph's type and its rounding error; an empty list for None.
 
-    Two numbers of the graph's own type say more than one: where the references are constants, both are, and
-    a server computes nothing in float64.
+    Two numbers in the graph's type are more precise than one. If the references are constants, both are
+    constants too, and a server computes nothing in float64.
     """
     if base is None or base.dtype == dtype:
         return [] if base is None else [base]

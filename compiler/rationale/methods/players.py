@@ -1,4 +1,4 @@
-"""Who attributions are given to: single features, or groups of them."""
+"""The players that receive attributions: single features, or groups of features."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +15,18 @@ from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.leaves import Leaf
 
-_MOST_NAMED = 8  # features in a message
-_TOGETHER = 8  # numbers of a vector register
+_MOST_NAMED = 8  # features listed in a message
+_TOGETHER = 8  # numbers in a vector register
 
 
 @dataclass(frozen=True, eq=False)
 class Players:
-    """Groups of features, and behind them each feature that shares an input with one and is in none.
+    """Groups of features, followed by the ungrouped features of the same inputs.
 
     Attributes:
-        names: [P], each once.
-        members: [P], the names of each one's features.
-        of: by explained tensor with a feature in a group, whose each element of its row is: int64 [elements].
+        names: [P], all different.
+        members: [P], the names of each player's features.
+        of: int64 [elements], the player of each element of a row, by explained tensor with a grouped feature.
     """
 
     names: tuple[str, ...]
@@ -36,11 +36,11 @@ class Players:
 
 @dataclass(frozen=True, eq=False)
 class CoalitionGame:
-    """Who plays for the explained output.
+    """The players of a game for the explained output.
 
     Attributes:
-        players: how many.
-        of: by the name of an explained tensor, which player each element of its row is: 0 to players − 1.
+        players: the number of players.
+        of: the player of each element of a row, 0 to players − 1, by explained tensor.
     """
 
     players: int
@@ -51,16 +51,16 @@ NOBODY = CoalitionGame(0, {})
 
 
 def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Players:
-    """Return the players of the inputs that groups touch.
+    """Return the players of all inputs that have a grouped feature.
 
     Args:
-        groups: names of features by the name of their group; one with a `*` at its end stands for all
-            features that begin so.
+        groups: names of features by group name; a name that ends with `*` stands for all features that begin
+            with the text before it.
         features: names of one row's elements by explained tensor, all different.
 
     Raises:
-        InvalidOptionError: no mapping, a name that is taken, an empty group, an unknown feature, or one that
-            is in two groups.
+        InvalidOptionError: if `groups` is no mapping, a name is taken, a group is empty, a feature is
+            unknown, or a feature is in two groups.
     """
     if not isinstance(groups, Mapping):
         raise InvalidOptionError(
@@ -97,7 +97,7 @@ def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Pla
 def coalition_game(lowered: Lowered, leaves: Sequence[Leaf], players: Players | None) -> CoalitionGame:
     """Return the game.
 
-    Groups and what stands next to them are the first players, each element of all other tensors is one.
+    The players of `players` come first; each element of any other tensor is a player.
     """
     of, count = {}, len(players.names) if players else 0
     for leaf in leaves:
@@ -111,7 +111,7 @@ def coalition_game(lowered: Lowered, leaves: Sequence[Leaf], players: Players | 
 
 
 def _members(name: object, given: object, known: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the features of one group, each known and named once."""
+    """Return the features of one group; each must exist and be named once."""
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(f"group {name!r}: a group's name must be a word.")
     if name in known:
@@ -127,7 +127,7 @@ def _members(name: object, given: object, known: Mapping[str, str]) -> tuple[str
 
 
 def _meant(group: str, word: object, known: Mapping[str, str]) -> list[str]:
-    """Return the feature of that name, or all that begin with what stands before a `*`."""
+    """Return the feature with that name, or all features that begin with the text before a `*`."""
     if word in known:
         return [str(word)]
     found = [f for f in known if f.startswith(str(word)[:-1])] if str(word).endswith("*") else []
@@ -149,12 +149,12 @@ def _some(names: Sequence[str]) -> str:
 def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor:
     """Return Σ over each player's features: row shape [1, P].
 
-    Players of about as many features are summed together, each along an axis of its own that is filled up
-    with zeros to a multiple of eight: so a sum begins at the same place of a vector register in every row of
-    a batch, and has the same bits there. Those of a MatMul have not.
+    Players with about equally many features are summed together. Each has an axis of its own, filled up with
+    zeros to a multiple of eight. So a sum begins at the same place of a vector register in every row of a
+    batch, and has the same bits in every row. A MatMul does not ensure this.
 
     Args:
-        values: of the features, by explained tensor: row shape [1, *its row].
+        values: numbers of the features, by explained tensor: row shape [1, *its row].
     """
     dtype = next(iter(values.values())).dtype
     flat = [_cast(op, op.reshape(values[tensor], (1, of.size)), dtype) for tensor, of in players.of.items()]
@@ -166,7 +166,7 @@ def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor
     parts, placed = [], list[int]()
     for width in sorted({*widths}):
         chosen = [p for p, own in enumerate(widths) if own == width]
-        index = np.full((len(chosen), width), len(of))  # a 0 stands behind all of them
+        index = np.full((len(chosen), width), len(of))  # index of the 0 after all features
         for row, p in zip(index, chosen, strict=True):
             row[: len(elements[p])] = elements[p]
         part = op.Gather(x, index.reshape(-1), axis=1)

@@ -1,4 +1,4 @@
-"""References of inner tensors and of token ids: what the model's own graph makes of rows of its inputs."""
+"""References of inner tensors and token ids, which the model computes from rows of its inputs."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,8 +38,8 @@ class Referenced:
     """The references of a walk.
 
     Attributes:
-        set: at the tensors at which the walk ends; None for a method without references.
-        fed: rows of model inputs that were given for them, by name.
+        set: references of the tensors at which the walk ends; None for a method without references.
+        fed: the given rows of model inputs, by name.
     """
 
     set: ReferenceSet | None = None
@@ -47,9 +47,9 @@ class Referenced:
 
 
 def shapes_of(given: References | None) -> dict[str | None, tuple[int, ...]]:
-    """Return the references' shapes, by input; under None for the only one.
+    """Return the references' shapes by input; under None if there is only one input.
 
-    What has no shape is refused later.
+    References without a shape are left out; they cause an error later.
     """
     if isinstance(given, OpenReferences):
         given = given.examples
@@ -67,7 +67,7 @@ def prepare_references(selection: Selection) -> Referenced:
     """Prepare references for each tensor at which the walk ends: the third stage of a compile.
 
     Raises:
-        InvalidReferencesError: names, shapes or ids that do not fit the model.
+        InvalidReferencesError: if names, shapes or ids do not fit the model.
     """
     lowered, target, method = selection.lowered, selection.target, selection.method
     if method.reference_set is None:
@@ -81,7 +81,7 @@ def prepare_references(selection: Selection) -> Referenced:
 
 
 def _demand_read(lowered: Lowered, target: Target, given: Given) -> None:
-    """Raise InvalidReferencesError for references of inputs from which the output is not computed."""
+    """Raise InvalidReferencesError if the output does not depend on an input with references."""
     if not isinstance(given, Mapping):
         return
     read = reach_backward(lowered.model.graph, target.output, ())
@@ -95,14 +95,14 @@ def _demand_read(lowered: Lowered, target: Target, given: Given) -> None:
 
 
 def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
-    """Return references for each tensor at which the walk begins, and the given rows of model inputs.
+    """Return references for each tensor at which the walk ends, and the given rows of model inputs.
 
     Args:
-        given: for an inner tensor its own rows, or those of the inputs it is computed from; for token ids a
-            sequence [K, *shape of the input] or an embedding.
+        given: the references; for an inner tensor its own rows, or rows of the inputs it is computed from;
+            for token ids a sequence [K, *shape of the input] or an embedding.
 
     Raises:
-        InvalidReferencesError: names, shapes or ids that do not fit the model.
+        InvalidReferencesError: if names, shapes or ids do not fit the model.
     """
     own = {str(v.name) for v in lowered.model.graph.inputs}
     if isinstance(given, Baseline) or own.issuperset(target.tensors):
@@ -139,7 +139,7 @@ def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, di
 
 
 def _are_integers(lowered: Lowered, names: Sequence[str]) -> bool:
-    """Tell whether they are inputs that have no references: a mask next to ids, which is each row's own."""
+    """Tell whether the inputs need no references: a mask beside ids, for instance, is each row's own."""
     return all(not lowered.specs[name][1].is_floating_point() for name in names)
 
 
@@ -157,7 +157,7 @@ def _by_name(lowered: Lowered, target: Target, given: Any) -> dict[str, np.ndarr
         raise unnamed(target.inputs)
     (name,), array = target.inputs, as_array(target.inputs[0], given)
     if name not in own and len(own) == 1 and not _is_row_of(lowered, name, array):
-        name = own[0]  # rows of the model's input, from which the inner tensor follows
+        name = own[0]  # rows of the model's input, from which the inner tensor is computed
     return {name: array}
 
 
@@ -166,8 +166,8 @@ def _is_row_of(lowered: Lowered, tensor: str, array: np.ndarray) -> bool:
 
 
 def _fits(lowered: Lowered, leaf: Leaf, arrays: Mapping[str, np.ndarray]) -> bool:
-    """Tell whether the array of that name has the tensor's own rows; for ids, whether it is an embedding."""
-    if leaf.is_filled:  # rows of the input alone lead there
+    """Tell whether the array of that name holds the tensor's own rows; for ids, embeddings."""
+    if leaf.is_filled:  # only rows of the input are allowed
         return False
     if leaf.indices is None:
         return True
@@ -196,7 +196,7 @@ def _computed(
 ) -> dict[str, np.ndarray]:
     """Compute [K, …] of each tensor by `nodes` from the inputs `read`.
 
-    This goes row by row, since a model may be one row's alone.
+    The model runs row by row, since it may take only one row.
     """
     missing = [str(v.name) for v in read if v.name not in fed]
     if missing:

@@ -1,4 +1,4 @@
-"""What of a graph depends on the tensors that are explained, and what an output is computed from."""
+"""The target of an explanation, and the dependencies of values in a graph."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -19,7 +19,7 @@ from rationale.schema.manifest import ends_of
 from rationale.schema.profile import element_in
 from rationale.schema.request import CompileRequest, Element
 
-OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # what depends on no value
+OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # operators that depend on no value
 
 
 def made_by(node: ir.Node, ends: Sequence[str]) -> bool:
@@ -28,12 +28,12 @@ def made_by(node: ir.Node, ends: Sequence[str]) -> bool:
 
 
 def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
-    """Return the names of what depends on the `ends`; each is a value of its own, whatever computes it."""
+    """Return the names of the values that depend on the `ends`; nodes that compute `ends` do not count."""
     return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not made_by(n, ends)))
 
 
 def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
-    """Return the names of what an output is computed from, no further than the `ends`."""
+    """Return the names of the values from which an output is computed, back to the `ends`."""
     reached = {output}
     for node in reversed(graph):
         if any(v.name in reached for v in node.outputs) and not made_by(node, ends):
@@ -44,14 +44,14 @@ def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozens
 MOST_NAMED = 12  # values in a message
 BY_PLACE = "it chooses values by place, and has no multiplier"
 AMONG_CARRIERS = f"{BY_PLACE} of its own beside theirs"
-MOST_STOPS = 5  # in a warning; the manifest has all
+MOST_STOPS = 5  # in a warning; the manifest lists all
 _CONTRAST = re.compile(r"(\d{1,18})-(\d{1,18})", re.ASCII)
-_TWO_CLASSES = (2,)  # a row of them: the winner of two would ask another question from row to row
+_TWO_CLASSES = (2,)  # row of two classes; explaining the winner would change the question between rows
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Where attributions end on the way: the value `tensor` as `node` reads it."""
+    """The end of attributions on the path: the value `tensor`, read by `node`."""
 
     node: str
     operator: str
@@ -60,22 +60,22 @@ class Stop:
 
     @property
     def is_among_carriers(self) -> bool:
-        """Whether the value chooses others that carry attributions: they may be all that there are."""
+        """True if the value selects among others that carry attributions, which may be all there are."""
         return self.reason == AMONG_CARRIERS
 
 
 @dataclass(frozen=True)
 class Target:
-    """What every engine explains.
+    """The explained tensors and outputs, common to all engines.
 
     Attributes:
-        leaves: the tensors that get attributions, and what each of them explains.
+        leaves: the tensors that get attributions, and the inputs that they explain.
         output: the name of the explained tensor.
-        elements: flat indices into the output's row and contrasts of two, or "predicted".
-        players: who attributions are given to where features are in groups.
-        stops: where attributions end on the way.
-        notes: what the user is told about the choice.
-        closed: the tensor that was asked for, if `output` is what is behind it.
+        elements: flat indices into the output's row, contrasts of two, or "predicted".
+        players: the players that get attributions if features are in groups.
+        stops: the ends of attributions on the path.
+        notes: texts for the user about the choice.
+        closed: the requested tensor, if `output` is the tensor behind it.
     """
 
     leaves: tuple[Leaf, ...]
@@ -88,12 +88,12 @@ class Target:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Names of what is explained: inputs, or inner tensors."""
+        """Names of the explained inputs or inner tensors."""
         return tuple(dict.fromkeys(s.name for s in self.leaves))
 
     @property
     def ungrouped(self) -> tuple[str, ...]:
-        """Those of them of which no feature is in a group: each has attributions of its own."""
+        """Names of the explained inputs without grouped features: each has attributions of its own."""
         return tuple(name for name in self.inputs if self.players is None or name not in self.players.of)
 
     @property
@@ -103,16 +103,16 @@ class Target:
 
     @property
     def filled(self) -> frozenset[str]:
-        """Names of the inputs whose missing values are explained by the numbers in their place."""
+        """Names of the inputs with missing values that are explained by the numbers that replace them."""
         return frozenset(s.name for s in self.leaves if s.is_filled)
 
     @property
     def count(self) -> int:
-        """T."""
+        """T, the number of targets."""
         return 1 if self.elements == "predicted" else len(self.elements)
 
     def matrix(self, size: int) -> np.ndarray:
-        """Return [size, T]: how much of each element of the output's row a target is; not of "predicted"."""
+        """Return [size, T], each target's coefficients of the output's row; not defined for "predicted"."""
         found = np.zeros((size, self.count))
         for column, element in zip(found.T, self.elements, strict=True):
             first, against = ends_of(element) if isinstance(element, str) else (int(element), None)
@@ -123,14 +123,14 @@ class Target:
 
 
 def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
-    """Return what the user is told of the places where attributions end."""
+    """Return a warning for the user that names the ends of attributions."""
     if not stops:
         return ()
     return (f"attributions end, and what goes on from there has none: {_named(stops)}",)
 
 
 def stop_notes(stops: Sequence[Stop], gap: float) -> tuple[str, ...]:
-    """Return what the user is told of them where attributions add up all the same."""
+    """Return a note for the user about these ends if attributions add up nevertheless."""
     return (
         f"attributions add up within {gap:.1e} of the output's difference on the rows of the check, although "
         f"none pass here: {_named(stops)}",
@@ -144,7 +144,7 @@ def _named(stops: Sequence[Stop]) -> str:
 
 
 def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
-    """Raise UnsupportedModelError for explained tensors whose features are not countable."""
+    """Raise UnsupportedModelError if an explained tensor has no fixed number of features."""
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     for name in tensors:
         if name not in lowered.specs:
@@ -159,10 +159,10 @@ def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
 
 
 def choose_output(lowered: Lowered, output: str | None, ends: Sequence[str]) -> str:
-    """Return the named tensor, or the first output of floats, among what depends on the `ends` of a walk.
+    """Return the named tensor, or the first float output that depends on the `ends` of a walk.
 
     Raises:
-        InvalidOptionError, UnsupportedModelError: there is none.
+        InvalidOptionError, UnsupportedModelError: if there is none.
     """
     dependent = reach_forward(lowered.model.graph, ends) - set(ends)
     names = [str(v.name) for v in lowered.model.graph.outputs]
@@ -183,10 +183,10 @@ def choose_output(lowered: Lowered, output: str | None, ends: Sequence[str]) -> 
 
 
 def with_element(request: CompileRequest, lowered: Lowered) -> CompileRequest:
-    """Return a request for `probabilities[1]`, as profiles write it, as one for that target of the tensor.
+    """Replace an output such as `probabilities[1]`, as in decision profiles, by the tensor and its target.
 
     Raises:
-        InvalidOptionError: targets beside an element.
+        InvalidOptionError: if the request has targets as well.
     """
     if not request.output or not request.output.endswith("]"):
         return request
@@ -205,14 +205,14 @@ def with_element(request: CompileRequest, lowered: Lowered) -> CompileRequest:
 def choose_targets(
     targets: object, output: str, lowered: Lowered
 ) -> tuple[Element, ...] | Literal["predicted"]:
-    """Return the targets as they are explained.
+    """Return the targets as flat indices, contrasts, or "predicted".
 
     Args:
-        targets: as they were requested.
-        output: one of the model's tensors, whose row's shape is known.
+        targets: the requested targets.
+        output: one of the model's tensors, with a known row shape.
 
     Raises:
-        InvalidOptionError: what is no index of an element, and no contrast of two different ones.
+        InvalidOptionError: if a target is neither an element's index nor a contrast of two different ones.
     """
     row = lowered.specs[output][0][1:]
     size = prod(row)
@@ -252,9 +252,9 @@ def _is_contrast(target: object, size: int) -> bool:
 
 
 def check_names(lowered: Lowered, new: Collection[str]) -> None:
-    """Raise InvalidOptionError where the model's inputs or outputs have these names already.
+    """Raise InvalidOptionError if the model's inputs or outputs already have one of these names.
 
-    Inner tensors of these names give way to them.
+    Inner tensors with these names are renamed.
     """
     graph = lowered.source.graph
     taken = sorted({*new} & {v.name for v in (*graph.input, *graph.output)})

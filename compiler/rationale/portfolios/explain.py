@@ -124,7 +124,7 @@ def _row(answer: Explanation, i: int, row: int, top: int) -> Iterator[str]:
 
 def _target(manifest: Manifest, target: object) -> str:
     named = manifest.class_name(target)
-    is_predicted = manifest.targets == "predicted" and target != "predicted"
+    is_predicted = bool(manifest.targets == "predicted" and target != "predicted")
     return str(target) + f" ({named})" * bool(named) + " (predicted)" * is_predicted
 
 

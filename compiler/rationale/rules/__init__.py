@@ -1,6 +1,6 @@
-"""The rules, in folders by family: importing this package imports them all, and so fills the table.
+"""The table of rules, in folders by family; importing this package imports all rules and fills the table.
 
-Those of installed packages come last, so that they may replace others.
+The rules of installed packages come last, so that they can replace others.
 """
 
 from importlib import import_module

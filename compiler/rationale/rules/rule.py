@@ -1,4 +1,4 @@
-"""An operator is declared once: its value, its pullback, its kind.
+"""The declaration of an operator's rule: its value, its pullback, its kind.
 
     @rule("Sigmoid", kind=Kind.POINTWISE)
     def sigmoid(op, x):
@@ -7,16 +7,16 @@
             return op.Mul(m, op.Mul(y, op.Sub(1.0, y)))
         return y, sigmoid_pullback
 
-A rule is called with the operator's inputs as tensors and its attributes as keywords; defaults stand in
-its signature. It returns `y, pullback`; an operator of several inputs returns a tuple of pullbacks, one
-for each input, None for those that carry no attribution (axes, shapes, weights whose adjoint would mix
-rows). An operator of several outputs returns a tuple for y, and its pullbacks take a tuple.
-The value may differ from the operator's own node where the pullback needs more of it (MaxPool's winners).
+A rule is called with the operator's inputs as tensors and its attributes as keywords; its signature has the
+defaults. It returns `y, pullback`; an operator of several inputs returns a tuple of pullbacks, one per
+input, None for inputs that carry no attribution (axes, shapes, weights whose adjoint would mix rows). An
+operator of several outputs returns a tuple for y, and its pullbacks take a tuple. The value may differ from
+the operator's own node if the pullback needs more of it (MaxPool's winners).
 
-What a method may ask of a rule: its kind, its traits, and the forms that it may have beside its pullbacks
-(`deeplift`, which `secant` makes for a function of one value; `relevance`; `layer`). A method chooses where a
-rule is called. It does not ask which operator it is: names stand in messages and in LRP's selectors alone.
-An operator that ONNX does not know says the shape of its value too (`shape`), unless it is elementwise.
+Methods use a rule's kind, its traits, and its optional forms besides pullbacks (`deeplift`, which `secant`
+makes for a function of one value; `relevance`; `layer`). A method chooses the points at which it calls a
+rule. It does not depend on the operator's name: only messages and LRP's selectors contain names. A rule for
+an operator that ONNX does not know also declares the value's shape (`shape`), unless it is elementwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,36 +37,36 @@ Evaluation = tuple[Any, Any]
 
 
 class Kind(StrEnum):
-    """How an operator's output depends on its inputs: what a method does with it by default."""
+    """The dependence of an operator's output on its inputs; it determines a method's default treatment."""
 
-    BILINEAR = "bilinear"  # linear in each input; jointly linear ones (Add, Concat) included
+    BILINEAR = "bilinear"  # linear in each input; includes jointly linear operators (Add, Concat)
     POINTWISE = "pointwise"  # one varying input, element by element
     SELECTION = "selection"  # each output is one of the inputs: its pullback is a `Selection`
     LOCAL = "local"  # anything else; DeepLIFT needs a rule of its own (`@rule.deeplift`)
 
 
 class Trait(StrEnum):
-    """What else is known of an operator: where a method treats some of a kind differently, or faster."""
+    """A further property of an operator, for which a method treats it differently, or faster."""
 
-    MOVING = "moving"  # bilinear: each element of y is a copy of one of x, at a place that no value decides
-    ELEMENTWISE = "elementwise"  # each element of y depends on one element of each input; all pointwise ones
-    PRODUCT = "product"  # y is a product or quotient of two inputs, or sums of such
+    MOVING = "moving"  # bilinear: each element of y is a copy of one of x; values do not choose which
+    ELEMENTWISE = "elementwise"  # each element of y depends on one element of each input; all pointwise rules
+    PRODUCT = "product"  # y is a product or quotient of two inputs, or a sum of such
     AVERAGING = "averaging"  # bilinear: y is a sum over x with equal positive weights
     LENGTH = "length"  # local: y is a norm of x, with f(t·x) = |t|·f(x)
     NORMALISING = "normalising"  # bilinear: an affine map per channel that is part of the layer beside it
     HOMOGENEOUS = "homogeneous"  # pointwise: f(t·x) = t·f(x) for t > 0, so f(x) = f'(x)·x
-    CONSERVING = "conserving"  # local: its relevance form hands all of the relevance back
+    CONSERVING = "conserving"  # local: its relevance form returns all of the relevance
     EXPANDED = "expanded"  # local: its relevance form is its first-order expansion at x, so its pullback
-    NONNEGATIVE = "nonnegative"  # y ≥ 0 whatever x is
-    RISING = "rising"  # pointwise: where x rises, y does not fall
+    NONNEGATIVE = "nonnegative"  # y ≥ 0 for any x
+    RISING = "rising"  # pointwise: if x rises, y does not fall
     SMOOTH = "smooth"  # pointwise: without kinks, steps or poles, on a scale of about 1
-    LINEAR_IN_FIRST = "linear in first"  # local, but linear where its first input varies alone
+    LINEAR_IN_FIRST = "linear in first"  # local, but linear if only its first input varies
     SHARING = "sharing"  # local: y are shares of 1, the weights of the average that follows
     SPATIAL_MEAN = "spatial mean"  # bilinear: a mean over places, the same for every channel
-    DISCRETE = "discrete"  # takes or gives conditions or whole numbers, and has a rule for them
+    DISCRETE = "discrete"  # takes or returns conditions or integers, and has a rule for them
     CHOOSING = "choosing"  # its first input is a condition that only chooses among the others
     MASKED = "masked"  # selection: may choose among values that are −inf at x and at r
-    CENTRING = "centring"  # local: takes a mean off, may add an offset; linear at a constant deviation
+    CENTRING = "centring"  # local: subtracts a mean, may add an offset; linear at a constant deviation
 
 
 @dataclass(frozen=True)
@@ -74,12 +74,12 @@ class Weights:
     """The parameters of a layer y = linear(x, weight) + bias, as `Rule.layer` declares them.
 
     Attributes:
-        bias: broadcasts against y; None where there is none.
-        axis: of x and of y on which the channels lie.
-        inputs, outputs: the shapes in which a vector with one number for each channel of x, or of y, is a
-            factor of the weight; None where there is no such shape.
-        attributes: in place of the node's own where the linear call is made.
-        placewise: whether each place (beyond the channel axis) is treated alone, all alike.
+        bias: broadcasts against y; None without a bias.
+        axis: the axis of x and of y on which the channels lie.
+        inputs, outputs: the shapes in which a vector with one number per channel of x, or of y, is a
+            factor of the weight; None if there is no such shape.
+        attributes: replacements of the node's own attributes in the linear call.
+        placewise: whether each place (beyond the channel axis) is treated independently, in the same way.
     """
 
     weight: Tensor
@@ -93,7 +93,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Selection:
-    """What a selecting operator picked: `scatter(v, winners)` sends v back to where it came from."""
+    """A selecting operator's choice: `scatter(v, winners)` sends v back to the selected places."""
 
     winners: Tensor
     scatter: Callable[[Tensor, Tensor], Tensor]
@@ -103,7 +103,7 @@ class Selection:
 
 
 class Rule:
-    """One operator's entry in the table: see the module."""
+    """One operator's entry in the table of rules: see the module."""
 
     def __init__(
         self,
@@ -127,15 +127,15 @@ class Rule:
 
     @property
     def has_relevance(self) -> bool:
-        """Whether it has a rule of its own of layer-wise relevance propagation."""
+        """True if it has its own rule of layer-wise relevance propagation."""
         return self.relevance_form is not None or Trait.EXPANDED in self.traits
 
     def deeplift(self, form: Callable[..., Any]) -> Callable[..., Any]:
-        """Declare the operator's own complete DeepLIFT rule, in place of that of its kind; a decorator.
+        """Declare the operator's own complete DeepLIFT rule, in place of its kind's; a decorator.
 
-        Called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; returns the
-        multiplier of each input. Inputs behind the last of these may not vary. Of several outputs, m has all
-        and y the first.
+        It is called as `form(op, m, xs, rs, y, y_r, **attributes)` with the inputs at x and at r; it returns
+        the multiplier of each input. Inputs after the last of these may not vary. If the operator has several
+        outputs, m has all and y the first.
         """
         self.deeplift_form = form
         return form
@@ -143,7 +143,7 @@ class Rule:
     def secant(self, form: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """Declare the DeepLIFT rule of one value by (f(x) − f(r))/(x − r) in a form that does not cancel.
 
-        A decorator. Called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
+        A decorator. The form is called as `form(op, x, r, y, y_r, *other_inputs, **attributes)`.
         """
 
         def multiplier(
@@ -155,12 +155,12 @@ class Rule:
         return form
 
     def shape(self, form: ShapeForm) -> ShapeForm:
-        """Declare the shape of the value, where ONNX does not know the operator; a decorator.
+        """Declare the shape of the value if ONNX does not know the operator; a decorator.
 
-        Called as `form(*shapes, **attributes)`, with a tuple of whole numbers for each input and None for one
-        that is left out, and with the attributes that it names as keywords. Returns a tuple, or a list of
-        tuples for several outputs. Their type is that of the first input of floats. Elementwise operators
-        need none: their inputs broadcast.
+        The form is called as `form(*shapes, **attributes)`, with a tuple of integers for each input, None for
+        an omitted one, and the attributes that it names as keywords. It returns a tuple, or a list of tuples
+        for several outputs. Their type is that of the first float input. Elementwise operators need no form:
+        their inputs broadcast.
         """
         declare_shape(self.op_type, self.domain, form)
         return form
@@ -168,7 +168,8 @@ class Rule:
     def layer(self, form: Callable[..., Weights | None]) -> Callable[..., Weights | None]:
         """Declare that the inputs are x, weight and bias, and `call(x, weight, None)` is linear; a decorator.
 
-        Called as `form(op, weight, bias, **attributes)`; None where the node is used in another way.
+        The form is called as `form(op, weight, bias, **attributes)`; it returns None if the node is used
+        otherwise.
         """
         self.layer_form = form
         return form
@@ -176,7 +177,7 @@ class Rule:
     def relevance(self, form: Callable[..., Any]) -> Callable[..., Any]:
         """Declare the operator's own rule of layer-wise relevance propagation, as a multiplier; a decorator.
 
-        Called as `form(op, m, xs, y, **attributes)`; returns the multiplier of each input.
+        The form is called as `form(op, m, xs, y, **attributes)`; it returns the multiplier of each input.
         """
         self.relevance_form = form
         return form
@@ -191,9 +192,9 @@ def rule(
     """Declare the rule of an operator, or of a model's function of that name. The newest declaration wins.
 
     Args:
-        op_type: as the node has it, in `domain`.
-        kind: how the output depends on the inputs: what a method does by default.
-        traits: what else is known of the operator.
+        op_type: the operator's name on nodes, in `domain`.
+        kind: the dependence of the output on the inputs; it determines a method's default treatment.
+        traits: further properties of the operator.
 
     Returns:
         A decorator that makes a `Rule` of a function `forward(op, *inputs, **attributes)`, which returns the
@@ -201,7 +202,7 @@ def rule(
         `relevance`, `shape`.
 
     Raises:
-        ValueError: a kind or trait that does not exist.
+        ValueError: if a kind or trait does not exist.
     """
     kind, known = Kind(kind), frozenset(map(Trait, traits))
 
@@ -222,8 +223,8 @@ def local(
 ) -> Callable[[Callable[..., Tensor]], Rule]:
     """Declare a LOCAL operator of one varying input by its multiplier between x and r.
 
-    Called as `form(op, m, x, r, y, y_r, *parameters, **attributes)`. The value is the operator's own node;
-    the pullback is the multiplier at r = x, where a form may take a shorter way.
+    The form is called as `form(op, m, x, r, y, y_r, *parameters, **attributes)`. The value is the operator's
+    own node; the pullback is the multiplier at r = x, for which a form may have a shorter way.
     """
 
     def declare(form: Callable[..., Tensor]) -> Rule:
@@ -267,14 +268,14 @@ def import_packages() -> None:
     """Import the modules, so that their rules are declared.
 
     Raises:
-        ExtensionError: a module that cannot be imported; its package is named.
+        ExtensionError: if a module cannot be imported; the message names its package.
     """
     for one in rule_packages():
         one.load()
 
 
 def package_of(rule: Rule) -> Extension | None:
-    """Return the extension with a rule; None for Rationale's own, and for those of scripts."""
+    """Return the extension that declares a rule; None for Rationale's own rules, and those of scripts."""
     parts = rule.forward.__module__.split(".")
     shared = {one: _shared(one.point.module.split("."), parts) for one in rule_packages()}
     nearest = max(shared, key=lambda one: shared[one], default=None)
@@ -282,5 +283,5 @@ def package_of(rule: Rule) -> Extension | None:
 
 
 def _shared(a: list[str], b: list[str]) -> int:
-    """Return how many names two modules' paths begin with in common."""
+    """Return the number of leading names that two modules' paths share."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

@@ -1,12 +1,12 @@
-"""For whoever brings rules, and for whoever measures explanations.
+"""Checks for authors of rules, and adapters for metrics of explanations.
 
-The tests of operators' rules, the project's own:
+The project's own checks of operators' rules:
 
     from rationale.testing import Sample, Var, check_rule
 
     check_rule(Sample("Snake", [Var((3, 4))], {"alpha": 0.7}, domain="example", function=DEFINITION))
 
-And our explanations under Quantus's and captum's metrics: see `rationale.testing.metrics`.
+Our explanations under Quantus's and captum's metrics: see `rationale.testing.metrics`.
 """
 
 from rationale.testing.harness import check_rule

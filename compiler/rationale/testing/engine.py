@@ -1,4 +1,4 @@
-"""Graphs in float64, for which ONNX Runtime lacks kernels: by ONNX's reference evaluator, or another one."""
+"""The run of float64 graphs, for which ONNX Runtime lacks kernels, by ONNX's evaluator or another."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from rationale.errors import InvalidModelError
 from rationale.graph.runtime.session import ModelFile
 
 Rows = dict[str, np.ndarray]
-_FAULTS = (RuntimeError, ValueError, IndexError)  # so many rows, say, that a model is not made for
+_FAULTS = (RuntimeError, ValueError, IndexError)  # such as a number of rows that a model does not allow
 _RUNNERS = (
     "graph.nodes",
     "graph.memory.scan",
@@ -28,7 +28,7 @@ _RUNNERS = (
 
 
 class Run(Protocol):
-    """Runs a model: its outputs, or those named, by name."""
+    """A function that runs a model: it returns all outputs, or those named, by name."""
 
     def __call__(
         self,
@@ -42,7 +42,7 @@ class Run(Protocol):
 def by_onnx(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None, /
 ) -> Rows:
-    """As ONNX's reference evaluator does, in the numbers that the model has."""
+    """Run a model in ONNX's reference evaluator, in the model's own number types."""
     evaluator = ReferenceEvaluator(_with_defaults(model), new_ops=[Erf])
     names = list(outputs or evaluator.output_names)
     with np.errstate(all="ignore"):  # infinities are part of a graph's arithmetic
@@ -50,7 +50,7 @@ def by_onnx(
 
 
 def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model, whose nodes write out what a function has by default: its evaluator reads none."""
+    """Return the model with functions' default attributes written out: its evaluator does not read them."""
     if not model.functions:
         return model
     full = onnx.ModelProto()
@@ -64,7 +64,7 @@ def _with_defaults(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 class Erf(OpRun):
-    """In float64, where the evaluator's own is right to 3e-8."""
+    """An exact float64 Erf; the evaluator's own is accurate to 3e-8."""
 
     op_domain = ""
 
@@ -73,7 +73,7 @@ class Erf(OpRun):
 
 
 class _Runner:
-    """`rationale.graph.runtime.session.Runner`'s interface on another engine."""
+    """The interface of `rationale.graph.runtime.session.Runner` on another engine."""
 
     def __init__(self, run: Run, model: Any, **_: Any) -> None:
         loaded = model.load() if isinstance(model, ModelFile) else model
@@ -89,7 +89,7 @@ class _Runner:
 
 @contextmanager
 def computing_by(run: Run) -> Iterator[None]:
-    """Fold constants and check graphs by `run`; nothing is timed: its seconds mean nothing."""
+    """Fold constants and check graphs by `run`, without timing, since its seconds mean nothing."""
     with ExitStack() as stack:
         for module in _RUNNERS:
             stack.enter_context(patch(f"rationale.{module}.Runner", partial(_Runner, run)))

@@ -1,4 +1,4 @@
-"""What is asked of every rule: completeness, slopes, ties, rows in a batch, conservation of relevance."""
+"""The checks of every rule: completeness, slopes, ties, rows in a batch, conservation of relevance."""
 
 import math
 import warnings
@@ -15,15 +15,15 @@ from rationale.rules.rule import Kind, Rule, Trait, find_rule
 from rationale.testing.engine import Rows, Run, by_onnx, computing_by
 from rationale.testing.sample import Sample, Var
 
-# float64: rules are algebra, so what is left is rounding over a few dozen operations.
-COMPLETE_64 = 1e-12  # |Σ m·Δ − Δy| over max(1, largest |y|)
+# float64: rules are algebra, so the remaining errors are rounding over a few dozen operations.
+COMPLETE_64 = 1e-12  # |Σ m·Δ − Δy| relative to max(1, largest |y|)
 # central differences in float64: error h²·f‴ + ε/h with h = 1e-5.
 FINITE_DIFFERENCE = 1e-8
-# DeepSHAP at x = r·(1 + 1e-12) against the gradient, over the largest: of a quotient, 1e-4 is rounding there.
+# DeepSHAP at x = r·(1 + 1e-12) against the gradient, relative to the largest; quotients round to 1e-4 there.
 NEAR = 1e-6
 # a float32 graph against the same in float64: ε = 6e-8 over sums of some hundred terms.
-PARITY_32 = 2e-5  # over the largest attribution
-# relevance in float64 over the largest: what the stabiliser of a denominator takes.
+PARITY_32 = 2e-5  # relative to the largest attribution
+# relevance in float64 relative to the largest: the share that a denominator's stabiliser absorbs.
 CONSERVED = 1e-5
 
 N, K = 2, 3
@@ -31,23 +31,23 @@ STEP, NUDGE = 1e-5, 1e-12
 
 
 def check_rule(sample: Sample, run: Run = by_onnx) -> tuple[str, ...]:
-    """Check the rule of an operator on a sample, as Rationale's own rules are checked.
+    """Check the rule of an operator on a sample, like Rationale's own rules.
 
     In float64: attributions add up for one reference and for several weighted ones, at ties and zeros too;
-    the gradient is the finite difference; near the reference DeepSHAP is the gradient, and at it there is
-    nothing to attribute; LRP hands all relevance on. In float32: ONNX Runtime answers the same, for rows
-    alone as in a batch. A check that the rule's kind, or the sample, does not admit is left out; a warning
-    names the methods for which the rule has no form, and was not checked.
+    the gradient is the finite difference; near the reference DeepSHAP is the gradient, and at the reference
+    it is 0; LRP conserves relevance. In float32: ONNX Runtime's answers are the same, for single rows as in a
+    batch. Checks that do not apply to the rule's kind, or the sample, are left out; a warning names methods
+    for which the rule has no form.
 
     Args:
-        run: what computes graphs in float64: ONNX's reference evaluator, unless it is wrong on an operator.
+        run: function that computes graphs in float64; ONNX's reference evaluator, unless that is wrong.
 
     Returns:
-        The names of the checks that were made.
+        The names of the completed checks.
 
     Raises:
-        AssertionError: the rule fails one of them, or there is none; the text says which, where and by how
-            much.
+        AssertionError: if the rule fails a check, or there is no rule; the text names the check, the place
+            and the error.
     """
     harness = Harness(sample, run)
     made, missing = harness.check(), harness.without_form()
@@ -57,7 +57,7 @@ def check_rule(sample: Sample, run: Run = by_onnx) -> tuple[str, ...]:
 
 
 class Harness:
-    """One sample's checks, each of which raises AssertionError; graphs are made once for all of them."""
+    """The checks of one sample; each raises AssertionError on failure, and all share their graphs."""
 
     def __init__(self, sample: Sample, run: Run) -> None:
         self.sample, self.run = sample, run
@@ -87,14 +87,14 @@ class Harness:
                     check()
                 except AssertionError:
                     raise
-                except Exception as error:  # a rule is somebody else's code
+                except Exception as error:  # a rule is foreign code
                     reason = f"{error}" if isinstance(error, RationaleError) else repr(error)
                     raise AssertionError(f"{self.sample.label}, {name}: {reason}") from error
                 made.append(name)
         return tuple(made)
 
     def without_form(self) -> list[str]:
-        """Why methods refuse the operator, so that its rule was not checked for them."""
+        """Return the reasons why methods refuse the operator, so that its rule was not checked for them."""
         rule = self._rule()
         local, name = rule.kind is Kind.LOCAL, rule.op_type.lower()
         missing = []
@@ -107,13 +107,13 @@ class Harness:
     # -- in float64 ---------------------------------------------------------------------------------
 
     def completeness(self) -> None:
-        """For one reference, and for several with weights."""
+        """Check completeness for one reference, and for several with weights."""
         for weights in ([1.0], [0.5, 0.2, 0.3]):
             x, references = self._draw(N, 1), self._draw(len(weights), 2)
             self.demand_sum(self.answer(x, references, weights), f"{len(weights)} reference(s)")
 
     def ties(self) -> None:
-        """Half of the features equal their reference, or both are the same number everywhere."""
+        """Check sums if half of the features equal their reference, or both are one number everywhere."""
         x, references = self.tied()
         self.demand_sum(self.answer(x, references, [1.0]), "ties and zeros")
 
@@ -124,7 +124,7 @@ class Harness:
             self._demand(value, want, FINITE_DIFFERENCE, "gradient", name, "of the finite difference")
 
     def near_the_reference(self) -> None:
-        """Multipliers must not lose their precision as x − r shrinks: here to 1e-12 of x."""
+        """Check that multipliers keep their precision as x − r shrinks: here to 1e-12 of x."""
         references = self.one_reference
         x = {name: a * (1 + NUDGE) for name, a in references.items()}
         gradient, deepshap = (attributions(self.run(self.graph(m), x)) for m in ("gradient", "deepshap"))
@@ -139,7 +139,7 @@ class Harness:
             self._demand(value, np.zeros_like(value), 0.0, "DeepSHAP at the reference", name, "of nothing")
 
     def conservation(self) -> None:
-        """LRP's relevance of the inputs is the explained value."""
+        """Check that LRP's relevance of the inputs is the explained value."""
         answer = self.run(self.graph("lrp"), self._draw(N, 1))
         total = sums(answer)
         self._demand(total, answer["explained_value"], CONSERVED, "LRP", "the inputs' sum", "of the output")
@@ -147,7 +147,7 @@ class Harness:
     # -- in float32 ---------------------------------------------------------------------------------
 
     def in_float32(self) -> None:
-        """ONNX Runtime's answers are those of the float64 graph."""
+        """Check that ONNX Runtime's answers agree with the float64 graph."""
         x = self.sample.draw(N, 9, np.float32)
         for name in ("deepshap", "gradient"):
             if name == "deepshap" and not self._has_deepshap:
@@ -163,7 +163,7 @@ class Harness:
                 self._demand(own, value, PARITY_32, f"{name} in float32", output, "of float64")
 
     def batching(self) -> None:
-        """Demand that a row alone is answered as in a batch, and no node runs row by row."""
+        """Demand that a single row gets the same answer as in a batch, and that no node runs row by row."""
         compiled = compile_model(self._narrow, Gradient(), targets=self.targets)
         if any(node.op_type == "Scan" for node in compiled.model.graph.node):
             raise AssertionError(f"{self.sample.label}: its graph runs row by row, in a Scan, which is slow")
@@ -178,22 +178,22 @@ class Harness:
     # -- parts --------------------------------------------------------------------------------------
 
     def graph(self, method: str) -> onnx.ModelProto:
-        """Return the graph emitted for a method by its name, with one reference where it needs one."""
+        """Return the graph emitted for a method by its name, with one reference if it needs one."""
         if method not in self._graphs:
             made: dict[str, Callable[[], Method]] = {
                 "gradient": Gradient,
                 "deepshap": lambda: DeepShap(self.one_reference),
-                "lrp": lambda: Lrp(rules=self._linear_rules()),  # asked of operators that have a rule alone
+                "lrp": lambda: Lrp(rules=self._linear_rules()),  # only for operators that have a rule
             }
             self._graphs[method] = self._compiled(made[method]())
         return self._graphs[method]
 
     def answer(self, x: Rows, references: Rows, weights: Sequence[float]) -> Rows:
-        """Return what the DeepSHAP graph for these references answers."""
+        """Return the answer of the DeepSHAP graph for these references."""
         return self.run(self._compiled(DeepShap(references, weights)), x)
 
     def demand_sum(self, answer: Rows, where: str) -> None:
-        """Attributions add up to what is explained, and so says the graph's own gap."""
+        """Demand that attributions add up to the explained value, also by the graph's own gap."""
         tolerance = COMPLETE_64 if self.sample.float64 else PARITY_32
         difference = answer["explained_value"] - answer["base_value"]
         scale = max(1.0, np.abs(answer["explained_value"]).max())
@@ -217,7 +217,7 @@ class Harness:
         return x, references
 
     def central_differences(self, x: Rows, name: str) -> np.ndarray:
-        """[N, outputs, features of `name`]; the F steps of each row are rows of one run."""
+        """Return [N, outputs, features of `name`]; the F steps of each row are rows of one run."""
         features = x[name][0].size
         steps = np.eye(features).reshape(features, 1, *x[name].shape[1:]) * STEP
         many = {other: np.concatenate([a] * features) for other, a in x.items()}
@@ -227,7 +227,7 @@ class Harness:
         return np.moveaxis(change.reshape(features, N, -1), 0, -1)
 
     def values(self, x: Rows) -> np.ndarray:
-        """Return the model's own answer; one row at a time where it was made for one."""
+        """Return the model's own answer; row by row if it takes only one."""
         name = self.model.graph.output[0].name
         if not self.sample.bare:
             return self.run(self.model, x)[name]
@@ -242,7 +242,7 @@ class Harness:
             return compile_model(self.model, method, targets=self.targets).model
 
     def _linear_rules(self) -> list[tuple[str, Zero]]:
-        """Return the rule that splits by contributions alone: another one may find none of its sign."""
+        """Return the rule that splits by contributions: other rules may find none of their sign."""
         rule = self._rule()
         return [] if rule.layer_form is None else [(rule.op_type, Zero())]
 
@@ -268,7 +268,7 @@ class Harness:
         return rule is None or rule.kind is not Kind.LOCAL or rule.deeplift_form is not None
 
     def conserves(self) -> bool:
-        """Whether LRP serves the rule, and no constant, offset or condition takes relevance."""
+        """Tell whether LRP serves the rule, and no constant, offset or condition absorbs relevance."""
         rule, sample = self._rule(), self.sample
         conserving = rule.kind is not Kind.LOCAL or Trait.CONSERVING in rule.traits
         if not (conserving and sample.float64) or sample.given_as or sample.counted:
@@ -279,14 +279,14 @@ class Harness:
         nothing = {name: np.zeros_like(a) for name, a in rows.items()}
         if Trait.CHOOSING in rule.traits or (rule.kind is not Kind.POINTWISE and self.values(nothing).any()):
             return False
-        rng = np.random.default_rng(0)  # anywhere, as the compiler checks a graph that has no references
+        rng = np.random.default_rng(0)  # any rows, like the compiler's check of graphs without references
         anywhere = {name: rng.normal(0, 3, a.shape) for name, a in rows.items()}
         return bool(np.isfinite(self.values(anywhere)).all())
 
     def _demand(
         self, got: np.ndarray, want: np.ndarray, tolerance: float, what: str, name: str, whose: str
     ) -> None:
-        """`tolerance` is over the larger of 1 and the largest of `want`."""
+        """Demand that `got` is near `want`; `tolerance` is relative to max(1, largest of `want`)."""
         off = np.abs(got.astype(np.float64) - want)
         if off.size == 0 or off.max() <= tolerance * max(1.0, np.abs(want).max()):
             return
@@ -308,12 +308,12 @@ def attributions(answer: Mapping[str, np.ndarray]) -> Rows:
 
 
 def sums(answer: Rows) -> np.ndarray:
-    """Of the attributions, over all inputs: [N, T]."""
+    """Return the sums of the attributions over all inputs: [N, T]."""
     return sum((a.reshape(*a.shape[:2], -1).sum(-1) for a in attributions(answer).values()), np.zeros(()))
 
 
 def on_a_grid(sample: Sample, values: Rows) -> Rows:
-    """Eighths of each operand's range: equal values, zeros, and the bounds that samples have there."""
+    """Round values to eighths of each operand's range, which include equal values, zeros and bounds."""
     ranges = [(o.low, (o.high - o.low) / 8) for o in sample.operands if isinstance(o, Var)]
     pairs = zip(values.items(), ranges, strict=True)
     return {name: low + np.round((a - low) / step) * step for (name, a), (low, step) in pairs}

@@ -1,4 +1,4 @@
-"""Our explanations under other tools' metrics: Quantus's and captum's.
+"""Our explanations under the metrics of other tools, Quantus and captum.
 
     explain = quantus_explain(compiled)
     quantus.FaithfulnessCorrelation()(
@@ -7,8 +7,8 @@
 
     captum.metrics.sensitivity_max(captum_explain(compiled), inputs, target=1)
 
-The graph answers the attributions; the model's own predictions come from the plain model. Metrics that draw a
-network's weights anew have nothing to draw here: `rationale evaluate` does that.
+The graph answers the attributions; the plain model answers predictions. Metrics that randomise a network's
+weights do not apply here: use `rationale evaluate`.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
     """Return an `explain_func` for Quantus: `explain(inputs=x, targets=y)` gives attributions [N, *row].
 
-    The model that Quantus hands over besides is not asked; see `torch_module`.
+    The model that Quantus passes in addition is ignored; see `torch_module`.
 
     Raises:
-        InvalidOptionError: several inputs, or groups; on a call, a target that `compiled` does not explain.
+        InvalidOptionError: if there are several inputs, or groups; in a call, if a target is not explained.
     """
     name = _only_input(compiled)
     predict = _predictions(compiled)
@@ -48,11 +48,11 @@ def quantus_explain(compiled: Compiled) -> Callable[..., np.ndarray]:
 def captum_explain(compiled: Compiled) -> "Callable[..., tuple[torch.Tensor, ...]]":
     """Return an `explanation_func` for `captum.metrics.sensitivity_max`: `explain(inputs, target=1)`.
 
-    Takes a tensor [N, …] or a tuple of one, and gives a tuple of one. A `target` is a number, or one for each
-    row.
+    The function takes a tensor [N, …] or a tuple of one, and returns a tuple of one. A `target` is a number,
+    or one per row.
 
     Raises:
-        InvalidOptionError: as `quantus_explain`.
+        InvalidOptionError: for the reasons of `quantus_explain`.
     """
     import torch
 
@@ -69,10 +69,10 @@ def captum_explain(compiled: Compiled) -> "Callable[..., tuple[torch.Tensor, ...
 def torch_module(compiled: Compiled) -> "torch.nn.Module":
     """Return the explained output as a module [N, elements] of the explained input, computed by ONNX Runtime.
 
-    It has no parameters and no gradients: for metrics that ask for predictions alone.
+    It has no parameters and no gradients: it is for metrics that need only predictions.
 
     Raises:
-        InvalidOptionError: several explained inputs.
+        InvalidOptionError: if there are several explained inputs.
     """
     import torch
 
@@ -99,7 +99,7 @@ def _only_input(compiled: Compiled) -> str:
 
 
 def _predictions(compiled: Compiled) -> Callable[[Mapping[str, np.ndarray]], np.ndarray]:
-    """Return the explained output [N, elements] of rows, by the plain model."""
+    """Return a function that computes the explained output [N, elements] of rows by the plain model."""
     runner, dtypes = plain_runner(compiled), {n: a.dtype for n, a in compiled.sample.items()}
 
     def predict(rows: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -111,7 +111,7 @@ def _predictions(compiled: Compiled) -> Callable[[Mapping[str, np.ndarray]], np.
 
 
 def _positions(compiled: Compiled, targets: np.ndarray, predictions: Callable[[], np.ndarray]) -> np.ndarray:
-    """For each row where its target stands among those that are explained."""
+    """Return, for each row, the position of its target among the explained ones."""
     explained = compiled.manifest.targets
     if explained == "predicted":
         if not np.array_equal(predictions().argmax(axis=1), targets):

@@ -1,4 +1,4 @@
-"""What a sample is: one node with the inputs it is drawn from; the model of it, and rows."""
+"""The samples for checks of rules: one node and its inputs, the model of that node, and rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Var:
 class Sample:
     """One node `op_type(*operands, **attributes)`; float64 arrays are constants of x's type.
 
-    Give it unequal dimensions, so that a transposed or mis-summed multiplier cannot pass.
+    Use unequal dimensions, so that a transposed or wrongly summed multiplier cannot pass.
     """
 
     op_type: str
@@ -32,17 +32,17 @@ class Sample:
     opset: int = 21
     domain: str = ""
     note: str = ""
-    smooth: bool = True  # differentiable where it is drawn
-    float64: bool = True  # False where ONNX has the operator in float32 alone
-    given_as: Mapping[int, int] = field(default_factory=dict)  # type by operand: BOOL where x > 0.2, or 3·x
+    smooth: bool = True  # whether it is differentiable in the range of its inputs
+    float64: bool = True  # false if ONNX has the operator only in float32
+    given_as: Mapping[int, int] = field(default_factory=dict)  # type by operand: BOOL is x > 0.2, else 3·x
     counted: bool = False  # whether y is no float, and is cast to one
-    unread: int = 0  # outputs behind the others that nobody reads
-    bare: bool = False  # whether the node sees a row without its batch axis, as a node test of ONNX does
+    unread: int = 0  # number of last outputs that nothing reads
+    bare: bool = False  # whether the node sees a row without its batch axis, like ONNX's node tests
     result: tuple[int, ...] | None = (
-        None  # the shape of one row of y, where ONNX's inference does not know it
+        None  # the shape of one row of y, if ONNX's inference does not know that shape
     )
-    function: str = ""  # in ONNX's text: the operator's definition, of one that ONNX does not know
-    inferred: bool = True  # False where ONNX's inference does not know that y has the shape of x
+    function: str = ""  # the operator's definition in ONNX's text format, if ONNX does not know it
+    inferred: bool = True  # false if ONNX's inference does not know that y has the shape of x
 
     @property
     def label(self) -> str:
@@ -50,7 +50,7 @@ class Sample:
         return f"{self.op_type}-{self.note or shapes}"
 
     def model(self, dtype: type[np.floating[Any]]) -> onnx.ModelProto:
-        """Return a model of that node, and of a Sum over its outputs where there are several."""
+        """Return a model of that node, with a Sum over its outputs if there are several."""
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         inputs, initializers, names = [], [], []
         for i, operand in enumerate(self.operands):
@@ -72,7 +72,7 @@ class Sample:
         if self.counted:
             nodes.append(helper.make_node("Cast", results, ["y"], to=kind))
             output = "y"
-        if self.outputs > 1:  # the parts meet again, each with a weight of its own
+        if self.outputs > 1:  # the parts are added, each with its own weight
             for i, result in enumerate(results):
                 initializers.append(numpy_helper.from_array(np.asarray(0.5 + i, dtype), f"w{i}"))
                 nodes.append(helper.make_node("Mul", [result, f"w{i}"], [f"s{i}"]))
@@ -103,7 +103,7 @@ class Sample:
     def _around(
         self, nodes: list[onnx.NodeProto], output: str, constants: list[onnx.TensorProto]
     ) -> tuple[list[onnx.NodeProto], str]:
-        """Take the axis of the batch off every input, and gives the output one."""
+        """Take the batch axis off every input, and add one to the output."""
         constants.append(numpy_helper.from_array(np.zeros(1, np.int64), "axis_0"))
         varying = [f"x{i}" for i, o in enumerate(self.operands) if isinstance(o, Var)]
         before = [helper.make_node("Squeeze", [self.input_name(n), "axis_0"], [n]) for n in varying]
@@ -111,7 +111,7 @@ class Sample:
         return [*before, *nodes, after], f"{output}_row"
 
     def _discrete(self, names: list[str], initializers: list[Any], dtype: Any) -> list[onnx.NodeProto]:
-        """Make conditions and whole numbers of operands; `names` are those that the node reads."""
+        """Make conditions and integers of operands; set `names` to those that the node reads."""
         nodes = []
         for i, kind in self.given_as.items():
             name, names[i] = names[i], f"d{i}"

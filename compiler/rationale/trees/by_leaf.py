@@ -1,11 +1,12 @@
-"""Leaves on too many features for a table: Shapley values from the references' patterns, at run time.
+"""Shapley values at run time, from the references' patterns, for leaves on too many features for a table.
 
 A leaf of value 1 is the product of k conditions. Of those on which a row and a reference differ, let the row
-satisfy p and the reference n; where both fail one, the product is 0 for every coalition. Else each of the p
-players has (p − 1)! n! / (p + n)!, and each of the n has −p! (n − 1)! / (p + n)!: a unanimity game's share
+satisfy p and the reference n; if both fail one, the product is 0 for every coalition. Otherwise each of the
+p players has (p − 1)! n! / (p + n)!, and each of the n has −p! (n − 1)! / (p + n)!: a unanimity game's share
 (Shapley, "A Value for n-Person Games", 1953), here over the references by their pattern.
 
-As none fails both, p is k less the conditions that the reference satisfies, n is k less those of the row.
+If no condition fails for both, p is k minus the number of conditions that the reference satisfies, and n is k
+minus the number that the row satisfies.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,23 +29,23 @@ from rationale.trees.tables import (
     columns_of,
 )
 
-_PAIR_S = 6e-9  # of a leaf and a pattern, in an answer: measured on one core
+_PAIR_S = 6e-9  # seconds per leaf and pattern in an answer, measured on one core
 _FACTORS = 4  # lengths are multiples of it
-_AT_ONCE = 1 << 18  # pairs of a block: a row needs some numbers of each at once
-_WASTE = 1 << 14  # pairs that a block may be filled up with
-_WORD = 40  # conditions in a number, beside which the number of a pattern has room
+_AT_ONCE = 1 << 18  # pairs in a block: a row needs a few numbers for each of them at once
+_WASTE = 1 << 14  # pairs that may only fill up a block
+_WORD = 40  # conditions in an integer that also has room for a pattern's number
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Leaves on about as many conditions and patterns; filled up with conditions that hold, for all.
+    """Leaves with similar numbers of conditions and patterns, filled up with conditions that always hold.
 
     Attributes:
-        conditions: [L, k] which conditions a leaf's players have; the last always holds.
-        patterns: [L, U, k] 0 or 1, whether the references satisfy them.
-        shares: [L, U] of the references; 0 behind the last pattern.
-        rows: [L] of the ensemble's weights.
-        players: [L, k] of each condition; −1 behind the last.
+        conditions: [L, k], the conditions of a leaf's players; the last always holds.
+        patterns: [L, U, k], 0 or 1, whether the references satisfy them.
+        shares: [L, U], the patterns' shares of the references; 0 after the last pattern.
+        rows: [L], the leaves' rows of the ensemble's weights.
+        players: [L, k], the player of each condition; −1 after the last.
     """
 
     conditions: np.ndarray
@@ -60,7 +61,7 @@ class Leaves:
 
     Attributes:
         values: [leaves of the ensemble, targets].
-        conditions: above 0 where a row satisfies one.
+        conditions: counts that are positive if a row satisfies the condition.
     """
 
     values: np.ndarray
@@ -74,7 +75,7 @@ class Leaves:
 
 
 def apart(trees: Sequence[Tree], values: np.ndarray, player_of: np.ndarray) -> tuple[list[Tree], list[Tree]]:
-    """Return the groups kept as tables, and those whose tables would be too large: the largest first."""
+    """Split groups into those kept as tables, and those with tables too large, largest first."""
     units = Units(player_of, pairs=False)
     sizes = {
         id(group): group.rows * len(columns_of(group, values, units)) * FLOAT
@@ -113,10 +114,10 @@ def build_leaves(
     weights: np.ndarray | None,
     player_of: np.ndarray,
 ) -> Leaves:
-    """Their conditions and the patterns of the references; arguments as of `build_tables`.
+    """Return the leaves' conditions and the references' patterns; arguments are those of `build_tables`.
 
     Raises:
-        UnsupportedModelError: more pairs of leaf and pattern than a graph keeps; says how many.
+        UnsupportedModelError: if there are more pairs of leaf and pattern than a graph holds; says how many.
     """
     units = Units(player_of, pairs=False)
     share = np.full(len(references), 1 / len(references)) if weights is None else weights
@@ -140,14 +141,14 @@ def build_leaves(
 
 
 class _Conditions:
-    """Those of all leaves, each once."""
+    """The conditions of all leaves, each once."""
 
     def __init__(self) -> None:
         self.counting = Counting()
         self._numbers: dict[tuple[tuple[tuple[Bit, int], ...], int], int] = {}
 
     def number(self, tree: Tree, leaf: Leaf, features: Sequence[int]) -> int:
-        """Of the condition that all features are where a leaf is reached."""
+        """Return the number of the condition that all `features` have values that lead to a leaf."""
         slots, start = list[tuple[Bit, int]](), 1 - len(features)
         for feature in features:
             satisfied = leaf.satisfied[feature]
@@ -162,7 +163,7 @@ class _Conditions:
 
 
 def _too_large(trees: Sequence[Tree], found: Sequence[_Alone]) -> UnsupportedModelError:
-    """Where some of the leaves alone are too many."""
+    """Return the error that there are too many pairs, with an estimate from those counted so far."""
     leaves = [leaf for tree in trees for group in tree.groups for leaf in group.leaves]
     share = len(leaves) / len(found)
     size = share * sum(leaf.patterns.size for leaf in found) * FLOAT
@@ -177,7 +178,7 @@ def _too_large(trees: Sequence[Tree], found: Sequence[_Alone]) -> UnsupportedMod
 
 
 def _patterns(satisfied: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the different columns of `satisfied` [k, K] as rows, and how much of the references has each."""
+    """Return the distinct columns of `satisfied` [k, K] as rows, and their shares of the references."""
     code = np.zeros(satisfied.shape[1], np.int64)
     for i in range(0, len(satisfied), _WORD):
         for row in satisfied[i : i + _WORD]:
@@ -187,7 +188,7 @@ def _patterns(satisfied: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _blocks(leaves: Sequence[_Alone], always: int) -> Iterator[Block]:
-    """Leaves of about one length together, and of those the ones with about as many patterns."""
+    """Yield blocks of leaves with similar lengths and, among these, similar numbers of patterns."""
 
     def length(leaf: _Alone) -> int:
         return -(-(len(leaf.numbers) + 1) // _FACTORS) * _FACTORS
@@ -220,7 +221,7 @@ def _block(leaves: Sequence[_Alone], k: int, always: int) -> Block:
 
 
 def coalition_shares(k: int) -> np.ndarray:
-    """[k + 1, k + 1]: p! n! / (p + n)!, flat, by p and n; and a 0 behind them."""
+    """Return p! n! / (p + n)! for p and n up to k, flattened from [k + 1, k + 1], with a 0 at the end."""
     logs = np.array([lgamma(i + 1) for i in range(2 * k + 1)])
     p, n = np.ogrid[: k + 1, : k + 1]
     return np.append(np.exp(logs[p] + logs[n] - logs[p + n]), 0)

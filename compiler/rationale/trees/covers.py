@@ -1,4 +1,4 @@
-"""Covers: how many rows reach each node of a tree, and so the share of a split's rows that passes it."""
+"""Covers: the number of rows that reach each node of a tree, and the shares of rows that pass its splits."""
 
 from dataclasses import replace
 
@@ -7,13 +7,13 @@ import numpy as np
 from rationale.errors import InvalidReferencesError
 from rationale.trees.ensemble import Ensemble
 
-_ADDS_UP = 1e-2  # covers of both sides against the split's own, relative: else they are no covers
+_ADDS_UP = 1e-2  # relative difference between both sides' covers and the split's; above it they are no covers
 
 
 def share_of(cover: np.ndarray, yes: np.ndarray, no: np.ndarray, split: np.ndarray) -> np.ndarray | None:
-    """[nodes] the share of each split's cover that passes it, NaN of none; None where these are no covers.
+    """Return [nodes], the share of each split's cover that passes it, NaN for none; None if it has no covers.
 
-    Converters that know none write the same number everywhere.
+    Converters without covers write the same number everywhere.
     """
     if not (np.isfinite(cover) & (cover >= 0)).all():
         return None
@@ -26,11 +26,11 @@ def share_of(cover: np.ndarray, yes: np.ndarray, no: np.ndarray, split: np.ndarr
 
 
 def counted(ensemble: Ensemble, rows: np.ndarray, weights: np.ndarray | None) -> Ensemble:
-    """Return the ensemble with covers as these rows have them; NaN at a split that none of them reaches.
+    """Return the ensemble with covers counted from these rows; NaN at a split that no row reaches.
 
     Args:
         rows: [R, features], NaN for a missing value.
-        weights: [R]; None where all are equal.
+        weights: [R]; None for equal weights.
     """
     given = np.ones(len(rows)) if weights is None else weights
     reached, passed = np.zeros((2, len(ensemble.feature)))
@@ -49,10 +49,10 @@ def counted(ensemble: Ensemble, rows: np.ndarray, weights: np.ndarray | None) ->
 
 
 def expected_scores(ensemble: Ensemble) -> np.ndarray:
-    """[columns] float64: the mean of the leaves by their covers, summed over the trees.
+    """Return [columns] float64, the mean of the leaves by their covers, summed over the trees.
 
     Raises:
-        InvalidReferencesError: nothing says what the covers are.
+        InvalidReferencesError: if the ensemble has no covers.
     """
     if ensemble.share is None:
         raise InvalidReferencesError(

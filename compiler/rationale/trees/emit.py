@@ -1,6 +1,6 @@
-"""The graph that looks a row's attributions up.
+"""The graph that looks up a row's attributions.
 
-Few nodes: for one row, ONNX Runtime spends as long on starting one as on thousands of numbers.
+It has few nodes: for one row, ONNX Runtime spends as long on starting a node as on thousands of numbers.
 """
 
 from collections.abc import Sequence
@@ -14,15 +14,15 @@ from rationale.trees.picking import Picking, chunked, joined
 from rationale.trees.probability import Terms
 from rationale.trees.tables import Bit, Counts, Tables, Test
 
-_SHELF = 1 << 12  # slots: what some more nodes take as long as
+_SHELF = 1 << 12  # slots that take as long as a few more nodes
 
 
 def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tensor:
     """Emit the attributions, row shape [1, targets · units].
 
     Args:
-        x: row shape [1, features].
-        dtype: in which they are summed.
+        x: the features, row shape [1, features].
+        dtype: the type in which attributions are summed.
     """
     columns = tables.targets * len(tables.units)
     if not len(tables.column):
@@ -39,10 +39,10 @@ def emit_tables(op: Ops, tables: Tables, x: Tensor, dtype: ir.DataType) -> Tenso
 
 
 def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) -> Tensor:
-    """Interactions and, on the diagonal, what the attributions hold beside them: row shape [1, targets · P²].
+    """Return interactions and, on the diagonal, the rest of the attributions: row shape [1, targets · P²].
 
     Args:
-        tables: of pairs.
+        tables: tables of pairs.
         attributions: row shape [1, targets · P].
     """
     targets, players, dtype = tables.targets, attributions.shape[1] // tables.targets, attributions.dtype
@@ -53,7 +53,7 @@ def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) 
     pairs = emit_tables(op, tables, x, dtype)
     pick = Picking(op)
     found = joined(op, [pairs, op.row_constant(np.zeros((1, 1), dtype.numpy()))])
-    index = np.full((targets, players, players), found.shape[1] - 1)  # of pairs that meet nowhere
+    index = np.full((targets, players, players), found.shape[1] - 1)  # for pairs that meet nowhere
     for unit, (i, j) in enumerate(tables.units):
         index[:, i, j] = index[:, j, i] = np.arange(targets) * len(tables.units) + unit
     apart = op.reshape(pick(found, index.reshape(-1)), (1, targets, players, players))
@@ -65,7 +65,7 @@ def emit_interactions(op: Ops, tables: Tables, x: Tensor, attributions: Tensor) 
 
 
 def counted(op: Ops, pick: Picking, counts: Counts, x: Tensor) -> tuple[Tensor, np.ndarray]:
-    """[1, counts] int32, those of few slots first; and where each of them stands."""
+    """Return [1, counts] int32, those with few slots first, and the position of each count."""
     bits, position = _bits(op, pick, counts.bits, x)
     slots = (counts.steps != 0).sum(axis=1)
     order, parts = np.argsort(slots, kind="stable"), []
@@ -82,7 +82,7 @@ def counted(op: Ops, pick: Picking, counts: Counts, x: Tensor) -> tuple[Tensor, 
 def _shelves(slots: np.ndarray) -> list[tuple[slice, int]]:
     """Split counts by their slots, ascending, into one or two parts; return the most slots of each.
 
-    Two are filled up as little as two can be; there is one where that is no gain.
+    Two parts have the least padding that is possible; there is one part if two save too little.
     """
     count, most = len(slots), max(int(slots[-1]), 1)
     first = np.arange(1, count)
@@ -94,7 +94,7 @@ def _shelves(slots: np.ndarray) -> list[tuple[slice, int]]:
 
 
 def _bits(op: Ops, pick: Picking, bits: Sequence[Bit], x: Tensor) -> tuple[Tensor, np.ndarray]:
-    """0 and 1 for each bit, test by test; and where each of them stands."""
+    """Return 0 or 1 for each bit, test by test, and the position of each bit."""
     parts, order = [], []
     for test in Test:
         own = [i for i, bit in enumerate(bits) if bit[1] is test]
@@ -109,7 +109,7 @@ def _bits(op: Ops, pick: Picking, bits: Sequence[Bit], x: Tensor) -> tuple[Tenso
 
 
 def _tested(op: Ops, test: Test, x: Tensor, bounds: np.ndarray) -> Tensor:
-    """Every comparison with NaN is false."""
+    """Return the test's result; every comparison with NaN is false."""
     if test is Test.MISSING:
         return op.IsNaN(x)
     if test is Test.REACHED:
@@ -126,9 +126,9 @@ def emit_rescaled(
     """Emit the attributions of probabilities, row shape [1, targets · players].
 
     Args:
-        tables: a target for each term of each column, one column after the other.
-        margins: row shape [1, columns], of which `terms` are.
-        target_matrix: [columns, targets] how much of each column a target is.
+        tables: tables with a target for each term of each column, one column after the other.
+        margins: the margins of `terms`, row shape [1, columns].
+        target_matrix: [columns, targets], the targets' coefficients of the columns.
     """
     players, ends = len(tables.units), np.cumsum([0, *(len(t.at) for t in terms)])
     found = emit_tables(op, tables, x, op.dtype)
@@ -151,7 +151,7 @@ def emit_rescaled(
 
 
 def _slopes(op: Ops, pick: Picking, margins: Tensor, terms: Sequence[Terms], chosen: np.ndarray) -> Tensor:
-    """`probability.slope` from the row's margins to those of the chosen terms, in float64: [1, chosen]."""
+    """Return `probability.slope` from the row's margins to the chosen terms' ones, float64: [1, chosen]."""
     columns = np.repeat(np.arange(len(terms)), [len(t.at) for t in terms])[chosen]
     at = np.concatenate([t.at for t in terms])[chosen]
     a = op.Cast(pick(margins, columns), to=int(ir.DataType.DOUBLE))

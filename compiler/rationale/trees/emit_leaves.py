@@ -1,4 +1,4 @@
-"""The graph that holds a row against the references' patterns, leaf by leaf: see `by_leaf`."""
+"""The graph that compares a row with the references' patterns, leaf by leaf: see `by_leaf`."""
 
 import numpy as np
 import onnx_ir as ir
@@ -14,8 +14,8 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
     """Emit the attributions, row shape [1, targets · players].
 
     Args:
-        x: row shape [1, features].
-        dtype: in which they are summed.
+        x: the features, row shape [1, features].
+        dtype: the type in which attributions are summed.
     """
     pick = Picking(op)
     counts, at = counted(op, pick, leaves.conditions, x)
@@ -36,9 +36,10 @@ def emit_leaves(op: Ops, leaves: Leaves, x: Tensor, dtype: ir.DataType) -> Tenso
 def _of_block(
     op: Ops, pick: Picking, block: Block, fulfilled: Tensor, at: np.ndarray, dtype: ir.DataType
 ) -> Tensor:
-    """Shapley values of leaves of value 1: [1, L · k].
+    """Return Shapley values of leaves of value 1: [1, L · k].
 
-    a: what the row satisfies; B: what a pattern does; s⁺ is Σ_u of what a player of the p has.
+    a: the conditions that the row satisfies; B: those that a pattern satisfies; s⁺: Σ_u of the value of a
+    player among the p.
     """
     numbers, (count, most, k) = dtype.numpy(), block.patterns.shape
     a = op.reshape(pick(fulfilled, at[block.conditions].reshape(-1)), (1, count, k))
@@ -46,7 +47,7 @@ def _of_block(
     satisfied = block.patterns.sum(axis=2)
     both = op.reshape(op.MatMul(patterns, op.reshape(a, (1, count, k, 1))), (1, count, most))
     sums = op.ReduceSum(a, [2], keepdims=1)
-    # no condition fails both: k = a + B − both; never so behind the last pattern
+    # no condition fails for both: k = a + B − both; this never holds after the last pattern
     of_row = np.where(block.shares > 0, satisfied - k, 1)[None].astype(numbers)
     meets = op.Equal(op.Sub(both, sums), op.row_constant(of_row))
     p = k - satisfied

@@ -1,33 +1,33 @@
-"""A tree ensemble in one form, whichever ONNX operator held it."""
+"""A tree ensemble in one form, for any ONNX operator."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-MOST_PATHS = 1 << 40  # of leaves that are counted: beyond, the number says nothing more
+MOST_PATHS = 1 << 40  # counted leaves; a larger number carries no more information
 
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Trees over one row of features, whose leaves are added up.
+    """Trees over one row of features, whose leaves are added.
 
-    The nodes of all trees stand in one sequence. A split divides the numbers of its feature at bounds, in
-    ascending order: a number is past a bound where it is larger, or as large and the bound is not strict.
-    From one bound to the next, the outcome flips.
+    The nodes of all trees form one sequence. A split divides the numbers of its feature at bounds, in
+    ascending order: a number is past a bound if it is larger, or equal and the bound is not strict.
+    At each bound, the outcome flips.
 
     Attributes:
-        roots: [trees] the first node of each.
-        feature: [nodes] of a split; −1 of a leaf.
-        yes, no: [nodes] the next node by a split's outcome.
-        below: [nodes] the outcome before the first bound.
-        missing: [nodes] the outcome for NaN.
-        first: [nodes + 1] where the bounds of each split begin.
-        bounds: their numbers.
-        strict: whether a number has to be larger than the bound.
-        leaf: [nodes] a row of `weights`; −1 of a split.
-        weights: [leaves, columns] float64, what a leaf adds to each column of the scores.
-        post_transform: what the operator makes of the scores, "NONE" for nothing.
-        share: [nodes] of the rows that reach a split, the share that passes it; None where nothing says.
+        roots: [trees], the first node of each tree.
+        feature: [nodes], the feature of a split; −1 for a leaf.
+        yes, no: [nodes], the next node by a split's outcome.
+        below: [nodes], the outcome before the first bound.
+        missing: [nodes], the outcome for NaN.
+        first: [nodes + 1], index of each split's first bound.
+        bounds: the numbers at which splits divide their features.
+        strict: whether a number must be larger than the bound.
+        leaf: [nodes], a row of `weights`; −1 for a split.
+        weights: [leaves, columns] float64, the values that a leaf adds to the scores.
+        post_transform: the operator's transform of the scores, or "NONE".
+        share: [nodes], the share of a split's rows that pass it; None if unknown.
     """
 
     roots: np.ndarray
@@ -52,7 +52,7 @@ class Ensemble:
         return slice(int(self.first[node]), int(self.first[node + 1]))
 
     def leaves_below(self) -> np.ndarray:
-        """[nodes] how many ways lead from each node to a leaf; at most MOST_PATHS."""
+        """Return [nodes], the number of paths from each node to a leaf; at most MOST_PATHS."""
         counts = np.zeros(len(self.feature), np.int64)
         for node in self.upwards():
             split = self.feature[node] >= 0
@@ -61,7 +61,7 @@ class Ensemble:
         return counts
 
     def depth(self) -> int:
-        """Count the splits on the longest way from a root to a leaf; raise as `upwards` does."""
+        """Return the number of splits on the longest path from a root to a leaf; raise as `upwards` does."""
         heights = np.zeros(len(self.feature), np.int64)
         for node in self.upwards():
             if self.feature[node] >= 0:
@@ -69,10 +69,10 @@ class Ensemble:
         return int(heights[self.roots].max())
 
     def upwards(self) -> list[int]:
-        """Return the nodes that a row can reach, each behind those that follow it.
+        """Return the nodes that a row can reach, children before their parents.
 
         Raises:
-            ValueError: a node follows itself.
+            ValueError: if a node follows itself.
         """
         entered, done = 1, 2
         state = np.zeros(len(self.feature), np.int8)
@@ -94,7 +94,7 @@ class Ensemble:
         return order
 
     def scores(self, x: np.ndarray) -> np.ndarray:
-        """[N, columns] float64: the sum of the leaves that each row reaches, without base values."""
+        """Return [N, columns] float64, the sum of the leaves that each row reaches, without base values."""
         total = np.zeros((len(x), self.columns))
         for root in self.roots:
             at = np.full(len(x), root)
@@ -107,7 +107,7 @@ class Ensemble:
         return total
 
     def scores_between(self) -> np.ndarray:
-        """[2, columns]: no row's scores are under the first or over the second."""
+        """Return [2, columns], a lower and an upper bound of every row's scores."""
         least, most = np.zeros((2, len(self.feature), self.columns))
         for node in self.upwards():
             if self.feature[node] < 0:
@@ -125,6 +125,6 @@ class Ensemble:
 
 
 def past(x: np.ndarray, bounds: np.ndarray, strict: np.ndarray) -> np.ndarray:
-    """[len(x), bounds] whether each number is past each bound; NaN is past none."""
+    """Return [len(x), bounds], whether each number is past each bound; NaN is past none."""
     numbers = x[:, None]
     return np.asarray(np.where(strict, numbers > bounds, numbers >= bounds))

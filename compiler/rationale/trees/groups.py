@@ -1,8 +1,7 @@
-"""Leaves in groups that share a table: which of their conditions a row satisfies is the row of the table.
+"""Groups of leaves that share a table, whose row is selected by the conditions that a row of data satisfies.
 
-Of each feature, a group tells apart as many states as its leaves do. Sibling subtrees become one group,
-bottom-up, where one table is at most twice as large as two: what a row reads of them is then as little as
-of one.
+A group distinguishes only those states of a feature that its leaves distinguish. Sibling subtrees become one
+group, bottom-up, if one table is at most twice as large as two: a row then needs a single lookup for both.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +15,12 @@ from rationale.errors import InvalidReferencesError
 from rationale.trees.ensemble import Ensemble
 
 MOST_STATES = 4096  # of a group
-_GROWTH = 2  # of a table by a merge: fewer groups are worth it
+_GROWTH = 2  # factor by which a merge may enlarge tables: fewer groups are worth it
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """Where the splits of one tree divide a feature: pieces 0 … len(numbers), and NaN behind them."""
+    """The bounds at which one tree's splits divide a feature: pieces 0 … len(numbers), then NaN."""
 
     numbers: np.ndarray
     strict: np.ndarray
@@ -35,12 +34,12 @@ class Bounds:
 
 @dataclass(frozen=True, eq=False)
 class Leaf:
-    """A way from a root to a leaf.
+    """A path from a root to a leaf.
 
     Attributes:
-        row: of the ensemble's weights.
-        satisfied: by feature, for which pieces its conditions hold.
-        shares: by feature, the share of the cover that goes this way at its splits, one times the other.
+        row: the leaf's row of the ensemble's weights.
+        satisfied: the pieces in which its conditions hold, by feature.
+        shares: the product of the cover shares that go this way at its splits, by feature.
     """
 
     row: int
@@ -50,10 +49,10 @@ class Leaf:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Leaves of one tree with one table.
+    """Leaves of one tree that share a table.
 
     Attributes:
-        states: by feature, the state of each piece; that of piece 0 is 0.
+        states: the state of each piece, by feature; that of piece 0 is 0.
     """
 
     states: dict[int, np.ndarray]
@@ -81,13 +80,13 @@ class Tree:
 
 
 def grouped(ensemble: Ensemble, used: np.ndarray) -> Iterator[Tree]:
-    """One tree after the other.
+    """Yield one tree after the other.
 
     Args:
-        used: [leaves] whether a leaf adds anything to what is explained.
+        used: [leaves], whether a leaf contributes to an explained target.
 
     Raises:
-        InvalidReferencesError: covers that leave out a split.
+        InvalidReferencesError: if covers leave out a split.
     """
     for root in ensemble.roots:
         nodes = _reached(ensemble, int(root))
@@ -120,7 +119,7 @@ def _bounds(ensemble: Ensemble, nodes: Sequence[int], feature: int) -> Bounds:
 
 
 def _passing(ensemble: Ensemble, node: int, bounds: Bounds) -> np.ndarray:
-    """[pieces and NaN] whether a split is passed there."""
+    """Return [pieces and NaN], whether the split is passed in each piece."""
     own = ensemble.bounds_of(node)
     keys = {(float(n), bool(s)) for n, s in zip(ensemble.bounds[own], ensemble.strict[own], strict=True)}
     flips = [pair in keys for pair in zip(bounds.numbers.tolist(), bounds.strict.tolist(), strict=True)]
@@ -129,7 +128,7 @@ def _passing(ensemble: Ensemble, node: int, bounds: Bounds) -> np.ndarray:
 
 
 def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.ndarray) -> Iterator[Group]:
-    """Depth first; the groups of both sides of a split are joined when both are there."""
+    """Yield groups depth first; the groups of both sides of a split are merged when both exist."""
     pending: list[tuple[int, dict[int, np.ndarray], dict[int, float]] | None] = [(root, {}, {})]
     done: list[list[Group]] = []
     while pending:
@@ -147,7 +146,7 @@ def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.n
             continue
         passing = _passing(ensemble, node, bounds[feature])
         before = satisfied.get(feature)
-        pending.append(None)  # then join what came of both sides
+        pending.append(None)  # then merge the groups of both sides
         share = _share(ensemble, node)
         sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
         here = [(int(to), there if before is None else there & before, part) for to, there, part in sides]
@@ -162,7 +161,7 @@ def _groups(ensemble: Ensemble, root: int, bounds: dict[int, Bounds], used: np.n
 
 
 def _share(ensemble: Ensemble, node: int) -> float:
-    """Of the split's cover, what passes it; 0 where covers count for nothing."""
+    """Return the share of the split's cover that passes it; 0 if the game uses no covers."""
     share = 0.0 if ensemble.share is None else float(ensemble.share[node])
     if np.isnan(share):
         raise InvalidReferencesError(
@@ -178,13 +177,13 @@ def _alone(leaf: Leaf) -> Group:
 
 
 def _from_first(states: np.ndarray) -> np.ndarray:
-    """Renumber the states in the order in which pieces have them."""
+    """Renumber the states in the order of the pieces."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(state, len(numbers)) for state in states.tolist()])
 
 
 def _merged(a: Group, b: Group) -> Group | None:
-    """One group in place of two; None where its table would be too large."""
+    """Merge two groups into one; return None if its table would be too large."""
     states, rows = {}, 1
     limit = min(MOST_STATES, int(_GROWTH * (a.cost + b.cost)))
     for feature in sorted({*a.states, *b.states}):

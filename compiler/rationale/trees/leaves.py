@@ -5,7 +5,7 @@ references that satisfy the pattern b ∈ {0, 1}^k, a row that satisfies a has f
 
     Σ_b H[b] ∫₀¹ (a_j − b_j) Π_{i≠j} (q·a_i + (1 − q)·b_i) dq,
 
-the multilinear extension of the game in which a feature comes from the row or from a reference: Owen,
+This is the multilinear extension of the game in which a feature comes from the row or from a reference: Owen,
 "Multilinear Extensions of Games", 1972. Its integrand has degree k − 1 in q, so ⌈k/2⌉ Gauss–Legendre points
 are exact; and it is a product over features, so each point costs 2 × 2 transforms of H.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 
 def leaf_values(patterns: np.ndarray) -> np.ndarray:
-    """[L, 2^k, k]: the value of each feature for each pattern a.
+    """Return [L, 2^k, k], the value of each feature for each pattern a.
 
     Args:
         patterns: [L, 2^k] float64, H of L leaves; the first feature is the highest bit.
@@ -26,14 +26,14 @@ def leaf_values(patterns: np.ndarray) -> np.ndarray:
 
 
 def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
-    """Return the interaction of each two features for each pattern a: [L, 2^k, k·(k − 1)/2].
+    """Return the interactions between features for each pattern a: [L, 2^k, k·(k − 1)/2].
 
     For features (0, 1), (0, 2) … it is
 
         ½ Σ_b H[b] ∫₀¹ (a_i − b_i) (a_j − b_j) Π_{l≠i,j} (q·a_l + (1 − q)·b_l) dq,
 
-    half of it for either: Fujimoto et al., "Axiomatic characterizations of probabilistic and
-    cardinal-probabilistic interaction indices", 2006, as Lundberg et al., 2020, take it.
+    one half for each of the two: Fujimoto et al., "Axiomatic characterizations of probabilistic and
+    cardinal-probabilistic interaction indices", 2006, with the factor of Lundberg et al., 2020.
 
     Args:
         patterns: [L, 2^k] float64, H of L leaves; the first feature is the highest bit.
@@ -51,7 +51,7 @@ def leaf_interactions(patterns: np.ndarray) -> np.ndarray:
 
 
 def _at_points(patterns: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.ndarray]:
-    """H for each Gauss–Legendre point, k, the points and their weights."""
+    """Return H for each Gauss–Legendre point, k, the points and their weights."""
     k = patterns.shape[1].bit_length() - 1
     nodes, weights = np.polynomial.legendre.leggauss((k + 1) // 2)
     return np.broadcast_to(patterns, (len(nodes), *patterns.shape)), k, (nodes + 1) / 2, weights / 2
@@ -60,7 +60,7 @@ def _at_points(patterns: np.ndarray) -> tuple[np.ndarray, int, np.ndarray, np.nd
 def _all_but_one(
     h: np.ndarray, low: int, high: int, k: int, q: np.ndarray, share: np.ndarray, out: np.ndarray
 ) -> None:
-    """Transform, for each feature of low … high, all others of them; those outside are already."""
+    """Transform, for each feature in low … high, all others of them; the rest is transformed already."""
     if high - low == 1:
         out[..., low] = np.einsum("q,qls->ls", share, _differed(h, low, k))
         return
@@ -79,7 +79,7 @@ def _differed(h: np.ndarray, axis: int, k: int) -> np.ndarray:
 
 
 def _mixed(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:
-    """q·a + (1 − q)·b, summed over b."""
+    """Return q·a + (1 − q)·b, summed over b."""
     own, to = _halves(h, axis, k), q.reshape(-1, 1, 1, 1)
     return np.stack([(1 - to) * own[..., 1, :], to * own[..., 0, :] + own[..., 1, :]], axis=-2).reshape(
         h.shape
@@ -87,5 +87,5 @@ def _mixed(h: np.ndarray, axis: int, k: int, q: np.ndarray) -> np.ndarray:
 
 
 def _halves(h: np.ndarray, axis: int, k: int) -> np.ndarray:
-    """[points, L, 2^axis, 2, 2^(k − 1 − axis)]: the feature's bit on an axis of its own."""
+    """Return h as [points, L, 2^axis, 2, 2^(k − 1 − axis)]: the feature's bit has its own axis."""
     return h.reshape(*h.shape[:2], 1 << axis, 2, 1 << (k - 1 - axis))

@@ -1,8 +1,8 @@
-"""Numbers of a row picked by place, and added up.
+"""Lookups of a row's numbers by index, and their sums.
 
-Everything runs along axis 1, one row of the batch after the other: GatherElements there is ten times faster
-than Gather or GatherND in ONNX Runtime, and sums are taken in the same order whatever the batch. A ScatterND
-that adds would be neither.
+Everything runs along axis 1, one row of the batch after the other: there GatherElements is ten times faster
+than Gather or GatherND in ONNX Runtime, and sums have the same order for any batch. A ScatterND that adds
+would be neither fast nor ordered.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 
 _CHUNK = 32  # numbers that are added at once
-_EVEN = 8  # numbers: where a row of them starts decides in which order ONNX Runtime adds what is no multiple
+_EVEN = 8  # chunk widths are multiples of it: ONNX Runtime's order of other sums depends on their alignment
 
 
 class Picking:
-    """`pick(x, indices)`: [1, indices] of x [1, n]; the same indices of every row."""
+    """A function `pick(x, indices)`: [1, indices] of x [1, n]; the same indices for every row."""
 
     def __init__(self, op: Ops) -> None:
         self.op = op
@@ -33,10 +33,10 @@ class Picking:
         return self.op.GatherElements(x, self.op.Add(self._zero, index), axis=1)
 
     def sums(self, x: Tensor, column_of: np.ndarray, columns: int) -> Tensor:
-        """[1, columns]: the sum of the numbers that belong to each, by chunks.
+        """Return [1, columns], the sum of each column's numbers, by chunks.
 
         Args:
-            column_of: the column of each number of `x`; −1 for one that is 0.
+            column_of: the column of each number of `x`; −1 for numbers that are 0.
         """
         while not np.array_equal(column_of, np.arange(columns)):
             index, following = chunked(column_of, columns)
@@ -50,10 +50,10 @@ class Picking:
 
 
 def chunked(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """[chunks, width] which numbers are added at once, −1 for none; and whose each sum is.
+    """Return [chunks, width] indices of numbers that are added at once, −1 for none, and each sum's column.
 
-    A column of many has many chunks, so that it does not make all others as long. Where one is enough for
-    each column, the sums are these; else one without an owner stands behind them.
+    A column with many numbers has many chunks, so that it does not lengthen the others. If one chunk is
+    enough for each column, the sums are the columns; otherwise a sum without a column follows them.
 
     Args:
         column_of: the column of each number; −1 for none.
@@ -73,5 +73,5 @@ def chunked(column_of: np.ndarray, columns: int) -> tuple[np.ndarray, np.ndarray
 
 
 def joined(op: Ops, parts: Sequence[Tensor]) -> Tensor:
-    """Along axis 1."""
+    """Concatenate the parts along axis 1."""
     return parts[0] if len(parts) == 1 else op.emit("Concat", parts, {"axis": 1})[0]

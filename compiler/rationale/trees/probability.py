@@ -1,19 +1,19 @@
 """Attributions of a probability σ(f): those of the margin f to each reference, rescaled to the probability.
 
 A reference r explains the margin f(x) − f(r); the slope s(f(x), f(r)) = (σ(f(x)) − σ(f(r))) / (f(x) − f(r))
-makes that the difference of probabilities, and the mean over the references is answered: shap's
+turns it into the difference of probabilities, and the graph answers the mean over the references, like shap's
 model_output="probability" (Lundberg et al., 2020, "explaining the loss": rescaled as in DeepLIFT). The slope
-is a sum of few products, s(a, b) = Σ_t s(a, b_t) h_t(b), so that one table for each t holds it: with the
-references' weights times h_t(f(r)), and with s(f(x), b_t) as a factor when a row comes.
+is a sum of few products, s(a, b) = Σ_t s(a, b_t) h_t(b), so that each t has one table: it contains the
+references' weights times h_t(f(r)), and s(f(x), b_t) is a factor at run time.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-_EXACT = 1e-8  # of the slope, which is at most 1/4
-_GRID = 512  # margins at which it is compared
-_STEEP = 20.0  # beyond, the probability is flat
+_EXACT = 1e-8  # error of the slope, which is at most 1/4
+_GRID = 512  # margins at which the slope is compared
+_STEEP = 20.0  # beyond it, the probability is flat
 _AT_ONCE = 1 << 12  # references
 
 
@@ -22,8 +22,8 @@ class Terms:
     """The terms of the slope as a sum of products.
 
     Attributes:
-        at: [R] the margins b_t, some of the references' own.
-        weights: [R, K] h_t of each reference.
+        at: [R], the margins b_t, some of the references' own.
+        weights: [R, K], h_t of each reference.
     """
 
     at: np.ndarray
@@ -31,7 +31,7 @@ class Terms:
 
 
 def slope(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(σ(a) − σ(b)) / (a − b); σ'(a) where they are equal."""
+    """Return (σ(a) − σ(b)) / (a − b); σ'(a) if they are equal."""
     d = a - b
     equal = d == 0
     rise = np.where(equal, 0.5, np.tanh(d / 2) / np.where(equal, 1, d))
@@ -42,8 +42,8 @@ def separated(margins: np.ndarray, low: float, high: float) -> Terms:
     """Separate the slope into a sum of products.
 
     Args:
-        margins: [K] of the references.
-        low, high: between which a row's margin lies.
+        margins: [K], the margins of the references.
+        low, high: the range of a row's margin.
     """
     ends = np.array([min(low, margins.min()), max(high, margins.max())])
     a = np.concatenate([np.linspace(e[0], e[1], _GRID) for e in (ends, np.clip(ends, -_STEEP, _STEEP))])
@@ -56,7 +56,7 @@ def separated(margins: np.ndarray, low: float, high: float) -> Terms:
 
 
 def _pivots(columns: np.ndarray) -> list[int]:
-    """Columns of which all others are sums: each time the one that the others tell the least of."""
+    """Return columns whose combinations give all others; each next one is the least determined so far."""
     left, chosen = columns.copy(), []
     while np.abs(left).max() > _EXACT:
         norms = (left**2).sum(axis=0)

@@ -1,7 +1,7 @@
-"""Reading the tree operators of ai.onnx.ml: TreeEnsembleRegressor, TreeEnsembleClassifier, TreeEnsemble.
+"""The reader of ai.onnx.ml's tree operators: TreeEnsembleRegressor, TreeEnsembleClassifier, TreeEnsemble.
 
-What ONNX leaves open is read as ONNX Runtime does: a tree begins with its first node in the list, and weights
-at splits count for nothing.
+If ONNX leaves something open, the reader follows ONNX Runtime: a tree begins with its first node in the
+list, and weights at splits are ignored.
 """
 
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from rationale.trees.covers import share_of
 from rationale.trees.ensemble import Ensemble
 
 OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
-MOST_DEPTH = 2000  # of a tree: ONNX Runtime goes down by recursion, and its stack ends before 20,000
+MOST_DEPTH = 2000  # of a tree: ONNX Runtime descends by recursion, and its stack ends before 20,000
 MOST_SCORES = 1 << 24  # leaves times columns
 
 _LEAF = "LEAF"
 _MODES = ("LEQ", "LT", "GTE", "GT", "EQ", "NEQ", "MEMBER")  # by their numbers in TreeEnsemble
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-_BELOW = frozenset({"LEQ", "LT", "NEQ"})  # passed by numbers under every bound
+_BELOW = frozenset({"LEQ", "LT", "NEQ"})  # passed by numbers below every bound
 _STRICT = {"LEQ": (True,), "LT": (False,), "GTE": (False,), "GT": (True,)}
-_BETWEEN = (False, True)  # what equals a number is past it, and not past it strictly
+_BETWEEN = (False, True)  # an equal number is past the first bound, but not past the strict second one
 
 
 def is_ensemble(op_type: str, domain: str) -> bool:
@@ -37,13 +37,13 @@ def read_ensemble(
     """Read the trees of a node.
 
     Args:
-        features: of one row; None where that is not known.
-        dtype: of the input, in which thresholds are compared.
+        features: number of features of one row; None if unknown.
+        dtype: type of the input, in which thresholds are compared.
 
     Raises:
-        InvalidModelError: trees that are none: attributes that do not fit each other, nodes that do not exist
-            or follow themselves, thresholds or weights that are no numbers.
-        UnsupportedModelError: leaves that are not added up (MIN, MAX), or too many of them.
+        InvalidModelError: if the trees are invalid: attributes do not fit each other, nodes do not exist or
+            follow themselves, or thresholds or weights are no numbers.
+        UnsupportedModelError: if leaves are not added (MIN, MAX), or there are too many.
     """
     reader = _Ensemble if node.op_type == "TreeEnsemble" else _Attributed
     return reader(node, features, np.dtype(np.float32) if dtype is None else dtype).read()
@@ -61,11 +61,11 @@ class _Reader:
         raise InvalidModelError(f"{self.name}: {text}. Export the model again.")
 
     def ints(self, name: str, count: int | None = None, *, default: int | None = None) -> np.ndarray:
-        """[count] int64; all `default` where the attribute is not there."""
+        """Return [count] int64; all `default` if the attribute is absent."""
         return self._array(name, self.given.get(name, ()), np.dtype(np.int64), count, default)
 
     def floats(self, name: str, count: int | None = None) -> np.ndarray:
-        """[count] float64, from a list or a tensor."""
+        """Return [count] float64, from a list or a tensor."""
         tensor = self.given.get(f"{name}_as_tensor", self.given.get(name, ()))
         values = onnx.numpy_helper.to_array(tensor) if isinstance(tensor, onnx.TensorProto) else tensor
         return self._array(name, values, np.dtype(np.float64), count, None)
@@ -113,7 +113,7 @@ class _Reader:
         return 1 / trees if aggregate == "AVERAGE" else 1.0
 
     def scores(self, leaves: int, columns: int, rows: np.ndarray, to: np.ndarray, weights: np.ndarray) -> Any:
-        """[leaves, columns] from entries of which some may meet."""
+        """Return [leaves, columns] from entries, some of which may have the same place."""
         if leaves * columns > MOST_SCORES:
             raise UnsupportedModelError(
                 f"{self.name}: {leaves} leaves for {columns} scores, and {MOST_SCORES} weights are the most "
@@ -128,10 +128,10 @@ class _Reader:
     def bounds(
         self, modes: np.ndarray, values: np.ndarray, members: list[np.ndarray]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """`below`, `first`, `bounds` and `strict` of nodes by their modes.
+        """Return `below`, `first`, `bounds` and `strict` of nodes by their modes.
 
         Args:
-            members: of each node with the mode MEMBER, in their order.
+            members: numbers of each node with the mode MEMBER, in order.
         """
         with np.errstate(over="ignore"):
             values = values.astype(self.dtype)
@@ -164,7 +164,7 @@ class _Reader:
 
 
 class _Attributed(_Reader):
-    """TreeEnsembleRegressor and TreeEnsembleClassifier: nodes by tree and number, leaves among them."""
+    """The reader of TreeEnsembleRegressor and TreeEnsembleClassifier: one list of numbered nodes."""
 
     def read(self) -> Ensemble:
         tree = self.ints("nodes_treeids")
@@ -215,9 +215,10 @@ class _Attributed(_Reader):
         no: np.ndarray,
         missing: np.ndarray,
     ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Chains of equals with one way out become one split, whose members come back beside the modes.
+        """Join chains of EQ splits with one common exit into single splits; return modes and their members.
 
-        Where the first leads to, NaN too, is put right in place. A cover that tells of each equal keeps them.
+        The first split's next node, also for NaN, is corrected in place. If nodes have covers, chains are
+        kept.
         """
         alike = (modes == "EQ") & (modes[no] == "EQ") & (feature[no] == feature) & (yes[no] == yes)
         if self.given.get("nodes_hitrates"):
@@ -256,7 +257,7 @@ class _Attributed(_Reader):
         return roots
 
     def _weights(self, find: "_Nodes", leaf: np.ndarray) -> np.ndarray:
-        """[leaves, columns] as the operator puts out scores."""
+        """Return [leaves, columns] as the operator returns scores."""
         prefix = "class" if self.op_type == "TreeEnsembleClassifier" else "target"
         tree = self.ints(f"{prefix}_treeids")
         count = len(tree)
@@ -267,7 +268,7 @@ class _Attributed(_Reader):
         columns = self._labels() if prefix == "class" else int(self.given.get("n_targets", 0))
         if not columns:
             self.fault("nothing says how many scores it has")
-        alone = columns == 2 and prefix == "class" and count > 0 and not to.any()  # one score, of two classes
+        alone = columns == 2 and prefix == "class" and count > 0 and not to.any()  # one score for two classes
         scores = self.scores(leaves, 1 if alone else columns, rows[used], to[used], weights[used])
         return np.concatenate([-scores, scores], axis=1) if alone else np.asarray(scores)
 
@@ -276,7 +277,7 @@ class _Attributed(_Reader):
 
 
 class _Nodes:
-    """Where a node stands in the lists, by its tree and number."""
+    """The index of a node in the lists, by its tree and number."""
 
     def __init__(self, reader: _Reader, tree: np.ndarray, number: np.ndarray) -> None:
         self.reader = reader
@@ -290,7 +291,7 @@ class _Nodes:
             reader.fault(f"node {number[at]} of tree {tree[at]} is there twice")
 
     def _keys(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """−1 for what is not among the nodes."""
+        """Return sortable keys; −1 for pairs that are not among the nodes."""
         pairs = (self.trees, tree), (self.numbers, number)
         positions = [np.searchsorted(known, ids) for known, ids in pairs]
         within = [
@@ -310,7 +311,7 @@ class _Nodes:
 
 
 class _Ensemble(_Reader):
-    """TreeEnsemble: splits and leaves in lists of their own, by place."""
+    """The reader of TreeEnsemble: splits and leaves in separate lists, by index."""
 
     def read(self) -> Ensemble:
         feature = self.ints("nodes_featureids")
@@ -366,7 +367,7 @@ class _Ensemble(_Reader):
         return np.asarray(np.asarray(_MODES)[numbers.astype(int)])
 
     def _following(self, way: str, splits: int, leaves: int) -> np.ndarray:
-        """Places where the leaves stand behind the splits."""
+        """Return indices in the joint list, in which the leaves follow the splits."""
         to = self.ints(f"nodes_{way}nodeids", splits)
         is_leaf = self.ints(f"nodes_{way}leafs", splits) != 0
         wrong = to[(to < 0) | (to >= np.where(is_leaf, leaves, splits))]
@@ -377,7 +378,7 @@ class _Ensemble(_Reader):
         return np.asarray(np.where(is_leaf, to + splits, to))
 
     def _members(self, count: int) -> list[np.ndarray]:
-        """Return the numbers of each set: NaN ends one."""
+        """Return the numbers of each set; a NaN ends a set."""
         members = self.given.get("membership_values")
         array = np.zeros(0) if members is None else np.asarray(onnx.numpy_helper.to_array(members))
         values = array.reshape(-1)

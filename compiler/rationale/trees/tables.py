@@ -1,11 +1,11 @@
 """Shapley values of a tree ensemble, as tables that hold them for every row.
 
-Two games (Lundberg et al., "From local explanations to global understanding with explainable AI for trees",
-2020). Interventional: a coalition's features come from the row, all others from a reference, and its worth is
-the mean of the ensemble's scores over these. Path-dependent: at a split by a feature outside the coalition a
-row goes both ways, by the shares of the cover ("Consistent individualized feature attribution for tree
-ensembles", 2018, algorithm 1). Both are a sum over leaves, each a function of the conditions that a row
-satisfies.
+There are two games (Lundberg et al., "From local explanations to global understanding with explainable AI for
+trees", 2020). Interventional: a coalition's features come from the row, all others from a reference, and its
+worth is the mean of the ensemble's scores over the references. Path-dependent: at a split by a feature
+outside the coalition a row goes both ways, by the shares of the cover ("Consistent individualized feature
+attribution for tree ensembles", 2018, algorithm 1). Both are a sum over leaves, each a function of the
+conditions that a row satisfies.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -30,11 +30,11 @@ _AT_ONCE = 1 << 22  # numbers of a batch of leaves
 FLOAT = 4  # bytes
 Players = dict[int, list[int]]  # with the features of each
 Unit = tuple[int, ...]  # a player, or two
-_Patterns = Callable[[Leaf, Players], np.ndarray]  # [W, 2^k]: how often each pattern of conditions is met
+_Patterns = Callable[[Leaf, Players], np.ndarray]  # [W, 2^k]: frequency of each pattern of conditions
 
 
 class Test(StrEnum):
-    """What a bit says of a number."""
+    """The test of a number that a bit records."""
 
     REACHED = "reached"  # x ≥ bound
     REACHED_OR_MISSING = "reached or missing"
@@ -43,15 +43,15 @@ class Test(StrEnum):
     MISSING = "missing"
 
 
-Bit = tuple[int, Test, float]  # a feature, and how its number is compared with a bound
+Bit = tuple[int, Test, float]  # a feature, and the test of its number against a bound
 
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Whole numbers, each from a start on by what the bits that it reads add.
+    """Integers, each the sum of a start and the steps of the bits that it reads.
 
     Attributes:
-        reads, steps: [counts, slots] indices in `bits`, and what each of these adds where it is 1.
+        reads, steps: [counts, slots], indices in `bits`, and the numbers to add if these are 1.
         starts: [counts].
     """
 
@@ -62,7 +62,7 @@ class Counts:
 
 
 class Counting:
-    """Counts as they are made."""
+    """Counts under construction."""
 
     def __init__(self) -> None:
         self.bits: dict[Bit, int] = {}
@@ -88,16 +88,16 @@ class Counting:
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """The attributions [targets, units] of a row as sums of numbers, a few of each group of leaves.
+    """The attributions [targets, units] of a row as sums of numbers, a few from each group of leaves.
 
-    Those of a group stand one behind the other.
+    The numbers of a group follow each other.
 
     Attributes:
-        units: each player by itself, or the pairs of players that meet on the way to a leaf.
+        units: single players, or the pairs of players that meet on a path to a leaf.
         first: the index of each group's first number.
-        numbers: float64; the last is 0, and is all there is of the last group.
-        group, within, column: [Σ numbers of each group] whose a number is, how far behind the first of its
-            group it stands, and to which of the attributions it is added.
+        numbers: float64; the last is 0, and the only number of the last group.
+        group, within, column: [Σ numbers of each group], a number's group, its offset from the group's first
+            number, and the attribution to which it is added.
     """
 
     targets: int
@@ -122,18 +122,18 @@ def build_tables(
     """Build the tables of an ensemble.
 
     Args:
-        values: [leaves, targets], what a leaf adds to each target.
+        values: [leaves, targets], a leaf's contribution to each target.
         references: [K, features], NaN for a missing value; None for the path-dependent game, by the covers
             of the ensemble.
-        weights: [K], their sum 1, or [targets, K] where each target has its own; None where all are equal.
-        player_of: [features] the player 0 … P − 1 of each feature: a player's features come from the row, or
+        weights: [K] of sum 1, or [targets, K] with weights for each target; None for equal weights.
+        player_of: [features], the player 0 … P − 1 of each feature: a player's features come from the row, or
             from a reference, all together.
         pairs: the interactions of two players, half of each, instead of the players' Shapley values.
-        trees: of the ensemble, where not all of their groups are wanted.
+        trees: the ensemble's trees with only some of their groups; None for all.
 
     Raises:
-        UnsupportedModelError: too many leaves, or tables that would be too large; says how large.
-        InvalidReferencesError: covers that leave out a split.
+        UnsupportedModelError: if there are too many leaves, or tables would be too large; says how large.
+        InvalidReferencesError: if covers leave out a split.
     """
     if references is not None:
         ensemble = replace(ensemble, share=None)
@@ -151,7 +151,7 @@ def build_tables(
 
 
 def trees_of(ensemble: Ensemble, values: np.ndarray) -> list[Tree]:
-    """Its trees with their groups. Raises UnsupportedModelError where there are too many leaves."""
+    """Return the trees with their groups; raise UnsupportedModelError if there are too many leaves."""
     _check_leaves(ensemble)
     return list(grouped(ensemble, (values != 0).any(axis=1)))
 
@@ -188,20 +188,20 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
 
 
 class Units:
-    """What has a column: the players of features, or each two of them."""
+    """The units that have a column: players, or pairs of players."""
 
     def __init__(self, player_of: np.ndarray, pairs: bool) -> None:
         self.player_of, self.pairs = player_of, pairs
 
     def players(self, features: Iterable[int]) -> Players:
-        """In the order in which features meet them."""
+        """Return the players of features, with their features, in order."""
         found: Players = {}
         for feature in features:
             found.setdefault(int(self.player_of[feature]), []).append(feature)
         return found
 
     def of(self, players: Iterable[int]) -> list[Unit]:
-        """As `leaf_values` and `leaf_interactions` have them."""
+        """Return the units of players, in the order of `leaf_values` or `leaf_interactions`."""
         if self.pairs:
             return [(min(two), max(two)) for two in combinations(players, 2)]
         return [(player,) for player in players]
@@ -220,7 +220,7 @@ class Units:
 
 
 def columns_of(group: Group, values: np.ndarray, units: Units) -> list[tuple[int, Unit]]:
-    """Target and unit of each column of a group's table."""
+    """Return target and unit of each column of a group's table."""
     targets = np.flatnonzero((values[[leaf.row for leaf in group.leaves]] != 0).any(axis=0)).tolist()
     return [(t, unit) for t in targets for unit in units.of_group(group)]
 
@@ -228,9 +228,9 @@ def columns_of(group: Group, values: np.ndarray, units: Units) -> list[tuple[int
 def _leaf_tables(
     leaves: Sequence[Leaf], patterns: _Patterns, units: Units
 ) -> Iterator[tuple[Leaf, np.ndarray]]:
-    """Each leaf with the values [W, 2^k, units] of its units, for a leaf of value 1 whose path has k players.
+    """Yield each leaf with its units' values [W, 2^k, units], for a leaf of value 1 with k players.
 
-    W: one for all targets, or one for each.
+    W is 1 for all targets together, or the number of targets.
     """
     transform = leaf_interactions if units.pairs else leaf_values
     by_count: dict[int, list[tuple[Leaf, Players]]] = {}
@@ -263,13 +263,13 @@ class _Counted:
 
 
 def _expected(leaf: Leaf, players: Players) -> np.ndarray:
-    """Return the share of each pattern by the covers: each player goes the leaf's way by itself."""
+    """Return the share of each pattern by the covers: each player goes the leaf's way independently."""
     shares = (prod(leaf.shares[f] for f in features) for features in players.values())
     return reduce(np.kron, [np.array([1 - share, share]) for share in shares])[None]
 
 
 class _Layout:
-    """Where the table of each group lies."""
+    """The positions of the groups' tables."""
 
     def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: Units) -> None:
         self.values, self.units, self.targets = values, units, values.shape[1]
@@ -290,7 +290,7 @@ class _Layout:
         self.counting.add((), starts[-1])
 
     def _slots(self, tree: Tree, group: Group) -> Iterator[tuple[Bit, int]]:
-        """Yield the bits of which a row of the table is made, and by how many numbers each goes on."""
+        """Yield the bits that make up a row's index in the table, and the numbers that each skips."""
         stride = group.rows * len(self.columns[id(group)])
         for (feature, states), size in zip(group.states.items(), group.sizes, strict=True):
             stride //= size
@@ -331,9 +331,9 @@ class _Layout:
 
 
 def bits_of(feature: int, states: np.ndarray, bounds: Bounds) -> Iterator[tuple[Bit, int]]:
-    """Yield the tests of a feature's number that lead to its state, with what each adds to it.
+    """Yield the tests of a feature's number that determine its state, and the number that each adds.
 
-    NaN goes on from state 0 past as many bounds as lead to its own; or is a bit of its own.
+    NaN passes as many bounds from state 0 as lead to its own state, or has a bit of its own.
     """
     pieces, missing = states[:-1], int(states[-1])
     alike = np.flatnonzero(pieces == missing)

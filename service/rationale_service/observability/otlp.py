@@ -154,6 +154,8 @@ def create_metrics_push(endpoint: str, interval_s: float, read: _Read) -> Metric
     try:
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
     except ImportError as error:
-        raise InvalidOptionError(f"metrics for a collector need OpenTelemetry: {install('otel')}") from error
+        raise InvalidOptionError(
+            f"metrics for a collector need OpenTelemetry: {install('tracing')}"
+        ) from error
     exporter = OTLPMetricExporter(endpoint, insecure=endpoint.startswith("http://"))
     return MetricsPush(exporter, resource(), read, interval_s)

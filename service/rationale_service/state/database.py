@@ -21,7 +21,7 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from rationale.distribution import install
@@ -35,6 +35,7 @@ _ANSWER_S = 10.0  # after which a PostgreSQL that does not answer is given up
 SCAN_S = 600.0  # the same, while it reads a whole table
 _OWNER_ONLY = 0o700
 _MIGRATIONS, VERSIONS = Path(__file__).parent / "migrations", "rationale_version"  # and where they are at
+_OLD_VERSIONS = {"audit_version", "state_version"}  # tables of two chains of migrations, of no release
 _LOCK = 0x7261_7469  # PostgreSQL's advisory one, of whoever migrates or prunes
 _MIGRATING = threading.Lock()  # Alembic has one context for a whole process
 _NOT_KEPT = re.compile(r"file:|:memory:")  # SQLite's own URIs, which may be of its memory
@@ -204,7 +205,7 @@ class Database:
             connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
 
     def _migrate(self, connection: Connection) -> None:
-        """Raise StateUnavailableError where a newer version has been here."""
+        """Bring the tables to this version; raise StateUnavailableError if another one made them."""
         config = Config(attributes={"connection": connection})
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         script = ScriptDirectory.from_config(config)
@@ -214,6 +215,11 @@ class Database:
             raise StateUnavailableError(
                 f"the {self._schema.name} was written by a newer version of Rationale (its tables are of "
                 f"{found}): use that one, or another database"
+            )
+        if found is None and (old := sorted({*inspect(connection).get_table_names()} & _OLD_VERSIONS)):
+            raise StateUnavailableError(
+                f"the {self._schema.name} was written before version 0.1.0 (it has the table {old[0]}): move "
+                "that database away, or name another one"
             )
         if found != script.get_current_head():
             with _MIGRATING:

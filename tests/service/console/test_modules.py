@@ -410,6 +410,8 @@ def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
     data = {name: [*range(start, start + n)] for (name, n), start in zip(counts.items(), starts, strict=True)}
     assert call("page/graph.js", script, data) == [
         {
+            "target": t,
+            "classes": None,
             "score": 30 + t,
             "explained": 30 + t,
             "base": 40 + t,

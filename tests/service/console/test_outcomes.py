@@ -379,7 +379,7 @@ def test_codes_are_groups_by_their_words() -> None:
             ["rent", "none", "own"],  # the most frequent of the file first
         ),
         ({"kind": "number", "choices": [1, 3]}, numbers(1, 1, 7), [1, 3]),
-        ({"kind": "flag"}, numbers(0, 1), [False, True]),
+        ({"kind": "flag", "choices": [False, True]}, numbers(0, 1), [False, True]),
         ({"kind": "number", "whole": True, "splits": [50.5]}, numbers(*range(1, 100)), [3, 51]),
     ],
 )

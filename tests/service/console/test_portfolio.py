@@ -119,8 +119,10 @@ def test_what_is_drawn_is_what_rationale_explain_answers(
     for name in ("explained_value", "base_value", *features):
         np.testing.assert_allclose(own[name], explained[name], rtol=1e-5, atol=1e-6, err_msg=name)
     means = explained[features].abs().mean().sort_values(ascending=False)
+    fields = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
+    titles = {field["name"]: field.get("title", field["name"]) for field in fields}
     shown = weights(page)
-    assert list(shown) == list(means.index)
+    assert list(shown) == [titles[name] for name in means.index]
     np.testing.assert_allclose(list(shown.values()), means, rtol=6e-3)
     assert painted(page, "canvas.beeswarm") > 50
     assert painted(page, "canvas.map") > 50

@@ -28,11 +28,11 @@ AGE = {"name": "Age", "amount": 0.2}
         ),
         (  # exactly half of the largest is named
             {"score": 3, "base": 0, "items": [{"name": n, "amount": a} for n, a in (("a", 1), ("b", 2))]},
-            "3, 3 above the base value; mainly: b, +2; a, +1",
+            "3, 3 above the base value; mainly: b, +2.00; a, +1.00",
         ),
         (
             {"score": 3, "base": 0, "items": [{"name": n, "amount": a} for n, a in (("a", 0.999), ("b", 2))]},
-            "3, 3 above the base value; mainly: b, +2",
+            "3, 3 above the base value; mainly: b, +2.00",
         ),
         (  # a second one that is about as large is named, smaller ones are not
             {

@@ -42,7 +42,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """What every app made in the test exports to."""
     found = _Kept()
     monkeypatch.setattr(
-        "rationale_service.app.create_tracing",
+        "rationale_service.protocols.interceptor.create_tracing",
         lambda endpoint, ratio, count: create_tracing(endpoint, ratio, count, found),
     )
     return found

@@ -1,1 +1,1 @@
-"""How much a graph takes, and how references are walked in chunks so that it fits a budget."""
+"""The memory of a graph, and walks over references in chunks that fit a budget."""

@@ -1,6 +1,6 @@
-"""What a graph takes of memory, and how references are walked so that it takes no more than its budget.
+"""The memory that a graph needs, and the sizes of chunks of references that fit its budget.
 
-Some nodes belong to the whole run, others to the chunks of an axis.
+Some nodes run once; others run once for each chunk of an axis.
 """
 
 import math
@@ -24,9 +24,9 @@ class Region:
     """The nodes that run once for each chunk of an axis, in topological order.
 
     Attributes:
-        precomputed: those that depend on the chunk and on constants alone: they can be computed beforehand.
-        body: those that depend on the row to be explained, too.
-        precomputed_sums, sums: the Sum and Moments nodes by which values leave either.
+        precomputed: nodes that depend only on the chunk and on constants, so that the compiler can run them.
+        body: nodes that also depend on the explained row.
+        precomputed_sums, sums: the Sum and Moments nodes through which values leave either group.
     """
 
     axis: str
@@ -37,12 +37,12 @@ class Region:
 
     @property
     def made(self) -> set[ir.Value]:
-        """The values that can be precomputed, and those that enter."""
+        """The values that can be precomputed, and the chunks that enter the region."""
         return {v for n in self.precomputed for v in n.outputs}
 
     @property
     def demanded(self) -> list[ir.Value]:
-        """What the body reads of them, each once."""
+        """Those of them that the body reads, each once."""
         made = self.made
         return list(dict.fromkeys(v for n in (*self.body, *self.sums) for v in n.inputs if v in made))
 
@@ -58,14 +58,14 @@ def is_pseudo(node: ir.Node, *op_types: str) -> bool:
 
 
 def entries(nodes: Iterable[ir.Node]) -> set[ir.Value]:
-    """Return the outputs of the Chunk nodes among them."""
+    """Return the outputs of the Chunk nodes among some nodes."""
     return {n.outputs[0] for n in nodes if is_pseudo(n, "Chunk")}
 
 
 def regions(graph: ir.Graph) -> list[Region]:
     """Return the regions of a sorted graph."""
     inside: dict[ir.Value, str] = {}
-    live = set(graph.inputs)  # what depends on the row to be explained
+    live = set(graph.inputs)  # values that depend on the explained row
     found: dict[str, Region] = {}
     for node in graph:
         inputs = reads(node)
@@ -90,9 +90,9 @@ Sizes = Mapping[ir.Value, int]
 
 
 def sizes(model: ir.Model, chunks: Chunks) -> dict[ir.Value, int]:
-    """Bytes of each tensor of a batch of one row, as ONNX's shape inference finds them.
+    """Return the bytes of each tensor for a batch of one row, by ONNX's shape inference.
 
-    What has no static shape counts as nothing: it is an index or a condition.
+    A tensor without a static shape counts as 0: it is an index or a condition.
     """
     nodes: list[onnx.NodeProto] = []
     given = {str(value.name): _of_one_row(value) for value in model.graph.inputs}
@@ -125,10 +125,10 @@ def constant_bytes(values: Iterable[ir.Value]) -> int:
 
 
 def peak(nodes: Sequence[ir.Node], size: Sizes, counted: Iterable[ir.Value] | None = None) -> int:
-    """Return the most bytes alive at once when nodes run in this order, each value until its last reader.
+    """Return the most bytes alive at once if nodes run in this order; a value lives until its last reader.
 
     Args:
-        counted: the values that count; all that the nodes make where None.
+        counted: the values that count; None for all outputs of the nodes.
     """
     made = {v for n in nodes for v in n.outputs}
     counts = made if counted is None else made & set(counted)
@@ -146,7 +146,7 @@ def peak(nodes: Sequence[ir.Node], size: Sizes, counted: Iterable[ir.Value] | No
 
 
 def _viewed_values(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
-    """Whose memory a value is a view of."""
+    """Return, for each view, the value whose memory it shares."""
     viewed: dict[ir.Value, ir.Value] = {}
     for node in nodes:
         if node.op_type in _VIEWS and node.inputs[0] is not None:
@@ -155,24 +155,25 @@ def _viewed_values(nodes: Sequence[ir.Node]) -> dict[ir.Value, ir.Value]:
     return viewed
 
 
-COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those that it did not map
-WORK_FACTOR = 3  # times the work: it runs nodes in another order, and lays memory out anew for the second run
-SHARE = 4  # a chunk's work takes at most one part in so many of the room; the rest is for what is precomputed
-START = 4e6  # bytes of work in the time that it takes to begin a chunk
-SLOWER = 1.03  # than the quickest size: what a chunk may be for the sake of less work at once
-ELEMENT = 30  # multiplications in the time of one trip to memory, per element of an elementwise operator
+COPIES = 2  # of weights: ONNX Runtime rearranges them for its kernels, and keeps those it did not map
+WORK_FACTOR = 3  # on the work: ONNX Runtime reorders nodes, and plans memory anew for the second run
+SHARE = 4  # a chunk's work may take 1/SHARE of the room; the rest is for precomputed values
+START = 4e6  # bytes of work that take as long as the start of a chunk
+SLOWER = 1.03  # factor on the shortest time that a chunk may take, for less work at once
+ELEMENT = 30  # multiplications that take as long as one trip to memory, per element
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes that a graph takes at a batch of one row.
+    """The bytes that a graph takes at a batch of one row.
 
     Attributes:
         weights: constants of the model and of the walk.
         baked: constants that run along the references or points.
-        work: the most that is alive at once while it runs.
-        folding: the same while it is compiled.
-        chunked: references are walked in chunks: large constants of such a graph are in a mapped file.
+        work: the most bytes alive at once while the graph runs.
+        folding: the most bytes alive at once while it is compiled.
+        chunked: whether references are walked in chunks; large constants of such a graph are in a mapped
+            file.
     """
 
     weights: int
@@ -183,7 +184,7 @@ class Need:
 
     @property
     def total(self) -> int:
-        """As ONNX Runtime takes it when it loads the file that `runtime.save` writes: see `COPIES`."""
+        """The bytes that ONNX Runtime takes to load the file that `runtime.save` writes: see `COPIES`."""
         mapped = self.chunked and self.weights + self.baked >= MAPPED_BYTES
         weights = self.weights if mapped else COPIES * self.weights
         return int(weights + self.baked + max(WORK_FACTOR * self.work, self.folding))
@@ -191,7 +192,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Row:
-    """What one row of an axis adds to a graph that walks it as a whole."""
+    """The memory that one row of an axis adds to a graph that walks it as a whole."""
 
     count: int
     work: float
@@ -199,7 +200,7 @@ class Row:
 
 
 def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tuple[Need, dict[str, Row]]:
-    """Of a graph that walks nothing in chunks, with the part that the rows of `axes` (by name) have in it."""
+    """Return the need of a graph without chunks, and the share of each row of `axes`, by axis name."""
     graph, size = model.graph, sizes(model, chunks)
     along = {axis: _along(graph, [v for v, a in chunks.whole.items() if a == axis]) for axis in axes}
     constant = constant_nodes(graph)
@@ -230,7 +231,7 @@ def _along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
 
 
 def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, Axis]:
-    """Return how many rows of each axis to walk at a time."""
+    """Return the number of rows of each axis to walk at a time."""
     work = max(need.work - sum(int(r.work * r.count) for r in rows.values()), 0)
     fixed = replace(need, work=work, folding=0, chunked=True).total - need.baked
     room = max(budget - fixed, 0) / SHARE
@@ -238,7 +239,7 @@ def choose_axes(need: Need, rows: Mapping[str, Row], budget: int) -> dict[str, A
 
 
 def _axis(row: Row, room: float) -> Axis:
-    """Return the least size as quick as the room allows: few chunks, and few rows that only fill up."""
+    """Return the smallest size about as quick as the room allows: few chunks with few padding rows."""
     work = max(row.work, row.folding, 1)
     most = max(1, min(row.count, int(room / work)))
     choices = [Axis(row.count, size) for size in range(1, most + 1)]
@@ -249,11 +250,11 @@ def _axis(row: Row, room: float) -> Axis:
 
 @dataclass(frozen=True)
 class Precomputed:
-    """What is kept of a region's precomputed part.
+    """The values of a region's precomputed part that the graph stores.
 
     Attributes:
-        kept: values that are computed when the graph is made; the others are recomputed in each chunk.
-        recomputed: of all operations of the precomputed part, the share that is done again in each run.
+        kept: values that are computed at compile time; each chunk recomputes the others.
+        recomputed: the share of the precomputed part's operations that each run repeats.
     """
 
     kept: tuple[ir.Value, ...]
@@ -261,11 +262,11 @@ class Precomputed:
 
 
 def choose_precomputed(region: Region, size: Sizes, stored_size: Sizes, room: float) -> Precomputed:
-    """Precompute what the body reads as far as `room` bytes for each chunk hold it.
+    """Choose the values to precompute for the body, within `room` bytes per chunk.
 
-    Where not all of it fits, the nodes are cut in two at one depth, and one side is precomputed:
-    the later one, whose activations alone are kept, or the earlier one, whose last values are kept as well so
-    that the walk goes on from them. The cut is the one that leaves the least to be recomputed.
+    If not all of them fit, the nodes are cut in two at one depth, and one side is precomputed: the later one,
+    of which only the activations are stored, or the earlier one, of which the last values are stored too, so
+    that the walk goes on from them. The chosen cut leaves the fewest operations to repeat.
     """
     nodes = _by_depth([n for n in region.precomputed if not is_pseudo(n)])
     demanded = region.demanded
@@ -283,7 +284,7 @@ def choose_precomputed(region: Region, size: Sizes, stored_size: Sizes, room: fl
 
 
 def _by_depth(nodes: Sequence[ir.Node]) -> list[ir.Node]:
-    """By distance from the first: what the walk back reads of a layer stands beside the layer."""
+    """Sort nodes by depth, so that a layer and the step back that reads it stand together."""
     depth: dict[ir.Value, int] = {}
     for node in nodes:
         depth.update(dict.fromkeys(node.outputs, 1 + max((depth.get(v, 0) for v in reads(node)), default=0)))
@@ -293,7 +294,7 @@ def _by_depth(nodes: Sequence[ir.Node]) -> list[ir.Node]:
 def _cuts(
     nodes: Sequence[ir.Node], demanded: Sequence[ir.Value], entered: Collection[ir.Value]
 ) -> Iterable[list[ir.Value]]:
-    """Everything that is demanded, and what a cut at each node keeps."""
+    """Yield all demanded values, then the values that each cut stores."""
     depth = {v: i for i, n in enumerate(nodes) for v in n.outputs}
     yield list(demanded)
     for cut in range(1, len(nodes)):
@@ -305,13 +306,13 @@ def _cuts(
 
 
 def _cost(node: ir.Node, size: Sizes) -> float:
-    """Multiplications, or what takes their time."""
+    """Return the number of multiplications that take as long as a node."""
     elements = sum(size.get(v, 0) for v in node.outputs) / 4
     return elements * max(ELEMENT, _products(node))
 
 
 def _products(node: ir.Node) -> int:
-    """Return how many products are summed for one element of the output."""
+    """Return the number of products summed for one element of the output."""
     weight = node.inputs[1] if len(node.inputs) > 1 else None
     if weight is None or weight.const_value is None:
         return 0
@@ -331,7 +332,7 @@ def need_chunked(
     size: Sizes,
     stored_size: Sizes,
 ) -> Need:
-    """Of a graph that walks axes in chunks, with the values `kept` precomputed."""
+    """Return the need of a graph that walks axes in chunks, with the values `kept` precomputed."""
     graph = model.graph
     walked = {n for w in found for n in (*w.precomputed, *w.body, *w.precomputed_sums, *w.sums)}
     constant = constant_nodes(graph)
@@ -361,7 +362,7 @@ def _constants(nodes: Sequence[ir.Node]) -> int:
 
 
 def refuse(need: Need, budget: int) -> None:
-    """Raise InvalidOptionError where not even the smallest chunks fit."""
+    """Raise InvalidOptionError if not even the smallest chunks fit."""
     if need.total > budget:
         raise InvalidOptionError(
             f"the memory budget of {in_words(budget)} is too small: one row and one reference at a time take "
@@ -370,14 +371,14 @@ def refuse(need: Need, budget: int) -> None:
 
 
 def rows_that_fit(memory: Memory, most: int = MAX_BATCH) -> int:
-    """Return how many rows of a batch the budget holds; one at least, and `most` at most."""
+    """Return the number of rows of a batch that fit the budget, from 1 to `most`."""
     fixed = Need(memory.weights, memory.baked, 0, 0, chunked=memory.chunk is not None).total
     each = Need(0, 0, memory.work, 0).total
     return max(1, min(most, int((memory.budget - fixed) / max(each, 1))))
 
 
 def beyond_budget(memory: Memory) -> tuple[str, ...]:
-    """Return a warning where there is nothing to chunk."""
+    """Return a warning if the graph exceeds its budget and has nothing to chunk."""
     if memory.needed <= memory.budget:
         return ()
     return (

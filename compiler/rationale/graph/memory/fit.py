@@ -1,4 +1,4 @@
-"""From a graph with nothing computed to one that fits its memory budget."""
+"""The step that makes an emitted graph fit its memory budget."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,22 +31,22 @@ from rationale.schema.request import Progress
 
 
 class Plan(Protocol):
-    """A graph that can be built whole, or with axes in chunks; nothing of it is computed yet."""
+    """A graph that can be built whole, or with axes in chunks; it contains no results yet."""
 
     @property
     def axes(self) -> Mapping[str, int]:
         """Axes that can be computed in chunks, with the number of their rows."""
 
     def build(self, chunks: Chunks) -> ir.Model:
-        """Emit the graph. Two or three times: whole, in chunks, and in chunks without float16."""
+        """Emit the graph; called up to three times: whole, in chunks, and in chunks without float16."""
 
 
 @dataclass(frozen=True)
 class Combined:
-    """The combined model, and how it uses memory.
+    """The combined model, and its use of memory.
 
     Attributes:
-        exact: the same in float32, recomputing all that it holds in float16; None where it holds nothing so.
+        exact: a float32 version that recomputes the values stored in float16; None without such values.
     """
 
     model: ir.Model
@@ -75,7 +75,7 @@ def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
         progress: called as `progress(stage, done, total)`.
 
     Raises:
-        InvalidOptionError: a budget that not even chunks of one row fit.
+        InvalidOptionError: if not even chunks of one row fit the budget.
     """
     axes, chunks = plan.axes, Chunks()
     model = _sorted(plan.build(chunks))
@@ -86,7 +86,7 @@ def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
         fold_constants(model)
         return Combined(_cleaned(model), _memory(need, deployment, None, 0.0))
     chosen = choose_axes(need, rows, deployment.memory_budget)
-    if fits:  # in one chunk: from a constant of the graph itself ONNX Runtime would make a float32 copy
+    if fits:  # in one chunk: ONNX Runtime would make a float32 copy of the graph's own constants
         chosen = {name: Axis(row.count, row.count) for name, row in rows.items()}
     del model
     made = _in_chunks(plan, Chunks(chosen), deployment, progress)
@@ -123,7 +123,7 @@ def _in_chunks(
 def _choose(
     model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, stored_size: Sizes, budget: int
 ) -> dict[str, Precomputed]:
-    """Precompute as much as fits next to everything else."""
+    """Choose the values to precompute in the room that everything else leaves."""
     room = budget - need_chunked(model, chunks, found, (), size, stored_size).total
     return {
         w.axis: choose_precomputed(w, size, stored_size, room / chunks.axes[w.axis].chunks) for w in found
@@ -131,7 +131,7 @@ def _choose(
 
 
 def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
-    """Replace what references have together by its value: first what does not depend on other such sums."""
+    """Replace sums over all references by their values, those that need no other such sum first."""
     while any(w.precomputed_sums for w in regions(model.graph)):
         pending = _pending(model.graph)
         for region in regions(model.graph):
@@ -144,7 +144,7 @@ def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
 
 
 def _pending(graph: ir.Graph) -> set[ir.Value]:
-    """Return what depends on a sum that is not computed yet."""
+    """Return the values that depend on a sum that is not computed yet."""
     found: set[ir.Value] = set()
     for node in graph:
         if is_pseudo(node, "Sum", "Moments") or any(v in found for v in node.inputs):
@@ -167,7 +167,7 @@ def _emit(
 
 
 def whole(model: ir.Model) -> ir.Model:
-    """Return a graph that is walked in no chunks, with what is constant computed."""
+    """Return a graph without chunks, with its constants folded."""
     fold_constants(_sorted(model))
     return _cleaned(model)
 
@@ -179,7 +179,7 @@ def _sorted(model: ir.Model) -> ir.Model:
 
 
 def _share(model: ir.Model) -> None:
-    """Compute what is the same once; restore the types that the pass loses of outputs it replaces."""
+    """Merge equal nodes; restore the types of outputs that the pass loses."""
     kinds = [(v.type, v.shape) for v in model.graph.outputs]
     passes.CommonSubexpressionEliminationPass()(model)
     for value, (kind, shape) in zip(model.graph.outputs, kinds, strict=True):
@@ -187,7 +187,7 @@ def _share(model: ir.Model) -> None:
 
 
 def _cleaned(model: ir.Model) -> ir.Model:
-    """Sorted, without duplicates and without what nothing reads."""
+    """Return the model sorted, without duplicates and unused parts."""
     drop_unused_constants(model.graph)
     _share(model)
     for cleanup in (
@@ -202,12 +202,12 @@ def _cleaned(model: ir.Model) -> ir.Model:
 
 
 def _stand_early(graph: ir.Graph) -> None:
-    """Put each node as early as what it reads allows, in place, and those of bodies too.
+    """Move each node as early as its inputs allow, in place, also in bodies.
 
-    ONNX Runtime takes its order from the file's: it goes back from the outputs, and of what a node reads it
-    first computes what stands last. That is now the longest chain, the walk back, and what a step of it needs
-    besides (the 1 + α·Γ of a ReLU, [N, K, …]) is computed right before that step. In the order in which nodes
-    are emitted, it computes all of that first and keeps it.
+    ONNX Runtime takes its order from the file's: it goes back from the outputs, and among a node's inputs
+    first computes the one that stands last. That is now the longest chain, the walk back, and it computes the
+    other values that a step needs (the 1 + α·Γ of a ReLU, [N, K, …]) right before that step. In the order in
+    which nodes are emitted, it computes all of those first and keeps them.
     """
     level: dict[ir.Value, int] = {}
     depth: dict[ir.Node, int] = {}
@@ -217,6 +217,6 @@ def _stand_early(graph: ir.Graph) -> None:
         for attribute in node.attributes.values():
             for body in graphs_of(attribute):
                 _stand_early(body)
-    nodes = sorted(depth, key=lambda node: depth[node])  # stable: else as emitted
+    nodes = sorted(depth, key=lambda node: depth[node])  # stable: otherwise as emitted
     graph.remove(nodes)
     graph.extend(nodes)

@@ -1,4 +1,4 @@
-"""A chunked graph as ONNX knows it: what can be precomputed as constants, the rest in the body of a Scan."""
+"""A chunked graph in ONNX's terms: precomputed values as constants, the rest in the body of a Scan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Chunks
 from rationale.schema.request import Progress
 
-HALF_LOSS = 1e-3  # of a tensor's length: twice the rounding of float16
-TINY = 1e-30  # a weight of nothing
+HALF_LOSS = 1e-3  # relative to a tensor's length: twice the rounding of float16
+TINY = 1e-30  # replaces a total weight of 0
 
 
 def precompute(
@@ -44,7 +44,7 @@ def precompute(
 def precompute_sums(
     model: ir.Model, region: Region, nodes: Sequence[ir.Node], chunks: Chunks, progress: Progress
 ) -> dict[ir.Node, np.ndarray]:
-    """Compute the values of Sum nodes that depend on constants alone."""
+    """Compute the values of Sum nodes that depend only on constants."""
     leaving = [n.inputs[0] for n in nodes if n.inputs[0] is not None]
     arrays = precompute(model, region, chunks, leaving, progress)
     totals = {v: np.asarray(a.sum(axis=0, dtype=np.float64), a.dtype) for v, a in arrays.items()}
@@ -52,7 +52,7 @@ def precompute_sums(
 
 
 def in_half(array: np.ndarray) -> np.ndarray:
-    """[chunks, …] in float16 where that holds it; as it is where numbers would be lost."""
+    """Return [chunks, …] in float16, or unchanged if float16 would lose too much."""
     if array.dtype != np.float32:
         return array
     halves, lost, whole = np.empty(array.shape, np.float16), 0.0, 0.0
@@ -66,7 +66,7 @@ def in_half(array: np.ndarray) -> np.ndarray:
 
 @dataclass
 class _Body:
-    """The body of a Scan while it is filled; `operands` and `initials` are what the Scan is given for it."""
+    """The body of a Scan under construction; the Scan's inputs are `initials` and `operands`."""
 
     nodes: list[ir.Node]
     constants: list[ir.Value] = field(default_factory=list)
@@ -75,7 +75,7 @@ class _Body:
     initials: list[ir.Value] = field(default_factory=list)
     before: list[ir.Value] = field(default_factory=list)
     after: list[ir.Value] = field(default_factory=list)
-    totals: list[ir.Value | None] = field(default_factory=list)  # what the last state replaces outside
+    totals: list[ir.Value | None] = field(default_factory=list)  # value that the last state replaces
 
     def add(self, op_type: str, *values: ir.Value, **attributes: Any) -> ir.Value:
         name = f"{values[0].name}/{op_type}_{len(self.nodes)}"
@@ -91,7 +91,7 @@ class _Body:
         return self.constants[-1]
 
     def state(self, initial: ir.Value, like: ir.Value, total: ir.Value | None) -> ir.Value:
-        """Return a new state variable; what it becomes is appended to `after`."""
+        """Return a new state variable; the caller appends its next value to `after`."""
         self.before.append(ir.Value(name=f"{like.name}/state_{len(self.before)}", type=like.type))
         self.initials.append(initial)
         self.totals.append(total)
@@ -102,7 +102,7 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
     """Replace the nodes of a region by one Scan, in place.
 
     Args:
-        arrays: what the body is handed for each chunk, [chunks, …]: the precomputed values, and what enters.
+        arrays: the body's inputs for each chunk, [chunks, …]: precomputed values and chunks.
     """
     graph = model.graph
     read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
@@ -122,7 +122,7 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
 def _hand_over(
     graph: ir.Graph, body: _Body, nodes: Sequence[ir.Node], arrays: Mapping[ir.Value, np.ndarray]
 ) -> None:
-    """Make what the nodes read of `arrays` inputs of the body; float16 becomes what it was there."""
+    """Make values of `arrays` that the nodes read inputs of the body; float16 is cast back inside it."""
     read = {v for n in nodes for v in n.inputs}
     inner = {}
     for value, array in arrays.items():
@@ -147,7 +147,10 @@ def _accumulate_sum(body: _Body, node: ir.Node) -> None:
 
 
 def _accumulate_moments(body: _Body, node: ir.Node) -> None:
-    """δ = mean_c − mean; W + w_c; mean + δ·w_c/W; squares + squares_c + δ²·W₋·w_c/W, W₋ the weight before."""
+    """Merge moments: δ = mean_c − mean; W + w_c; mean + δ·w_c/W; squares + squares_c + δ²·W₋·w_c/W.
+
+    W₋ is the weight before, W the weight after.
+    """
     squares, average, weight, *zeros = _operands(node)
     total = body.state(zeros[0], squares, node.outputs[0])
     mean, before = body.state(zeros[1], average, None), body.state(zeros[2], weight, None)
@@ -168,7 +171,7 @@ _ACCUMULATE = {"Sum": _accumulate_sum, "Moments": _accumulate_moments}
 
 
 def _copy_constants(body: _Body) -> None:
-    """Copy the constants that the body reads: ONNX Runtime rearranges those of a graph for itself."""
+    """Copy the constants that the body reads: ONNX Runtime rearranges a graph's own constants."""
     copies: dict[ir.Value, ir.Value] = {}
     for node in body.nodes:
         for i, value in enumerate(node.inputs):
@@ -203,6 +206,6 @@ def _append(graph: ir.Graph, body: _Body, axis: str) -> None:
     graph.append(scan)
     for i, (value, total) in enumerate(zip(scan.outputs, body.totals, strict=True)):
         value.name, value.type = f"{name}.{i}", body.before[i].type
-        if total is not None:  # which may be an output of the graph
+        if total is not None:  # it may be an output of the graph
             value.name, value.shape = total.name, total.shape
             ir.convenience.replace_all_uses_with(total, value, replace_graph_outputs=True)

@@ -1,4 +1,4 @@
-"""Kernel libraries: shared objects that register operators of their own with ONNX Runtime's sessions."""
+"""Kernel libraries: shared objects that register custom operators with ONNX Runtime's sessions."""
 
 import ctypes
 import hashlib
@@ -11,13 +11,17 @@ from rationale.errors import InvalidOptionError
 
 
 def load_kernels(options: ort.SessionOptions, library: Path) -> None:
-    """Load it for good: ONNX Runtime unloads it with its last session, which not every library survives."""
+    """Load a library for good: ONNX Runtime unloads it with its last session, which can crash it."""
     ctypes.CDLL(str(library))  # never closed
     options.register_custom_ops_library(str(library))
 
 
 def found(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
-    """Absolute paths; raises InvalidOptionError for no list, a file that is not there, or two of one name."""
+    """Return absolute paths.
+
+    Raises:
+        InvalidOptionError: if `libraries` is no list, a file does not exist, or two files have one name.
+    """
     if not isinstance(libraries, list | tuple) or not all(isinstance(f, str | Path) for f in libraries):
         raise InvalidOptionError(f"custom_ops {libraries!r}: give a list of the files of libraries.")
     paths = tuple(Path(library).absolute() for library in libraries)
@@ -32,5 +36,5 @@ def found(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
 
 
 def digest(library: Path) -> str:
-    """SHA-256 of the file."""
+    """Return the SHA-256 of the file."""
     return hashlib.sha256(library.read_bytes()).hexdigest()

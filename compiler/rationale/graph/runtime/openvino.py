@@ -1,4 +1,4 @@
-"""Running a graph in OpenVINO, where that is installed; the compiler itself never needs it."""
+"""The optional run of a graph in OpenVINO; the compiler itself never needs it."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +10,18 @@ import onnx
 from rationale.distribution import install
 from rationale.errors import CheckFailedError, InvalidOptionError
 
-_MESSAGE_END = 300  # of what OpenVINO says of a graph: the end names the node
+_MESSAGE_END = 300  # characters at the end of OpenVINO's message, which name the node
 
 
 class OpenVinoRunner:
-    """A graph as OpenVINO loads it on this CPU, in float32: `runner(inputs)` returns its outputs by name.
+    """A graph loaded in OpenVINO on this CPU, in float32: `runner(inputs)` returns its outputs by name.
 
     Args:
         model: a file, with weights beside it or in it, or a model in memory.
 
     Raises:
-        InvalidOptionError: openvino is not installed.
-        CheckFailedError: it does not load the graph, or run it.
+        InvalidOptionError: if openvino is not installed.
+        CheckFailedError: if OpenVINO cannot load or run the graph.
     """
 
     def __init__(self, model: Path | onnx.ModelProto) -> None:
@@ -39,7 +39,7 @@ class OpenVinoRunner:
         except RuntimeError as error:
             raise self._fault("load", error) from error
         proto = onnx.load(model, load_external_data=False) if isinstance(model, Path) else model
-        self.outputs = [output.name for output in proto.graph.output]  # of one value with several names, all
+        self.outputs = [output.name for output in proto.graph.output]  # all names, even of one value
 
     def __call__(
         self, inputs: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None

@@ -1,4 +1,4 @@
-"""Running a model at compile time: ONNX Runtime, or the reference evaluator where that has no kernel."""
+"""The run of a model at compile time, in ONNX Runtime or, if that has no kernel, the reference evaluator."""
 
 import ctypes
 import functools
@@ -26,10 +26,10 @@ from rationale.schema.manifest import EXPLAIN, PLANNED_NODES
 if TYPE_CHECKING:
     from onnx.reference import ReferenceEvaluator
 
-MOST_SIZES = 8192  # elements of a constant that may decide a shape: the parts of a Split
-SIZES_BYTES = 8 * MOST_SIZES  # constants up to this stay in the file: shape inference reads no other
-EXTERNAL_BYTES = 250_000_000  # weights above this go beside the model: read from it, they are held thrice
-MAPPED_BYTES = 50_000_000  # above this a file beside the model, mapped into memory, spares copies of it
+MOST_SIZES = 8192  # elements of a constant that may determine a shape, such as the parts of a Split
+SIZES_BYTES = 8 * MOST_SIZES  # constants up to this stay in the file: shape inference reads no others
+EXTERNAL_BYTES = 250_000_000  # weights above this go beside the model: read from it, they take memory thrice
+MAPPED_BYTES = 50_000_000  # above this, a file beside the model that is mapped into memory avoids copies
 
 LOAD_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.Fail,
@@ -38,7 +38,7 @@ LOAD_ERRORS = (
     ort.capi.onnxruntime_pybind11_state.InvalidProtobuf,
     ort.capi.onnxruntime_pybind11_state.RuntimeException,
 )
-_EVALUATOR_ERRORS = (RuntimeError, ValueError, LookupError, TypeError)  # for a damaged model, too
+_EVALUATOR_ERRORS = (RuntimeError, ValueError, LookupError, TypeError)  # also for a damaged model
 BFLOAT16 = ir.DataType.BFLOAT16.numpy()
 _BFLOAT16_TENSOR = "tensor(bfloat16)"
 _OWN_FAULT = {
@@ -60,12 +60,12 @@ class Runner:
     """A loaded model: `runner(inputs)` returns its outputs by name.
 
     Args:
-        given: whether this is the user's model rather than a graph that the compiler made of it.
-        fuse_integers: whether layers between DequantizeLinear and QuantizeLinear may run on whole numbers.
+        given: whether this is the user's model rather than a graph that the compiler made.
+        fuse_integers: whether layers between DequantizeLinear and QuantizeLinear may run on integers.
 
     Raises:
-        InvalidModelError: the user's model cannot be loaded, or run.
-        CheckFailedError: the compiler's graph cannot.
+        InvalidModelError: if the user's model cannot be loaded or run.
+        CheckFailedError: if the compiler's graph cannot be loaded or run.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Runner:
 def _run_bfloat16(
     session: ort.InferenceSession, names: list[str], inputs: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-    """`session.run` where tensors are bfloat16: its arrays go in and out as 16 bits that numpy can hold."""
+    """Call `session.run` for bfloat16 tensors, with arrays passed as 16-bit integers for numpy."""
     given = {name: _ort_value(array) for name, array in inputs.items()}
     return [_array(value) for value in session.run_with_ort_values(names, given)]
 
@@ -149,10 +149,10 @@ def _session(
 ) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or available_cores()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # most run a few times only
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # most run only a few times
     options.add_session_config_entry(*LARGE_BLOCKS)
     options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse_integers else "1")
-    options.log_severity_level = 4  # what fails is raised
+    options.log_severity_level = 4  # failures are raised anyway
     register(options)
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -174,7 +174,7 @@ def _proto(model: onnx.ModelProto | ir.Model) -> onnx.ModelProto:
 
 
 class ModelFile:
-    """A model in a folder of its own, which is deleted when nobody has it any more.
+    """A model in a folder of its own, which is deleted with the last reference to this object.
 
     Its large constants are in a file beside it, which ONNX Runtime maps into memory instead of reading it.
 
@@ -190,7 +190,7 @@ class ModelFile:
         self.outline = onnx.load(self.path, load_external_data=False)
 
     def load(self) -> onnx.ModelProto:
-        """With all its numbers in memory."""
+        """Return the model with all its numbers in memory."""
         return onnx.load(self.path)
 
 
@@ -198,9 +198,9 @@ SerializedGraph = onnx.ModelProto | ModelFile
 
 
 def serialize(model: ir.Model) -> SerializedGraph:
-    """Put a large model into a file, so that its constants are not held twice while it is compiled.
+    """Put a large model into a file, so that its constants are not held twice during the compile.
 
-    It is consumed: cycles in a graph would keep its constants until they are looked for.
+    The call consumes the model: cycles in a graph would keep its constants until a garbage collection.
     """
     serialized = ModelFile(model) if model_bytes(model) >= MAPPED_BYTES else ir.serde.serialize_model(model)
     for graph in model.graphs():
@@ -221,7 +221,7 @@ def as_ir(model: onnx.ModelProto | ir.Model | ModelFile) -> ir.Model:
 
 
 def interface(model: ir.Model) -> onnx.ModelProto:
-    """Return inputs, outputs and versions of a model, without what lies between."""
+    """Return the inputs, outputs and versions of a model, without its nodes."""
     inputs, outputs = (
         [ir.serde.serialize_value(v) for v in values] for values in (model.graph.inputs, model.graph.outputs)
     )
@@ -231,7 +231,7 @@ def interface(model: ir.Model) -> onnx.ModelProto:
 
 
 def model_bytes(model: onnx.ModelProto | ir.Model) -> int:
-    """Of its weights, those of subgraphs included."""
+    """Return the bytes of its weights, also in subgraphs."""
     if isinstance(model, ir.Model):
         tensors = [v.const_value for g in model.graphs() for v in g.initializers.values()]
         return sum(t.nbytes for t in tensors if t is not None)
@@ -251,7 +251,7 @@ def _tensor_bytes(tensor: onnx.TensorProto) -> int:
 def save(model: ir.Model, path: Path) -> None:
     """Write a model; large weights go to `<name>.data` beside it, which ONNX Runtime maps into memory.
 
-    Those of a chunked graph do so sooner: ONNX Runtime copies the body of a Scan several times.
+    The limit is lower for a chunked graph: ONNX Runtime copies the body of a Scan several times.
     """
     chunked = any(n.op_type == "Scan" for n in model.graph.all_nodes())
     if model_bytes(model) >= (MAPPED_BYTES if chunked else EXTERNAL_BYTES):
@@ -261,7 +261,7 @@ def save(model: ir.Model, path: Path) -> None:
 
 
 def _save_with_data(model: ir.Model, path: Path) -> None:
-    """With its large constants in a file beside it."""
+    """Write a model with its large constants in a file beside it."""
     ir.save(model, path, external_data=f"{path.name}.data", size_threshold_bytes=SIZES_BYTES)
 
 
@@ -270,7 +270,7 @@ def _save_with_data(model: ir.Model, path: Path) -> None:
 
 @contextmanager
 def kernels_of(libraries: Sequence[Path]) -> Iterator[None]:
-    """Sessions that are made within know the operators of these libraries."""
+    """Let sessions made in this context know the operators of these libraries."""
     token = _LIBRARIES.set(tuple(libraries))
     try:
         yield
@@ -279,11 +279,11 @@ def kernels_of(libraries: Sequence[Path]) -> Iterator[None]:
 
 
 def register(options: ort.SessionOptions) -> None:
-    """Raise InvalidOptionError for a library that ONNX Runtime cannot load."""
+    """Register the context's libraries; raise InvalidOptionError if ONNX Runtime cannot load one."""
     for library in _LIBRARIES.get():
         try:
             load_kernels(options, library)
-        except Exception as error:  # of several kinds
+        except Exception as error:  # of several types
             reason = " ".join(str(error).split()).rstrip(".")
             raise InvalidOptionError(
                 f"{library}: ONNX Runtime {ort.__version__} cannot load it as a library of kernels: {reason}"
@@ -293,8 +293,8 @@ def register(options: ort.SessionOptions) -> None:
 
 # -- the gate of a one-shot graph --------------------------------------------------------------------------
 #
-# `explain` BOOL [N, 1] says which rows to explain. `explained` BOOL [N, 1] says which rows are: the
-# explanation of the others is zeros.
+# `explain` BOOL [N, 1] selects the rows to explain. `explained` BOOL [N, 1] marks the rows that are
+# explained: the explanation of the others is zeros.
 
 
 def asking(inputs: Arrays, answer: bool | np.ndarray = True) -> dict[str, np.ndarray]:
@@ -304,7 +304,7 @@ def asking(inputs: Arrays, answer: bool | np.ndarray = True) -> dict[str, np.nda
 
 
 def explaining(run: Run, model: onnx.ModelProto) -> Run:
-    """`run` of a combined model; of a one-shot one, for every row. What feeds the gate itself may do so."""
+    """Return `run` of a combined model; for a one-shot model, it opens the gate unless inputs set it."""
     if EXPLAIN not in {v.name for v in model.graph.input}:
         return run
 
@@ -315,6 +315,6 @@ def explaining(run: Run, model: onnx.ModelProto) -> Run:
 
 
 def count_nodes(graph: onnx.GraphProto) -> int:
-    """Those of subgraphs too."""
+    """Return the number of nodes, also in subgraphs."""
     inner = (g for node in graph.node for a in node.attribute for g in (a.g, *a.graphs))
     return len(graph.node) + sum(map(count_nodes, inner))

@@ -1,1 +1,1 @@
-"""If, Loop, Scan and sequences, which become the nodes that they run."""
+"""The replacement of If, Loop, Scan and sequences by the nodes that they run."""

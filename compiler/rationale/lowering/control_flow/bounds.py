@@ -1,6 +1,7 @@
-"""Between which bounds numbers lie, whatever the data: how often a Loop can run at most.
+"""Bounds of numbers for any data, which limit the iterations of a Loop.
 
-By interval arithmetic over the nodes behind a value. What wraps around may come to any number of its type.
+Interval arithmetic over the nodes behind a value finds them. If a value may overflow, its bounds are its
+type's.
 """
 
 import math
@@ -11,7 +12,7 @@ import onnx_ir as ir
 
 from rationale.graph.nodes import names_read
 
-Span = tuple[float, float]  # the least and the most of a tensor's numbers, whole ones as int: they are exact
+Span = tuple[float, float]  # least and largest number of a tensor; integers as int, so that they are exact
 DEEPEST = 100  # nodes behind a value, one after the other
 
 ANY: Span = (-math.inf, math.inf)
@@ -19,7 +20,7 @@ _UNIT: Span = (0, 1)
 
 
 def span(value: ir.Value | None) -> Span:
-    """Return the least and the largest value that an element may take.
+    """Return the least and the largest value of any element.
 
     Requires: shapes and types are inferred, as far as they are known.
     """
@@ -27,9 +28,9 @@ def span(value: ir.Value | None) -> Span:
 
 
 def positions_read(body: ir.Graph) -> float:
-    """Return how many iterations of a Loop find something at their own number; infinite where none looks.
+    """Return the number of Loop iterations that find data at their own index; infinite without such reads.
 
-    A model fails that goes on for longer: Gather has nothing there.
+    A model that goes on for longer fails, since Gather has no data there.
     """
     needed = {str(v.name) for v in body.outputs}
     numbers, lengths = {body.inputs[0]}, []
@@ -95,12 +96,12 @@ def _hull(spans: Spans) -> Span:
 
 
 def _corners(pairs: Sequence[tuple[float, float]]) -> Span:
-    products = [0 if 0 in pair else pair[0] * pair[1] for pair in pairs]  # 0·∞ too
+    products = [0 if 0 in pair else pair[0] * pair[1] for pair in pairs]  # 0·∞ is 0 too
     return min(products), max(products)
 
 
 def _outward(given: Span) -> Span:
-    """To whole numbers, whichever way they are rounded."""
+    """Return the bounds rounded outward to integers."""
     low, high = given
     return low if math.isinf(low) else math.floor(low), high if math.isinf(high) else math.ceil(high)
 
@@ -117,7 +118,7 @@ def _index(node: ir.Node, _: Spans) -> Span:
 
 
 def _remainder(node: ir.Node, spans: Spans) -> Span:
-    """Of a division by a positive whole number; of the sign of what is divided with fmod."""
+    """Return the bounds of a remainder by a positive integer; with fmod, it has the dividend's sign."""
     least, most = spans[1]
     if least <= 0 or math.isinf(most):
         return ANY

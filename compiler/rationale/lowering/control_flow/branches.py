@@ -1,8 +1,8 @@
-"""If, Loop and Scan become the nodes that they run: every method then walks them as any other.
+"""The replacement of If, Loop and Scan by the nodes that they run, which every method can walk.
 
-A condition that is constant chooses its branch at compile time. One that is data computes both branches and
-chooses with Where. A Loop is unrolled up to its trip count, or to what bounds one that is data; a Scan over
-the length of its axis. An iteration that does not run, as data has it, keeps the old values.
+A constant condition chooses its branch at compile time. For a condition that depends on data, both branches
+are computed and a Where chooses. A Loop is unrolled up to its trip count, or to a bound if the count depends
+on data; a Scan is unrolled over the length of its axis. An iteration that data skips keeps the old values.
 """
 
 import math
@@ -26,22 +26,22 @@ from rationale.lowering.rewrites.engine import Rewriting
 from rationale.lowering.sizes import fold_weights
 
 LIMIT = 20_000  # nodes that unrolling may add
-REASON = "rationale.reason"  # the metadata of a node that stays: why
+REASON = "rationale.reason"  # metadata of a node that remains: the reason
 _BRANCHING = frozenset({"If", "Loop", "Scan"})
 OPERATORS = _BRANCHING | SEQUENCES
 
 
 class _StaysError(Exception):
-    """The node cannot be replaced; the text says why, and what to do."""
+    """The error that a node cannot be replaced; its text gives the reason, and advice."""
 
 
 def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -> bool:
-    """Replace If, Loop and Scan, in place; return True where anything was replaced.
+    """Replace If, Loop and Scan, in place; return True if anything was replaced.
 
-    What cannot be replaced stays, with the reason in its metadata: it matters only where it is on a path.
+    A node that cannot be replaced remains, with the reason in its metadata: it matters only on a path.
 
     Args:
-        settle: infers shapes and computes what depends on sizes alone, in place, after each round.
+        settle: infers shapes and folds values that depend only on sizes, in place, after each round.
     """
     resolve_sequences(model)
     if not _waiting(model.graph):
@@ -56,7 +56,7 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
         inliner.check_shapes()
         nodes = _waiting(model.graph)
         replaced = [inliner.replace(node) for node in nodes]
-        if not any(replaced):  # nothing is left that only waits for another to be known
+        if not any(replaced):  # no node only waits for others to become known
             inliner.by_data = True
             if not any(inliner.replace(node) for node in nodes):
                 break
@@ -69,7 +69,7 @@ def inline_control_flow(model: ir.Model, settle: Callable[[ir.Model], object]) -
     note_shapes(model)
     inliner.check_shapes()
     remove_identities(model)
-    for graph in model.graph.subgraphs():  # of which it may take outputs that were their own
+    for graph in model.graph.subgraphs():  # the pass may replace their own outputs
         name_outputs(graph)
     note_shapes(model)
     return changed
@@ -90,7 +90,7 @@ def rows_decide(model: ir.Model) -> bool:
 
 
 def _scans_rows(node: ir.Node) -> bool:
-    """Tell whether each step of a Scan is a row of the batch, for all that it reads step by step."""
+    """Tell whether each step of a Scan is a row of the batch, for all of its scanned inputs."""
     count = node.attributes["num_scan_inputs"].as_int()
     scanned = zip(node.inputs[-count:], _ints(node, "scan_input_axes", count), strict=True)
     return all(v is not None and v.shape is not None and v.shape[axis] == BATCH for v, axis in scanned)
@@ -102,11 +102,11 @@ def _waiting(graph: ir.Graph) -> list[ir.Node]:
 
 @dataclass
 class _Inliner:
-    """Replaces one node after the other.
+    """A helper that replaces nodes one by one.
 
     Attributes:
-        by_data: whether conditions that are not constant are taken as data.
-        alternatives: pairs of values between which a Where chooses: they must have one shape.
+        by_data: whether conditions that are not constant are treated as data.
+        alternatives: pairs of values between which a Where chooses: both must have one shape.
     """
 
     model: ir.Model
@@ -139,9 +139,9 @@ class _Inliner:
         return True
 
     def check_shapes(self) -> None:
-        """Raise UnsupportedModelError where a condition chooses between values of different shapes."""
+        """Raise UnsupportedModelError if a condition chooses between values of different shapes."""
         unknown = any(v.shape is None for _, *pair in self.alternatives for v in pair)
-        alone = infer(self.model, 1) if unknown else {}  # a Where of two shapes leaves all others unnoted
+        alone = infer(self.model, 1) if unknown else {}  # a Where of two shapes stops the other inference
         for name, *pair in self.alternatives:
             a, b = (alone.get(str(v.name), (None,))[0] if v.shape is None else v.shape for v in pair)
             if a is None or b is None:
@@ -196,9 +196,9 @@ class _Inliner:
         return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
 
     def _trips(self, op: Rewriting, count: ir.Value | None, body: ir.Graph) -> tuple[float, ir.Value | None]:
-        """Return how often a Loop runs at most, infinite without a bound; and how often, [], if that is data.
+        """Return the most iterations of a Loop, infinite without a bound; and the count, [], if it is data.
 
-        Raises _StaysError: it is data, and nothing bounds it.
+        Raises _StaysError: if the count is data without a bound.
         """
         if count is None:
             return positions_read(body), None
@@ -213,7 +213,7 @@ class _Inliner:
         return most, _scalar(op, count)
 
     def _check_loop(self, node: ir.Node, running: "_Running", most: float, carried: int) -> None:
-        """Raise _StaysError for a condition that is data, where it cannot be followed."""
+        """Raise _StaysError if a condition is data and cannot be followed."""
         if running.mask is None:
             return
         if math.isinf(most):
@@ -240,7 +240,7 @@ class _Inliner:
         output_axes = _ints(node, "scan_output_axes", len(collected))
         return [*states, *(_joined(op, v, axis) for v, axis in zip(turned, output_axes, strict=True))]
 
-    # -- what they share ------------------------------------------------------------------------------
+    # -- shared by the operators -----------------------------------------------------------------------
 
     def _splice(self, op: Rewriting, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
         """Insert a copy of the body before the node, with `given` as its inputs; return its outputs."""
@@ -278,11 +278,11 @@ class _Inliner:
 
 
 class _Running:
-    """Whether a Loop's next iteration runs.
+    """The state of a Loop: whether its next iteration runs.
 
     Attributes:
-        may: False where it certainly does not.
-        mask: the condition where it is data.
+        may: false if it certainly does not run.
+        mask: the condition if it is data.
     """
 
     def __init__(self, op: Rewriting, model: ir.Model, start: ir.Value | None) -> None:
@@ -292,7 +292,7 @@ class _Running:
             self.go_on(start, [])
 
     def go_on(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
-        """Take the next condition; return the states, as constants where they are constant."""
+        """Take the next condition; return the states, as constants if they are constant."""
         known, *others = constants_of(self.model, [condition, *states])
         if known is None:
             here = _scalar(self.op, condition)
@@ -328,7 +328,7 @@ def _present(value: ir.Value | None) -> ir.Value:
 
 
 def _differ(a: object, b: object) -> bool:
-    """Tell whether two sizes are known, and are not the same."""
+    """Tell whether two sizes are known and differ."""
     return isinstance(a, int) and isinstance(b, int) and a != b
 
 
@@ -339,7 +339,7 @@ def _refuse_sequences(node: ir.Node) -> None:
 
 
 def _endless(body: ir.Graph) -> bool:
-    """Tell whether a body hands its condition on as it is, so that only the trip count ends the Loop."""
+    """Tell whether a body returns its condition unchanged, so that only the trip count ends the Loop."""
     going = body.outputs[0]
     node = going.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
@@ -354,7 +354,7 @@ def _scalar(op: Rewriting, x: ir.Value) -> ir.Value:
 
 
 def _ints(node: ir.Node, name: str, count: int) -> Sequence[int]:
-    """Return a list attribute of Scan: zeros where it is left out."""
+    """Return a list attribute of Scan: zeros if it is omitted."""
     return node.attributes[name].as_ints() if name in node.attributes else [0] * count
 
 
@@ -378,7 +378,7 @@ def _joined(op: Rewriting, parts: list[ir.Value], axis: int) -> ir.Value:
 
 
 def _stacked(op: Rewriting, like: ir.Value, parts: list[ir.Value]) -> ir.Value:
-    """Return what a Loop collects, along a new axis 0."""
+    """Return the values that a Loop collects, along a new axis 0."""
     if parts:
         return _joined(op, parts, 0)
     shape = [] if like.shape is None else list(like.shape)

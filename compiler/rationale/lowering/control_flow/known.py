@@ -1,4 +1,4 @@
-"""What is known of values before the model runs."""
+"""Values that can be computed before the model runs."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ from rationale.lowering.sizes import fold_weights
 
 
 def constants_of(model: ir.Model, values: Sequence[ir.Value]) -> list[np.ndarray | None]:
-    """Return the array of each value that depends on constants alone, and None for the others.
+    """Return the array of each value that depends only on constants, and None for the others.
 
     Raises:
-        UnsupportedModelError: what is computed on the way is too large.
+        UnsupportedModelError: if a constant on the way is too large.
     """
     behind = [_nodes_behind(v) for v in values]
     computed = {v: None for v, nodes in zip(values, behind, strict=True) if nodes}
@@ -35,7 +35,7 @@ def _array_of(value: ir.Value) -> np.ndarray:
 
 
 def _nodes_behind(value: ir.Value) -> list[ir.Node] | None:
-    """Return the nodes that compute it from constants, in order; None where it depends on anything else."""
+    """Return the nodes that compute a value from constants, in order; None if it depends on other values."""
     found: dict[ir.Node, None] = {}
     waiting = [(value.producer(), False)]
     if value.producer() is None:

@@ -1,6 +1,6 @@
-"""Sequences and optionals whose elements are known: what is taken out is what was put in.
+"""Sequences and optionals with known elements: reads are replaced by the inserted values.
 
-Exporters write lists so; a Loop that appends to one fills such a sequence once it is unrolled.
+Exporters write lists in this way; an unrolled Loop that appends to one fills such a sequence.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ Elements = list[ir.Value]
 
 
 def resolve_sequences(model: ir.Model) -> None:
-    """Replace, in place, what is read from sequences and optionals; what is not known stays.
+    """Replace, in place, reads of sequences and optionals; unknown ones remain.
 
     Requires: constants are folded.
     """
@@ -47,13 +47,13 @@ Result = Elements | ir.Value | None
 
 
 def _elements(node: ir.Node, known: Known) -> Elements | None:
-    """Those of the first input."""
+    """Return the elements of the first input, or None."""
     first = node.inputs[0] if node.inputs else None
     return None if first is None else known.get(first)
 
 
 def _index(node: ir.Node, i: int, default: int) -> int | None:
-    """Return a position: `default` where it is left out, None where it is not known."""
+    """Return a position: `default` if it is omitted, None if it is unknown."""
     value = node.inputs[i] if len(node.inputs) > i else None
     if value is None:
         return default
@@ -137,7 +137,7 @@ def _content(_: Rewriting, node: ir.Node, known: Known) -> Result:
 
 
 def _got(op: Rewriting, node: ir.Node, known: Known) -> Result:
-    """Return the element of an optional of a tensor: the tensor it was made of, or the optional itself."""
+    """Return the element of an optional: the tensor that it was made from, or the optional itself."""
     value = node.inputs[0]
     made = None if value is None else value.producer()
     if value is not None and made is not None and made.op_type == "Optional" and made.inputs:

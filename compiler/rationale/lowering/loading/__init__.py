@@ -1,1 +1,1 @@
-"""Reading a model with distrust, and bringing it to one opset."""
+"""The loading of an untrusted model, and its conversion to one opset."""

@@ -1,4 +1,4 @@
-"""Reading an ONNX file with distrust, and bringing it to the opset that is emitted."""
+"""The loading of an untrusted ONNX file, and its conversion to the opset of the compiler."""
 
 import hashlib
 import logging
@@ -47,10 +47,10 @@ class Loaded:
     """A model that ONNX's checker and ONNX Runtime accept.
 
     Attributes:
-        proto: the model as given, but for ZipMaps, which no server can return, recurrent layouts that ONNX
-            Runtime has no kernel for, sparse tensors, which are dense here, and a locale that images lack.
+        proto: the given model, except for ZipMaps, which no server can return, recurrent layouts without a
+            kernel in ONNX Runtime, sparse tensors, which become dense, and a locale that images lack.
         digest: SHA-256 of the file and of the weights beside it.
-        warnings: what was changed.
+        warnings: the changes to the model.
     """
 
     model: ir.Model
@@ -63,7 +63,8 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto) -> Loaded:
     """Read and check a model.
 
     Raises:
-        InvalidModelError: no ONNX model, truncated, inconsistent, or an opset that is not known.
+        InvalidModelError: if this is no ONNX model, or a truncated or inconsistent one, or its opset is
+            unknown.
     """
     path = None if isinstance(model, onnx.ModelProto) else _path(model)
     name = "the model" if path is None else str(path)
@@ -136,14 +137,14 @@ def _from_file(path: Path) -> tuple[onnx.ModelProto, str]:
 
 
 def _is_sparse(proto: onnx.ModelProto, nodes: Iterable[onnx.NodeProto]) -> bool:
-    """Tell whether initializers or constants are sparse, those of subgraphs among `nodes` included."""
+    """Tell whether initializers or constants are sparse, including those in subgraphs of `nodes`."""
     attributes = [a for node in nodes for a in node.attribute]
     graphs = [proto.graph, *(graph for a in attributes for graph in (a.g, *a.graphs))]
     return any(g.sparse_initializer for g in graphs) or any(a.name == "sparse_value" for a in attributes)
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor that may lie in a file of its own, subgraphs included."""
+    """Yield every tensor that may lie in a file of its own, including subgraphs."""
     yield from graph.initializer
     for _, attribute in _attributes(graph):
         yield from (attribute.t, *attribute.tensors)
@@ -152,7 +153,7 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _attributes(graph: onnx.GraphProto) -> Iterator[tuple[onnx.NodeProto, onnx.AttributeProto]]:
-    """Of every node, those of subgraphs included."""
+    """Yield every node with each of its attributes, including subgraphs."""
     return ((node, a) for nodes in node_lists(graph.node) for node in nodes for a in node.attribute)
 
 
@@ -185,15 +186,15 @@ def _check_opsets(proto: onnx.ModelProto, name: str) -> None:
 
 
 def _check_text(proto: onnx.ModelProto, name: str) -> None:
-    """Refuse a name that is no UTF-8: it is read without an error, but cannot be written."""
+    """Refuse a name that is not UTF-8: it is read without an error, but cannot be written."""
     odd = next((text for text in _texts(proto) if not isinstance(text, str)), None)
     if odd is not None:
         raise InvalidModelError(f"{name}: damaged: {odd!r} is not UTF-8 text. Export or copy it again.")
 
 
 def _texts(message: Message) -> Iterator[str | bytes]:
-    """Every name and comment; bytes where protobuf found no UTF-8."""
-    if isinstance(message, onnx.TensorProto):  # listing its fields would copy its numbers
+    """Yield every name and comment; bytes if protobuf found no UTF-8."""
+    if isinstance(message, onnx.TensorProto):  # a list of its fields would copy its numbers
         yield from (message.name, message.doc_string)
         return
     for field, value in message.ListFields():
@@ -205,7 +206,7 @@ def _texts(message: Message) -> Iterator[str | bytes]:
 
 
 def _check_values(proto: onnx.ModelProto, name: str) -> None:
-    """Refuse values that the checker words badly or lets pass."""
+    """Refuse values that the checker accepts or reports unclearly."""
     for part, values in (("input", proto.graph.input), ("output", proto.graph.output)):
         for i, value in enumerate(values):
             if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape"):
@@ -238,7 +239,7 @@ def _check(proto: onnx.ModelProto, path: Path | None) -> None:
 
 @contextmanager
 def _own_domains(proto: onnx.ModelProto) -> Iterator[bool]:
-    """Move what ONNX Runtime puts in ONNX's own domain to Microsoft's until left; yield whether any is."""
+    """Move ONNX Runtime's operators in ONNX's own domain to Microsoft's until exit; yield True if any."""
     version = next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), OPSET)
     nodes = [n for n in proto.graph.node if _is_under_onnx(n, version)]
     added = bool(nodes) and DOMAIN not in {entry.domain for entry in proto.opset_import}
@@ -256,18 +257,18 @@ def _own_domains(proto: onnx.ModelProto) -> Iterator[bool]:
 
 
 def _check_trees(proto: onnx.ModelProto) -> None:
-    """Refuse trees that ONNX Runtime words badly, lets pass, or crashes on."""
+    """Refuse trees that ONNX Runtime accepts, reports unclearly, or crashes on."""
     for node in proto.graph.node:
         if node.domain == _CLASSICAL and is_ensemble(node.op_type, node.domain):
-            with suppress(UnsupportedModelError):  # sound trees, whatever explains what stands beside them
+            with suppress(UnsupportedModelError):  # the trees are sound; other faults are reported later
                 read_ensemble(node)
 
 
 def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return the model as ONNX Runtime takes it, since that is what serves it, and what was changed.
+    """Return the model in a form that ONNX Runtime, which serves it, can load, and the changes made.
 
-    An operator it does not know is let through: the compiler lists it with all others that have no rule.
-    So is one that it has kernels of for GPUs alone, and that is rewritten.
+    An unknown operator is accepted: the compiler lists it with all others without a rule. So is an operator
+    that has only GPU kernels and that the compiler rewrites.
     """
     run = partial(Runner, optimise=False, given=True)
     try:
@@ -290,7 +291,7 @@ def _loadable(proto: onnx.ModelProto, name: str) -> tuple[onnx.ModelProto, tuple
 
 
 def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return the tensor of probabilities where skl2onnx returns a list of dictionaries, under the same name.
+    """Replace skl2onnx's lists of dictionaries by tensors of probabilities, under the same names.
 
     No tensor protocol can carry a ZipMap's output: neither Triton nor this gateway could serve it.
     """
@@ -324,10 +325,10 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
 def standardise(model: ir.Model) -> ir.Model:
     """Return a copy of the model in the form that the compiler reads.
 
-    Functions without a rule are inlined, weights are initializers only, and the opset is the one emitted.
+    Functions without a rule are inlined, weights are initializers only, and the opset is the compiler's.
 
     Raises:
-        UnsupportedModelError: the opset cannot be converted.
+        UnsupportedModelError: if the opset cannot be converted.
     """
     model = model.clone()
     if "ai.onnx" in model.graph.opset_imports:  # the default domain's other name
@@ -336,7 +337,7 @@ def standardise(model: ir.Model) -> ir.Model:
         if _is_under_onnx(node, _opset(model)):
             node.domain = DOMAIN
             model.graph.opset_imports.setdefault(DOMAIN, 1)
-    model.graph.opset_imports.setdefault("", OPSET)  # of a graph that is one tree ensemble, none is imported
+    model.graph.opset_imports.setdefault("", OPSET)  # the graph of a single tree ensemble imports none
     for step in (
         passes.RemoveInitializersFromInputsPass(),
         passes.InlinePass(lambda function: find_rule(function.name, function.domain) is None),
@@ -346,7 +347,7 @@ def standardise(model: ir.Model) -> ir.Model:
     ):
         model = step(model).model
     if next(model.graph.subgraphs(), None) is None:
-        remove_identities(model)  # it may leave branches with outputs that are not their own
+        remove_identities(model)  # the pass may leave branches with outputs that are not their own
     _convert_opset(model)
     _convert_classical(model)
     model.ir_version = max(model.ir_version, IR_VERSION) if _opset(model) > OPSET else IR_VERSION
@@ -355,7 +356,7 @@ def standardise(model: ir.Model) -> ir.Model:
 
 
 def demand_no_draws(model: ir.Model) -> None:
-    """Raise UnsupportedModelError where the model's outputs are drawn at random."""
+    """Raise UnsupportedModelError if the model's outputs are random."""
     drawn = [node for node in model.graph.all_nodes() if not node.domain and _draws(node)]
     if drawn:
         named = ", ".join(f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in drawn[:5])
@@ -368,7 +369,7 @@ def demand_no_draws(model: ir.Model) -> None:
 
 
 def _draws(node: ir.Node) -> bool:
-    """Tell whether a node is random: a Dropout is, unless it is known not to be in training mode."""
+    """Tell whether a node is random; a Dropout is, unless it is known not to be in training mode."""
     training = node.inputs[2] if node.op_type == "Dropout" and len(node.inputs) > 2 else None
     if training is None:
         return node.op_type in RANDOM
@@ -380,7 +381,7 @@ def _opset(model: ir.Model) -> int:
 
 
 def _convert_classical(model: ir.Model) -> None:
-    """Classical operators to the version whose shapes ONNX infers; LabelEncoder's first is another."""
+    """Convert classical operators to the version whose shapes ONNX infers, but for an old LabelEncoder."""
     version = model.graph.opset_imports.get(_CLASSICAL, _CLASSICAL_OPSET)
     first = version == 1 and any(node.op_type == "LabelEncoder" for node in model.graph.all_nodes())
     if version < _CLASSICAL_OPSET and not first:
@@ -388,7 +389,7 @@ def _convert_classical(model: ir.Model) -> None:
 
 
 def _convert_opset(model: ir.Model) -> None:
-    """To OPSET, or left above it where an operator is newer than that."""
+    """Convert to OPSET, or leave the model above it if one of its operators is newer."""
     version = _opset(model)
     if version == OPSET:
         return
@@ -433,9 +434,9 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def _keep_corners(model: ir.Model) -> None:
-    """In Upsample, and in Resize before it had modes, each value begins at its pixel's corner.
+    """Let each value of an Upsample, or a Resize without modes, begin at its pixel's corner.
 
-    The converter leaves the Resize that takes their place with the new default.
+    The converter gives the Resize that replaces them the new default instead.
     """
     for node in model.graph.all_nodes():
         if node.op_type == "Resize" and not node.domain:
@@ -444,7 +445,7 @@ def _keep_corners(model: ir.Model) -> None:
 
 
 def _is_under_onnx(node: ir.Node | onnx.NodeProto, version: int) -> bool:
-    """Tell whether ONNX Runtime alone knows it in that opset."""
+    """Tell whether only ONNX Runtime knows the operator in that opset."""
     return not node.domain and node.op_type in UNDER_ONNX and _since(node, version) is None
 
 

@@ -1,4 +1,4 @@
-"""Texts whose case is changed by a locale that images lack."""
+"""The default locale of text normalisation, which images lack."""
 
 import onnx
 from onnx import helper
@@ -8,7 +8,7 @@ from rationale.schema.locales import DEFAULT, EVERYWHERE
 
 
 def without_default_locale(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with C.UTF-8 for en_US.UTF-8, by which every letter has the same other case.
+    """Return the model with C.UTF-8 for en_US.UTF-8; both change the case of every letter alike.
 
     A StringNormalizer that names no locale needs en_US.UTF-8, and ONNX Runtime loads no graph without it.
     """

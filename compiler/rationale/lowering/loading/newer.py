@@ -1,8 +1,8 @@
-"""What ONNX Runtime has no kernel for, in operators that it knows: the same functions.
+"""The conversion of operators without a kernel in ONNX Runtime to operators that it knows.
 
 An operator that ONNX defines by others is replaced by its definition, and an opset that differs from an
-older one in nothing that the model uses is written down as that one. Recurrent nodes whose rows come first
-(layout 1) are written with their steps first.
+older one in nothing that the model uses is declared as the older one. Recurrent nodes with rows first
+(layout 1) become nodes with steps first.
 """
 
 import re
@@ -25,16 +25,16 @@ _UNKNOWN = re.compile(
     r"|No Op registered for (\w+)"
     r"|Type 'tensor\(\w+\)' of input parameter \(\w+\) of operator \((\w+)\)"
 )
-_MOST = 8  # things that a model may have in it that an older engine does not know
+_MOST = 8  # changes to a model for one older engine
 
 
 def known_to_runtime(
     proto: onnx.ModelProto, error: InvalidModelError, load: Callable[[onnx.ModelProto], object]
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return the model in terms of what `load` takes, which gave the error, and notes for the user.
+    """Return the model in operators that `load` accepts, given its error, and notes for the user.
 
     Raises:
-        InvalidModelError: `load` does, for a reason that no definition of ONNX's helps against.
+        InvalidModelError: the error of `load`, if no definition of ONNX's resolves it.
     """
     notes: list[str] = []
     while len(notes) < _MOST and (changed := _older(proto, str(error))) is not None:
@@ -50,7 +50,7 @@ def known_to_runtime(
 
 
 def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
-    """One step towards what an engine knows that gave this error."""
+    """Return the model after one change that removes the cause of an engine's error, and a note, or None."""
     if (found := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
         copy = _copied(proto)
         copy.ir_version = int(found[1])
@@ -64,7 +64,7 @@ def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | 
 
 
 def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
-    """Return the model as one of opset `newest`."""
+    """Return the model declared as opset `newest`, or None."""
     version = _opset(proto)
     changed = sorted({n.op_type for n in _nodes(proto) if not _alike(n, newest, version)})
     if changed:
@@ -78,11 +78,11 @@ def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str]
 
 
 def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[onnx.ModelProto, str] | None:
-    """Return the model with ONNX's own definitions in place of operators; None where there are none."""
+    """Return the model with ONNX's own definitions in place of operators; None if there are none."""
     before = {(n.domain, n.op_type) for n in _nodes(proto)}
     try:
         inlined = inline_selected_functions(proto, operators, inline_schema_functions=True)
-    except RuntimeError:  # ONNX's inliner knows no optional inputs that are left out
+    except RuntimeError:  # ONNX's inliner cannot handle omitted optional inputs
         model = ir.from_proto(proto)
         inline_bodies(model, lambda operator, domain: (domain, operator) not in operators)
         inlined = ir.serde.serialize_model(model)
@@ -103,7 +103,7 @@ def _opset(proto: onnx.ModelProto) -> int:
 
 
 def _alike(node: onnx.NodeProto, newest: int, version: int) -> bool:
-    """Tell whether the older opset has all that the node uses; its types are the engine's to check."""
+    """Tell whether the older opset has everything that the node uses; the engine checks its types."""
     if node.domain not in ("", "ai.onnx"):
         return True
     try:
@@ -121,7 +121,7 @@ def _schema(op_type: str, version: int) -> Any:
 
 
 def _nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Those of functions, branches and bodies too."""
+    """Return all nodes, also those of functions, branches and bodies."""
     return (node for nodes in all_node_lists(proto) for node in nodes)
 
 

@@ -7,17 +7,18 @@ import onnx_ir as ir
 from rationale.errors import UnsupportedModelError
 from rationale.graph.nodes import stand_for
 
-_CHANGED = frozenset({"BatchNormalization", "Upsample"})  # by opset 9
+_CHANGED = frozenset({"BatchNormalization", "Upsample"})  # operators that opset 9 changed
 
 
 def scan_by_row(model: ir.Model) -> bool:
-    """Replace every such Scan, in place; return True where there was one: the model then is of opset 9.
+    """Replace every such Scan, in place; return True if there was one: the model then has opset 9.
 
-    ONNX's version converter keeps the body and drops the batch, which is another computation. All but a few
+    ONNX's version converter keeps the body and drops the batch, which is a different computation. Almost all
     operators of opset 8 mean the same in 9, for more types.
 
     Raises:
-        UnsupportedModelError: it has lengths of sequences, stands in a branch, or next to another such Scan.
+        UnsupportedModelError: if it has sequence lengths, is in a branch, or is beside operators that
+            changed.
     """
     nodes = [n for n in model.graph.all_nodes() if not n.domain]
     scans = [n for n in nodes if n.op_type == "Scan"]

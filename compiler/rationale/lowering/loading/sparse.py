@@ -1,4 +1,4 @@
-"""Sparse initializers and constants, written dense: the compiler reads no others."""
+"""The conversion of sparse initializers and constants to dense ones, the only ones the compiler reads."""
 
 import math
 from collections.abc import Sequence
@@ -17,9 +17,8 @@ def without_sparse(proto: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model in which sparse tensors are dense.
 
     Raises:
-        UnsupportedModelError: tensors that are too large once they are dense, or that lie in a file of their
-            own.
-        ValueError: indices outside of a tensor.
+        UnsupportedModelError: if a tensor is too large as a dense one, or lies in a file of its own.
+        ValueError: if indices are outside of a tensor.
     """
     graphs, constants = _sparse_in(proto)
     _demand_room(
@@ -40,7 +39,7 @@ def without_sparse(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _sparse_in(
     proto: onnx.ModelProto,
 ) -> tuple[list[onnx.GraphProto], list[tuple[onnx.NodeProto, onnx.AttributeProto]]]:
-    """Return the graphs with sparse initializers, and the nodes with a sparse constant; bodies included."""
+    """Return the graphs with sparse initializers, and the nodes with a sparse constant, also in bodies."""
     pairs = [(node, a) for nodes in all_node_lists(proto) for node in nodes for a in node.attribute]
     graphs = [proto.graph, *(graph for _, a in pairs for graph in (a.g, *a.graphs))]
     return [g for g in graphs if g.sparse_initializer], [(n, a) for n, a in pairs if a.name == "sparse_value"]

@@ -1,4 +1,4 @@
-"""Operators that are defined by others, rewritten: importing this package declares every rewrite."""
+"""Rewrites of operators that others define; importing this package declares all of them."""
 
 from importlib import import_module
 from pkgutil import walk_packages

@@ -1,4 +1,4 @@
-"""Definitions of norms, and of operators whose parameters are computed: one function each."""
+"""Definitions of norms, and of operators with computed parameters: one function each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,14 +16,14 @@ def _ones(x: ir.Value, sizes: Sequence[int]) -> np.ndarray:
 
 
 def _powered(op: Any, x: ir.Value, p: int) -> Any:
-    """|x|^p."""
+    """Compute |x|^p."""
     if p == 1:
         return op.Abs(x)
     return op.Mul(x, x) if p == 2 else op.Pow(op.Abs(x), float(p))
 
 
 def _rooted(op: Any, x: ir.Value, p: int) -> Any:
-    """x^(1/p)."""
+    """Compute x^(1/p)."""
     if p == 1:
         return x
     return op.Sqrt(x) if p == 2 else op.Pow(x, 1.0 / p)
@@ -31,7 +31,7 @@ def _rooted(op: Any, x: ir.Value, p: int) -> Any:
 
 @rewrites("MeanVarianceNormalization")
 def mean_variance_normalization(op: Any, x: ir.Value, *, axes: Sequence[int] = (0, 2, 3)) -> Any:
-    """(x − mean x)/(√var x + 1e-9) over the axes."""
+    """Compute (x − mean x)/(√var x + 1e-9) over the axes."""
     deviation = op.Sub(x, op.ReduceMean(x, list(axes), keepdims=1))
     variance = op.ReduceMean(op.Mul(deviation, deviation), list(axes), keepdims=1)
     return op.Div(deviation, op.Add(op.Sqrt(variance), 1e-9))
@@ -50,7 +50,7 @@ def lp_pool(
     dilations: list[int] | None = None,
     auto_pad: str = "NOTSET",
 ) -> Any:
-    """(Σ|x|^p)^(1/p) over each window: a Conv of ones over |x|^p, channel by channel."""
+    """Compute (Σ|x|^p)^(1/p) over each window: a Conv of ones over |x|^p, channel by channel."""
     channels, n = length_of(x, 1), len(kernel_shape)
     strides, dilations = list(strides or [1] * n), list(dilations or [1] * n)
     pads = list(pads or [0] * 2 * n)
@@ -68,7 +68,7 @@ def lp_pool(
 
 @rewrites("CumProd")
 def cumulative_product(op: Any, x: ir.Value, axis: ir.Value, *, exclusive: int = 0, reverse: int = 0) -> Any:
-    """Π x_j over j ≤ i, by products of neighbours 1, 2, 4 … apart."""
+    """Compute Π x_j over j ≤ i, by products of neighbours 1, 2, 4 … apart."""
     if axis.const_value is None:
         raise UnsupportedModelError("CumProd along an axis that is computed")
     rank = rank_of(x)
@@ -83,7 +83,7 @@ def cumulative_product(op: Any, x: ir.Value, axis: ir.Value, *, exclusive: int =
 
 
 def _shifted(op: Any, x: ir.Value, along: int, by: int, back: int, rank: int) -> Any:
-    """Move x along an axis, ones moving in."""
+    """Shift x along an axis; ones fill the gap."""
     pads = np.zeros((2, rank), np.int64)
     pads[:, along] = (-by, by) if back else (by, -by)
     return op.Pad(x, pads.reshape(-1), 1.0)
@@ -91,13 +91,13 @@ def _shifted(op: Any, x: ir.Value, along: int, by: int, back: int, rank: int) ->
 
 @rewrites("PRelu")
 def prelu(op: Any, x: ir.Value, slope: ir.Value) -> Any:
-    """x⁺ − slope·(−x)⁺, where the slope is computed."""
+    """Compute x⁺ − slope·(−x)⁺ if the slope is computed."""
     return None if is_constant(slope) else op.Sub(op.Relu(x), op.Mul(slope, op.Relu(op.Neg(x))))
 
 
 @rewrites("Clip")
 def clip(op: Any, x: ir.Value, low: ir.Value | None = None, high: ir.Value | None = None) -> Any:
-    """min(max(x, low), high), where a bound is computed."""
+    """Compute min(max(x, low), high) if a bound is computed."""
     if is_constant(low) and is_constant(high):
         return None
     above = x if low is None else op.Max(x, low)
@@ -106,7 +106,7 @@ def clip(op: Any, x: ir.Value, low: ir.Value | None = None, high: ir.Value | Non
 
 @rewrites("Pow")
 def power(op: Any, x: ir.Value, n: ir.Value) -> Any:
-    """e^(n·ln x), for positive x, where the exponent is computed."""
+    """Compute e^(n·ln x), for positive x, if the exponent is computed."""
     if is_constant(n):
         return None
     same = n if n.dtype == x.dtype else op.Cast(n, to=int(dtype_of(x)))
@@ -115,7 +115,7 @@ def power(op: Any, x: ir.Value, n: ir.Value) -> Any:
 
 @rewrites("Einsum")
 def einsum(op: Any, *xs: ir.Value, equation: str) -> Any:
-    """Two computed operands at a time, from the left."""
+    """Contract two operands at a time, from the left, if more than two are computed."""
     if len(xs) <= 2 or sum(not is_constant(x) for x in xs) <= 2:
         return None
     parsed = parse_equation(equation, [rank_of(x) for x in xs])
@@ -139,7 +139,7 @@ def layer_normalization(
     epsilon: float = 1e-5,
     **_: Any,
 ) -> Any:
-    """γ·z + β with z standardised, where γ or β is computed; mean and deviation as outputs of their own."""
+    """Compute γ·z + β with z standardised if γ or β is computed, or mean or deviation is an output."""
     read = [v for v in op.before.outputs[1:] if v.uses() or v.is_graph_output()]
     if not read and is_constant(scale) and is_constant(bias):
         return None
@@ -153,7 +153,7 @@ def layer_normalization(
 
 @rewrites("RMSNormalization")
 def rms_normalization(op: Any, x: ir.Value, scale: ir.Value, **attributes: Any) -> Any:
-    """γ·z with z standardised, where γ is computed."""
+    """Compute γ·z with z standardised if γ is computed."""
     if is_constant(scale):
         return None
     axis = int(attributes.get("axis", -1)) % rank_of(x)
@@ -162,7 +162,7 @@ def rms_normalization(op: Any, x: ir.Value, scale: ir.Value, **attributes: Any) 
 
 @rewrites("InstanceNormalization")
 def instance_normalization(op: Any, x: ir.Value, scale: ir.Value, bias: ir.Value, **attributes: Any) -> Any:
-    """γ·z + β with z standardised, where γ or β is computed."""
+    """Compute γ·z + β with z standardised if γ or β is computed."""
     if is_constant(scale) and is_constant(bias):
         return None
     ones = _ones(x, [length_of(x, 1)])
@@ -185,7 +185,7 @@ def batch_normalization(
     momentum: float = 0.9,
     **_: Any,
 ) -> Any:
-    """γ·(x − mean)/√(variance + ε) + β, where one of them is computed; in training too."""
+    """Compute γ·(x − mean)/√(variance + ε) + β if one of them is computed, or in training."""
     parts = (scale, bias, mean, variance)
     if training_mode:
         fixed = x.shape is not None and isinstance(x.shape[0], int)

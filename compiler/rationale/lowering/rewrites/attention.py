@@ -1,6 +1,6 @@
 """Fused attention of domain com.microsoft: softmax(s·Q·Kᵀ + mask)·V, head by head, in products and a Softmax.
 
-Masks are added, as ONNX Runtime's CPU kernels do: a row whose keys are all masked keeps its shares. N rows,
+Masks are added, like in ONNX Runtime's CPU kernels: a row whose keys are all masked keeps its shares. N rows,
 S queries, T keys, h heads of size d; "heads" below are [N, h, S, d].
 """
 
@@ -18,7 +18,7 @@ _UNFUSED = "Explain the model as it was before ONNX Runtime's optimiser."
 
 
 def _refuse(op: Rewriting, what: str, present: object, advice: str = _UNFUSED) -> None:
-    """Raise UnsupportedModelError where something is present that is not explained."""
+    """Raise UnsupportedModelError if a feature that cannot be explained is present."""
     if present:
         raise refused(op, f"{what} cannot be explained", advice)
 
@@ -32,17 +32,17 @@ def _without_cache(op: Rewriting, *past: ir.Value | None) -> None:
 
 
 def _heads(op: Rewriting, x: ir.Value, count: int, *, apart: bool = False) -> ir.Value:
-    """[N, S, h·d], or [N, S, h, d] where heads are `apart`, as [N, h, S, d]."""
+    """Return [N, S, h·d], or [N, S, h, d] if heads are `apart`, as [N, h, S, d]."""
     return op.Transpose(x if apart else op.Reshape(x, [0, 0, count, -1]), perm=[0, 2, 1, 3])
 
 
 def _joined(op: Rewriting, heads: ir.Value) -> ir.Value:
-    """[N, h, S, d] as [N, S, h·d]."""
+    """Return [N, h, S, d] as [N, S, h·d]."""
     return op.Reshape(op.Transpose(heads, perm=[0, 2, 1, 3]), [0, 0, -1])
 
 
 def _length(op: Rewriting, x: ir.Value, axis: int) -> ir.Value:
-    """Its size along an axis [1]: folded where it is known."""
+    """Return the size along an axis [1]; it is folded if it is known."""
     return op.Shape(x, start=axis, end=axis + 1)
 
 
@@ -55,7 +55,7 @@ def _attended(
     masks: Sequence[ir.Value | None],
     softcap: float = 0.0,
 ) -> ir.Value:
-    """softmax(s·Q·Kᵀ + masks)·V of heads, joined."""
+    """Return softmax(s·Q·Kᵀ + masks)·V of heads, joined."""
     scores = op.Mul(op.MatMul(q, op.transpose(k, [0, 1, 3, 2])), scale)
     if softcap:
         cap = np.asarray(softcap, scale.dtype)
@@ -73,7 +73,7 @@ def _scale(given: float, size: int, like: ir.Value) -> np.ndarray:
 
 
 def _causal(op: Rewriting, q: ir.Value, k: ir.Value, like: ir.Value, window: int = -1) -> ir.Value:
-    """−∞, as far as a float goes, for keys behind a query [S, T], and for those too far before it."""
+    """Return [S, T] with the least float for keys behind a query, or too far before it; 0 elsewhere."""
     shape = op.Concat(_length(op, q, 2), _length(op, k, 2), axis=0)
     full = op.ConstantOfShape(shape, value=ir.tensor(_lowest(like).reshape(1)))
     behind = op.Trilu(full, np.asarray(1), upper=1)
@@ -83,7 +83,7 @@ def _causal(op: Rewriting, q: ir.Value, k: ir.Value, like: ir.Value, window: int
 
 
 def _lowest(like: ir.Value) -> np.ndarray:
-    """Return the least float of its size; numpy knows no limits of bfloat16."""
+    """Return the least float of the value's size; numpy knows no limits of bfloat16."""
     dtype = number(0, like).dtype
     return np.asarray(np.finfo(f"f{dtype.itemsize}").min, dtype)
 
@@ -91,10 +91,10 @@ def _lowest(like: ir.Value) -> np.ndarray:
 def _padding(
     op: Rewriting, mask: ir.Value | None, rows: ir.Value, q: ir.Value, k: ir.Value, fill: float
 ) -> ir.Value | None:
-    """Return what a mask of any documented shape adds to the scores: `fill` where it is 0.
+    """Return the addend that a mask of any documented shape stands for: `fill` if it is 0.
 
     Args:
-        rows: whose axis 0 is N.
+        rows: a value whose axis 0 is N.
     """
     if mask is None:
         return None
@@ -114,7 +114,7 @@ def _zero(mask: ir.Value) -> np.ndarray:
 
 
 def _within(op: Rewriting, ends: ir.Value, rows: ir.Value, k: ir.Value) -> ir.Value:
-    """Return which keys stand before each row's end, and from its begin where there is one [N, 1, 1, T]."""
+    """Return [N, 1, 1, T], true for keys before each row's end and, if given, from its begin."""
     positions = _positions(op, k, 2)
     if _parts(op, ends, rows) == 1:
         return op.Less(positions, _per_row(op, ends))
@@ -127,7 +127,7 @@ def _per_row(op: Rewriting, numbers: ir.Value) -> ir.Value:
 
 
 def _parts(op: Rewriting, ends: ir.Value, rows: ir.Value) -> int:
-    """1 for ends [N], 2 for ends and begins [2·N]."""
+    """Return 1 for ends [N], 2 for ends and begins [2·N]."""
     count, batch = (None if v.shape is None else v.shape[0] for v in (ends, rows))
     if isinstance(count, int) and isinstance(batch, int):
         if count not in (batch, 2 * batch):
@@ -161,7 +161,7 @@ def attention(
     do_rotary: int = 0,
     **_: Any,
 ) -> tuple[ir.Value, ...]:
-    """softmax(s·Q·Kᵀ + mask)·V with Q, K, V = x·W + b; without a cache."""
+    """Compute softmax(s·Q·Kᵀ + mask)·V with Q, K, V = x·W + b; without a cache."""
     _without_cache(op, past, past_length)
     _refuse(op, "rotary positions inside of Attention", do_rotary)
     sizes = list(qkv_hidden_sizes) or [length_of(weights, 1) // 3] * 3
@@ -199,7 +199,7 @@ def multi_head_attention(
     mask_filter_value: float = -10000.0,
     **_: Any,
 ) -> tuple[ir.Value, ...]:
-    """softmax(s·Q·Kᵀ + mask)·V of Q, K and V, each by itself or packed, plus biases; without a cache."""
+    """Compute softmax(s·Q·Kᵀ + mask)·V from separate or packed Q, K and V, plus biases; without a cache."""
     _without_cache(op, *past)
     if unidirectional and key is not None:  # its CPU kernel shows all keys to the last query
         longer = length_of(key, 2 if rank_of(key) == 4 else 1) > length_of(query, 1)
@@ -226,7 +226,7 @@ def _three_heads(
     biases: Sequence[ir.Value | None],
     count: int,
 ) -> list[ir.Value]:
-    """Q, K and V with their biases; [N, S, h, 3, d] is all of them, [N, S, h, 2, d] K and V."""
+    """Return Q, K and V with their biases; [N, S, h, 3, d] holds all of them, [N, S, h, 2, d] K and V."""
     if key is None:
         parts = _unpacked(op, query, 3)
     elif value is None:
@@ -236,7 +236,7 @@ def _three_heads(
     heads = []
     for x, bias in zip(parts, biases, strict=True):
         apart = x not in (query, key, value)
-        if x is not query and not apart and rank_of(x) == 4:  # heads already, of another sequence
+        if x is not query and not apart and rank_of(x) == 4:  # already heads, of another sequence
             _refuse(op, "a bias beside K and V in heads", bias is not None)
             heads.append(x)
             continue
@@ -246,7 +246,7 @@ def _three_heads(
 
 
 def _unpacked(op: Rewriting, x: ir.Value, parts: int) -> list[ir.Value]:
-    """[N, S, h, parts, d] in parts [N, S, h, d]."""
+    """Split [N, S, h, parts, d] into parts [N, S, h, d]."""
     return [op.Squeeze(part, [3]) for part in op.split(x, [1] * parts, axis=3)]
 
 
@@ -277,7 +277,7 @@ def group_query_attention(
     qk_output: int = 0,
     **_: Any,
 ) -> tuple[ir.Value, ...]:
-    """softmax(s·Q·Kᵀ + mask)·V, several heads of Q to one of K and V; of a whole prompt, without a cache."""
+    """Compute softmax(s·Q·Kᵀ + mask)·V, several heads of Q per head of K and V; whole prompts, no cache."""
     del total_length  # the largest of the lengths
     _without_cache(op, past_key, past_value)
     _refuse(op, "attention that is not causal", not causal)
@@ -307,7 +307,7 @@ def group_query_attention(
 
 
 def _repeated(op: Rewriting, x: ir.Value, times: int, count: int, size: int) -> ir.Value:
-    """Each head [N, h, S, d] so many times, one after the other."""
+    """Repeat each head [N, h, S, d] `times` times, one after the other."""
     if times == 1:
         return x
     wide = op.Expand(op.Unsqueeze(x, [2]), [1, 1, times, 1, 1])
@@ -331,7 +331,7 @@ def rotary_embedding(
     is_packed_batching: int = 0,
     scale: float = 1.0,
 ) -> ir.Value:
-    """(a·cos − b·sin, b·cos + a·sin) of the halves of each head, or of its neighbours where interleaved."""
+    """Compute (a·cos − b·sin, b·cos + a·sin) for each head's halves, or its neighbours if interleaved."""
     _refuse(op, "rows of different lengths in one batch", is_packed_batching)
     _refuse(op, "a scale", scale != 1)
     half, heads_first = length_of(cos, 1), rank_of(x) == 4
@@ -351,14 +351,14 @@ def rotary_embedding(
 
 
 def _positions(op: Rewriting, x: ir.Value, axis: int = 1) -> ir.Value:
-    """0, 1, 2 … along an axis."""
+    """Return 0, 1, 2 … along an axis."""
     return op.Range(np.asarray(0), op.Squeeze(_length(op, x, axis)), np.asarray(1))
 
 
 def _rotated(
     op: Rewriting, x: ir.Value, cos: ir.Value, sin: ir.Value, size: int, half: int, interleaved: int
 ) -> ir.Value:
-    """Turn the first 2·half of the last axis; leave what is behind them as it is."""
+    """Rotate the first 2·half of the last axis; leave the rest unchanged."""
     whole = size == 2 * half
     turned, *rest = [x] if whole else op.split(x, [2 * half, size - 2 * half], axis=-1)
     if interleaved:

@@ -1,6 +1,6 @@
-"""What scikit-learn's pipelines are exported as, domain ai.onnx.ml, in operators that have rules.
+"""Operators that scikit-learn's pipelines export, domain ai.onnx.ml, in operators that have rules.
 
-Labels stay the operators' own: what is rewritten are numbers. Operators that read or write strings stay too.
+Only numbers are rewritten: labels remain with the operators. Operators that read or write strings remain too.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,23 +19,23 @@ _FLOAT = int(ir.DataType.FLOAT)
 
 
 def _kind(x: ir.Value) -> ir.DataType:
-    """Return the dtype; raise UnsupportedModelError where it is not known."""
+    """Return the dtype; raise UnsupportedModelError if it is unknown."""
     if x.dtype is None:
         raise UnsupportedModelError(f"the type of {x.name!r} is not known before the model runs")
     return x.dtype
 
 
 def _floats(op: Any, x: ir.Value) -> ir.Value:
-    """`x` in the type that these operators answer."""
+    """Return `x` in the type that these operators answer."""
     return x if _kind(x) == ir.DataType.FLOAT else op.Cast(x, to=_FLOAT)
 
 
-# -- what stands before a model ----------------------------------------------------------------------------
+# -- preprocessing -----------------------------------------------------------------------------------------
 
 
 @classical("Scaler")
 def scaler(op: Any, x: ir.Value, *, offset: Sequence[float], scale: Sequence[float]) -> Any:
-    """(x − offset) · scale, per feature; doubles are rounded last."""
+    """Compute (x − offset) · scale, per feature; doubles are rounded last."""
     double = _kind(x) == ir.DataType.DOUBLE
     kind = np.float64 if double else np.float32
     moved = op.Sub(x if double else _floats(op, x), np.asarray(offset, np.float32).astype(kind))
@@ -45,7 +45,7 @@ def scaler(op: Any, x: ir.Value, *, offset: Sequence[float], scale: Sequence[flo
 
 @classical("Imputer")
 def imputer(op: Any, x: ir.Value, **attributes: Any) -> Any:
-    """Where(x is missing, imputed, x): missing is what equals the value that is replaced, or NaN."""
+    """Compute Where(x is missing, imputed, x): a missing value equals the replaced value, or is NaN."""
     kind = "int64" if _kind(x).is_integer() else "float"
     values, replaced = (
         np.asarray(attributes.get(name, 0), _kind(x).numpy())
@@ -57,14 +57,14 @@ def imputer(op: Any, x: ir.Value, **attributes: Any) -> Any:
 
 @classical("Binarizer")
 def binarizer(op: Any, x: ir.Value, *, threshold: float = 0.0) -> Any:
-    """1 where x > threshold, else 0."""
+    """Return 1 if x > threshold, else 0."""
     return op.Cast(op.Greater(x, np.asarray(threshold, _kind(x).numpy())), to=int(_kind(x)))
 
 
 @classical("Normalizer")
 def normalizer(op: Any, x: ir.Value, *, norm: str = "MAX") -> Any:
-    """Divide x by the largest of its row, or its L1 or L2 norm; leave a row whose norm is 0 as it is."""
-    x, axis = _floats(op, x), [-1]  # of texts counted by a TfIdfVectorizer, nothing says the rank
+    """Divide x by the largest of its row, or its L1 or L2 norm; leave a row whose norm is 0 unchanged."""
+    x, axis = _floats(op, x), [-1]  # a TfIdfVectorizer's counts have no declared rank
     sizes: dict[str, Callable[[], ir.Value]] = {
         "MAX": lambda: op.ReduceMax(x, axis, keepdims=1),
         "L1": lambda: op.ReduceSum(op.Abs(x), axis, keepdims=1),
@@ -98,7 +98,7 @@ def one_hot_encoder(
     cats_strings: Sequence[str] = (),
     zeros: int = 1,
 ) -> Any:
-    """1 where x is the category, of integers; one that fails for an unknown category stays as it is."""
+    """Return 1 for an integer's category, else 0; keep an encoder that fails for unknown categories."""
     if cats_strings or not zeros or not _kind(x).is_integer():
         return None
     spread = op.Unsqueeze(op.Cast(x, to=int(ir.DataType.INT64)), [-1])
@@ -118,7 +118,7 @@ def linear_regressor(
     targets: int = 1,
     post_transform: str = "NONE",
 ) -> Any:
-    """W x + b."""
+    """Compute W x + b."""
     weights = np.asarray(coefficients, np.float32).reshape(targets, -1)
     return _transformed(op, _affine(op, x, weights, intercepts), post_transform)
 
@@ -133,7 +133,7 @@ def linear_classifier(
     post_transform: str = "NONE",
     **_: Any,
 ) -> Any:
-    """W x + b and what is made of it, beside the operator's own label; one score for two classes stays."""
+    """Compute W x + b and its transform, beside the operator's label; keep a single score for two classes."""
     classes = len(intercepts)
     if classes < 2:
         return None
@@ -156,7 +156,7 @@ def svm_regressor(
     post_transform: str = "NONE",
     **_: Any,
 ) -> Any:
-    """Σ α_i ⟨v_i, x⟩ + ρ, of a linear kernel; another stays as it is."""
+    """Compute Σ α_i ⟨v_i, x⟩ + ρ for a linear kernel; keep other kernels."""
     if kernel_type != "LINEAR" or one_class:
         return None
     weights = np.asarray(coefficients, np.float64)
@@ -167,7 +167,7 @@ def svm_regressor(
 
 
 def _affine(op: Any, x: ir.Value, weights: np.ndarray, bias: Sequence[float]) -> ir.Value:
-    """W x + b [N, targets]."""
+    """Compute W x + b [N, targets]."""
     product: ir.Value = op.MatMul(_floats(op, x), np.ascontiguousarray(weights.T))
     if any(bias):
         product = op.Add(product, np.asarray(bias, np.float32))

@@ -1,4 +1,4 @@
-"""Whole numbers: what casts and the operators of quantised models come to, in terms of steps and floats."""
+"""Definitions of casts and quantised operators in terms of steps and floats."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -46,7 +46,7 @@ def _is_whole(x: ir.Value | None, depth: int = 0) -> bool:
 
 @rewrites("Cast")
 def cast(op: Any, x: ir.Value, *, to: int, **_: Any) -> Any:
-    """Return sign x·⌊|x|⌋ from floats to whole numbers; x ≠ 0 to a condition; else x itself."""
+    """Compute sign x·⌊|x|⌋ from floats to integers, x ≠ 0 to a condition; else return x."""
     source, target = x.dtype, ir.DataType(to)
     if source is None or source in (target, ir.DataType.STRING):
         return None
@@ -60,7 +60,7 @@ def cast(op: Any, x: ir.Value, *, to: int, **_: Any) -> Any:
 def _per_slice(
     op: Any, parameter: ir.Value, x: ir.Value, axis: int, block_size: int, like: ir.Value | None = None
 ) -> Any:
-    """Shape a scale or zero point to broadcast against x; `like` has its rank, where it is new."""
+    """Shape a scale or zero point to broadcast against x; `like` has its rank if it is new."""
     rank = rank_of(x)
     if block_size:
         repeated = op.Unsqueeze(parameter, [axis % rank + 1])
@@ -74,7 +74,7 @@ def _per_slice(
 
 
 def _limits(dtype: ir.DataType) -> tuple[float, float]:
-    """Return the least and the largest whole number of a type."""
+    """Return the least and the largest integer of a type."""
     kind, bits = dtype.name.rstrip("0123456789"), int(dtype.name.lstrip("UINT"))
     return (0.0, 2.0**bits - 1) if kind == "UINT" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
 
@@ -90,7 +90,7 @@ def quantize_linear(
     block_size: int = 0,
     **_: Any,
 ) -> Any:
-    """x/scale in whole steps, + zero point, within the limits; where these are computed, or in blocks."""
+    """Compute round(x/scale) + zero point, within the limits, if these are computed or in blocks."""
     target: ir.DataType = op.before.outputs[0].dtype or ir.DataType.UINT8
     if (is_constant(scale) and is_constant(zero_point) and not block_size) or "INT" not in target.name:
         return None
@@ -105,9 +105,9 @@ def quantize_linear(
 
 @rewrites("DynamicQuantizeLinear")
 def dynamic_quantize_linear(op: Any, x: ir.Value) -> Any:
-    """QuantizeLinear by what x spans, 0 included, in 255 steps; as if it spanned 1 where x is 0 throughout.
+    """Compute QuantizeLinear by the range of x, 0 included, in 255 steps; a range of 0 counts as 1.
 
-    Any scale makes 0 of it; products with one far from another row's would cancel.
+    If x is 0, any scale gives 0; but products with a scale far from another row's would cancel.
     """
     least, most = (f(x, keepdims=0) for f in (op.ReduceMin, op.ReduceMax))
     least = op.Min(least, _of(0, x))
@@ -126,18 +126,18 @@ def dequantize_linear(
     zero_point: ir.Value | None = None,
     **how: Any,
 ) -> Any:
-    """(x − zero point)·scale, where these are computed, or in blocks."""
+    """Compute (x − zero point)·scale if these are computed, or in blocks."""
     if is_constant(scale) and is_constant(zero_point) and not how.get("block_size"):
         return None
     return _dequantised(op, x, scale, zero_point, **how)
 
 
 def spell_out_dequantising(graph: ir.Graph, nodes: Iterable[ir.Node]) -> None:
-    """Make each of these DequantizeLinear nodes (x − zero point)·scale, in place.
+    """Replace each of these DequantizeLinear nodes by (x − zero point)·scale, in place.
 
-    ONNX Runtime (1.31) takes one, a Conv whose weights are floats, and a QuantizeLinear for a quantised Conv,
-    and rounds the weights to 8 bits by a scale of its own. It also moves one through a Reshape in a way that
-    it then cannot load, at opset 21.
+    ONNX Runtime (1.31) fuses one, a Conv with float weights, and a QuantizeLinear into a quantised Conv, and
+    rounds the weights to 8 bits by a scale of its own. It also moves one through a Reshape in a way that it
+    then cannot load, at opset 21.
     """
     for node in nodes:
         replace_node(graph, node, [_dequantised])
@@ -189,7 +189,7 @@ def conv_integer(
     w_zero: ir.Value | None = None,
     **attributes: Any,
 ) -> Any:
-    """Conv(x − zero of x, w − zero of w), in floats: exact up to 2²⁴."""
+    """Compute Conv(x − zero of x, w − zero of w), in floats: exact up to 2²⁴."""
     steps = op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), **attributes)
     return op.Cast(steps, to=int(ir.DataType.INT32))
 
@@ -206,7 +206,7 @@ def qlinear_matmul(
     y_scale: ir.Value,
     y_zero: ir.Value,
 ) -> Any:
-    """Requantise (a − zero)·(b − zero)·(scale of a·scale of b/scale of y), from whole numbers."""
+    """Requantise (a − zero)·(b − zero)·(scale of a·scale of b/scale of y), from integers."""
     rows, columns = rank_of(a) - 2, rank_of(b) - 1
     steps = op.MatMul(centred(op, a, a_zero, rows), centred(op, b, b_zero, columns))
     scale = op.Mul(_per_slice(op, a_scale, a, rows, 0), _per_slice(op, b_scale, b, columns, 0))
@@ -227,7 +227,7 @@ def qlinear_conv(
     bias: ir.Value | None = None,
     **attributes: Any,
 ) -> Any:
-    """Conv(x − zero of x, w − zero of w) + bias, requantised: the scales of x and w over that of y."""
+    """Compute Conv(x − zero of x, w − zero of w) + bias, requantised: scales of x and w over that of y."""
     bias = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
     steps = op.Conv(centred(op, x, x_zero, None), centred(op, w, w_zero, 0), bias, **attributes)
     scale = op.Div(op.Mul(x_scale, w_scale), y_scale)
@@ -235,8 +235,8 @@ def qlinear_conv(
 
 
 def requantised(op: Any, steps: Any, scale: Any, zero_point: ir.Value) -> Any:
-    """Whole steps of one scale in those of another: one factor, as kernels of whole numbers have it.
+    """Convert steps of one scale to those of another with a single factor, like integer kernels.
 
-    A factor of other roundings takes another side where a number of steps ends in a half.
+    A factor with other roundings rounds to the other side if a number of steps ends in a half.
     """
     return op.QuantizeLinear(op.Mul(steps, scale), np.asarray(1, np.float32), zero_point)

@@ -1,7 +1,7 @@
-"""Operators that are defined by others: one function each, in terms of operators that have rules.
+"""The engine of rewrites: one function per operator that others define, in operators that have rules.
 
 The lowering defines the method: Softmax with and without its max shift are both complete, yet their
-attributions differ. What stands here is what the documentation of each method refers to.
+attributions differ. The documentation of each method refers to these definitions.
 """
 
 import functools
@@ -19,17 +19,17 @@ from rationale.lowering.inference import note_shapes
 Rewrite = Callable[..., Any]
 _REWRITES: dict[tuple[str, str], Rewrite] = {}
 _IDIOMS: dict[tuple[str, str], list[Rewrite]] = {}
-DEEPEST = 8  # rewrites of what a rewrite emits
+DEEPEST = 8  # rounds of rewrites of a rewrite's own nodes
 
 
 RELEVANCE = "rationale.relevance"
-"""Metadata of a node: how layer-wise relevance propagation reads what a quantised operator comes to."""
-UNCHANGED = "unchanged"  # y is x in another code: relevance goes to the first input alone, as it is
-HELD = "held"  # a scale or a zero point that a row's values decide: relevance propagation holds it constant
+"""Metadata of a node: the way in which relevance propagation reads a quantised operator's result."""
+UNCHANGED = "unchanged"  # y is x in another code: all relevance goes to the first input, unchanged
+HELD = "held"  # a scale or zero point computed from a row's values: relevance propagation holds it constant
 
 
 def marked(x: ir.Value, how: str) -> ir.Value:
-    """Note in the node that computes a value how relevance propagation reads it; return the value."""
+    """Mark the node that computes a value for relevance propagation; return the value."""
     node = x.producer()
     assert node is not None
     node.metadata_props[RELEVANCE] = how
@@ -37,11 +37,11 @@ def marked(x: ir.Value, how: str) -> ir.Value:
 
 
 class Rewriting(Nodes):
-    """Nodes in the place of the one that is rewritten; numbers among the operands have its result's type."""
+    """A builder of the nodes that replace one node; numbers among operands get its result's type."""
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
         self.result = next((v for v in before.outputs if v.name), before.outputs[0])
-        own = str(before.name)  # of a node that another rewrite emitted, unlike the result's, which it took
+        own = str(before.name)  # begins with the result's name if another rewrite emitted the node
         super().__init__(
             graph, own if own.startswith(f"{self.result.name}/") else str(self.result.name), before
         )
@@ -53,7 +53,7 @@ class Rewriting(Nodes):
         self.emitted.update(nodes)
 
     def split(self, x: ir.Value, sizes: list[int] | None, *, axis: int) -> list[ir.Value]:
-        """`x` in parts of these sizes; in two halves where there are none."""
+        """Split `x` into parts of these sizes, or into two halves."""
         if sizes is not None and len(sizes) == 1:
             return [x]
         operands, attributes = ([x], {"num_outputs": 2}) if sizes is None else ([x, self.constant(sizes)], {})
@@ -66,15 +66,15 @@ class Rewriting(Nodes):
         return list(node.outputs)
 
     def concat(self, parts: list[ir.Value], *, axis: int) -> ir.Value:
-        """Concatenate the parts; return a single one as it is."""
+        """Concatenate the parts; return a single part unchanged."""
         return parts[0] if len(parts) == 1 else self._emit("Concat", *parts, axis=axis)
 
     def plus(self, x: ir.Value, y: ir.Value | None) -> ir.Value:
-        """Return x + y, where None is nothing."""
+        """Return x + y, or x if y is None."""
         return x if y is None else self._emit("Add", x, y)
 
     def transpose(self, x: ir.Value, perm: list[int]) -> ir.Value:
-        """`x` transposed; what has been transposed the other way just before is taken as it was."""
+        """Transpose `x`; if a Transpose just before did the opposite, return that one's input."""
         before = x.producer()
         if before is not None and before.op_type == "Transpose" and "perm" in before.attributes:
             old = before.attributes["perm"].as_ints()
@@ -86,7 +86,7 @@ class Rewriting(Nodes):
 
     @property
     def dtype(self) -> ir.DataType:
-        """Of the node's result; of the graph's first input of floats where that is not known."""
+        """The dtype of the node's result, or of the graph's first float input if that is unknown."""
         return self.result.dtype or _usual_dtype(self.graph)
 
     def constant(self, operand: Any) -> ir.Value:
@@ -95,7 +95,7 @@ class Rewriting(Nodes):
         return self.constants[-1]
 
     def withdraw(self) -> None:
-        """Take what was inserted out of the graph."""
+        """Remove the inserted nodes and constants from the graph."""
         for node in filter(None, self.emitted):
             let_go(node)
         self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
@@ -104,7 +104,7 @@ class Rewriting(Nodes):
 
 
 def _usual_dtype(graph: ir.Graph) -> ir.DataType:
-    """Of the first input that holds floats."""
+    """Return the dtype of the first input that holds floats."""
     kinds = (v.dtype for v in graph.inputs)
     return next((k for k in kinds if k is not None and k.is_floating_point()), ir.DataType.FLOAT)
 
@@ -120,7 +120,7 @@ def rewrites(op_type: str, domain: str = "") -> Callable[[Rewrite], Rewrite]:
 
 
 def idiom(op_type: str) -> Callable[[Rewrite], Rewrite]:
-    """Declare what several nodes, of which the last is an `op_type`, stand for in exporters' graphs."""
+    """Declare the meaning of a pattern of nodes in exporters' graphs that ends in an `op_type`."""
 
     def declare(function: Rewrite) -> Rewrite:
         _IDIOMS.setdefault(("", op_type), []).append(function)
@@ -130,7 +130,7 @@ def idiom(op_type: str) -> Callable[[Rewrite], Rewrite]:
 
 
 def rewritten_operators() -> dict[tuple[str, str], Rewrite]:
-    """By domain and operator."""
+    """Return the rewrites by domain and operator."""
     return dict(sorted(_REWRITES.items()))
 
 
@@ -139,11 +139,11 @@ def is_rewritten(op_type: str, domain: str) -> bool:
 
 
 def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
-    """Replace, in place, every node of an operator that stands here; names of outputs are kept.
+    """Replace, in place, every node of an operator that has a rewrite; outputs keep their names.
 
-    A function that returns None leaves its node as it is; one that returns a tuple stands for as many
-    outputs, None for those that nobody may read. What a rewrite emits is rewritten in its turn. One that
-    misses a size waits until what is before it has been rewritten: ONNX infers no shape of some operators.
+    A function that returns None keeps its node; one that returns a tuple replaces as many outputs, None for
+    outputs that must not be read. The nodes of a rewrite are rewritten in turn. A rewrite that lacks a size
+    waits until the nodes before it are rewritten: ONNX infers no shape for some operators.
     """
     nodes = [n for n in model.graph if only is None or n.op_type in only]
     for _ in range(DEEPEST if nodes else 0):
@@ -161,10 +161,10 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
 
 
 def rewrite_domain(model: ir.Model, domain: str) -> None:
-    """Replace, in place, every node of a domain whose operators ONNX does not know, however many in a row.
+    """Replace, in place, every node of a domain that ONNX does not know, in chains of any length.
 
     Raises:
-        UnsupportedModelError: what stands in the way of one.
+        UnsupportedModelError: if a node cannot be rewritten.
     """
     nodes = [n for n in model.graph if n.domain == domain and is_rewritten(n.op_type, domain)]
     while nodes:
@@ -176,7 +176,7 @@ def rewrite_domain(model: ir.Model, domain: str) -> None:
 
 
 def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
-    """Rewrite a node; return False where something is not known that may be later, or raise it if `last`."""
+    """Rewrite a node; return False if a fact is missing that may be known later, or raise it if `last`."""
     key = node.domain, node.op_type
     return replace_node(graph, node, [_REWRITES[key]] if key in _REWRITES else _IDIOMS.get(key, []), last)
 
@@ -184,13 +184,13 @@ def _rewrite(graph: ir.Graph, node: ir.Node, *, last: bool = False) -> bool:
 def replace_node(
     graph: ir.Graph, node: ir.Node, functions: Collection[Rewrite], must_be_known: bool = False
 ) -> bool:
-    """Put what the first of the functions that applies emits in a node's place.
+    """Replace a node by the nodes of the first function that applies.
 
     Returns:
-        False where a size or type is not known, which leaves the graph as it was.
+        False if a size or type is unknown; the graph then does not change.
 
     Raises:
-        UnsupportedModelError: that, where all `must_be_known`.
+        UnsupportedModelError: if a size or type is unknown, but all `must_be_known`.
     """
     op, attributes = Rewriting(graph, node), {a.name: a.value for a in node.attributes.values()}
     found = (function(op, *node.inputs, **attributes) for function in functions)
@@ -213,7 +213,7 @@ def replace_node(
     return True
 
 
-# -- what a rewrite asks of its operands ------------------------------------------------------------------
+# -- facts about operands ---------------------------------------------------------------------------------
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -225,14 +225,14 @@ def dtype_of(x: ir.Value) -> ir.DataType:
 
 
 def rank_of(x: ir.Value) -> int:
-    """Return the rank; raise UnsupportedModelError where it is not known."""
+    """Return the rank; raise UnsupportedModelError if it is unknown."""
     if x.shape is None:
         raise UnsupportedModelError(f"the rank of {x.name!r} is not known before the model runs")
     return x.shape.rank()
 
 
 def length_of(x: ir.Value, axis: int) -> int:
-    """Return the length of an axis; raise UnsupportedModelError where it is not known."""
+    """Return the length of an axis; raise UnsupportedModelError if it is unknown."""
     length = None if x.shape is None else x.shape[axis]
     if not isinstance(length, int):
         raise UnsupportedModelError(f"axis {axis} of {x.name!r} has no fixed size before the model runs")
@@ -240,7 +240,7 @@ def length_of(x: ir.Value, axis: int) -> int:
 
 
 def sizes_of(x: ir.Value, first: int = 0) -> list[int]:
-    """Of its axes from one on; raises UnsupportedModelError where one is not known."""
+    """Return the lengths of the axes from `first` on; raise UnsupportedModelError if one is unknown."""
     return [length_of(x, axis) for axis in range(first, rank_of(x))]
 
 
@@ -267,7 +267,7 @@ def swish(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
 
 @rewrites("Gelu")
 def gelu(op: Any, x: ir.Value, *, approximate: str = "none") -> Any:
-    """x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
+    """Compute x/2 · (1 + erf(x/√2)), or its approximation by tanh."""
     if approximate == "tanh":
         inner = op.Mul(op.Add(x, op.Mul(op.Mul(op.Mul(x, x), x), 0.044715)), float(np.sqrt(2 / np.pi)))
         return op.Mul(op.Mul(x, 0.5), op.Add(op.Tanh(inner), 1.0))
@@ -301,37 +301,37 @@ def group_normalization(
 
 @rewrites("Mean")
 def mean(op: Any, *xs: ir.Value) -> Any:
-    """Σ x / n."""
+    """Compute Σ x / n."""
     return op.Mul(op.Sum(*xs), 1.0 / len(xs))
 
 
 @rewrites("Max")
 def maximum(op: Any, *xs: ir.Value) -> Any:
-    """Pairwise, from the left."""
+    """Take the maximum pairwise, from the left."""
     return None if len(xs) == 2 else functools.reduce(op.Max, xs)
 
 
 @rewrites("Min")
 def minimum(op: Any, *xs: ir.Value) -> Any:
-    """−max(−x)."""
+    """Compute −max(−x)."""
     return xs[0] if len(xs) == 1 else op.Neg(functools.reduce(op.Max, [op.Neg(x) for x in xs]))
 
 
 @rewrites("ReduceMin")
 def reduce_min(op: Any, x: ir.Value, axes: ir.Value | None = None, **attributes: int) -> Any:
-    """−max(−x) over the axes."""
+    """Compute −max(−x) over the axes."""
     return op.Neg(op.ReduceMax(op.Neg(x), axes, **attributes))
 
 
 @rewrites("Celu")
 def celu(op: Any, x: ir.Value, *, alpha: float = 1.0) -> Any:
-    """α · elu(x/α)."""
+    """Compute α · elu(x/α)."""
     return op.Mul(op.Elu(op.Mul(x, 1.0 / alpha)), float(alpha))
 
 
 @idiom("Where")
 def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
-    """Where(βx > 20, x, softplus(βx)/β) is softplus(βx)/β: PyTorch guards an overflow that ONNX has not."""
+    """Read Where(βx > 20, x, softplus(βx)/β) as softplus(βx)/β: ONNX needs no guard against overflow."""
     guard, soft, beta = _operands(condition, "Greater"), b, None
     if _operands(b, "Div"):
         soft, beta = _operands(b, "Div")
@@ -345,9 +345,9 @@ def guarded_softplus(_op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) ->
 
 @idiom("Transpose")
 def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = None) -> Any:
-    """Transpose(GatherND(Transpose(x), indices)): indices of a plane, with the batch on axis 0 throughout.
+    """Replace Transpose(GatherND(Transpose(x), indices)), indices of a plane, to keep the batch on axis 0.
 
-    torch.export writes an adaptive pool so, where its windows are not all of one size.
+    torch.export writes an adaptive pool in this way if its windows differ in size.
     """
     gather = gathered.producer()
     if (
@@ -382,7 +382,7 @@ def _transposed(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
 
 
 def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
-    """Return the inputs of the node that computes `value`, if it is an `op_type`; else none."""
+    """Return the inputs of the node that computes `value`, if it is an `op_type`; else an empty list."""
     node = value.producer()
     if node is None or node.op_type != op_type:
         return []
@@ -390,10 +390,10 @@ def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
 
 
 def share_prefixes(model: ir.Model) -> None:
-    """Concat(a, b, c) becomes Concat(Concat(a, b), c) where Concat(a, b) is there already.
+    """Replace Concat(a, b, c) by Concat(Concat(a, b), c) if Concat(a, b) exists already.
 
-    Dense blocks concatenate everything before each layer. Nested, what comes back to the parts is added
-    up once for each layer, and not once for each layer and part.
+    Dense blocks concatenate everything before each layer. When nested, multipliers of the parts are added
+    once per layer, rather than once per layer and part.
     """
     known: dict[tuple[Any, ...], ir.Value] = {}
     for node in [n for n in model.graph if n.op_type == "Concat"]:

@@ -1,4 +1,4 @@
-"""Rows of scores that are masked everywhere."""
+"""The rewrite of rows of scores that are masked everywhere."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from rationale.lowering.rewrites.engine import dtype_of, idiom
 
 @idiom("Where")
 def masked_rows(op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
-    """Where(c, a, Softmax(x)), with one c for each softmax, is Where(c, a, Softmax(Where(c, 0, x))).
+    """Move the guard in Where(c, a, Softmax(x)) inside, for one c per softmax: Softmax(Where(c, 0, x)).
 
-    The shares of a row that is −∞ everywhere are 0/0: nobody reads them, yet no multiplier survives them.
+    The shares of a row that is −∞ everywhere are 0/0: nothing reads them, yet no multiplier survives them.
     """
     softmax, cast = b.producer(), None
     if softmax is not None and softmax.op_type == "Cast":
@@ -33,6 +33,6 @@ def masked_rows(op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
 
 
 def _is_guarded(x: ir.Value, condition: ir.Value) -> bool:
-    """Tell whether this was done before."""
+    """Tell whether x is guarded already."""
     before = x.producer()
     return before is not None and before.op_type == "Where" and before.inputs[0] is condition

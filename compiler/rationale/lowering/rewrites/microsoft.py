@@ -1,4 +1,4 @@
-"""What ONNX Runtime's optimisers fuse, in the operators that were fused: domain com.microsoft."""
+"""The operators that ONNX Runtime's optimisers fuse, domain com.microsoft, as the original operators."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -11,21 +11,21 @@ from rationale.errors import UnsupportedModelError
 from rationale.lowering.rewrites.engine import Rewriting, rank_of, rewrites
 
 DOMAIN = "com.microsoft"
-# which ONNX Runtime has in ONNX's own domain: ONNX has the latter from opset 17 on
+# operators that ONNX Runtime has in ONNX's own domain: ONNX has LayerNormalization from opset 17 on
 UNDER_ONNX = frozenset({"SimplifiedLayerNormalization", "LayerNormalization"})
 WITHOUT_CPU_KERNEL = frozenset({"BiasAdd", "BiasSoftmax", "BiasSplitGelu"})
 fused = partial(rewrites, domain=DOMAIN)
 
 
 def refused(op: Rewriting, why: str, advice: str) -> UnsupportedModelError:
-    """Name the node that is rewritten."""
+    """Return an error that names the rewritten node."""
     node = op.result.producer()
     assert node is not None
     return UnsupportedModelError(f"{node.op_type} node {node.name or op.result.name!r}: {why}. {advice}")
 
 
 def needs_gpu(node: ir.Node) -> bool:
-    """Tell whether ONNX Runtime has no CPU kernel for a node of this domain: some are for GPUs alone."""
+    """Tell whether ONNX Runtime has only GPU kernels for a node of this domain."""
     if node.op_type == "MultiHeadAttention":
         return None in (*node.inputs, None, None)[1:3]  # packed
     if node.op_type == "Attention":
@@ -46,19 +46,19 @@ def number(value: float, like: ir.Value) -> np.ndarray:
 
 @fused("Gelu")
 def gelu(op: Rewriting, x: ir.Value) -> ir.Value:
-    """x·Φ(x): ONNX's Gelu."""
+    """Compute x·Φ(x): ONNX's Gelu."""
     return op.Gelu(x)
 
 
 @fused("BiasGelu")
 def bias_gelu(op: Rewriting, x: ir.Value, bias: ir.Value) -> ir.Value:
-    """ONNX's Gelu of x + b."""
+    """Compute ONNX's Gelu of x + b."""
     return op.Gelu(op.Add(x, bias))
 
 
 @fused("FastGelu")
 def fast_gelu(op: Rewriting, x: ir.Value, bias: ir.Value | None = None) -> ir.Value:
-    """ONNX's Gelu of x + b, by tanh."""
+    """Compute ONNX's Gelu of x + b, by tanh."""
     return op.Gelu(op.plus(x, bias), approximate="tanh")
 
 
@@ -85,8 +85,8 @@ def bias_add(op: Rewriting, x: ir.Value, bias: ir.Value, skip: ir.Value) -> ir.V
 def bias_softmax(
     op: Rewriting, x: ir.Value, bias: ir.Value, *, is_inner_broadcast: int, axis: int = 1
 ) -> ir.Value:
-    """Softmax of x + b over all axes from one on."""
-    del is_inner_broadcast  # which of b's axes are 1: its shape says so
+    """Compute Softmax of x + b over all axes from `axis` on."""
+    del is_inner_broadcast  # the axes of b that are 1: its shape shows them
     rows, rank = op.Add(x, bias), rank_of(x)
     if axis % rank == rank - 1:
         return op.Softmax(rows, axis=-1)
@@ -100,7 +100,7 @@ def bias_softmax(
 def layer_normalization(
     op: Rewriting, x: ir.Value, scale: ir.Value, bias: ir.Value | None = None, **attributes: Any
 ) -> ir.Value:
-    """ONNX's; fused in files of opsets before it, under ai.onnx."""
+    """Compute ONNX's LayerNormalization; files of older opsets have it under ai.onnx."""
     return op.LayerNormalization(x, scale, bias, **attributes)
 
 
@@ -108,7 +108,7 @@ def layer_normalization(
 def simplified_layer_normalization(
     op: Rewriting, x: ir.Value, scale: ir.Value, *, axis: int = -1, epsilon: float = 1e-5, **_: Any
 ) -> ir.Value:
-    """γ·x/√(mean x² + ε) over the last axes; under ai.onnx in files."""
+    """Compute γ·x/√(mean x² + ε) over the last axes; files have it under ai.onnx."""
     axes = [-1] if axis == -1 else list(range(axis % rank_of(x), rank_of(x)))
     return _by_root_mean_square(op, x, scale, axes, number(epsilon, x))
 
@@ -131,7 +131,7 @@ def skip_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[ir.Value | None, ...]:
-    """LayerNormalization of x + skip + b, and that sum."""
+    """Compute LayerNormalization of x + skip + b, and that sum."""
     total = _sum(op, x, skip, bias)
     return op.LayerNormalization(total, scale, beta, axis=-1, epsilon=epsilon), None, None, total
 
@@ -146,7 +146,7 @@ def skip_simplified_layer_normalization(
     *,
     epsilon: float = 1e-12,
 ) -> tuple[ir.Value | None, ...]:
-    """SimplifiedLayerNormalization of x + skip + b, and that sum."""
+    """Compute SimplifiedLayerNormalization of x + skip + b, and that sum."""
     total = _sum(op, x, skip, bias)
     return _by_root_mean_square(op, total, scale, [-1], number(epsilon, x)), None, None, total
 
@@ -171,8 +171,8 @@ def embed_layer_normalization(
     epsilon: float = 1e-12,
     mask_index_type: int = 1,
 ) -> tuple[ir.Value | None, ...]:
-    """LayerNormalization of rows of tables of words, positions and segments; lengths of a mask; their sum."""
-    del mask_index_type  # of an output that nobody reads where it is 0
+    """Compute LayerNormalization of summed embeddings (words, positions, segments), mask lengths, sum."""
+    del mask_index_type  # an output that nothing reads if it is 0
     if position_ids is None:
         position = op.Slice(positions, [0], op.Shape(ids, start=1, end=2), [0])
     else:
@@ -200,14 +200,14 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> ir.Value:
-    """α·A·B, of transposed matrices; a transposed batch has its first axis next to its last."""
+    """Compute α·A·B of transposed matrices; a transposed batch has its first axis next to its last."""
     y = op.MatMul(_turned(op, a, transA, transBatchA), _turned(op, b, transB, transBatchB))
     return y if alpha == 1 else op.Mul(y, number(alpha, a))
 
 
 @fused("TransposeMatMul")
 def transpose_matmul(op: Rewriting, a: ir.Value, b: ir.Value, **attributes: Any) -> Any:
-    """FusedMatMul's old name."""
+    """Compute FusedMatMul, under its old name."""
     return fused_matmul(op, a, b, **attributes)
 
 
@@ -262,5 +262,5 @@ def fused_conv(
 
 
 def _activated(op: Rewriting, y: ir.Value, activation: str, settings: Mapping[str, float]) -> Any:
-    """Of an operator of ONNX's, or none; ONNX Runtime has refused what is neither."""
+    """Apply one of ONNX's operators, or none; ONNX Runtime has refused any other activation."""
     return getattr(op, activation)(y, **settings) if activation else y

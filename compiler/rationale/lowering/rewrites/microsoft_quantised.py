@@ -1,4 +1,4 @@
-"""Quantised layers of domain com.microsoft: by ONNX's own operators, or on the weights that they hold."""
+"""Quantised layers of domain com.microsoft, in ONNX's own operators or with unpacked weights."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,13 +13,13 @@ from rationale.lowering.rewrites.microsoft import fused, refused
 
 @fused("QuantizeLinear")
 def quantize_linear(op: Rewriting, x: ir.Value, *parameters: ir.Value | None, **attributes: Any) -> Any:
-    """ONNX's, which has taken 16 bits since opset 21."""
+    """Compute ONNX's QuantizeLinear, which takes 16 bits since opset 21."""
     return op.QuantizeLinear(x, *parameters, **attributes)
 
 
 @fused("DequantizeLinear")
 def dequantize_linear(op: Rewriting, x: ir.Value, *parameters: ir.Value | None, **attributes: Any) -> Any:
-    """ONNX's, which has taken 16 bits since opset 21."""
+    """Compute ONNX's DequantizeLinear, which takes 16 bits since opset 21."""
     return op.DequantizeLinear(x, *parameters, **attributes)
 
 
@@ -40,7 +40,7 @@ def qgemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Any:
-    """Gemm(a − zero of a, b − zero of b, bias) in α·scale of a·scale of b: as floats, or requantised."""
+    """Compute Gemm(a − zero of a, b − zero of b, bias)·α·scale of a·scale of b: floats, or requantised."""
     whole = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
     left, right = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
     steps = op.Gemm(left, right, whole, transA=transA, transB=transB)
@@ -66,20 +66,20 @@ def qlinear_mul(op: Rewriting, *operands: ir.Value | None) -> Any:
 
 @fused("QLinearConcat")
 def qlinear_concat(op: Rewriting, *operands: ir.Value | None, axis: int) -> Any:
-    """Concat of dequantised numbers, quantised; the scale of the result stands in front."""
+    """Compute Concat of dequantised numbers, quantised; the scale of the result stands in front."""
     return op.QuantizeLinear(op.Concat(*_dequantised(op, operands[2:]), axis=axis), *operands[:2])
 
 
 @fused("QLinearSigmoid")
 def qlinear_sigmoid(op: Rewriting, *operands: ir.Value | None) -> Any:
-    """σ of dequantised numbers, quantised."""
+    """Compute σ of dequantised numbers, quantised."""
     (x,), y = _dequantised(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.Sigmoid(x), *y)
 
 
 @fused("QLinearLeakyRelu")
 def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float = 0.01) -> Any:
-    """LeakyRelu of dequantised numbers, quantised."""
+    """Compute LeakyRelu of dequantised numbers, quantised."""
     (x,), y = _dequantised(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.LeakyRelu(x, alpha=alpha), *y)
 
@@ -88,7 +88,7 @@ def qlinear_leaky_relu(op: Rewriting, *operands: ir.Value | None, alpha: float =
 def qlinear_softmax(
     op: Rewriting, x: ir.Value, *operands: ir.Value | None, opset: int, axis: int = -1
 ) -> Any:
-    """Softmax of dequantised numbers, quantised: of one axis, before opset 13 of all axes from one on."""
+    """Compute quantised Softmax of dequantised numbers: one axis; before opset 13 all from `axis` on."""
     rank = rank_of(x)
     if opset < 13 and axis % rank != rank - 1:
         raise refused(
@@ -101,7 +101,7 @@ def qlinear_softmax(
 def qlinear_average_pool(
     op: Rewriting, *operands: ir.Value | None, channels_last: int = 0, **attributes: Any
 ) -> Any:
-    """AveragePool of dequantised numbers, quantised."""
+    """Compute AveragePool of dequantised numbers, quantised."""
     _check_channels(op, channels_last)
     (x,), y = _dequantised(op, operands[:3]), operands[3:]
     return op.QuantizeLinear(op.AveragePool(x, **attributes), *y)
@@ -118,7 +118,7 @@ def qlinear_global_average_pool(
     *,
     channels_last: int = 0,
 ) -> Any:
-    """GlobalAveragePool(x − zero of x), requantised: the scale of x over that of y."""
+    """Compute GlobalAveragePool(x − zero of x), requantised: the scale of x over that of y."""
     _check_channels(op, channels_last)
     steps = op.GlobalAveragePool(centred(op, x, x_zero, None))
     return requantised(op, steps, op.Div(x_scale, y_scale), y_zero)
@@ -130,7 +130,7 @@ def _check_channels(op: Rewriting, channels_last: int) -> None:
 
 
 def _dequantised(op: Rewriting, operands: Sequence[ir.Value | None]) -> list[Any]:
-    """Floats of each three: whole numbers, their scale and their zero point."""
+    """Return the floats of each triple: integers, their scale and their zero point."""
     return [op.DequantizeLinear(*operands[i : i + 3]) for i in range(0, len(operands), 3)]
 
 
@@ -159,7 +159,7 @@ def dynamic_quantize_matmul(
     b_zero: ir.Value | None = None,
     bias: ir.Value | None = None,
 ) -> Any:
-    """MatMulIntegerToFloat of DynamicQuantizeLinear(a)."""
+    """Compute MatMulIntegerToFloat of DynamicQuantizeLinear(a)."""
     whole, scale, zero = dynamic_quantize_linear(op, a)
     return matmul_integer_to_float(op, whole, b, scale, b_scale, zero, b_zero, bias)
 
@@ -181,7 +181,7 @@ def matmul_nbits(
     weight_prepacked: int = 0,
     **_: Any,
 ) -> Any:
-    """MatMul with (packed weights − zero point)·scale, block by block along K, + bias."""
+    """Compute MatMul with (packed weights − zero point)·scale, block by block along K, + bias."""
     if not all(map(is_constant, (b, scales, zero_points))) or group_index is not None or weight_prepacked:
         raise refused(op, "weights that are computed, ordered by g_idx or prepacked", "Export it without.")
     blocks, kind = -(-K // block_size), _array(scales).dtype
@@ -201,6 +201,6 @@ def _array(value: ir.Value) -> np.ndarray:
 
 
 def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Bytes as floats of so many bits each, the lowest first: [..., bytes] to [..., bytes·8/bits]."""
+    """Unpack bytes to floats of `bits` bits each, lowest first: [..., bytes] to [..., bytes·8/bits]."""
     parts = packed[..., None] >> np.arange(0, 8, bits, dtype=np.uint8) & np.uint8(2**bits - 1)
     return parts.reshape(*packed.shape[:-1], -1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Operators that move values, by others that do."""
+"""Operators that move values, in terms of others that do."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def cast_like(op: Any, x: ir.Value, like: ir.Value, **attributes: Any) -> Any:
 
 @rewrites("Compress")
 def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = None) -> Any:
-    """Gather the slices of x, or without an axis its elements, where a condition holds."""
+    """Gather the slices of x, or without an axis its elements, for which a condition is true."""
     if condition.const_value is None:
         raise UnsupportedModelError(
             "Compress by a condition that is computed: how much it leaves is not known before the model runs"
@@ -40,7 +40,7 @@ def compress(op: Any, x: ir.Value, condition: ir.Value, *, axis: int | None = No
 
 @idiom("Gather")
 def gather_turned(op: Any, table: ir.Value, ids: ir.Value, *, axis: int = 0) -> Any:
-    """Rows looked up by ids that were transposed, looked up before that: the batch stays on axis 0 there."""
+    """Swap the lookup of rows and the Transpose of their ids, so that the batch stays on axis 0."""
     turn = ids.producer()
     turned = turn.inputs[0] if turn is not None and turn.op_type == "Transpose" else None
     if turn is None or turned is None or axis or table.const_value is None or ids.shape is None:
@@ -52,7 +52,7 @@ def gather_turned(op: Any, table: ir.Value, ids: ir.Value, *, axis: int = 0) -> 
 
 @rewrites("GatherND")
 def gather_nd(op: Any, x: ir.Value, indices: ir.Value, *, batch_dims: int = 0) -> Any:
-    """Slices at computed indices of axis 0: a Gather, as torch.export's `table[ids]` is one of rows."""
+    """Replace slices at computed indices of axis 0 by a Gather: torch.export writes `table[ids]` so."""
     if batch_dims or is_constant(indices) or indices.shape is None or indices.shape[-1] != 1:
         return None
     return op.Gather(x, op.Squeeze(indices, [-1]), axis=0)
@@ -60,7 +60,7 @@ def gather_nd(op: Any, x: ir.Value, indices: ir.Value, *, batch_dims: int = 0) -
 
 @rewrites("OneHot")
 def one_hot(op: Any, indices: ir.Value, depth: ir.Value, values: ir.Value, *, axis: int = -1) -> Any:
-    """Compute off + (on − off)·[where the index is]; a float is one exactly where it equals it."""
+    """Compute off + (on − off)·[the place equals the index]; a float must equal it exactly."""
     count = depth.const_value
     if count is None:
         raise UnsupportedModelError("OneHot with a depth that is computed: export with static feature sizes")
@@ -88,7 +88,7 @@ def tensor_scatter(
     axis: int = -2,
     mode: str = "linear",
 ) -> Any:
-    """Update a cache from an index on, each row at its own: a ScatterElements."""
+    """Update a cache from each row's own index on, by a ScatterElements."""
     rank, length, size = rank_of(update), length_of(update, axis), length_of(past, axis)
     along = axis % rank
     steps = np.arange(length).reshape([-1, *(1 for _ in range(rank - along - 1))])
@@ -105,7 +105,7 @@ def tensor_scatter(
 def scatter_elements(
     op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value, *, axis: int = 0, reduction: str = "none"
 ) -> Any:
-    """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
+    """Combine by products or extremes in rounds without repeated places: gather, combine, scatter."""
     if reduction in ("none", "add"):
         return None
     for i in range(length_of(indices, axis)):  # along an axis, indices may repeat; across it they cannot
@@ -121,7 +121,7 @@ def _combined(op: Any, reduction: str, a: ir.Value, b: ir.Value) -> Any:
 
 @rewrites("ScatterND")
 def scatter_nd(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value, *, reduction: str = "none") -> Any:
-    """With products or extremes: x is gathered, combined, and put back, no place twice in one go."""
+    """Combine by products or extremes in rounds without repeated places: gather, combine, scatter."""
     if reduction in ("none", "add"):
         return None
     dims = sizes_of(indices)
@@ -136,7 +136,7 @@ def scatter_nd(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value, *, re
 
 
 def _apart(indices: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
-    """Group the tuples so that no index occurs twice in a group; one by one where they are computed."""
+    """Group the tuples so that no index occurs twice in a group; one by one if they are computed."""
     if indices.const_value is None:
         return [[i] for i in range(count)]
     index = indices.const_value.numpy().reshape(count, -1)
@@ -159,7 +159,7 @@ def _apart(indices: ir.Value, count: int, shape: ir.Shape | None) -> list[list[i
 def max_unpool(
     op: Any, x: ir.Value, indices: ir.Value, output_shape: ir.Value | None = None, **_: Any
 ) -> Any:
-    """Of a given shape: a scatter into a row of zeros."""
+    """Scatter into a row of zeros, if the shape is given."""
     if output_shape is None or output_shape.const_value is None:
         return None
     shape = output_shape.const_value.numpy()
@@ -170,7 +170,7 @@ def max_unpool(
 
 @idiom("Slice")
 def whole(_op: Any, x: ir.Value, *bounds: ir.Value | None) -> Any:
-    """x[:] of scripted modules is x, on the batch's axis too."""
+    """Replace x[:] of scripted modules by x, on the batch's axis too."""
     known = [None if v is None or v.const_value is None else v.const_value.numpy() for v in bounds]
     if len(known) < 2 or known[0] is None or known[1] is None:
         return None

@@ -1,11 +1,11 @@
 """RNN, GRU and LSTM, unrolled over the steps of a sequence into operators that have rules.
 
-The length of a sequence is an axis of X, so it is known at compile time. The gates of x are computed for all
-steps in one product; each step adds the product of its state. Rows come first in here: X is taken as
-[N, S, I], a state as [N, 1, H].
+The length of a sequence is an axis of X, so it is known at compile time. One product computes the gates of x
+for all steps; each step adds the product of its state. Rows come first here: X is [N, S, I], a state is
+[N, 1, H].
 
-Formulas as in the operators' documentation; where that is silent, as ONNX Runtime computes: `clip` bounds
-what enters an activation of a gate, not the cell, and a row of length 0 ends in states of 0.
+The formulas are those of the operators' documentation, or else those of ONNX Runtime: `clip`
+bounds the input of a gate's activation, not the cell, and a row of length 0 ends in states of 0.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ import onnx_ir as ir
 from rationale.errors import UnsupportedModelError
 from rationale.lowering.rewrites.engine import Rewriting, rewrites
 
-State = ir.Value | None  # None: zeros, as at a start that the model does not give
+State = ir.Value | None  # None: zeros, if the model gives no initial state
 Activation = Callable[[ir.Value], ir.Value]
 LONGEST = 2_000  # steps; a step is some 12 nodes, and some 40 in a graph with an explanation
 _MOVES = frozenset("Expand Slice Transpose Reshape Unsqueeze Squeeze Identity Cast Gather".split())
@@ -52,7 +52,7 @@ class _Cell:
 
     @cached_property
     def r_parts(self) -> list[ir.Value]:
-        """A GRU's r in two: [H, 2·H] of its gates and [H, H] of h̃."""
+        """A GRU's r in two parts: [H, 2·H] for its gates and [H, H] for h̃."""
         return self.op.split(self.r, [2 * self.size, self.size], axis=1)
 
     @cached_property
@@ -64,7 +64,7 @@ class _Cell:
 
     @cached_property
     def peephole_parts(self) -> list[ir.Value]:
-        """Those of i, o and f, [H] each."""
+        """The peepholes of i, o and f, [H] each."""
         assert self.peepholes is not None
         return self.op.split(self.peepholes, [self.size] * 3, axis=0)
 
@@ -72,7 +72,7 @@ class _Cell:
         return z if self.clip is None else self.op.Clip(z, -self.clip, self.clip)
 
     def gates(self, z: ir.Value, *counts: int) -> list[ir.Value]:
-        """Split z [N, 1, Σ counts·H] into parts of so many gates each."""
+        """Split z [N, 1, Σ counts·H] into parts of `counts` gates each."""
         return self.op.split(z, [n * self.size for n in counts], axis=-1)
 
     def from_state(self, z: ir.Value, h: State) -> ir.Value:
@@ -100,14 +100,14 @@ def rnn_step(cell: _Cell, z: ir.Value, states: tuple[State, ...]) -> tuple[ir.Va
 def gru(
     op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
 ) -> Any:
-    """z, r = σ(…), h̃ = tanh(x·Wᵀ + (r⊙h)·Rᵀ + b), h = (1 − z)⊙h̃ + z⊙h, unrolled over the steps."""
+    """Compute z, r = σ(…), h̃ = tanh(x·Wᵀ + (r⊙h)·Rᵀ + b), h = (1 − z)⊙h̃ + z⊙h, unrolled over the steps."""
     bias, lengths, h = _padded(rest, 3)
     names = ("Sigmoid", "Tanh")
     return _unroll(op, x, (w, r, bias, None), lengths, (h,), gru_step, names, attributes)
 
 
 def gru_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.Value, ...]:
-    """Gates z, r, h̃ in this order; with linear_before_reset, r scales h·Rᵀ + b in place of h."""
+    """Compute a step from gates z, r, h̃, in order; linear_before_reset: r scales h·Rᵀ + b instead of h."""
     op, (f, g), (h,) = cell.op, cell.activations, states
     zx_gates, zx_new = cell.gates(zx, 2, 1)
     if cell.variant:
@@ -138,14 +138,14 @@ def _linear_before_reset(cell: _Cell, zx_gates: ir.Value, h: State) -> tuple[lis
 def lstm(
     op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *rest: ir.Value | None, **attributes: Any
 ) -> Any:
-    """i, o, f = σ(…), c = f⊙c + i⊙tanh(…), h = o⊙tanh(c), unrolled over the steps."""
+    """Compute i, o, f = σ(…), c = f⊙c + i⊙tanh(…), h = o⊙tanh(c), unrolled over the steps."""
     bias, lengths, h, c, peepholes = _padded(rest, 5)
     names = ("Sigmoid", "Tanh", "Tanh")
     return _unroll(op, x, (w, r, bias, peepholes), lengths, (h, c), lstm_step, names, attributes)
 
 
 def lstm_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.Value, ...]:
-    """Gates i, o, f, c̃ in this order; the peepholes of i and f see the old cell, that of o the new one."""
+    """Compute a step from gates i, o, f, c̃; peepholes of i and f read the old cell, that of o the new."""
     op, (f, g, h_of), (h, c) = cell.op, cell.activations, states
     z = cell.from_state(zx, h)
     if cell.peepholes is None:
@@ -181,7 +181,7 @@ def _unroll(
     names: tuple[str, ...],
     attributes: dict[str, Any],
 ) -> tuple[ir.Value, ...]:
-    """Y [S, D, N, H] and the last states [D, N, H]."""
+    """Return Y [S, D, N, H] and the last states [D, N, H]."""
     rows, count = op.transpose(x, [1, 0, 2]), _length(x)
     directions = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
     backwards = directions[attributes.get("direction", "forward")]
@@ -201,7 +201,7 @@ def _length(x: ir.Value) -> int:
     """Return the length of a sequence.
 
     Raises:
-        UnsupportedModelError: it is not known, or too long to be unrolled.
+        UnsupportedModelError: if it is unknown, or too long to be unrolled.
     """
     count = None if x.shape is None else x.shape[0]
     if not isinstance(count, int):
@@ -224,10 +224,10 @@ def _cells(
     count: int,
     attributes: dict[str, Any],
 ) -> Iterator[_Cell]:
-    """One for each direction.
+    """Yield a cell for each direction.
 
     Raises:
-        UnsupportedModelError: an activation that ONNX does not know, or no size.
+        UnsupportedModelError: if an activation is unknown to ONNX, or the size is unknown.
     """
     w, r, bias, peepholes = parameters
     size = attributes.get("hidden_size") or (r.shape[-1] if r.shape is not None else None)
@@ -267,7 +267,7 @@ def _run(
     masks: tuple[ir.Value, list[ir.Value], ir.Value] | None,
     backwards: bool,
 ) -> tuple[ir.Value, tuple[ir.Value, ...]]:
-    """Every h of one direction [N, S, H], and its last states [N, 1, H]."""
+    """Return every h of one direction [N, S, H], and its last states [N, 1, H]."""
     op = cell.op
     bias = cell.w_bias
     if bias is not None:
@@ -290,7 +290,7 @@ def _run(
 
 
 def _outer_bias(cell: _Cell, step: Step) -> ir.Value:
-    """Return what of the state's bias can be added for all steps at once: a GRU adds that of h̃ later."""
+    """Return the state's bias for all steps at once, without that of h̃, which a GRU adds later."""
     assert cell.r_bias is not None
     if step is not gru_step:
         return cell.r_bias
@@ -306,7 +306,7 @@ def _starts(op: Rewriting, value: ir.Value | None, count: int) -> Sequence[State
 
 
 def _is_zero(value: ir.Value | None) -> bool:
-    """Tell whether a value holds zeros whatever its shape is: PyTorch writes initial states so."""
+    """Tell whether a value holds zeros in any shape: PyTorch writes initial states in this way."""
     if value is None:
         return False
     if value.const_value is not None:
@@ -325,9 +325,9 @@ def _is_zero(value: ir.Value | None) -> bool:
 def _masks(
     op: Rewriting, lengths: ir.Value | None, count: int
 ) -> tuple[ir.Value, list[ir.Value], ir.Value] | None:
-    """Return which steps of each row are within its length.
+    """Return masks of the steps within each row's length.
 
-    They are [N, S, 1], with each step's [N, 1, 1], and whether any is.
+    They are a mask [N, S, 1], one [N, 1, 1] per step, and a mask of rows with any steps.
     """
     if lengths is None:
         return None
@@ -341,7 +341,7 @@ def _masks(
 def _activations(
     op: Rewriting, names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None
 ) -> list[Activation]:
-    """Each takes its alpha and beta from the lists in turn, if it has one, and its default then."""
+    """Return the activations; each takes its alpha and beta from the lists in turn, else its defaults."""
     left = {"alpha": list(alphas or ()), "beta": list(betas or ())}
     functions: list[Activation] = []
     for name in names:

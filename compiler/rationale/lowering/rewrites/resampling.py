@@ -1,4 +1,4 @@
-"""Operators that look at their input through windows, by others."""
+"""Operators that read their input through windows, in terms of others."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def stft(
 
 
 def _as_grid(op: Any, positions: ir.Value, size: int) -> Any:
-    """Pixels of an axis as GridSample counts them, from −1 to 1 over all of its pixels."""
+    """Return pixel positions in GridSample's coordinates, from −1 to 1 over all pixels of the axis."""
     return op.Add(op.Mul(positions, 2.0 / size), 1.0 / size - 1.0)
 
 
@@ -60,7 +60,7 @@ def deform_conv(
     pads: list[int] | None = None,
     strides: list[int] | None = None,
 ) -> Any:
-    """Multiply the weights by what GridSample reads at each tap's position plus its offset."""
+    """Multiply the weights by the values that GridSample reads at each tap's position plus its offset."""
     channels, height, width = (length_of(x, axis) for axis in (1, 2, 3))
     filters = length_of(w, 0)
     kernel = kernel_shape or [length_of(w, axis) for axis in (2, 3)]
@@ -133,7 +133,7 @@ Axis = tuple[ir.Value, int]  # positions along it, and its length
 
 
 def _inside(op: Any, axes: list[Axis]) -> Any:
-    """1 where a place is no more than one pixel beyond the plane, else 0: [R, 1, height, width]."""
+    """Return 1 for places at most one pixel beyond the plane, else 0: [R, 1, height, width]."""
     factors = []
     for (positions, size), axis in zip(axes, (2, 1), strict=True):
         above, below = (op.Sign(v) for v in (op.Add(positions, 1.0), op.Sub(float(size), positions)))
@@ -143,7 +143,7 @@ def _inside(op: Any, axes: list[Axis]) -> Any:
 
 
 def _read(op: Any, plane: ir.Value, axes: list[Axis], mode: str) -> Any:
-    """Every row of positions crossed with every column."""
+    """Read every row position crossed with every column position."""
     (rows, height), (columns, width) = axes
     scaled = [(_as_grid(op, columns, width), [1, 3]), (_as_grid(op, rows, height), [2, 3])]
     lines = [op.Unsqueeze(positions, new) for positions, new in scaled]
@@ -158,7 +158,7 @@ def _means(op: Any, plane: ir.Value, axes: list[Axis], samples: int) -> Any:
 
 
 def _largest(op: Any, plane: ir.Value, axes: list[Axis], samples: int) -> Any:
-    """As ONNX has it, of all products of a neighbour and its weight."""
+    """Return the largest of all products of a neighbour and its weight, as ONNX defines it."""
     corners = []
     for positions, size in axes:
         within = op.Clip(positions, 0.0, float(size - 1))

@@ -1,8 +1,8 @@
-"""The combined graph of a method that needs no rules: the model itself, called for coalitions of players.
+"""The combined graph of a coalition method: the model itself, called for coalitions of players.
 
-A Scan over the rows of the batch, and in it one over the mixed rows: of coalition c and reference k, row
-c·K + k takes its players' features from the row, all others from reference k. So a row's answer does not
-depend on the rows beside it, and neither does the memory: docs/adr/0034-coalitions.md.
+A Scan over the rows of the batch contains a Scan over the mixed rows. Mixed row c·K + k, for coalition c and
+reference k, takes the coalition's features from the row and all others from reference k. So neither a row's
+answer nor the memory depends on the other rows of the batch: docs/adr/0034-coalitions.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,21 +35,21 @@ from rationale.references.reference_set import ReferenceSet
 from rationale.schema.machine import Deployment, in_words
 from rationale.schema.manifest import ends_of
 
-MOST_MIXED = 50_000_000  # rows of the model for one row to explain: hours of a small network
-AT_ONCE = 1024  # mixed rows: more of them are slower, since they leave the caches
-SHARE = 8  # of the memory budget, what the model may take for the rows that it gets at once
+MOST_MIXED = 50_000_000  # model rows per explained row: hours for a small network
+AT_ONCE = 1024  # mixed rows per call: larger calls are slower, since they do not fit the caches
+SHARE = 8  # the model may take 1/SHARE of the memory budget for the rows of one call
 
 _CHOSEN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
-"""Types that ONNX Runtime's Where takes; other numbers among the inputs are whole ones."""
+"""Types that ONNX Runtime's Where takes; inputs of other number types hold integers."""
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What is played, and by what the model is called for it.
+    """The game, and the model that plays it.
 
     Attributes:
-        model: a copy of the lowered one, whose nodes go into the body.
-        size: mixed rows of one call.
+        model: a copy of the lowered model, whose nodes go into the body.
+        size: number of mixed rows in one call.
     """
 
     model: ir.Model
@@ -61,15 +61,15 @@ class Mixing:
 
     @property
     def mixed(self) -> int:
-        """Mixed rows: the coalition of everybody is the row itself, and is not called."""
+        """The number of mixed rows. The coalition of all players is the row itself and needs no call."""
         return (len(self.coalitions.masks) - 1) * self.references.count
 
 
 def _mixing(selection: Selection, references: ReferenceSet, deployment: Deployment) -> Mixing:
-    """Return the game, before the graph is changed.
+    """Return the game; call this before the graph is changed.
 
     Raises:
-        InvalidOptionError: too many players, or more calls of the model than anybody waits for.
+        InvalidOptionError: if there are too many players or model calls.
     """
     target, lowered = selection.target, selection.lowered
     assert isinstance(selection.part, Game)
@@ -105,7 +105,7 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     """Add the attributions, base value, explained value and gap to the graph's outputs."""
     op, selection, target = canvas.op, canvas.selection, canvas.selection.target
     method: Any = selection.method
-    if not selection.lowered.single_row_only:  # the output is read as the model answers it
+    if not selection.lowered.single_row_only:  # the model's own answers are read without reshaping
         canvas = replace(canvas, flat=canvas.flat | {target.output})
     at_x = canvas.at_x()
     assert canvas.references is not None
@@ -147,13 +147,13 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
 
 
 def _each(op: Ops, mixing: Mixing, found: ir.Value) -> dict[str, Tensor]:
-    """Return what of [N, T, players] belongs to each explained tensor's elements, or to groups of them."""
+    """Return each explained tensor's share of [N, T, players]: per element, or per group of elements."""
     own = players_by_output(mixing.target, mixing.game.of)
     return {tensor: _of(op, mixing, found, players) for tensor, players in own.items()}
 
 
 def _of(op: Ops, mixing: Mixing, found: ir.Value, of: np.ndarray) -> Tensor:
-    """Return what of [N, T, players] belongs to the players `of`: row shape [1, *shape of these]."""
+    """Return the entries of [N, T, players] that belong to the players `of`: row shape [1, *of.shape]."""
     dtype = op.dtype
     if not np.array_equal(of.reshape(-1), np.arange(mixing.game.players)):
         indices = op.constant(of.reshape(-1).astype(np.int64)).value
@@ -164,9 +164,9 @@ def _of(op: Ops, mixing: Mixing, found: ir.Value, of: np.ndarray) -> Tensor:
 
 
 def _rows_read(mixing: Mixing) -> list[str]:
-    """Return what the body reads of each row: the explained tensors, and the inputs read with them.
+    """Return the values that the body reads per row: explained tensors, and the inputs they need.
 
-    An input without rows is the same for all: the body reads it as it is.
+    The body reads inputs without rows directly, since they are the same for all.
     """
     ends, graph = mixing.target.tensors, mixing.model.graph
     needed = reach_backward(graph, mixing.target.output, ends) - set(ends)
@@ -175,7 +175,7 @@ def _rows_read(mixing: Mixing) -> list[str]:
 
 
 class _Row:
-    """The body of the Scan over rows."""
+    """The body of the Scan over rows of the batch."""
 
     def __init__(self, op: Ops, mixing: Mixing, method: CoalitionMethod) -> None:
         self.op, self.mixing, self.method = op, mixing, method
@@ -185,7 +185,7 @@ class _Row:
     def graph(self, seed: Seed) -> ir.Graph:
         """Return the body that explains one row.
 
-        Inputs: a row of each tensor, the explained value, and the predicted class where that is the target.
+        Inputs: a row of each tensor, the explained value, and the predicted class if that is the target.
 
         Outputs: base value [T] in float64, attributions [T, players], and their standard errors if these are
         requested.
@@ -225,7 +225,7 @@ class _Row:
         return op.Transpose(op.Sqrt(op.Div(squares, np.asarray(float(n * (n - 1))))), perm=[1, 0])
 
     def _values_of(self, rows: Mapping[str, ir.Value], winner: ir.Value | None, targets: int) -> ir.Value:
-        """Return v [C − 1, T] in float64: the model's mean answers to mixed rows over the references."""
+        """Return v [C − 1, T] in float64: the model's answers to mixed rows, averaged over the references."""
         op, mixing, k = self.nodes, self.mixing, self.mixing.references.count
         starts = np.arange(0, mixing.mixed, mixing.size)
         chunk = _Chunk(self.op, mixing, rows).graph(winner)
@@ -253,12 +253,12 @@ class _Row:
         return made
 
     def _shared(self, array: np.ndarray) -> ir.Value:
-        """Return a constant of the main graph, which its bodies read."""
+        """Return a constant of the main graph; bodies can read it."""
         return self.op.constant(array).value
 
 
 class _Chunk:
-    """The body of the Scan over mixed rows: some of them, and the model's answers at the targets."""
+    """The body of the Scan over mixed rows: a chunk of them, and the model's answers at the targets."""
 
     def __init__(self, op: Ops, mixing: Mixing, rows: Mapping[str, ir.Value]) -> None:
         self.op, self.mixing, self.rows = op, mixing, rows
@@ -293,7 +293,7 @@ class _Chunk:
         return self.body
 
     def _mixed(self, mask: ir.Value, x: ir.Value, references: np.ndarray, k: ir.Value) -> ir.Value:
-        """Return the row's elements where their players are in the coalition, else those of reference k."""
+        """Return the row's elements if their players are in the coalition, else those of reference k."""
         op, dtype = self.nodes, ir.DataType.from_numpy(references.dtype)
         if dtype in _CHOSEN:
             return op.Where(mask, x, op.Gather(self._shared(references), k))
@@ -304,7 +304,7 @@ class _Chunk:
         return op.Cast(op.Where(mask, wide, r), to=dtype.value)
 
     def _text(self, array: np.ndarray) -> ir.Value:
-        """Return a constant of texts in the main graph."""
+        """Return a string constant of the main graph."""
         tensor = ir.StringTensor([text.encode() for text in array.reshape(-1)], shape=ir.Shape(array.shape))
         value = ir.Value(name=self.op._fresh("texts"), const_value=tensor)
         tensor.name, value.shape, value.dtype = value.name, tensor.shape, ir.DataType.STRING
@@ -312,14 +312,14 @@ class _Chunk:
         return value
 
     def _mask(self, masks: ir.Value, of: np.ndarray) -> ir.Value:
-        """Return [size, *row]: whether each element's player is in the coalition."""
+        """Return a mask [size, *row]: true if the element's player is in the coalition."""
         op, players = self.nodes, of.reshape(-1)
         if not np.array_equal(players, np.arange(self.mixing.game.players)):
             masks = op.Gather(masks, players.astype(np.int64), axis=1)
         return op.Reshape(masks, [self.mixing.size, *of.shape]) if of.ndim != 1 else masks
 
     def _at_targets(self, y: ir.Value, winner: ir.Value | None) -> ir.Value:
-        """Return [size, T] of [size, elements]."""
+        """Return the targets [size, T] from the outputs y [size, elements]."""
         op, target = self.nodes, self.mixing.target
         if winner is not None:
             return op.Gather(y, winner, axis=1)
@@ -333,7 +333,7 @@ class _Chunk:
         return op.Sub(first, op.Where(contrasted, against, zero))
 
     def _evaluate(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
-        """Return the explained output of mixed rows, computed by a copy of the model's own nodes."""
+        """Return the explained output of the mixed rows; a copy of the model's nodes computes it."""
         graph, ends = self.mixing.model.graph, list(inputs)
         needed = reach_backward(graph, self.mixing.target.output, ends)
         nodes = [n for n in graph if any(v.name in needed for v in n.outputs) and not made_by(n, ends)]

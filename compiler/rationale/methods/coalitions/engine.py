@@ -1,4 +1,4 @@
-"""Coalitions: any model, called with some features from the row and all others from a reference."""
+"""The engine of coalition methods: they call the model with some features replaced by a reference's."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,16 +17,17 @@ from rationale.schema.request import CompileRequest
 
 
 class CoalitionEngine(Engine):
-    """No rule is needed: the model is called as it is."""
+    """An engine that calls the unchanged model and needs no rules."""
 
     def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)
 
     def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
-        """Choose who plays, for which output.
+        """Choose the players and the explained output.
 
         Raises:
-            InvalidOptionError: besides, layers or concepts, which only a walk meets; too many players.
+            InvalidOptionError: if the request names layers or concepts, which need a walk, or has too many
+                players.
         """
         demand_no_layers(method, request)
         if method.reference_set is None:
@@ -38,7 +39,7 @@ class CoalitionEngine(Engine):
         return replace(selection, part=Game(game))
 
     def emit(self, canvas: Canvas) -> None:
-        """Call the model for coalitions of players, in a Scan over rows."""
+        """Add a Scan over rows that calls the model for coalitions of players."""
         emit(canvas, self.outputs(canvas.selection))
 
 

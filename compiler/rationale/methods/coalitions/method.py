@@ -1,4 +1,4 @@
-"""What the coalitions ask of their methods."""
+"""The interface of coalition methods."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from rationale.methods.players import CoalitionGame
 
 @dataclass(frozen=True, eq=False)
 class Coalitions:
-    """Coalitions of P players, and what their values v [C] say: φ = Σ_d weights · (v[joined] − v[before]).
+    """Coalitions of P players; their values v [C] give φ = Σ_d weights · (v[joined] − v[before]).
 
     Attributes:
-        masks: bool [C, P], who is in it: nobody in the first, everybody in the last.
-        joined, before: [D, P] the numbers of coalitions with each player and without it, else the same.
-        weights: [D, P], of sum 1 for each player.
+        masks: bool [C, P], the members: nobody in the first coalition, everybody in the last.
+        joined, before: [D, P] coalition numbers with and without the player; the other members are the same.
+        weights: [D, P], whose sum is 1 for each player.
     """
 
     masks: np.ndarray
@@ -29,22 +29,22 @@ class Coalitions:
 
 @dataclass(frozen=True, eq=False)
 class Game(Part):
-    """The game that the explained output is played as."""
+    """The game whose value is the explained output."""
 
     game: CoalitionGame
 
 
 class CoalitionMethod(Weighted):
-    """A method that needs no walk and no rule.
+    """A method that needs no walk and no rules.
 
-    It calls the model as it is, with the features of a coalition from the row and all others from a
+    It calls the unchanged model, with the features of a coalition from the row and all others from a
     reference.
     """
 
     @property
     @abstractmethod
     def standard_error(self) -> bool:
-        """Whether the graph shall return it; it is one over the `pairs`."""
+        """True if the graph returns the standard error, computed over the `pairs`."""
 
     @property
     def further_outputs(self) -> Sequence[str]:
@@ -53,8 +53,8 @@ class CoalitionMethod(Weighted):
     @property
     @abstractmethod
     def pairs(self) -> int:
-        """Independent draws, of equally many of the gains [D, P] each, one behind the other."""
+        """The number of independent draws; each has an equal, contiguous share of the gains [D, P]."""
 
     @abstractmethod
     def coalitions(self, players: int) -> Coalitions:
-        """Return the coalitions of so many players; raise InvalidOptionError where they are too many."""
+        """Return the coalitions of `players` players; raise InvalidOptionError if there are too many."""

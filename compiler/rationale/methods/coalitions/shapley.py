@@ -1,4 +1,4 @@
-"""Shapley values of any model from the values of coalitions: every one of them, or those of drawn orders."""
+"""Shapley values of any model from the values of coalitions: all of them, or those of random orders."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ MOST_PERMUTATIONS = 10_000
 
 @dataclass(frozen=True, eq=False)
 class ExactShap(CoalitionMethod):
-    """Shapley values of any model, by every coalition of its players.
+    """Shapley values of any model, computed from every coalition of its players.
 
     Each of the 2^players values is the mean of the model's output over the references. Shapley, "A value for
     n-person games", 1953.
@@ -28,7 +28,7 @@ class ExactShap(CoalitionMethod):
     the model.
 
     Args:
-        references: one array [K, …], or one for each explained input; NaN where a model takes missing values.
+        references: one array [K, …], or one for each explained input; NaN for a missing value.
         weights: K weights of the references (they are normalised); None for equal weights.
     """
 
@@ -46,7 +46,7 @@ class ExactShap(CoalitionMethod):
         φ_i = Σ_S |S|! (P − |S| − 1)! / P! · (v(S ∪ i) − v(S)).
 
         Raises:
-            InvalidOptionError: more than 12 players.
+            InvalidOptionError: if there are more than 12 players.
         """
         if players > MOST_ENUMERATED:
             raise InvalidOptionError(
@@ -69,18 +69,19 @@ class PermutationShap(CoalitionMethod):
     Castro et al., "Polynomial calculation of the Shapley value based on sampling", 2009; each order is
     followed by its reverse (antithetic): Mitchell et al., "Sampling permutations for Shapley value
     estimation", 2022, as in shap's PermutationExplainer. The gains along an order add up to the difference of
-    the ends, so that attributions are complete however few orders there are. Exact where no more than two
+    the ends, so that attributions are complete for any number of orders. They are exact if no more than two
     players interact at a time.
 
     Args:
-        references: one array [K, …], or one for each explained input; NaN where a model takes missing values.
+        references: one array [K, …], or one for each explained input; NaN for a missing value.
         permutations: pairs of orders. A row costs up to 2 · players · permutations · K rows of the model.
-        seed: of the orders, which are part of the graph: it answers the same each time.
+        seed: seed of the random orders. The graph contains them, so its answers do not vary.
         weights: K weights of the references (they are normalised); None for equal weights.
-        standard_error: whether the graph also returns that of each attribution, over the pairs.
+        standard_error: whether the graph also returns each attribution's standard error over the pairs.
 
     Raises:
-        InvalidOptionError: permutations outside of 1 to 10,000 (2 with a standard error), a negative seed.
+        InvalidOptionError: if permutations are outside 1 to 10,000 (2 with a standard error), or the seed is
+            negative.
     """
 
     references: References
@@ -106,10 +107,10 @@ class PermutationShap(CoalitionMethod):
         return self.permutations
 
     def coalitions(self, players: int) -> Coalitions:
-        """Return the coalitions that the orders lead through, each once.
+        """Return the coalitions that occur along the orders, each once.
 
         Raises:
-            InvalidOptionError: more than 512 players.
+            InvalidOptionError: if there are more than 512 players.
         """
         if players > MOST_PLAYERS:
             raise InvalidOptionError(

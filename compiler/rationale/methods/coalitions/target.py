@@ -1,4 +1,4 @@
-"""What a game between features is about: any inputs, any output, whatever lies between."""
+"""The players and the output of a game between features: any inputs, any output, any operators between."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,18 +21,18 @@ from rationale.references.frames import columns_of
 from rationale.references.reference_set import Baseline, OpenReferences
 from rationale.schema.request import CompileRequest
 
-_ROWS = 3  # on which the shape of an output is looked at that nothing says
+_ROWS = 3  # number of rows that a model is run on if nothing declares an output's shape
 
 
 def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> tuple[Lowered, Target]:
-    """Choose the explained tensors, whose elements play, and the output that they play for.
+    """Choose the explained tensors, whose elements are the players, and the explained output.
 
-    By default every input for which references are given by name plays, else every float input, else every
-    input of numbers.
+    By default the players are the inputs for which references are given by name, else every float input, else
+    every numeric input.
 
     Raises:
-        InvalidOptionError: names that do not exist, no logits, or references that come with a request.
-        UnsupportedModelError: an output without a row for each of the batch.
+        InvalidOptionError: if a name does not exist, there are no logits, or references come with requests.
+        UnsupportedModelError: if the output does not have one row for each row of the batch.
     """
     references = method.reference_set
     if isinstance(references, OpenReferences):
@@ -62,7 +62,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
 
 
 def _names_of(lowered: Lowered, references: References | None) -> list[str]:
-    """Return the inputs for which references are given: of a table, those among its columns."""
+    """Return the inputs for which references are given; for a table, the inputs among its columns."""
     if isinstance(references, Mapping):
         return [*references]
     columns = columns_of(references) or ()
@@ -77,7 +77,7 @@ def players_leaves(
     if inputs is not None:
         own = [name for name in inputs if name in played]
         if isinstance(inputs, str) or len(set(inputs)) < len(inputs):
-            return choose_leaves(lowered, inputs).leaves  # which says what is wrong
+            return choose_leaves(lowered, inputs).leaves  # it raises the error
         others = [name for name in inputs if name not in own]
         inner = choose_leaves(lowered, others).leaves if others or not own else ()
         found = {s.name: s for s in (*(Leaf(n, n) for n in own), *inner)}
@@ -102,16 +102,16 @@ def _kept_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str])
     return (f"as they are in each row, and so no players: {', '.join(kept)} (--input names others)",)
 
 
-# -- an output of which nothing says the shape -----------------------------------------------------------
+# -- an output without a declared shape ---------------------------------------------------------------
 
 
 def _with_spec(lowered: Lowered, name: str, references: References | None) -> Lowered:
-    """Add a tensor's row and type, as the model answers a few rows.
+    """Add a tensor's row shape and type, read from the model's answers to a few rows.
 
-    ONNX knows no shapes of a Loop, or of trees.
+    ONNX infers no shapes for a Loop or for trees.
 
     Raises:
-        UnsupportedModelError: rows of no common shape.
+        UnsupportedModelError: if the rows have no common shape.
     """
     answer = _answer(lowered, name, references)
     if answer is None or answer.ndim < 1 or len(answer) != _ROWS or answer.dtype.kind in "OUS":
@@ -125,7 +125,7 @@ def _with_spec(lowered: Lowered, name: str, references: References | None) -> Lo
 
 
 def _answer(lowered: Lowered, name: str, references: References | None) -> np.ndarray | None:
-    """Return the answer to references, as far as they are known yet; else to random numbers and zeros."""
+    """Return the model's answers to its references if they are known, else to random numbers and zeros."""
     model, random, rows = lowered.model.clone(), np.random.default_rng(0), {}
     graph, needed = model.graph, reach_backward(model.graph, name, ())
     graph.outputs[:] = [v for node in graph for v in node.outputs if v.name == name]
@@ -138,7 +138,7 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
         (_, *row), dtype = (lowered.specs[own][0] or (1,)), lowered.specs[own][1]
         known = _known(own, len(graph.inputs) == 1, references)
         if known is not None and list(known.shape[1:]) == row and len(known):
-            with suppress(ValueError), np.errstate(all="ignore"):  # odd ones are refused later, by place
+            with suppress(ValueError), np.errstate(all="ignore"):  # bad references get an exact error later
                 rows[own] = known[np.arange(_ROWS) % len(known)].astype(dtype.numpy())
         if own in rows:
             continue
@@ -157,7 +157,7 @@ def _answer(lowered: Lowered, name: str, references: References | None) -> np.nd
 
 
 def _known(name: str, only: bool, references: References | None) -> np.ndarray | None:
-    """Return the references of one input: an array, the column of that name, or all for the only input."""
+    """Return the references of one input: an array, the column of that name, or all for an only input."""
     if references is None or isinstance(references, Baseline | OpenReferences):
         return None
     given: Any = references

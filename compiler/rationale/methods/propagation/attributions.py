@@ -1,8 +1,8 @@
-"""The attributions of a walk, as the graph answers them: of the inputs, of layers, of concepts.
+"""The attributions of a walk as outputs of the graph: for inputs, layers and concepts.
 
 A concept is a channel of one layer. Achtibat et al., "From attribution maps to human-understandable
-explanations through concept relevance propagation", 2023: what arrives at the layer is masked to one channel
-and walks on from there. The axis C of the graph is that of the channels; they differ from row to row.
+explanations through concept relevance propagation", 2023: the multiplier at the layer is masked to one
+channel, and the walk goes on from there. The graph's axis C holds the channels; they differ between rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -44,14 +44,14 @@ from rationale.schema.request import Concepts
 
 @dataclass(frozen=True)
 class Draws:
-    """What attributions are a mean over: the axis, its weights, and how many equal ones they are worth."""
+    """The draws that attributions average: their axis, weights, and effective number."""
 
     axis: str
     weights: np.ndarray | None
     effective: float
 
     def standard_error(self, op: Ops, x: Tensor) -> Tensor:
-        if self.axis not in x.batch_axes:  # a linear model's gradient is the same at every draw
+        if self.axis not in x.batch_axes:  # a linear model has the same gradient at every draw
             return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
         return standard_error(op, x, self.axis, self.weights, self.effective)
 
@@ -60,10 +60,10 @@ def emit_outputs(walked: Walked, layers: Sequence[Explained]) -> None:
     """Add attributions, base value, explained value, gap and the method's further outputs to the graph's.
 
     Args:
-        layers: what is requested in addition to the inputs: attributions that are part of no sum.
+        layers: tensors to explain besides the inputs; their attributions are part of no sum.
 
     Raises:
-        InvalidReferencesError: a standard error is requested, and there is one reference alone.
+        InvalidReferencesError: if a standard error is requested, but there is only one reference.
     """
     op, method = walked.op, walked.method
     op.scope = "attributions"
@@ -77,7 +77,7 @@ def emit_outputs(walked: Walked, layers: Sequence[Explained]) -> None:
     op.graph.outputs.extend(outputs)
     for e in layers:
         attributions = walked.attribute(e)
-        if e.x.shape[0] != 1:  # tokens of all rows one behind the other, as exporters hand them to a Gemm
+        if e.x.shape[0] != 1:  # tokens of all rows one after the other, as exporters feed a Gemm
             attributions = op.reshape(attributions, (1, *attributions.shape))
         op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
 
@@ -103,9 +103,9 @@ def _standard_errors(walked: Walked) -> dict[str, Tensor]:
 
 
 def _gap_error(walked: Walked) -> dict[str, Tensor]:
-    """Return the standard error of a gap that is one of sampling.
+    """Return the standard error of a gap that is a sampling error.
 
-    Explained and base value are exact: the gap varies as the sum of the attributions does.
+    Explained and base value are exact, so the gap varies as the sum of the attributions does.
     """
     op, method, draws = walked.op, walked.method, _draws(walked)
     each = {e.at.tensor: e for e in walked.explained}.values()
@@ -135,7 +135,7 @@ def _draws(walked: Walked) -> Draws:
 
 
 def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedConcepts | None:
-    """Return what the graph will answer of the channels that are asked about."""
+    """Return the outputs for the requested channels, or None."""
     if concepts is None:
         return None
     lowered, layer = selection.lowered, concepts.layer
@@ -156,10 +156,10 @@ def emit_channels(
     layer: Explained,
     weights: np.ndarray | None,
 ) -> tuple[list[ir.Value], Carried]:
-    """Emit the attribution of each channel [N, T, channels], and the largest by size [N, T, C].
+    """Emit the attribution of each channel [N, T, channels], and the C largest by size [N, T, C].
 
     Returns:
-        These two outputs, and what arrived at the layer, masked to each of them: it varies over C.
+        These two outputs, and the layer's multiplier masked to each of the C channels: it varies over C.
     """
     op.scope = "concepts"
     attributions = method.attribute(op, layer.multiplier, layer.x, layer.start, weights)
@@ -191,10 +191,10 @@ def emit_heatmaps(
     explained: Sequence[Explained],
     weights: np.ndarray | None,
 ) -> list[ir.Value]:
-    """Emit the attributions of each input by way of each channel: [N, T, C, …].
+    """Emit the attributions of each input through each channel: [N, T, C, …].
 
     Args:
-        explained: with the multipliers that arrive there from the masked layer.
+        explained: the inputs, with the multipliers that come from the masked layer.
     """
     op.scope = "concepts"
     outputs = []
@@ -206,9 +206,9 @@ def emit_heatmaps(
 
 
 def requested_layers(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
-    """Return the names of the values whose attributions are requested in addition to the inputs'.
+    """Return the names of the values to explain besides the inputs.
 
-    "all" are the outputs of operators with weights and of products of two values (attention), and the
+    "all" means the outputs of operators with weights and of products of two values (attention), and the
     explained output.
     """
     if path.layers != "all":
@@ -225,16 +225,17 @@ def _is_layer(call: Call) -> bool:
 def layers_walked(
     kept: Sequence[str], calls: Sequence[Call], steps: Sequence[Call], *, named: bool
 ) -> tuple[str, ...]:
-    """Return the layers as the method's walk has them.
+    """Return the layers' names on the method's walk.
 
-    A value inside of what the method joins has no attribution.
+    A value between operators that the method joins has no attribution.
 
     Args:
-        calls, steps: the operators before and after the method joined some of them.
-        named: by the user; else the value behind what is joined stands for one inside.
+        calls, steps: the operators before and after the method joins some of them.
+        named: true if the user named the layers; if false, the joined operators' output replaces a value
+            between them.
 
     Raises:
-        InvalidOptionError: a layer was named that the method joins with another.
+        InvalidOptionError: if the user named a layer that the method joins with another.
     """
     walked = {name for step in steps for name in step.outputs}
     readers = readers_of(calls)

@@ -1,4 +1,4 @@
-"""The reverse walk, the same for every method, and the base of the methods that walk."""
+"""The reverse walk, shared by all methods that walk, and the base class of these methods."""
 
 import math
 from abc import abstractmethod
@@ -25,10 +25,10 @@ from rationale.schema.manifest import GROUPS
 
 @dataclass(frozen=True)
 class Relevance:
-    """What is handed back where a multiplier cannot say it: R itself, of the value's own shape.
+    """Relevance R in place of a multiplier, in the value's own shape.
 
-    R = m·x, so a value that may vanish while its relevance does not has no multiplier. At a fan-in both
-    meet as R.
+    R = m·x, so no multiplier can express the relevance of a value that may be 0. If readers of a value send
+    back both kinds, they are added as R.
     """
 
     tensor: Tensor
@@ -45,11 +45,11 @@ def _never_called(*_: object, **__: object) -> Evaluation:
 
 _NOBODY = Rule("outside", "", Kind.LOCAL, _never_called)
 _OUTSIDE = Call("outside", _NOBODY, {}, (None,), (), (False,), At((None,), (), (None,)))
-"""Who reads a value that is kept: no call that others can be joined with."""
+"""The reader of a kept value outside of the path: no call can be joined with it."""
 
 
 def readers_of(calls: Sequence[Call], kept: Collection[str] = ()) -> Readers:
-    """Return for each value the calls of the path that depend on it; for those kept, somebody outside too."""
+    """Return the path's calls that read each value; a kept value also has a reader outside of the path."""
     readers: dict[str, list[Call]] = defaultdict(list, {name: [_OUTSIDE] for name in kept})
     for call in calls:
         for name in call.sources:
@@ -66,20 +66,20 @@ def walk(
     advance: Callable[[int], None],
     kept: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Hand the seed's multiplier from the explained output back to every value before it.
+    """Carry the seed's multiplier from the explained output back to every value before it.
 
-    Fan-in and broadcasting are handled here and nowhere else: what several readers of a value send back
-    adds up, and is summed over the axes along which the value was repeated.
+    Only this function handles fan-in and broadcasting: it adds the multipliers from all readers of a value,
+    and sums them over the axes along which the value was repeated.
 
     Args:
         calls: the operators of the path in topological order.
-        pull: the method's choice of multipliers for one call: one per input, None for none.
+        pull: the method's multipliers for one call: one per input, or None.
         advance: called with the number of operators done, for a progress bar.
-        kept: names of values on the way of which it is asked, too, what arrives there.
+        kept: names of values on the path whose multipliers are also returned.
 
     Returns:
-        What arrives at each value that nothing on the path computes, and at those kept, by name: a
-        multiplier, or relevance if the method's `pull` hands it back.
+        The multiplier, or relevance if `pull` returns it, of each value that nothing on the path computes,
+        and of the kept values, by name.
     """
     arrived: dict[str, Carried] = {}
     pending: dict[str, list[Carried]] = defaultdict(list)
@@ -123,7 +123,7 @@ def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
     """Sum m to the shape of x.
 
     Raises:
-        UnsupportedModelError: the sizes of an operator's inputs contradict each other.
+        UnsupportedModelError: if the sizes of an operator's inputs contradict each other.
     """
     sent = m.tensor.shape if isinstance(m, Relevance) else m.shape
     pairs = list(zip(reversed(sent), reversed(x.shape), strict=False))
@@ -138,7 +138,7 @@ def _sum_to(op: Ops, m: Carried, x: Tensor) -> Carried:
 
 
 def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
-    """Add what the readers of a value x send back; a multiplier that meets relevance becomes m·x."""
+    """Add the multipliers or relevance from all readers of x; beside relevance, multipliers become m·x."""
     multipliers = [m for m in carried if not isinstance(m, Relevance)]
     relevances = [m.tensor for m in carried if isinstance(m, Relevance)]
     if not relevances:
@@ -152,7 +152,7 @@ def _gather(op: Ops, carried: Sequence[Carried], x: Tensor | None) -> Carried:
 def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
     """Return Σ m.
 
-    Multipliers that vary over fewer axes come first, so that they add up while they are small.
+    Multipliers that vary over fewer axes come first, so that they are added while they are small.
     """
     total, *others = sorted(ms, key=lambda m: len(m.batch_axes))
     for m in others:
@@ -162,48 +162,48 @@ def _add(op: Ops, ms: Sequence[Tensor]) -> Tensor:
 
 @runtime_checkable
 class ByRules(Protocol):
-    """A `Pull` that takes a rule of relevance propagation for each operator."""
+    """A `Pull` that applies a rule of relevance propagation to each operator."""
 
     def __call__(self, op: Ops, call: Call, m: Any) -> Sequence[Carried | None]: ...
 
     def rule_of(self, call: Call) -> str | None:
-        """Return the name of an operator's rule; None for one that only moves values."""
+        """Return the name of an operator's rule; None for an operator that only moves values."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where rules are called instead of at x: `at`, on a path that comes from `start` (if it has one)."""
+    """The point `at` that replaces x for the rules, on a path that begins at `start` (if it has one)."""
 
     at: Tensor
     start: Tensor | None
 
 
 class PropagationMethod(Method):
-    """A method that hands multipliers, or relevance, back from the output.
+    """A method that carries multipliers, or relevance, back from the output.
 
-    A subclass gives `pull` and `attribute`. The defaults call rules at x, read every operator as it is, and
-    have no standard error.
+    Subclasses define `pull` and `attribute`. By default rules are called at x, the walk reads every operator
+    unchanged, and there is no standard error.
     """
 
     explains_scores: ClassVar[bool] = False
-    """Whether it starts from scores rather than from the probabilities that are made of them."""
+    """True if the walk starts from scores rather than from the probabilities made of them."""
 
     averages: ClassVar[str] = ""
-    """The axis, K or S, along which the draws lie whose mean an attribution is; empty if there are none."""
+    """The axis of draws over which attributions are averaged, K or S; empty without draws."""
 
     each_reference: ClassVar[bool] = True
-    """Whether every reference has S points of its own."""
+    """True if every reference has S points of its own."""
 
     @property
     def standard_error(self) -> bool:
-        """Whether the graph returns the standard error of each attribution."""
+        """True if the graph returns the standard error of each attribution."""
         return False
 
     @property
     def has_gap_error(self) -> bool:
-        """Whether the gap has a standard error: always if it is a sampling error.
+        """True if the gap has a standard error, that is, if it is a sampling error.
 
-        Without it, nobody could tell the gap from a fault.
+        Without it, users could not tell such a gap from a fault.
         """
         return self.gap is Gap.SAMPLING
 
@@ -219,11 +219,11 @@ class PropagationMethod(Method):
         return faults + ["a standard error"] * self.standard_error
 
     def axes(self, references: ReferenceSet | None) -> dict[str, int]:
-        """Return the axes that can be computed in chunks, with their lengths; of paired ones the longer."""
+        """Return the axes that can be computed in chunks, with their lengths; of a pair, the longer one."""
         counts = {"K": references.count} if references and not references.is_open else {}
         if not self.points:
             return counts
-        if not self.each_reference:  # the references are met by the base value alone
+        if not self.each_reference:  # only the base value uses the references
             return {**counts, "S": self.points}
         return {"S": self.points} if "K" not in counts or self.points > counts["K"] else counts
 
@@ -231,23 +231,24 @@ class PropagationMethod(Method):
         return (self.points or 1) * (references if self.each_reference else 1)
 
     def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
-        """Return the operators that the walk reads, in topological order, and how each is pulled back.
+        """Return the operators that the walk reads, in topological order, and their pull function.
 
-        A method overrides it to join operators into layers, or to treat a layer by its place.
+        Override it to join operators into layers, or to treat a layer by its place.
 
         Args:
-            kept: names of values whose multipliers are requested. Operators that are joined to save time
-                leave these values; those that the method's definition joins have none.
+            kept: names of values whose multipliers are requested. The plan leaves these values if it joins
+                operators only to save time; values inside a layer that the method's definition joins have
+                none.
         """
         del op, kept
         return calls, self.pull
 
     def point(self, op: Ops, name: str, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Point:
-        """Return the points of an explained input: S, and K too with `each_reference`, among their axes."""
+        """Return the points of an explained input, along S, and along K with `each_reference`."""
         raise NotImplementedError(f"{self.name} has points, and says not where")
 
     def spread(self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None) -> Tensor:
-        """Return the attributions of an input by each draw; no other axis of draws is left."""
+        """Return the attributions of an input by each draw; all other axes of draws are averaged."""
         raise NotImplementedError(f"{self.name} averages, and says not what")
 
     @abstractmethod
@@ -256,10 +257,10 @@ class PropagationMethod(Method):
 
     @abstractmethod
     def attribute(self, op: Ops, m: Any, x: Tensor, r: Tensor | None, weights: np.ndarray | None) -> Tensor:
-        """Return the attributions of an input from its multiplier: neither K nor S among the result's axes.
+        """Return the attributions of an input from its multiplier; the result has neither K nor S.
 
         Args:
-            r: the references, or where `point` lets the path start.
+            r: the references, or the start of the path that `point` returned.
         """
 
     def emit_output(self, kind: str, walked: "Walked") -> Mapping[str, Tensor]:
@@ -275,10 +276,10 @@ class PropagationMethod(Method):
 
 
 def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
-    """Return every varying input's pullback at a point.
+    """Return the multiplier of each varying input, by its pullback at a point; None for other inputs.
 
     Raises:
-        UnsupportedModelError: an input varies for which the operator's rule has no pullback.
+        UnsupportedModelError: if the operator's rule has no pullback for a varying input.
     """
     leaving: list[Tensor | None] = []
     for i, (varying, pullback) in enumerate(zip(call.varying, at.pullbacks, strict=True)):
@@ -296,7 +297,7 @@ def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
 
 @dataclass(frozen=True)
 class Explained:
-    """A tensor at the walk's end: its multiplier, and where its path to x started."""
+    """A tensor at the walk's end: its multiplier, and the start of its path to x."""
 
     at: Leaf
     x: Tensor
@@ -306,10 +307,10 @@ class Explained:
 
 @dataclass(frozen=True)
 class Walked:
-    """A finished walk: what its outputs are made of.
+    """A finished walk, from which a method makes its outputs.
 
     Attributes:
-        explained: the explained tensors, with what arrived there.
+        explained: the explained tensors with their multipliers.
         seed: where the walk started, with the explained value and the base value.
     """
 
@@ -326,7 +327,7 @@ class Walked:
         return self.method.attribute(self.op, e.multiplier, e.x, e.start, weights)
 
     def by_output(self, value: Callable[[Explained], Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Yield each explained tensor's value without a group, by its name, then that of all players."""
+        """Yield each ungrouped tensor's name and value, then the value of all players together."""
         op, players, grouped = self.op, self.players, {}
         for name, parts in by_name(self.explained).items():
             found = together(op, parts, [value(e) for e in parts])
@@ -339,7 +340,7 @@ class Walked:
 
 
 def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
-    """Return what is explained by its name, with the tensors at which it is."""
+    """Return the explained tensors by the name of the input, or tensor, that they explain."""
     groups: dict[str, list[Explained]] = {}
     for e in explained:
         groups.setdefault(e.at.name, []).append(e)
@@ -347,7 +348,7 @@ def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
 
 
 def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
-    """Return the attributions of what is explained, summed over its tensors."""
+    """Return the attributions of one input, summed over the tensors that explain it."""
     total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
     for other in others:
         total = op.Add(total, other)
@@ -355,7 +356,7 @@ def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Ten
 
 
 def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
-    """Sum over what one id is looked up as, each sum at the id's index in the input's row."""
+    """Sum over the table row of each id; each sum goes to the id's index in the input's row."""
     if at.indices is None:
         return a
     axes = list(range(at.indices.ndim, a.rank))

@@ -29,14 +29,14 @@ from rationale.rules.secants import difference, tiny
 class DeepShap(Weighted, PropagationMethod):
     """Shapley values of a network, approximated by the DeepLIFT rule over a reference set.
 
-    Exact where the network is a sum of functions of single inputs and of products of two; elsewhere
-    `rationale evaluate --shapley` measures how far they are off.
+    Exact if the network is a sum of functions of single inputs and of products of two; for other networks
+    `rationale evaluate --shapley` measures the error.
 
     Args:
         references: one array [K, *shape of the input], or a mapping from input name to such an array.
         weights: K weights of the references (they are normalised); None for equal weights.
-        standard_error: whether the graph also says how far the mean over these references may be from
-            that over all that they stand for.
+        standard_error: whether the graph also returns the standard error of the mean over these references,
+            as a sample of a population.
     """
 
     references: References
@@ -52,7 +52,7 @@ class DeepShap(Weighted, PropagationMethod):
         return {"standard_error": self.standard_error}
 
     def plan(self, op: Ops, calls: Sequence[Call], kept: Collection[str] = ()) -> tuple[Sequence[Call], Pull]:
-        """Order linear operators by least cost; fuse what has one multiplier together."""
+        """Order linear operators by least cost, and fuse operators that have one common multiplier."""
         return fuse(commute(op, calls, kept), kept), self.pull
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
@@ -61,7 +61,7 @@ class DeepShap(Weighted, PropagationMethod):
     def attribute(
         self, op: Ops, m: Tensor, x: Tensor, r: Tensor | None, weights: np.ndarray | None
     ) -> Tensor:
-        """Return the mean over references of m·(x − r); with one m for all of them, m·(x − mean r)."""
+        """Return the mean over references of m·(x − r); if m is the same for all of them, m·(x − mean r)."""
         assert r is not None
         if "K" not in m.batch_axes:
             r = mean(op, r, "K", weights)
@@ -79,27 +79,27 @@ def _bilinear(op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
     if sum(call.varying) == 1:
         return pull_back(call.x, call, m)
     middle = [
-        op.Add(op.Mul(x, 0.5), op.Mul(r, 0.5)) if varying else x  # r/2 is baked: one pass over the references
+        op.Add(op.Mul(x, 0.5), op.Mul(r, 0.5)) if varying else x  # r/2 is folded: one pass over references
         for x, r, varying in zip(call.x.inputs, call.reference.inputs, call.varying, strict=True)
     ]
     return pull_back(call.at(op, middle), call, m)
 
 
 def _indices_differ(call: Call) -> bool:
-    """Tell whether what the operator takes as given, such as computed indices, differs at the references."""
-    if call.r is None:  # a linear call that another has changed places with: it is not made there
+    """Tell whether a fixed input of the operator, such as computed indices, differs at the references."""
+    if call.r is None:  # a linear call that changed places with another has no values at references
         return False
     both = [
         (x, r)
         for x, r, varying in zip(call.x.inputs, call.r.inputs, call.varying, strict=True)
         if x is not None and r is not None and not varying
     ]
-    # weights may hold a neighbour's factors
+    # weights may contain a neighbour's factors
     return any(x.value is not r.value and x.batch_axes for x, r in both)
 
 
 def _between_indices(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """Return ½(P_x + P_r)ᵀm, and what of m·Δy is left in proportion to |Δx|: exact and bounded."""
+    """Return ½(P_x + P_r)ᵀm, plus the rest of m·Δy in proportion to |Δx|: exact and bounded."""
     halves = [pull_back(at, call, op.Mul(m, 0.5)) for at in (call.x, call.reference)]
     means = [None if a is None else op.Add(a, b) for a, b in zip(*halves, strict=True)]
     both = zip(call.x.inputs, call.reference.inputs, means, strict=True)
@@ -128,10 +128,10 @@ def _pointwise(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
 
 
 def _smooth_secant(op: Ops, call: Call) -> Tensor:
-    """Return (Δy·Δx + ε·f'(x))/(Δx² + ε): the quotient, and f' where it would cancel.
+    """Return (Δy·Δx + ε·f'(x))/(Δx² + ε): the quotient, and f' if the quotient would cancel.
 
-    With ε the rounding of the dtype, Σ m·Δ keeps Δy to its rounding, and the slope of a function on the scale
-    of 1 is off by √ε/2 at most, at Δx ≈ √ε; the plain quotient loses all digits there.
+    ε is the rounding of the dtype. Σ m·Δ keeps Δy to its rounding, and the slope of a function on the scale
+    of 1 is off by at most √ε/2, at Δx ≈ √ε; there the plain quotient loses all digits.
     """
     x, r = call.x.first, call.reference.first
     epsilon = float(np.finfo(x.dtype.numpy()).eps)
@@ -147,7 +147,7 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     (c − y_r)·m goes to x's winner, (y − c)·m to r's, both over x − r.
 
     One of the two is zero, so one value is scattered for each output; and x − r has the sign of y − y_r
-    at either winner, so both may stand there by their size.
+    at either winner, so its absolute value may be used for both.
     """
     x, r = call.x.first, call.reference.first
     at_x, at_r = call.x.pullbacks[0], call.reference.pullbacks[0]
@@ -167,7 +167,7 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
 
 
 def _local(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
-    """Pull m back by the operator's own rule, of whatever kind it is."""
+    """Pull m back by the operator's own DeepLIFT rule, for any kind of operator."""
     if call.rule.deeplift_form is None:
         raise UnsupportedModelError("it has a gradient, but no rule that keeps summation to delta")
     at_x, at_r = call.x, call.reference

@@ -1,4 +1,4 @@
-"""The walk: values at x and at the references, rules called there, and multipliers handed back."""
+"""The walk: values and rules at x and at the references, then multipliers from the output back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ from rationale.schema.request import CompileRequest
 
 
 class Walk(Engine):
-    """DeepSHAP, gradients, LRP: a walk back from the output, operator by operator."""
+    """The engine of DeepSHAP, gradients and LRP: a walk back from the output, operator by operator."""
 
     players = "sum"
     missing = Missing.NEVER
@@ -55,7 +55,7 @@ class Walk(Engine):
     def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
         """Find the path from the explained inputs to the explained output.
 
-        It begins at the first of the layers that are named where an operator before them has no rule.
+        If an operator before the first of the named layers has no rule, the path begins at that layer.
         """
         if (request.layers or request.concepts) and method.points:
             raise InvalidOptionError(
@@ -86,7 +86,7 @@ class Walk(Engine):
         return replace(super().outputs(selection), concepts=concepts_of(selection, path.concepts))
 
     def emit(self, canvas: Canvas) -> None:
-        """Walk back from the output to what is explained; the graph's own nodes are the forward pass."""
+        """Walk back from the output to the explained tensors; the graph's own nodes are the forward pass."""
         op, references, selection = canvas.op, canvas.references, canvas.selection
         (method, path), target = _walked(selection), selection.target
         at_x = canvas.at_x(path.active, path.blocked)
@@ -150,7 +150,7 @@ def _walked(selection: Selection) -> tuple[PropagationMethod, Path]:
 
 
 def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
-    """Return the rule of each operator that the walk meets, first to last; none of methods without rules."""
+    """Return the rule of each operator on the walk, first to last; empty for methods without such rules."""
     if not isinstance(pull, ByRules):
         return []
     named = [(call, pull.rule_of(call)) for call in steps]
@@ -162,7 +162,7 @@ def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
 
 
 def _choose_leaves(method: Method, lowered: Lowered, inputs: Sequence[str] | None) -> Chosen:
-    """Return where the walk ends: behind imputers, if their numbers can be compared with those of rows."""
+    """Return the ends of the walk: behind imputers if the references, as rows, pass them too."""
     given = method.reference_set
     chosen = choose_leaves(lowered, inputs, given if isinstance(given, Mapping) else ())
     has_rows = given is not None and not isinstance(given, Baseline | OpenReferences)
@@ -198,9 +198,9 @@ def _onto_paths(
     references: ReferenceSet | None,
     calls: list[Call],
 ) -> tuple[dict[str, Tensor | None], list[Call]]:
-    """Return where the paths to x start, by tensor; and the calls at their points.
+    """Return the starts of the paths to x, by tensor, and the calls at the points of the paths.
 
-    The calls change where the method walks on paths.
+    The calls change only if the method walks on paths.
     """
     (method, path), target = _walked(selection), selection.target
     starts = {name: at_r.at(name) if at_r else None for name in target.tensors}
@@ -219,6 +219,6 @@ def _onto_paths(
 
 
 def _mean_over_references(op: Ops, y: Tensor, weights: np.ndarray | None) -> Tensor:
-    """Return the mean in float64: in float32 a sum of thousands of large outputs loses their differences."""
+    """Return the mean in float64: a float32 sum of thousands of large outputs loses their differences."""
     wide = y if y.dtype == ir.DataType.DOUBLE else op.Cast(y, to=int(ir.DataType.DOUBLE))
     return mean(op, wide, "K", weights)

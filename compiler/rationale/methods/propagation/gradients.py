@@ -1,6 +1,6 @@
 """The gradient family: the gradient at x, at noisy copies of it, or on paths from references to it.
 
-The pullback is the same for all of them; only the point differs at which rules are called.
+All of them use the same pullback; they differ only in the points at which rules are called.
 """
 
 import zlib
@@ -26,13 +26,13 @@ MAX_STEPS, MAX_SAMPLES = 1000, 100_000
 
 
 def path_quadrature(steps: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return points α in (0, 1) and weights that sum to 1: Gauss–Legendre, exact to degree 2·steps − 1."""
+    """Return points α in (0, 1) and weights of sum 1: Gauss–Legendre, exact up to degree 2·steps − 1."""
     nodes, weights = np.polynomial.legendre.leggauss(steps)
     return (nodes + 1) / 2, weights / weights.sum()
 
 
 class _Derivative(PropagationMethod):
-    """The plain pullback, at x or at the points to which `point` moved the rules."""
+    """The plain pullback, at x or at the points that `point` returns."""
 
     engine: ClassVar[Engine] = WALK
 
@@ -68,16 +68,16 @@ class IntegratedGradients(_Derivative):
     """(x − r)·∫ f'(r + α(x − r)) dα from 0 to 1, by the Gauss–Legendre rule; the mean over references.
 
     Sundararajan et al., "Axiomatic Attribution for Deep Networks", 2017, equation 1. The integral adds up
-    to f(x) − f(r) exactly, so the completeness gap is the error of the rule.
+    to f(x) − f(r) exactly, so the completeness gap is the quadrature error.
 
     Args:
-        references: a number, which stands for one reference row that holds it everywhere; or as for
-            DeepShap, [K, *shape of the input].
-        steps: S, the points of the rule. A row costs K·S rows of the model.
-        standard_error: as for DeepShap; K > 1.
+        references: a number, for one reference row filled with it; or an array [K, *shape of the input], like
+            DeepShap's.
+        steps: S, the number of quadrature points. A row costs K·S rows of the model.
+        standard_error: like DeepShap's; needs K > 1.
 
     Raises:
-        InvalidOptionError: steps outside of 1 to 1000.
+        InvalidOptionError: if steps are outside 1 to 1000.
     """
 
     references: References = 0
@@ -121,20 +121,20 @@ class IntegratedGradients(_Derivative):
 
 @dataclass(frozen=True, eq=False)
 class ExpectedGradients(_Derivative):
-    """The mean of (x − r)·f'(r + α(x − r)) over references r and α in (0, 1), drawn when the graph is made.
+    """The mean of (x − r)·f'(r + α(x − r)) over references r and α in (0, 1), drawn at compile time.
 
     Erion et al., "Improving performance of deep learning models with axiomatic attribution priors and
     expected gradients", 2021, equation 3; SHAP's GradientExplainer, captum's GradientShap. The expectation
-    adds up to f(x) − mean f(r) over all references, so the completeness gap is the error of the draws.
+    adds up to f(x) − mean f(r) over all references, so the completeness gap is the sampling error.
 
     Args:
-        references: as for DeepShap.
-        samples: S, the pairs (r, α) that are drawn, each with replacement. A row costs S rows of the model.
-        seed: of the draws: the same seed makes the same graph.
-        standard_error: whether the graph also returns that of each attribution.
+        references: rows to compare with, like DeepShap's.
+        samples: S, the number of pairs (r, α), drawn with replacement. A row costs S rows of the model.
+        seed: seed of the draws; the same seed makes the same graph.
+        standard_error: whether the graph also returns each attribution's standard error.
 
     Raises:
-        InvalidOptionError: samples outside of 2 to 100,000, or a negative seed.
+        InvalidOptionError: if samples are outside 2 to 100,000, or the seed is negative.
     """
 
     references: References
@@ -188,21 +188,22 @@ class ExpectedGradients(_Derivative):
 
 @dataclass(frozen=True, eq=False)
 class SmoothGrad(_Derivative):
-    """The mean of the signed gradient over copies of x with normal noise, drawn when the graph is made.
+    """The mean of the signed gradient over copies of x with normal noise, drawn at compile time.
 
-    Smilkov et al., "SmoothGrad: removing noise by adding noise", 2017. Like the gradient it adds up to
-    nothing.
+    Smilkov et al., "SmoothGrad: removing noise by adding noise", 2017. Like the gradient, it has no
+    completeness.
 
     Args:
-        samples: S, the noisy copies. A row costs S rows of the model.
+        samples: S, the number of noisy copies. A row costs S rows of the model.
         sigma: the noise's standard deviation in the input's own units (not, as in the paper, a share of
             the range of one image): a number, an array that broadcasts to a row of the input, such as one
             number per feature, or a mapping from input name to either.
-        seed: of the noise: the same seed makes the same graph.
-        standard_error: whether the graph also returns that of each attribution.
+        seed: seed of the noise; the same seed makes the same graph.
+        standard_error: whether the graph also returns each attribution's standard error.
 
     Raises:
-        InvalidOptionError: samples outside of 2 to 100,000, a negative seed, a sigma that is not positive.
+        InvalidOptionError: if samples are outside 2 to 100,000, the seed is negative, or sigma is not
+            positive.
     """
 
     samples: int
@@ -235,10 +236,10 @@ class SmoothGrad(_Derivative):
         return {**known, "standard_error": self.standard_error}
 
     def noise(self, name: str, row: Sequence[int]) -> np.ndarray:
-        """Draw the noise of one input: [S, *row]; it does not depend on which other inputs are explained.
+        """Draw the noise of one input: [S, *row]; it is the same for any choice of other inputs.
 
         Raises:
-            InvalidOptionError: no sigma for that input, or one that does not fit a row.
+            InvalidOptionError: if sigma has no entry for that input, or does not broadcast to a row.
         """
         if isinstance(self.sigma, Mapping) and name not in self.sigma:
             raise InvalidOptionError(f"sigma has no entry for input {name!r}: {sorted(self.sigma)}.")
@@ -266,13 +267,13 @@ class SmoothGrad(_Derivative):
 
 
 def _baseline(references: object) -> Baseline | None:
-    """Return the row that a number stands for; None for anything else."""
+    """Return the baseline that a number stands for; None for anything else."""
     number = isinstance(references, int | float | np.number) and not isinstance(references, bool)
     return Baseline(float(np.asarray(references))) if number else None
 
 
 def _between(op: Ops, start: Tensor, x: Tensor, alphas: np.ndarray) -> Tensor:
-    """Return start + α(x − start), varying over S. In this form nothing of the size K·S is a constant."""
+    """Return start + α(x − start), varying over S. In this form no constant has the size K·S."""
     shaped = alphas.astype(x.dtype.numpy()).reshape(-1, *(1 for _ in x.shape[1:]))
     return op.Add(op.Mul(op.Sub(x, start), along(op, shaped, "S")), start)
 

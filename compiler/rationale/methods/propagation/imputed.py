@@ -1,8 +1,8 @@
-"""Missing numbers on a walk: it ends behind the imputers, where each of them has become a number.
+"""Missing numbers on a walk: the walk ends behind the imputers, which replace each of them by a number.
 
-A missing value has no difference from a reference. What the model computes with in its place has, and follows
-from that one feature alone: its attributions are the feature's. Those of all numbers that follow from one
-feature (itself, an indicator that it is missing) are summed.
+A missing value has no difference from a reference. The number that the model uses in its place has one, and
+depends on that one feature alone: its attributions are the feature's. A feature's attribution sums those of
+all numbers that depend on it alone (the feature itself, an indicator that it is missing).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from rationale.rules.rule import Trait, find_rule
 
 
 def behind_imputers(lowered: Lowered, chosen: Chosen) -> Chosen:
-    """Move the leaves of inputs whose missing values the model fills behind the filling."""
+    """Move leaves behind the imputers, for the inputs whose missing values the model fills."""
     inputs = {str(v.name) for v in lowered.model.graph.inputs}
     floats = [s.name for s in chosen.leaves if s.tensor in inputs and s.name in lowered.specs]
     filled = _filled(lowered, floats)
@@ -30,7 +30,7 @@ def behind_imputers(lowered: Lowered, chosen: Chosen) -> Chosen:
 
 
 def _filled(lowered: Lowered, names: Sequence[str]) -> dict[str, tuple[Leaf, ...]]:
-    """Return, for each of the inputs whose missing values all become numbers, where these numbers are."""
+    """Return the leaves behind the imputers, for each input whose missing values all become numbers."""
     elements, first = {}, 1
     for name in names:
         shape = lowered.specs[name][0]
@@ -47,7 +47,7 @@ def _filled(lowered: Lowered, names: Sequence[str]) -> dict[str, tuple[Leaf, ...
 
 
 def _ends(lowered: Lowered, elements: Mapping[str, np.ndarray]) -> dict[ir.Value, np.ndarray]:
-    """Return the last tensors each of whose elements follows from one element of an input, and from which.
+    """Return the last tensors whose elements each depend on one element of an input, with these elements.
 
     Args:
         elements: a number above 0 for each element of the inputs.
@@ -64,7 +64,7 @@ def _ends(lowered: Lowered, elements: Mapping[str, np.ndarray]) -> dict[ir.Value
 
 
 def _followed(lowered: Lowered, node: ir.Node, sources: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return from which element each element of a node's results follows; nothing if from several."""
+    """Return the source element of each element of a node's results; empty if one has several sources."""
     varying = list(dict.fromkeys(v for v in reads(node) if not v.is_initializer()))
     names = [str(v.name) for v in node.outputs]
     if any(v.name not in sources for v in varying) or any(name not in lowered.specs for name in names):
@@ -88,7 +88,7 @@ def _followed(lowered: Lowered, node: ir.Node, sources: Mapping[str, np.ndarray]
 def _still_missing(
     lowered: Lowered, elements: Mapping[str, np.ndarray], ends: Mapping[ir.Value, np.ndarray]
 ) -> np.ndarray:
-    """Return the elements of the inputs that are no number somewhere among `ends` if they are missing."""
+    """Return the input elements that, if missing, do not become numbers everywhere in `ends`."""
     graph = lowered.model.graph
     inputs = [v for v in graph.inputs if v.name in elements]
     model = extract(lowered.model, nodes_behind(graph, ends), inputs, list(ends))
@@ -98,7 +98,7 @@ def _still_missing(
 
 
 def _leaves(name: str, elements: np.ndarray, ends: Mapping[ir.Value, np.ndarray]) -> Iterator[Leaf]:
-    """Yield what explains an input: the tensors that hold what follows from its elements."""
+    """Yield the leaves of an input: the tensors with numbers that depend on its elements."""
     for end, sources in ends.items():
         own = np.isin(sources, elements)
         if own.any():

@@ -1,9 +1,9 @@
-"""The path of a walk: the operators between what is explained and the output, and where attributions end.
+"""The path of a walk: the operators between the explained tensors and the output, and its ends.
 
-Attributions pass through every operator that has a rule, through conditions and whole numbers too: Casts go
-around an Add or a Reshape of integers, whose values stay. They end at an operator that has no rule and gives
-no floats (ArgMax), and where a whole number decides which values are taken (Gather's indices): a choice like
-that has no multiplier. Each such end is noted.
+Attributions pass through every operator that has a rule, through conditions and integers too: Casts surround
+an Add or a Reshape of integers, whose values do not change. Attributions end at an operator without a rule
+that returns no floats (ArgMax), and at integers that select values (Gather's indices): such a selection has
+no multiplier. A note reports each such end.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -39,18 +39,18 @@ from rationale.methods.target import (
 from rationale.rules.rule import Kind, Rule, Trait, find_rule
 from rationale.schema.request import CompileRequest, Concepts
 
-_CONSTANT = frozenset({"IsNaN", "IsInf"})  # the same for all numbers
+_CONSTANT = frozenset({"IsNaN", "IsInf"})  # operators with the same result for all numbers
 _NUMBERS = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 @dataclass(frozen=True)
 class Flow:
-    """Attributions on their way.
+    """The values that carry attributions.
 
     Attributes:
-        active: names of the values that carry them.
-        blocked: pairs of a node's first output and the position of an input that is active, yet carries none.
-        stops: with the name of an output of each node, by which one knows whether it matters.
+        active: names of these values.
+        blocked: pairs of a node's first output and the position of an active input that carries none.
+        stops: the ends of attributions, each with an output of its node that shows whether it matters.
     """
 
     active: frozenset[str]
@@ -59,7 +59,7 @@ class Flow:
 
 
 def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
-    """Follow attributions from where a walk ends through the graph."""
+    """Follow attributions forward through the graph, from the tensors at which a walk ends."""
     active, blocked, stops = set(ends), set(), []
     opset = lowered.model.graph.opset_imports.get("", 21)
     for node in lowered.model.graph:
@@ -85,7 +85,7 @@ def flow(lowered: Lowered, ends: Sequence[str]) -> Flow:
 
 
 def is_number(lowered: Lowered, value: ir.Value) -> bool:
-    """Tell whether a value holds floats to compute with; True where its type is not known."""
+    """Tell whether a value holds floats that operators compute with; True if its type is unknown."""
     spec = lowered.specs.get(str(value.name))
     dtype = spec[1] if spec else value.dtype
     return dtype is None or dtype in _NUMBERS
@@ -93,7 +93,7 @@ def is_number(lowered: Lowered, value: ir.Value) -> bool:
 
 @dataclass(frozen=True)
 class _Operator:
-    """A node, and what its inputs and outputs may carry."""
+    """A node, and the inputs and outputs that may carry attributions."""
 
     node: ir.Node
     rule: Rule | None
@@ -115,7 +115,7 @@ class _Operator:
     def _carries(self, value: ir.Value, kinds: Sequence[str], i: int) -> bool:
         """Tell whether a value carries attributions.
 
-        Floats do; whole numbers where the operator takes floats in their place, or has a rule for them.
+        Floats carry them. Integers do if the operator also takes floats, or has a rule for integers.
         """
         if is_number(self.lowered, value) or (self.rule is not None and Trait.DISCRETE in self.rule.traits):
             return True
@@ -128,7 +128,7 @@ class _Operator:
 
 
 def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[str, bool]]:
-    """Return the schema's type parameter of each input and output, and whether each may stand for floats."""
+    """Return the schema's type parameters of inputs and outputs, and whether each allows floats."""
     try:
         schema = onnx.defs.get_schema(node.op_type, opset if not node.domain else 1, node.domain)
     except onnx.defs.SchemaError:
@@ -141,7 +141,7 @@ def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[
     return inputs, outputs, floats
 
 
-_TRUNCATING = frozenset({"Div", "ReduceMean"})  # of integers: the result has no fraction
+_TRUNCATING = frozenset({"Div", "ReduceMean"})  # with integers, their result has no fraction
 
 
 def in_floats(
@@ -151,12 +151,12 @@ def in_floats(
     blocked: Collection[tuple[str, int]],
     dtype: ir.DataType,
 ) -> Lowered:
-    """Return a copy with Casts around nodes that take floats alone; `lowered` itself where there are none.
+    """Return a copy with Casts around nodes that take only floats; `lowered` itself if there are none.
 
     Args:
-        nodes: those on the path.
+        nodes: the nodes on the path.
         active, blocked: see `Flow`.
-        dtype: in which they are computed.
+        dtype: the float type in which they are computed.
     """
     chosen = {
         node: [v for v in _carrying(node, active, blocked) if not is_number(lowered, v)]
@@ -190,7 +190,7 @@ def _cast_around(
 ) -> None:
     """Compute the node in floats.
 
-    Casts stand on every operand of the type that a carrying one has, and lead back behind the node.
+    Casts convert every operand that shares a carrying value's type, and convert the results back.
     """
     takes, gives, _ = type_letters(node, graph.opset_imports.get("", 21))
     pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
@@ -212,7 +212,7 @@ def _cast_around(
 
 
 _TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16})
-_JOINT = frozenset({Trait.ELEMENTWISE, Trait.MOVING})  # of a bilinear one: sums and copies of all its inputs
+_JOINT = frozenset({Trait.ELEMENTWISE, Trait.MOVING})  # for bilinear operators: sums or copies of inputs
 
 
 @dataclass(frozen=True)
@@ -220,11 +220,11 @@ class Path(Part):
     """The operators whose multipliers are needed.
 
     Attributes:
-        dependent: names of all values that depend on the explained inputs, in whatever way.
-        active: names of the values through which attributions reach them.
+        dependent: names of all values that depend on the explained inputs in any way.
+        active: names of the values on the path that carry attributions.
         blocked: see `Flow`.
-        layers: values on the way whose attributions are asked for too, in the order of the graph, or "all".
-        concepts: the channels of one of them, one by one.
+        layers: values on the path that are explained too, in the order of the graph, or "all".
+        concepts: the layer whose channels are explained, and their number.
     """
 
     dependent: frozenset[str]
@@ -244,7 +244,7 @@ class Path(Part):
         return {name: value for name, value in requested.items() if value}
 
     def carries_all(self, target: Target, layer: str) -> bool:
-        """Tell whether every way from the leaves to the output leads through a value."""
+        """Tell whether every path from the leaves to the output leads through a value."""
         reached = set() if layer == target.output else {target.output}
         for node, _ in reversed(self.nodes):
             if not reached.isdisjoint(str(v.name) for v in node.outputs):
@@ -258,15 +258,15 @@ def choose_path(
     choose: Callable[[Lowered, Sequence[str] | None], Chosen] = choose_leaves,
     scores_for: str | None = None,
 ) -> tuple[Lowered, Target, Path]:
-    """Find the path from the explained tensors to the output; the model returned has floats for integers.
+    """Find the path from the explained tensors to the output; integers become floats in the returned model.
 
     Args:
-        choose: returns where the walk ends, for the explained inputs as they were named.
-        scores_for: the name of a method that prefers scores to the probabilities which are taken of them.
+        choose: function that returns the ends of the walk for the named inputs.
+        scores_for: the name of a method that prefers scores to the probabilities made of them.
 
     Raises:
-        InvalidOptionError: names that do not exist, or of layers that do not lie on the way.
-        UnsupportedModelError: what has no rule.
+        InvalidOptionError: if a name does not exist, or a layer does not lie on the path.
+        UnsupportedModelError: if an operator on the path has no rule.
     """
     chosen = choose(lowered, request.inputs)
     ends = tuple(s.tensor for s in chosen.leaves)
@@ -279,7 +279,7 @@ def choose_path(
         name, more = _prefer_scores(lowered, name, ends, scores_for, request)
         notes += more
     route = _route_to(lowered, name, chosen)
-    if request.inputs is None and not chosen.notes:  # which name those beside token ids
+    if request.inputs is None and not chosen.notes:  # such notes name the inputs beside token ids
         notes += _without_attributions(lowered, chosen, route)
     leaves = tuple(s for s in chosen.leaves if s.tensor in route.active)
     check_shapes(lowered, [s.tensor for s in leaves])
@@ -308,11 +308,11 @@ def choose_path(
 
 @dataclass(frozen=True)
 class _Route:
-    """What lies between the ends of a walk and the output.
+    """The part of the graph between the ends of a walk and the output.
 
     Attributes:
-        needed: names of all that the output is computed from.
-        active: names of the values among them that carry attributions.
+        needed: names of all values from which the output is computed.
+        active: names of those among them that carry attributions.
     """
 
     flowing: Flow
@@ -329,7 +329,7 @@ def _route_to(lowered: Lowered, output: str, chosen: Chosen) -> _Route:
     active = flowing.active & needed
     between = _between(graph, active, ends)
     nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
-    if len(nodes) < len(between):  # what has no rule often has no known shape either: this is told first
+    if len(nodes) < len(between):  # nodes without a rule often lack a known shape too: report them first
         raise without_rules(lowered, between, active, ends, output)
     return _Route(flowing, needed, active, nodes)
 
@@ -351,15 +351,15 @@ def _prefer_scores(
 ) -> tuple[str, tuple[str, ...]]:
     """Return the scores behind probabilities, and notes for the user.
 
-    Relevance starts from the scores since probabilities saturate. An output that was named is explained all
-    the same.
+    Relevance starts from the scores since probabilities saturate. An output that the user names is explained
+    nevertheless.
     """
     scores = logits_behind(lowered.source, output)
     if scores is None or scores in ends or scores not in flow(lowered, ends).active:
         return output, ()
     sizes = {prod(lowered.specs[name][0]) for name in (scores, output)}
     is_chosen = request.output is not None or (request.targets is not None and len(sizes) > 1)
-    if is_chosen:  # by indices that would be others
+    if is_chosen:  # by indices that mean something else for the scores
         return output, (
             f"{output!r} holds probabilities, which saturate: {method} is defined for scores. "
             f"Explain {scores!r} instead (--logits).",
@@ -438,7 +438,7 @@ def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> li
 
 
 def is_linear(target: Target, path: Path) -> bool:
-    """Tell whether the output is a linear function of what is explained, as far as operators say so."""
+    """Tell whether operators show that the output is a linear function of the explained tensors."""
     if target.stops or any(leaf.is_looked_up for leaf in target.leaves):
         return False
     return all(_is_linear(node, rule, path) for node, rule in path.nodes)
@@ -447,7 +447,7 @@ def is_linear(target: Target, path: Path) -> bool:
 def _is_linear(node: ir.Node, rule: Rule, path: Path) -> bool:
     names = [None if v is None else str(v.name) for v in node.inputs]
     varying = [i for i, name in enumerate(names) if name in path.active]
-    if len(varying) < sum(name in path.dependent for name in names):  # what the row decides without a rule
+    if len(varying) < sum(name in path.dependent for name in names):  # other inputs depend on the row too
         return False
     if rule.kind is not Kind.BILINEAR or rule.deeplift_form is not None:
         return Trait.LINEAR_IN_FIRST in rule.traits and varying == [0]

@@ -1,9 +1,9 @@
-"""Fewer steps for the same multipliers: fusion, and factors that commute.
+"""Equal multipliers in fewer steps: fusion, and factors that commute.
 
-Where one value alone enters a group of adjacent element-by-element operators and one leaves it, summation to
-delta allows a single multiplier, Δy/Δx, and walking through the group comes to the same. Linear operators are
-walked in another order, or merged into a layer: products of matrices and diagonals, in the order that costs
-least. Nothing here depends on the method.
+If only one value enters a group of adjacent elementwise operators and only one leaves it, summation to delta
+allows a single multiplier, Δy/Δx, and a walk through the group gives the same. Linear operators are walked in
+another order, or merged into a layer: they are products of matrices and diagonals, taken in the cheapest
+order. Nothing here depends on the method.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,14 +18,14 @@ from rationale.methods.environment import At, Call, evaluate
 from rationale.methods.propagation.backward import Readers, readers_of
 from rationale.rules.rule import Evaluation, Kind, Rule, Trait
 
-LARGEST_FACTOR = 4.0  # of a group of smooth operators: their secant supposes a scale of about 1
+LARGEST_FACTOR = 4.0  # in a group of smooth operators: their secant assumes a scale of about 1
 
 
 def fuse(calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
-    """Return the calls, in their order, with every group that has one multiplier as one call.
+    """Return the calls, in their order; every group with one common multiplier becomes one call.
 
     Args:
-        kept: values that no group hides.
+        kept: names of values that groups must not hide.
     """
     fused: list[Call] = []
     taken: set[str] = set()
@@ -43,9 +43,9 @@ def fuse(calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
 
 
 def _risen_selection(call: Call, readers: Readers, producers: Mapping[str, Call]) -> list[Call]:
-    """Return a selection with the function before it, if that never falls.
+    """Return a selection with the function before it, if that function never falls.
 
-    x and y rise together, so the function cancels.
+    x and y then rise together, so the function cancels.
     """
     source = producers.get(call.sources[0])
     if call.rule.kind is not Kind.SELECTION or source is None or Trait.RISING not in source.rule.traits:
@@ -55,7 +55,7 @@ def _risen_selection(call: Call, readers: Readers, producers: Mapping[str, Call]
 
 
 def _smooth_group(call: Call, readers: Readers, producers: Mapping[str, Call]) -> list[Call]:
-    """Return the least group that ends in `call` and reads one value: x·σ(x), x·Φ(x) …; else none."""
+    """Return the smallest group that ends in `call` and reads one value, such as x·σ(x), or an empty list."""
     if not _is_smooth(call):
         return []
     group = [call]
@@ -73,7 +73,7 @@ def _smooth_group(call: Call, readers: Readers, producers: Mapping[str, Call]) -
 def _next_member(
     group: list[Call], entering: set[str], readers: Readers, producers: Mapping[str, Call]
 ) -> Call | None:
-    """Return a producer that nobody outside the group reads, and on which no other producer depends."""
+    """Return a producer that is read only inside the group and that no other producer needs."""
     shape = group[0].x.y.shape
     members = {id(member) for member in group}
     candidates = [producers[name] for name in entering if name in producers]
@@ -86,7 +86,7 @@ def _next_member(
 
 
 def _is_smooth(call: Call) -> bool:
-    """Tell whether a call works element by element, without kinks, and on a scale of about 1."""
+    """Tell whether a call is elementwise, without kinks, and on a scale of about 1."""
     traits = call.rule.traits
     if call.rule.kind is Kind.POINTWISE:
         return Trait.SMOOTH in traits
@@ -98,7 +98,7 @@ def _is_smooth(call: Call) -> bool:
 
 
 def _has_curvature(group: Sequence[Call]) -> bool:
-    """Tell whether a group is worth fusing: sums and factors alone are cheap as they are."""
+    """Tell whether fusing a group saves work: groups of only sums and factors are cheap anyway."""
     return len(group) > 1 and any(member.rule.kind is Kind.POINTWISE for member in group)
 
 
@@ -163,7 +163,7 @@ def commute(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]
     """Move factors of channels into the weights of the layers behind, and means before layers.
 
     Args:
-        kept: values whose multipliers stay what they are.
+        kept: names of values whose multipliers must not change.
     """
     return _means_first(op, _factors_absorbed(op, calls, kept), kept)
 
@@ -178,8 +178,8 @@ _ABSORBED = Rule("absorbed", "", Kind.BILINEAR, _handed_on)
 def _factors_absorbed(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
     """Move a factor of each channel (a BatchNormalization), through a ReLU, into its readers' weights.
 
-    On the way back the factor would be one more pass over the references. It commutes with multipliers,
-    which are diagonal, so it may as well scale the columns that the layer's adjoint ends in.
+    In the walk back the factor would cost one more pass over the references. It commutes with multipliers,
+    which are diagonal, so it can scale the columns in which the layer's adjoint ends.
     """
     readers = readers_of(calls, kept)
     changed: dict[str, Call] = {}
@@ -198,7 +198,7 @@ def _factors_absorbed(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> 
 
 
 def _channel_factor(op: Ops, call: Call) -> Tensor | None:
-    """Return [1, C, 1, …] if `call` multiplies each channel of its one varying input by a constant."""
+    """Return [1, C, 1, …] if `call` multiplies each channel of its only varying input by a constant."""
     x = call.x.inputs[0]
     if not _one_to_one(call) or call.rule.kind is not Kind.BILINEAR or x is None or x.rank < 2:
         return None
@@ -210,21 +210,21 @@ def _channel_factor(op: Ops, call: Call) -> Tensor | None:
 
 
 def _factor(op: Ops, call: Call, shape: Sequence[int]) -> Tensor | None:
-    """Return what a multiplier of ones becomes; None where it stays."""
+    """Return the multiplier that the call makes of ones; None if it returns the same ones."""
     ones = op.row_constant(np.ones(shape, call.x.y.dtype.numpy()))
     factor = call.x.pullback()(ones)
     return None if factor is ones else factor
 
 
 def _one_to_one(call: Call) -> bool:
-    """Tell whether a call works element by element, of the first input alone."""
+    """Tell whether a call is elementwise and only its first input varies."""
     x, first, *others = call.x.inputs[0], *call.varying
     whole = x is not None and x.shape == call.x.y.shape
     return first and not any(others) and whole and Trait.ELEMENTWISE in call.rule.traits
 
 
 def _layers_behind(op: Ops, call: Call, readers: Readers) -> list[Call]:
-    """Return the layers that read it, through activations and offsets; none where anything else does."""
+    """Return the layers that read it, through activations and offsets; empty if anything else reads it."""
     while True:
         reading = readers[call.outputs[0]]
         if reading and all(reader.rule.layer_form is not None for reader in reading):
@@ -233,11 +233,11 @@ def _layers_behind(op: Ops, call: Call, readers: Readers) -> list[Call]:
             return []
         call = reading[0]
         if call.rule.kind is Kind.BILINEAR and _factor(op, call, (1,) * call.x.y.rank) is not None:
-            return []  # a factor of its own, which has its turn
+            return []  # that call has a factor of its own, which is moved in its turn
 
 
 def _scaled(op: Ops, layer: Call, factor: Tensor) -> Call | None:
-    """Return the layer with its columns multiplied; None where its weight has no such columns."""
+    """Return the layer with its columns multiplied; None if its weight has no such columns."""
     x, weight, *others = layer.x.inputs
     if layer.varying[0] is False or any(layer.varying[1:]) or weight is None or weight.rows:
         return None
@@ -251,7 +251,7 @@ def _scaled(op: Ops, layer: Call, factor: Tensor) -> Call | None:
 
 
 def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
-    """Return the layer with its pullback at another weight; its value stays."""
+    """Return the layer with its pullback at another weight; its value stays the same."""
     at = evaluate(op, layer.rule, [x, weight], layer.attributes, layer.name)
     rest = layer.x.inputs[2:]
     inputs = (x, weight, *(None for _ in rest))
@@ -260,9 +260,9 @@ def _with_weight(op: Ops, layer: Call, x: Tensor, weight: Tensor) -> Call:
 
 
 def _means_first(op: Ops, calls: Sequence[Call], kept: Collection[str]) -> list[Call]:
-    """Walk a mean over positions behind a layer that treats each position alone as if it stood before it.
+    """Move a mean over positions from behind a layer that treats each position alone to before it.
 
-    On the way back the layer then meets fewer places: a quarter of them for a pool of 2×2.
+    In the walk back the layer then has fewer positions: a quarter of them for a pool of 2×2.
     """
     readers = readers_of(calls, kept)
     order = list(calls)
@@ -290,7 +290,7 @@ def _at_each_position(op: Ops, layer: Call) -> bool:
 
 
 def _exchanged(op: Ops, layer: Call, mean: Call) -> tuple[Call, Call]:
-    """Exchange mean(layer(x)) for layer(mean(x)), for pullbacks alone: their values stay as they are."""
+    """Replace mean(layer(x)) by layer(mean(x)), only for pullbacks: the values stay the same."""
     weight = layer.x.inputs[1]
     pooled = evaluate(op, mean.rule, [layer.x.first], mean.attributes, mean.name)
     name = f"{layer.outputs[0]}/pooled"

@@ -1,4 +1,4 @@
-"""What cannot be walked back on the way to the explained output, and what can be done about it today."""
+"""The errors for models that cannot be walked back from the explained output, with advice."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -43,12 +43,12 @@ def without_slope(
     active: Collection[str],
     needed: Collection[str],
 ) -> UnsupportedModelError:
-    """Return the error that no attributions reach the output; it names what ends them.
+    """Return the error that no attributions reach the output; it names the operators that end them.
 
     Args:
-        explained: names of what is explained.
+        explained: names of the explained tensors.
         active: names of the values that carry attributions.
-        needed: names of what the output is computed from, its own among them.
+        needed: names of the values from which the output is computed, including the output.
     """
     ends = [
         node
@@ -100,7 +100,7 @@ def _described(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
 
 
 def _reason(node: ir.Node) -> str:
-    """Return why control flow has stayed what it is."""
+    """Return the reason why a control-flow operator remains in the graph."""
     return f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""
 
 
@@ -143,7 +143,7 @@ def _advice(
 def _waists(
     path: Sequence[ir.Node], active: Collection[str], ends: Sequence[str], output: str
 ) -> Iterator[tuple[int, str]]:
-    """Yield the values through which all of the path goes, each with the index of the last node before it."""
+    """Yield the values through which the whole path goes, each with the index of the last node before it."""
     last = {name: i for i, node in enumerate(path) for name in names_read(node) if name in active}
     last[output] = len(path)
     live = set(ends).intersection(last)

@@ -1,1 +1,1 @@
-"""Explanations of tree ensembles by their tables."""
+"""Explanations of tree ensembles by lookup tables."""

@@ -1,4 +1,4 @@
-"""The graph of a tree ensemble's attributions, which are looked up in tables."""
+"""The graph of a tree ensemble's attributions, which it looks up in tables."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -31,7 +31,7 @@ from rationale.trees.covers import expected_scores
 
 
 def emit(canvas: Canvas, outputs: Outputs) -> None:
-    """Add the attributions and what they are compared with to the graph's outputs."""
+    """Add the attributions, base value, explained value and gap to the graph's outputs."""
     op, selection = canvas.op, canvas.selection
     target, trees = selection.target, _trees(selection)
     method: Any = selection.method
@@ -44,7 +44,7 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     seed = seed_of(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
     op.scope = "trees"
     read = references and replace(references, arrays={trees.reads: references.arrays[trees.reads]})
-    used, player_of = np.unique(trees.player_of, return_inverse=True)  # a player of no feature has no column
+    used, player_of = np.unique(trees.player_of, return_inverse=True)  # players without features: no column
     columns = trees.ensemble.columns
     matrix = np.eye(columns) if target.elements == "predicted" else target.matrix(columns)
     about = trees.ensemble, matrix, at_x.at(trees.reads), read
@@ -74,9 +74,9 @@ def _trees(selection: Selection) -> Trees:
 
 
 def _with_values(selection: Selection, references: ReferenceSet | None) -> ReferenceSet | None:
-    """Return the references with what the model computes of them, by the tensors' names.
+    """Return the references with the tensors that the model computes from them, by name.
 
-    These are what the trees read, the explained output, and the margin where that is rescaled.
+    These are the trees' features, the explained output, and the margin if attributions are rescaled.
     """
     if references is None:
         return None
@@ -86,7 +86,7 @@ def _with_values(selection: Selection, references: ReferenceSet | None) -> Refer
 
 
 def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], wanted: set[str]) -> dict[str, np.ndarray]:
-    """Return rows of some of the model's tensors, and what the model itself makes of them."""
+    """Return the given rows together with other tensors that the model computes from them."""
     graph = lowered.model.graph
     values = {str(v.name): v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
     known, missing = [values[name] for name in given], [values[name] for name in wanted - set(given)]
@@ -98,12 +98,12 @@ def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], wanted: set[str]
 def _base_value(selection: Selection, references: ReferenceSet | None) -> np.ndarray:
     """Return [1, …], the mean of the explained output over the references.
 
-    Without references, what the trees' covers expect of it: the leaves' mean, and what the model adds to its
-    leaves at any row. The tables are made in float64, and so is this: in float32, a mean of thousands of rows
-    is off by more than all the rest.
+    Without references, return its expectation by the trees' covers: the mean over the leaves, plus the
+    constant that the model adds to its leaves. It is computed in float64, like the tables: in
+    float32, a mean over thousands of rows has a larger error than all the rest.
 
     Raises:
-        InvalidReferencesError: there are no covers either.
+        InvalidReferencesError: if there are no covers either.
     """
     trees, output = _trees(selection), selection.target.output
     if references is not None:
@@ -118,7 +118,7 @@ def _base_value(selection: Selection, references: ReferenceSet | None) -> np.nda
 
 
 def _of(op: Ops, found: Tensor, used: np.ndarray, players: np.ndarray, axis: int) -> Tensor:
-    """Return the numbers of `players` along an axis where `found` has those of `used`; 0 of others."""
+    """Return the numbers of `players` along an axis on which `found` has those of `used`; 0 for others."""
     if np.array_equal(players, used):
         return found
     position, there = np.searchsorted(used, players), np.isin(players, used)

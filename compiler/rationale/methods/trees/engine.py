@@ -1,4 +1,4 @@
-"""Trees: the scores of one tree ensemble, explained by its tables."""
+"""The engine that explains the scores of a tree ensemble by its tables."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,20 +17,20 @@ from rationale.schema.request import CompileRequest
 
 
 class TreeTables(Engine):
-    """A walk is not needed: what trees decide is known for every pattern of their conditions."""
+    """An engine without a walk: tables hold the result for every pattern of the trees' conditions."""
 
-    missing = Missing.ALWAYS  # trees have a side for NaN
+    missing = Missing.ALWAYS  # trees choose a side for NaN
 
     def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)
 
     def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
-        """Find the ensemble, and whose each feature is that it reads.
+        """Find the ensemble, and the player of each feature that it reads.
 
         Raises:
-            InvalidOptionError: besides, layers or concepts, which only a walk meets; logits of plain scores,
-                or beside probabilities.
-            UnsupportedModelError: besides, interactions of groups or of several inputs.
+            InvalidOptionError: also if the request names layers or concepts, which need a walk, or logits of
+                plain scores, or logits beside probabilities.
+            UnsupportedModelError: also for interactions of groups or of several inputs.
         """
         demand_no_layers(method, request)
         lowered, target, trees = choose_ensemble(lowered, method, request)
@@ -50,7 +50,7 @@ class TreeTables(Engine):
         return replace(selection, part=replace(trees, player_of=player_of))
 
     def emit(self, canvas: Canvas) -> None:
-        """Look up what was computed for every pattern of conditions that a row can satisfy."""
+        """Add lookups in tables of the results for every pattern of conditions that a row can satisfy."""
         emit(canvas, self.outputs(canvas.selection))
 
 

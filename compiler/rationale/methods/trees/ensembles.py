@@ -1,9 +1,9 @@
-"""The tree ensemble that makes the explained output, read so that its scores are explained without a walk.
+"""The tree ensemble behind the explained output, read so that its scores are explained without a walk.
 
-Between the model's inputs and the ensemble may stand any preprocessing, as long as no feature that the
-ensemble reads is made of two of theirs: all features of one element are one player then. Between the scores
-and the output stands nothing but what moves values. What the ensemble makes of its scores (LOGISTIC, SOFTMAX)
-is left out: explained is the margin, which the graph answers beside the probabilities.
+The model may preprocess its inputs before the ensemble, as long as no feature of the ensemble depends on two
+input elements: all features made from one element are one player. Between the scores and the output, values
+are only moved. The ensemble's own transform (LOGISTIC, SOFTMAX) is left out: the graph explains the margin,
+which it answers beside the probabilities.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -39,11 +39,11 @@ from rationale.trees.ensemble import Ensemble
 from rationale.trees.read import OPERATORS, is_ensemble, read_ensemble
 
 _MOVES = frozenset("Cast Flatten Identity Reshape Squeeze Unsqueeze".split())
-_LINKS = frozenset({"Exp", "Sigmoid", "Softmax"})  # what boosters make of their scores, each for itself
-_PROBES = 64  # rows on which a margin is held against what is made of it
+_LINKS = frozenset({"Exp", "Sigmoid", "Softmax"})  # functions of scores that boosters write as operators
+_PROBES = 64  # rows that compare a margin with the model's output
 _SAME = 1e-4
-MOST_SPLITS = 20_000  # that a manifest names; a page asks about each
-_WIDE = 1e30  # CatBoost tells a missing value from others by the largest float32 number
+MOST_SPLITS = 20_000  # split points in a manifest; a page asks about each
+_WIDE = 1e30  # CatBoost compares with the largest float32 number to detect missing values
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,11 @@ class Trees(Part):
 
     Attributes:
         reads: the name of the tensor that holds its features.
-        margin: of its scores, where not they are explained but the probabilities that are made of them.
-        game: who plays.
-        player_of: [features] the player of each.
-        link: the operator that makes the requested output of these scores, such as Exp; empty if they are it.
+        margin: the name of the scores, if the probabilities made of them are explained instead.
+        game: the players and their elements.
+        player_of: [features] the player of each feature.
+        link: the operator that makes the requested output from the scores, such as Exp; empty if there is
+            none.
     """
 
     ensemble: Ensemble
@@ -66,9 +67,9 @@ class Trees(Part):
     link: str = ""
 
     def splits(self, lowered: Lowered, target: Target) -> dict[str, list[list[float]]]:
-        """Return the numbers at which trees may turn, of elements that they read as they are.
+        """Return the split points of the elements that trees read unchanged.
 
-        Nothing if there are more than MOST_SPLITS.
+        The result is empty if there are more than MOST_SPLITS.
         """
         graph, dtype = lowered.model.graph, lowered.specs[self.reads][1].numpy()
         inputs = [str(v.name) for v in graph.inputs if v.name in lowered.specs]
@@ -97,12 +98,12 @@ class Trees(Part):
 def choose_ensemble(
     lowered: Lowered, method: TreeMethod, request: CompileRequest
 ) -> tuple[Lowered, Target, Trees]:
-    """Find the tree ensemble whose scores are the output; the model returned has its margin beside it.
+    """Find the tree ensemble whose scores are the output; the returned model has its margin beside it.
 
     Raises:
-        InvalidOptionError: names that do not exist, references that come with a request, or no LOGISTIC.
-        UnsupportedModelError: an output that is not made by one tree ensemble alone.
-        InvalidModelError: trees that are none.
+        InvalidOptionError: if a name does not exist, references come with requests, or there is no LOGISTIC.
+        UnsupportedModelError: if the output does not come from exactly one tree ensemble.
+        InvalidModelError: if the trees are invalid.
     """
     if isinstance(method.reference_set, OpenReferences):
         raise InvalidOptionError(
@@ -144,7 +145,7 @@ def choose_ensemble(
 
 
 def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value, str]:
-    """Return the tree ensemble whose scores are the output, these, and the link that is taken of them."""
+    """Return the tree ensemble behind the output, its scores, and the link applied to them."""
     value = next(v for node in lowered.model.graph for v in node.outputs if v.name == output)
     ends = _behind_moves(value)
     node = ends.producer()
@@ -163,7 +164,7 @@ def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Nod
 
 
 def _instead(lowered: Lowered, output: str) -> str:
-    """Say what can be explained: the scores of the one ensemble behind an output, or another method."""
+    """Return advice: name the scores of the only ensemble behind an output, or take another method."""
     behind = reach_backward(lowered.model.graph, output, ())
     found = [
         str(node.outputs[-1].name)
@@ -179,18 +180,18 @@ def _instead(lowered: Lowered, output: str) -> str:
 
 
 def _has_scores(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
-    """Tell whether a value is the scores that an ensemble's node makes."""
+    """Tell whether a value holds the scores of an ensemble's node."""
     return node is not None and is_ensemble(node.op_type, node.domain) and value is node.outputs[-1]
 
 
 def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
-    """Return for each of the [features] that an ensemble reads of whose elements it is made.
+    """Return the player of each of the [features] that an ensemble reads.
 
-    Whose a constant feature is makes no difference.
+    The player of a constant feature does not matter.
 
     Raises:
-        UnsupportedModelError: a feature that is made of elements of several players, or of what is not
-            explained.
+        UnsupportedModelError: if a feature depends on elements of several players, or on an unexplained
+            input.
     """
     graph, ends, tensor = lowered.model.graph, target.tensors, trees.reads
     player_of_element = np.concatenate([trees.game.of[end].reshape(-1) for end in ends])
@@ -240,7 +241,7 @@ def _margin_notes(output: str, margin: str | None, ensemble: Ensemble, probabili
 
 
 def _behind_moves(value: ir.Value) -> ir.Value:
-    """Return the value before it was moved."""
+    """Return the value before any moves."""
     while True:
         node = value.producer()
         if node is None or node.domain or node.op_type not in _MOVES or node.inputs[0] is None:
@@ -249,16 +250,16 @@ def _behind_moves(value: ir.Value) -> ir.Value:
 
 
 def _with_spec(lowered: Lowered, name: str, ensemble: Ensemble, dtype: ir.DataType) -> Lowered:
-    """Add a specification: ONNX's inference knows no shapes of these operators' older versions."""
+    """Add a specification, since ONNX infers no shapes for these operators' older versions."""
     specs = {**lowered.specs, name: ((1, ensemble.columns), dtype)}
     return replace(lowered, specs=specs, batched=lowered.batched | {name})
 
 
 def with_scores_behind(lowered: Lowered, output: str) -> tuple[Lowered, str | None]:
-    """Return the model with what an ensemble makes its output of beside it, and that tensor's name.
+    """Return the model with an ensemble's margin as an extra tensor, and that tensor's name.
 
     Raises:
-        UnsupportedModelError: as `_with_margin` does, or no ensemble makes the output.
+        UnsupportedModelError: for the reasons of `_with_margin`, or if no ensemble makes the output.
     """
     node, scores, _ = _ensemble_behind(lowered, "a margin", output)
     read = node.inputs[0]
@@ -271,12 +272,12 @@ def with_scores_behind(lowered: Lowered, output: str) -> tuple[Lowered, str | No
 def _with_margin(
     lowered: Lowered, node: ir.Node, scores: ir.Value, ensemble: Ensemble
 ) -> tuple[Lowered, str | None]:
-    """Return the model with a twin of the ensemble that makes nothing of its scores, and its output's name.
+    """Return the model with a twin of the ensemble without a transform, and the twin's output name.
 
-    The name is None where the ensemble itself makes nothing of them.
+    The name is None if the ensemble itself has no transform.
 
     Raises:
-        UnsupportedModelError: ONNX Runtime makes something else of the scores than it says.
+        UnsupportedModelError: if ONNX Runtime's result differs from the transform that the model names.
     """
     name = f"{scores.name}_margin"
     while name in lowered.specs:
@@ -304,7 +305,7 @@ def _with_margin(
     if np.allclose(made, plain, atol=_SAME):
         return lowered, None
     for shift in (np.zeros(plain.shape[1]), np.eye(1, plain.shape[1])[0]):
-        # beside one score s of two classes stands −s, or 1 − s where no leaf is negative
+        # for two classes, −s stands beside the only score s, or 1 − s if no leaf is negative
         if np.allclose(_MADE[ensemble.post_transform](plain - shift), made, atol=_SAME):
             break
     else:
@@ -337,7 +338,7 @@ def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
 
 
 def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np.ndarray:
-    """Return rows with numbers on both sides of the bounds."""
+    """Return rows with numbers on both sides of the trees' split points."""
     random = np.random.default_rng(0)
     (_, *row), dtype = spec
     rows = random.standard_normal((_PROBES, prod(row)))
@@ -362,7 +363,7 @@ def _softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def _softmax_zero(scores: np.ndarray) -> np.ndarray:
-    """Return the Softmax of the scores that are not 0; 0 stays."""
+    """Return the Softmax of the scores that are not 0; a 0 remains 0."""
     powers = np.where(np.abs(scores) > 1e-7, np.exp(scores - scores.max(axis=1, keepdims=True)), 0)
     return np.asarray(powers / np.maximum(powers.sum(axis=1, keepdims=True), 1e-300))
 

@@ -1,4 +1,4 @@
-"""What the trees ask of their methods."""
+"""The interface of tree methods."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from rationale.trees.ensemble import Ensemble
 
 @dataclass(frozen=True, eq=False)
 class Margins:
-    """An ensemble's scores with all that the model adds to them.
+    """An ensemble's scores, including all constants that the model adds to them.
 
-    They are [1, columns] of the row and [K, columns] of the references.
+    They are [1, columns] for the row and [K, columns] for the references.
     """
 
     at_x: Tensor
@@ -26,17 +26,17 @@ class Margins:
 
 
 class TreeMethod(Method):
-    """A method that needs no walk: it knows the attributions of a tree ensemble from its trees."""
+    """A method without a walk: it computes a tree ensemble's attributions from its trees."""
 
     @property
     @abstractmethod
     def probability(self) -> bool:
-        """Whether to explain the probabilities that the ensemble makes of its scores."""
+        """True to explain the probabilities that the ensemble makes of its scores."""
 
     @property
     @abstractmethod
     def interactions(self) -> bool:
-        """Whether the graph shall return the interactions of each two players."""
+        """True if the graph returns the interactions between players."""
 
     @property
     def further_outputs(self) -> Sequence[str]:
@@ -56,11 +56,11 @@ class TreeMethod(Method):
         """Return the attributions of one row, row shape [1, targets · players].
 
         Args:
-            target_matrix: [columns, targets] how much of each of the ensemble's scores a target is.
-            x: what the ensemble reads, row shape [1, features].
+            target_matrix: [columns, targets], the targets' coefficients of the ensemble's scores.
+            x: the ensemble's features, row shape [1, features].
             references: the rows of `reference_set`.
-            player_of: [features] the player of each.
-            margins: where probabilities are explained.
+            player_of: [features], the player of each feature.
+            margins: the margins if probabilities are explained, else None.
         """
 
     @abstractmethod
@@ -74,9 +74,9 @@ class TreeMethod(Method):
         attributions: Tensor,
         player_of: np.ndarray,
     ) -> Tensor:
-        """Return the interactions of each two players of one row, row shape [1, targets · players · players].
+        """Return the interactions between players of one row, row shape [1, targets · players · players].
 
-        The sum over one of them is the other's attribution.
+        The sum over one of the two players is the other's attribution.
 
         Args:
             attributions: row shape [1, targets · players].

@@ -1,8 +1,8 @@
-"""Of which raw elements each element of an inner tensor is made: what stands between them is followed.
+"""The raw elements from which each element of an inner tensor is computed, found operator by operator.
 
-Each operator is looked at with one row. What moves values is run on numbers that say whose they are; what
-runs element by element joins those of its operands; of any other operator, every result is made of all that
-it reads.
+Each operator is examined for one row. An operator that moves values runs on numbers that stand for sets of
+players. An elementwise operator joins its operands' sets. For any other operator, each result depends on
+everything that the operator reads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,17 +26,17 @@ _ML = "ai.onnx.ml"
 _EACH = frozenset(
     {("", name) for name in "And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Where Xor".split()}
     | {(_ML, name) for name in "Binarizer CategoryMapper Imputer LabelEncoder Scaler".split()}
-)  # what runs element by element, beside those whose rules say so
+)  # elementwise operators beside those with rules
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 _NOTHING: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Made:
-    """What one row of a tensor is made of.
+    """The players on which one row of a tensor depends.
 
     Attributes:
-        of: for each element of the row, flat, the players of which it is made.
+        of: for each element of the flat row, its players.
         joined: for a set of several players, the operator that first joined them.
     """
 
@@ -47,14 +47,14 @@ class Made:
 def made_of(
     lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray], tensor: str
 ) -> Made:
-    """Return the players of which one row of a tensor is made.
+    """Return the players on which one row of a tensor depends.
 
     Args:
-        nodes: in their order, those that compute the tensor of the players'.
-        players: by tensor, which player each element of its row is, of the row's shape [1, …].
+        nodes: the nodes that compute the tensor from those of the players, in order.
+        players: the player of each element of a row, by tensor, in the row's shape [1, …].
 
     Raises:
-        UnsupportedModelError: an operator of several players whose result has no known shape.
+        UnsupportedModelError: if an operator on several players has a result of unknown shape.
     """
     follow = _followed(lowered, nodes, players)
     return Made(follow.of(tensor), follow.joined)
@@ -63,7 +63,7 @@ def made_of(
 def all_made_of(
     lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.ndarray]
 ) -> dict[str, tuple[frozenset[int], ...]]:
-    """Return `made_of` of every tensor that is made of players, by name."""
+    """Return `made_of` for every tensor that depends on players, by name."""
     follow = _followed(lowered, nodes, players)
     return {name: follow.of(name) for name in follow.known}
 
@@ -71,10 +71,10 @@ def all_made_of(
 def moved_from(
     lowered: Lowered, nodes: Sequence[ir.Node], places: Mapping[str, np.ndarray], tensor: str
 ) -> tuple[int | None, ...]:
-    """Return for each element of a row of a tensor the place whose number it is; None if it is computed.
+    """Return the place that each element of a tensor's row copies; None if the element is computed.
 
     Args:
-        nodes, places: as of `made_of`.
+        nodes, places: like those of `made_of`.
     """
     follow = _Following(lowered)
     keep = [node for node in nodes if follow.keeps(node)]
@@ -92,14 +92,14 @@ def _followed(lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, 
 
 @dataclass
 class _Following:
-    """Every set of players has a number, and every value an array of these: one for each of its elements."""
+    """The players of every element: each set of players has a number, and each value an array of numbers."""
 
     lowered: Lowered
     known: dict[str, np.ndarray] = field(default_factory=dict)
     sets: list[frozenset[int]] = field(default_factory=lambda: [_NOTHING])  # by their numbers
     numbered: dict[frozenset[int], int] = field(default_factory=lambda: {_NOTHING: 0})
     joined: dict[frozenset[int], str] = field(default_factory=dict)
-    whole: set[str] = field(default_factory=set)  # values in which nothing is missing
+    whole: set[str] = field(default_factory=set)  # values without missing numbers
 
     def numbers(self, sets: Sequence[frozenset[int]], shape: tuple[int, ...]) -> np.ndarray:
         return np.asarray([self._number(s) for s in sets], np.int64).reshape(shape)
@@ -111,7 +111,7 @@ class _Following:
         return self.numbered[players]
 
     def of(self, name: str) -> tuple[frozenset[int], ...]:
-        """Return of what each element of a tensor is made; of nothing where no player was used."""
+        """Return the players of each element of a tensor; empty sets if it depends on no player."""
         numbers = self.known[name] if name in self.known else np.zeros(self.shape(name), np.int64)
         return tuple(self.sets[i] for i in numbers.flat)
 
@@ -124,7 +124,7 @@ class _Following:
         return self.lowered.specs[name][0]
 
     def through(self, node: ir.Node) -> None:
-        """Note of what a node's outputs are made."""
+        """Record the players of a node's outputs."""
         made = [v for v in reads(node) if v.name in self.known]
         if not made or node.op_type in OF_SIZES:
             return
@@ -144,11 +144,11 @@ class _Following:
         self.known.update(zip((str(v.name) for v in node.outputs if v.name), found, strict=False))
 
     def keeps(self, node: ir.Node) -> bool:
-        """Tell whether a node leaves numbers as they are, but for their rounding to another type of float."""
+        """Tell whether a node keeps numbers, apart from rounding to another float type."""
         return self._moves(node) or (node.op_type == "Cast" and node.attributes["to"].as_int() in _FLOATS)
 
     def _misses_nothing(self, node: ir.Node) -> bool:
-        """Tell whether a node's output misses nothing: of an Imputer's Where, and of what moves that."""
+        """Tell whether a node's output has no missing numbers: an Imputer's Where, or its moved result."""
         if node.op_type == "Where":
             test = node.inputs[0].producer() if node.inputs[0] is not None else None
             return test is not None and test.op_type == "IsNaN" and test.inputs[0] is node.inputs[2]
@@ -156,14 +156,14 @@ class _Following:
         return moves and all(v is None or v.is_initializer() or v.name in self.whole for v in node.inputs)
 
     def _is_zero(self, node: ir.Node) -> bool:
-        """Tell whether a node takes 0 times numbers, as skl2onnx does for a column of as many rows."""
+        """Tell whether a node multiplies numbers by 0; skl2onnx does this to count the rows of a column."""
         constants = [v.const_value for v in node.inputs if v is not None and v.const_value is not None]
         given = [v for v in node.inputs if v is not None and v.const_value is None]
         zero = node.op_type == "Mul" and any(not c.numpy().any() for c in constants)
         return zero and all(v.name in self.whole for v in given)
 
     def _moves(self, node: ir.Node) -> bool:
-        """Tell whether it puts elements elsewhere, by indices that do not depend on a row."""
+        """Tell whether a node moves elements by indices that do not depend on a row."""
         if node.domain or node.op_type == "Concat":
             return not node.domain
         first, *others = node.inputs
@@ -171,7 +171,7 @@ class _Following:
         return node.op_type in _MOVES and fixed and first is not None and not first.is_initializer()
 
     def _moved(self, node: ir.Node) -> list[np.ndarray]:
-        """Move the numbers to where a node puts them."""
+        """Return the numbers after a node has moved them."""
         operands: list[ir.Value | None] = []
         given, constants = dict[str, np.ndarray](), list[ir.Value]()
         for i, value in enumerate(node.inputs):
@@ -180,7 +180,7 @@ class _Following:
             elif i and node.op_type != "Concat":
                 known = value.const_value
                 array = self.lowered.constants[str(value.name)] if known is None else known.numpy()
-                # A tensor of its own: the value's name becomes that of its tensor, which is the user's.
+                # A new tensor: it gets the value's name, and the original tensor belongs to the user.
                 constants.append(ir.Value(name=f"place{i}", const_value=ir.Tensor(array)))
                 operands.append(constants[-1])
             else:
@@ -203,7 +203,7 @@ class _Following:
         return list(Runner(model, optimise=False, given=True)(given).values())
 
     def _of(self, node: ir.Node, position: int) -> np.ndarray:
-        """Return of what an operand is made; a constant, of nothing."""
+        """Return the players of an operand; a constant has none."""
         value = node.inputs[position]
         assert value is not None
         if str(value.name) in self.known:
@@ -212,7 +212,7 @@ class _Following:
         return np.zeros(self.shape(str(value.name)) if constant is None else constant.numpy().shape, np.int64)
 
     def _spread(self, node: ir.Node, position: int) -> np.ndarray:
-        """Repeat each element's number for all that it looks up, along the axes behind its own."""
+        """Repeat each element's number along the axes of the table row that it looks up."""
         by, shape = self._of(node, position), self.shape(str(node.outputs[0].name))
         return np.broadcast_to(by.reshape(*by.shape, *(1 for _ in shape[by.ndim :])), shape)
 
@@ -235,7 +235,7 @@ class _Following:
 
 
 def _looks_up(node: ir.Node) -> int | None:
-    """Return the operand by whose elements rows of a table are looked up, one for each; None without one."""
+    """Return the operand whose elements each look up a row of a table, or None."""
     if (node.domain, node.op_type) == (_ML, "OneHotEncoder"):
         return 0
     table = node.inputs[0] if (node.domain, node.op_type) == ("", "Gather") else None

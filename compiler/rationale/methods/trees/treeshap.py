@@ -1,7 +1,7 @@
 """Exact Shapley values of tree ensembles, over a reference set or by the covers of their nodes.
 
 Lundberg et al., "From local explanations to global understanding with explainable AI for trees", 2020;
-docs/adr/0032-trees-as-tables.md says how they become tables that a row is looked up in.
+docs/adr/0032-trees-as-tables.md describes the tables in which a row is looked up.
 """
 
 from dataclasses import dataclass, replace
@@ -32,25 +32,25 @@ from rationale.trees.tables import Tables, build_tables, trees_of
 class TreeShap(TreeMethod):
     """Exact Shapley values of a tree ensemble's scores.
 
-    The time does not depend on how many rows are given.
+    The time does not depend on the number of references.
 
-    With references a coalition's features come from the row, all others from a reference (interventional).
-    Without, at a split by a feature outside the coalition a row goes both ways, by the shares of the rows
-    that did so in training (path-dependent).
+    With references, a coalition's features come from the row, all others from a reference (interventional).
+    Without references, a row goes both ways at a split by a feature outside the coalition, weighted by the
+    shares of training rows that went each way (path-dependent).
 
     Args:
-        references: one array [K, F]; NaN where a value is missing. None for path-dependent values.
-        covers: for path-dependent values, rows [R, F] by which nodes' covers are counted; by default the
-            model's own (nodes_hitrates), which few converters write.
-        space: "output", the ensemble's scores, or "probability", what LOGISTIC makes of them: each
-            reference's attributions are rescaled, as shap does with model_output="probability".
-        interactions: also return `<input>_interactions` [N, T, F, F]: half the Shapley interaction of two
-            features for either, and on the diagonal what an attribution holds beside them.
+        references: one array [K, F]; NaN for a missing value. None for path-dependent values.
+        covers: for path-dependent values, rows [R, F] that determine the nodes' covers; by default the
+            model's own covers (nodes_hitrates), which few converters write.
+        space: "output", the ensemble's scores, or "probability", their LOGISTIC: each reference's
+            attributions are rescaled, as shap does with model_output="probability".
+        interactions: also return `<input>_interactions` [N, T, F, F]: off the diagonal half the Shapley
+            interaction of two features, on the diagonal the rest of a feature's attribution.
         weights: K weights of the references or covers (they are normalised); None for equal weights.
 
     Raises:
-        InvalidOptionError: references and covers, weights of neither, or an unknown space; probabilities
-            without references, or with interactions.
+        InvalidOptionError: if there are both references and covers, weights without either, an unknown space,
+            or probabilities without references or with interactions.
     """
 
     references: References | None = None
@@ -88,7 +88,7 @@ class TreeShap(TreeMethod):
 
     @property
     def reference_set(self) -> References | None:
-        """Covers too: by these rows the base value is the mean output, as it is by references."""
+        """References or covers: the base value is the mean output over these rows."""
         return self.covers if self.references is None else self.references
 
     @property
@@ -102,7 +102,7 @@ class TreeShap(TreeMethod):
         return {name: chosen for name, chosen in known.items() if chosen}
 
     def in_space(self, space: str, transform: str) -> Method:
-        """Explain a probability by rescaled margins, and only that of a LOGISTIC."""
+        """Return a method for a space; a probability needs a LOGISTIC; rescaled margins explain it."""
         if space == "output" and transform not in ("", "NONE", "LOGISTIC"):
             raise InvalidOptionError(
                 f"space 'output': {self.name} explains the margin of a {transform}: say space: margin, or "
@@ -127,7 +127,7 @@ class TreeShap(TreeMethod):
         player_of: np.ndarray,
         margins: Margins | None = None,
     ) -> Tensor:
-        """Look up what was computed for every pattern of conditions that a row can satisfy."""
+        """Look up the result for the row's pattern of conditions."""
         if margins is not None and references is not None:
             return _rescaled(op, ensemble, target_matrix, x, references, player_of, margins)
         if self.references is not None and references is not None:
@@ -177,7 +177,7 @@ def _by_references(
     references: ReferenceSet,
     player_of: np.ndarray,
 ) -> Tensor:
-    """Look attributions up in tables, and compute them leaf by leaf where these would be too large."""
+    """Look attributions up in tables, or compute them leaf by leaf if tables would be too large."""
     (rows,), x = references.arrays.values(), _flat(op, x)
     rows, weights = rows.reshape(len(rows), -1), references.weights
     ensemble = replace(ensemble, share=None)
@@ -197,9 +197,9 @@ def _rescaled(
     player_of: np.ndarray,
     margins: Margins,
 ) -> Tensor:
-    """Return the attributions of the margin to each reference times the slope to it.
+    """Return the margin's attributions to each reference, multiplied by the slope to it.
 
-    The slope is a sum of products, with a table for each of these.
+    The slope is a sum of products, each with a table of its own.
     """
     columns = np.flatnonzero(target_matrix.any(axis=1))
     (rows,), x = references.arrays.values(), _flat(op, x)

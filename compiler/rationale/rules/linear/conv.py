@@ -18,7 +18,7 @@ def explicit_pads(
     window: Sequence[int],
     strides: Sequence[int],
 ) -> list[int]:
-    """ONNX's [begin…, end…] paddings for an input of spatial `size` and a (dilated) `window`."""
+    """Return ONNX's [begin…, end…] paddings for an input of spatial `size` and a (dilated) `window`."""
     if auto_pad in ("NOTSET", ""):
         return list(pads) if pads is not None else [0] * (2 * len(size))
     if auto_pad == "VALID":
@@ -86,7 +86,7 @@ def conv_layer(
     pads: Sequence[int] | None = None,
     **_: Any,
 ) -> Weights:
-    """W [M, C/g, *k]; placewise where it is 1×1 and applied everywhere."""
+    """Return W [M, C/g, *k]; it is placewise if it is 1×1 and applied everywhere."""
     ones = [1] * (w.rank - 2)
     bias = None if b is None else op.Reshape(b, [-1, *ones])
     inputs = (1, -1, *ones) if group == 1 else None
@@ -97,7 +97,7 @@ def conv_layer(
 def _transposed_pads(
     auto_pad: str, whole: Sequence[int], wanted: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the paddings that cut `whole` to the `wanted` sizes, and what must be added where it is less."""
+    """Return the paddings that cut `whole` to the `wanted` sizes, and the lengths to add if it is smaller."""
     totals = [max(a - b, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
     beyond = [max(b - a, 0) for a, b in zip(whole, wanted[-len(whole) :], strict=True)]
     small, large = [t // 2 for t in totals], [t - t // 2 for t in totals]
@@ -166,7 +166,7 @@ def conv_transpose_rule(
 
 @conv_transpose_rule.layer
 def conv_transpose_layer(op: Ops, w: Tensor, b: Tensor | None, *, group: int = 1, **_: Any) -> Weights:
-    """W [C, M/g, *k]."""
+    """Return W [C, M/g, *k]."""
     ones = [1] * (w.rank - 2)
     bias = None if b is None else op.Reshape(b, [-1, *ones])
     return Weights(w, bias, axis=1, inputs=(-1, 1, *ones), outputs=(1, -1, *ones) if group == 1 else None)

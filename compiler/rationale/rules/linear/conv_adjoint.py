@@ -1,7 +1,7 @@
-"""The adjoint of a convolution, in the variants that are fastest for one shape or another.
+"""The adjoint of a convolution, in variants that are fastest for different shapes.
 
-Costs are times over that of the convolution's own forward pass, measured in ONNX Runtime on two cores
-(docs/performance.md); (one thread, two and more).
+Costs are times relative to the convolution's own forward pass, measured in ONNX Runtime on two cores
+(docs/performance.md), as (one thread, two and more).
 """
 
 import math
@@ -21,8 +21,8 @@ class Geometry:
     """A convolution's shape: x [C, *size] → y [M, *out]; pads are [begin…, end…].
 
     Attributes:
-        channels: C.
-        filters: M.
+        channels: C, the number of input channels.
+        filters: M, the number of output channels.
     """
 
     size: tuple[int, ...]
@@ -42,18 +42,18 @@ class Geometry:
 
     @property
     def dense(self) -> bool:
-        """No stride, and padded by less than the window."""
+        """True without strides, and with padding smaller than the window."""
         inside = all(p < n for p, n in zip(self.pads, self.window * 2, strict=True))
         return inside and all(s == 1 for s in self.strides)
 
     @property
     def by_points(self) -> bool:
-        """Each position by itself: 1×1 without stride, padding or groups."""
+        """True if each position is independent: 1×1 without stride, padding or groups."""
         return self.dense and all(n == 1 for n in self.window) and self.group == 1
 
     @property
     def by_phases(self) -> bool:
-        """Every phase of the stride has taps, no window begins or ends far outside."""
+        """True if every phase of the stride has taps, and no window begins or ends far outside."""
         plain = len(self.size) == 2 and all(d == 1 for d in self.dilations)
         wide = all(1 < s <= k for s, k in zip(self.strides, self.kernel, strict=True))
         return plain and wide and all(min(p.pads) >= 0 for p in _phases(self))
@@ -67,7 +67,7 @@ adjoint = Task("convolution adjoint")
 
 
 def flipped(op: Ops, w: Tensor, group: int) -> Tensor:
-    """W [M, C/g, *k] → [C, M/g, *k], spatially reversed: the kernel of the adjoint at stride 1."""
+    """Turn W [M, C/g, *k] into [C, M/g, *k], spatially reversed: the kernel of the adjoint at stride 1."""
     outputs, inputs, *kernel = w.shape
     axes = list(range(2, w.rank))
     if group > 1:
@@ -82,19 +82,19 @@ def flipped(op: Ops, w: Tensor, group: int) -> Tensor:
 
 
 def _flipped_cost(site: Site) -> float:
-    """Few channels at the end leave most of a vector register empty."""
+    """Return the cost; few channels at the end leave most of a vector register empty."""
     return 3.0 if site.geometry.channels < 8 and not site.geometry.depthwise else 1.0
 
 
 @adjoint.variant("flipped kernel", fits=lambda g: g.dense, cost=_flipped_cost)
 def by_flipped_kernel(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """At stride 1, a convolution with the kernel turned around."""
+    """Convolve with the reversed kernel, at stride 1."""
     back = [n - 1 - p for p, n in zip(g.pads, g.window * 2, strict=True)]
     return op.Conv(m, flipped(op, w, g.group), dilations=list(g.dilations), group=g.group, pads=back)
 
 
 def _points_cost(site: Site) -> float:
-    """No layout to be changed on the way in and out: pays on large planes, with rows enough for a product."""
+    """Return the cost; no layout conversion is needed, which pays on large planes with enough rows."""
     g: Geometry = site.geometry
     pays = min(g.size) >= 28 and g.channels >= 96 and site.deployment.provider == "cpu"
     return 0.97 if pays else 1.1
@@ -102,14 +102,14 @@ def _points_cost(site: Site) -> float:
 
 @adjoint.variant("product at each point", fits=lambda g: g.by_points, cost=_points_cost)
 def by_points(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """1×1: Wᵀ [C, M] times m [M, positions]."""
+    """Multiply Wᵀ [C, M] by m [M, positions], for 1×1 kernels."""
     weights = op.Transpose(op.Reshape(w, [g.filters, g.channels]), perm=[1, 0])
     columns = op.reshape(m, (m.shape[0], g.filters, math.prod(g.out)))
     return op.reshape(op.MatMul(weights, columns), (m.shape[0], g.channels, *g.size))
 
 
 def _transposed_cost(site: Site) -> float:
-    """ONNX Runtime's scales poorly over threads, depthwise worst."""
+    """Return the cost; ONNX Runtime's operator scales poorly over threads, depthwise worst."""
     g: Geometry = site.geometry
     if site.deployment.provider != "cpu":
         return 0.9
@@ -126,7 +126,7 @@ def _transposed_cost(site: Site) -> float:
 
 @adjoint.variant("transposed convolution", cost=_transposed_cost)
 def by_transposed(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """ConvTranspose: any stride, padding and dilation."""
+    """Apply a ConvTranspose, for any stride, padding and dilation."""
     n = len(g.size)
     reach = [
         (o - 1) * s + k - g.pads[i] - g.pads[n + i]
@@ -147,9 +147,9 @@ def by_transposed(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
 
 @dataclass(frozen=True)
 class _Phase:
-    """Positions i ≡ start (mod stride) along each axis: the taps of the kernel that reach them."""
+    """Positions i ≡ start (mod stride) along each axis, and the taps of the kernel that reach them."""
 
-    first: tuple[int, ...]  # tap, from which every stride-th one follows
+    first: tuple[int, ...]  # first tap, from which every stride-th one follows
     pads: tuple[int, ...]
 
 
@@ -187,11 +187,11 @@ def _phases_cost(site: Site) -> float:
 
 @adjoint.variant("one kernel for each phase", fits=lambda g: g.by_phases, cost=_phases_cost)
 def by_phases(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """At stride s, s² small convolutions, each for the positions of one phase; then interleaved."""
+    """Apply s² small convolutions at stride s, each for the positions of one phase, and interleave them."""
     turned = flipped(op, w, g.group)
     parts = []
     for phase in _phases(g):
-        last = [(k - 1 - f) for k, f in zip(g.kernel, phase.first, strict=True)]  # tap `first`, turned around
+        last = [(k - 1 - f) for k, f in zip(g.kernel, phase.first, strict=True)]  # tap `first`, reversed
         begin = [n % s for n, s in zip(last, g.strides, strict=True)]
         taps = op.Slice(turned, begin, [n + 1 for n in last], [2, 3], list(g.strides))
         parts.append(op.Conv(m, taps, group=g.group, pads=list(phase.pads)))
@@ -200,7 +200,7 @@ def by_phases(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
 
 
 def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Tensor:
-    """Phases [R, C, h, w], row by row, as one [R, C, h·strides[0], w·strides[1]]."""
+    """Interleave phases [R, C, h, w], row by row, to [R, C, h·strides[0], w·strides[1]]."""
     down, across = strides
     rows, channels, h, w = parts[0].shape
     lines = []
@@ -211,7 +211,7 @@ def interleaved(op: Ops, parts: Sequence[Tensor], strides: Sequence[int]) -> Ten
 
 
 def repeated(op: Ops, x: Tensor, times: Sequence[int]) -> Tensor:
-    """Each value of a plane in a block of its own."""
+    """Repeat each value of a plane in a block of its own."""
     scales = op.constant(np.asarray([1, 1, *times], np.float32))
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
     return op.Resize(x, None, scales, **attributes)

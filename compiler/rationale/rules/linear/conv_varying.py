@@ -1,4 +1,4 @@
-"""Convolutions whose weights vary too: products of two tensors, block by block of the plane."""
+"""Convolutions with varying weights: products of two tensors, block by block of the plane."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def conv_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: Geometry) -
 
 
 def conv_transpose_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: Geometry) -> Evaluation:
-    """Compute y = Wᵀ·x, added up where blocks overlap, + b.  `g` is that of the convolution from y to x."""
+    """Compute y = Wᵀ·x, summed where blocks overlap, + b.  `g` is that of the convolution from y to x."""
     forward, back, to_weight = _by_blocks(op, x.shape[0], w, g)
 
     def conv_transpose_pullback_w(m: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def conv_transpose_of_rows(op: Ops, x: Tensor, w: Tensor, b: Tensor | None, g: G
 def _by_blocks(
     op: Ops, rows: int, w: Tensor, g: Geometry
 ) -> tuple[Sent, Sent, Callable[[Tensor, Tensor], Tensor]]:
-    """Z = W·blocks(x), W [g, M/g, C/g·k] and blocks [g, C/g·k, positions], and its adjoints in x and W."""
+    """Return z = W·blocks(x), W [g, M/g, C/g·k], blocks [g, C/g·k, positions], and adjoints in x and W."""
     indices, count = block_indices(g.size, g.kernel, g.strides, g.dilations, g.pads, g.out), math.prod(g.out)
     depth = g.channels // g.group * math.prod(g.kernel)
     weight = op.reshape(w, (g.group, g.filters // g.group, depth))

@@ -13,7 +13,7 @@ from rationale.rules.rule import Evaluation, Kind, Trait, Weights, local, rule
 
 @rule("MatMul", kind=Kind.BILINEAR, traits=[Trait.PRODUCT])
 def matmul(op: Ops, a: Tensor, b: Tensor) -> Evaluation:
-    """Compute y = a·b over the last two axes; of vectors too."""
+    """Compute y = a·b over the last two axes; operands may be vectors."""
     left, right = _matrix(op, a, (1, *a.shape)), _matrix(op, b, (*b.shape, 1))
     vector = a.rank == 1 or b.rank == 1
     y = op.MatMul(left, right)
@@ -36,7 +36,7 @@ def _matrix(op: Ops, x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _vector(op: Ops, m: Tensor, x: Tensor) -> Tensor:
-    """Reduce the multiplier of the matrices as which a vector was multiplied to that of the vector."""
+    """Reduce the multiplier of the matrix that stood for a vector to the multiplier of the vector."""
     if x.rank > 1:
         return m
     if m.rank > 2:
@@ -46,7 +46,7 @@ def _vector(op: Ops, m: Tensor, x: Tensor) -> Tensor:
 
 @matmul.layer
 def matmul_layer(op: Ops, w: Tensor, bias: Tensor | None) -> Weights:
-    """W [K, M]."""
+    """Return W [K, M]."""
     return Weights(w, bias, axis=-1, inputs=(-1, 1), outputs=(1, -1))
 
 
@@ -76,7 +76,7 @@ def gemm(
 
     def gemm_pullback_a(m: Tensor) -> Tensor:
         if alpha == 1.0 and (transB or op.is_one_hot(m)):
-            # as Gemm, but it takes the references' own axis as it is
+            # equal to Gemm, but without a change of layout for the references' axis
             return op.MatMul(m, b if transB else transposed(op, b))
         return op.Gemm(m, b, alpha=alpha, transB=1 - transB)
 
@@ -90,7 +90,7 @@ def gemm(
 def _gemm_of_rows(
     op: Ops, a: Tensor, b: Tensor, c: Tensor | None, alpha: float, beta: float, turned: tuple[int, int]
 ) -> Evaluation:
-    """By MatMul, which takes what Gemm has no batch axis for."""
+    """Compute a Gemm by MatMul, which takes batch axes that Gemm lacks."""
     left, right = (transposed(op, x) if turn else x for x, turn in zip((a, b), turned, strict=True))
 
     def scaled(x: Tensor, factor: float) -> Tensor:
@@ -116,7 +116,7 @@ def _gemm_of_rows(
 def gemm_layer(
     op: Ops, w: Tensor, c: Tensor | None, *, alpha: float = 1.0, beta: float = 1.0, transB: int = 0, **_: int
 ) -> Weights:
-    """α·W [K, M], or [M, K] with transB."""
+    """Return α·W [K, M], or [M, K] with transB."""
     weight = w if alpha == 1.0 else op.Mul(w, alpha)
     bias = c if c is None or beta == 1.0 else op.Mul(c, beta)
     inputs, outputs = ((1, -1), (-1, 1)) if transB else ((-1, 1), (1, -1))
@@ -125,14 +125,14 @@ def gemm_layer(
 
 @dataclass(frozen=True)
 class Equation:
-    """An Einsum's labels, one letter for each axis; an ellipsis has letters of its own."""
+    """The labels of an Einsum, one letter per axis; the axes of an ellipsis have letters too."""
 
     inputs: tuple[str, ...]
     output: str
 
 
 def parse_equation(equation: str, ranks: Sequence[int]) -> Equation:
-    """Write out what an equation leaves to its reader: the ellipsis and the output."""
+    """Write out the implicit parts of an equation: the ellipsis and the output."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     free = [c for c in string.ascii_letters if c not in equation]
@@ -162,10 +162,10 @@ def _adjoint(op: Ops, xs: Sequence[Tensor], equation: Equation, i: int) -> objec
             [m, *(xs[j] for j in others)],
         )
         target, diagonals = _without_repetition(equation.inputs[i], equation)
-        for first, second in diagonals:  # x_ii takes what arrives at i where both indices agree
+        for first, second in diagonals:  # x_ii gets the multiplier at i if both indices agree
             terms.append(first + second)
             tensors.append(op.constant(np.eye(x.shape[target.index(second)], dtype=x.dtype.numpy())))
-        for axis, label in enumerate(target):  # an index of x alone was summed over
+        for axis, label in enumerate(target):  # an index that only x has was summed over
             if not any(label in term for term in terms):
                 terms.append(label)
                 tensors.append(op.constant(np.ones(x.shape[axis], x.dtype.numpy())))
@@ -175,7 +175,7 @@ def _adjoint(op: Ops, xs: Sequence[Tensor], equation: Equation, i: int) -> objec
 
 
 def _without_repetition(term: str, equation: Equation) -> tuple[str, list[tuple[str, str]]]:
-    """Return the term with a new letter for each index that comes again, and pairs of old and new."""
+    """Return the term with a new letter for each repeated index, and pairs of old and new letters."""
     used = set(equation.output).union(*equation.inputs)
     free = iter(c for c in string.ascii_letters if c not in used)
     written, pairs = "", []
@@ -192,7 +192,7 @@ def _without_repetition(term: str, equation: Equation) -> tuple[str, list[tuple[
 def determinant(op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     """Compute y = det x over the last two axes;  dy/dx = the cofactors.
 
-    Linear in each row: row k changes with those before it at r and those behind at x, or vice versa.
+    It is linear in each row: row k changes with rows before it at r and rows behind it at x, or vice versa.
     """
     slope = _cofactors(op, r, x)
     if r is not x:
@@ -201,7 +201,7 @@ def determinant(op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor
 
 
 def _cofactors(op: Ops, above: Tensor, below: Tensor) -> Tensor:
-    """For row k and column j: the determinant of `above` before row k, a one at j, and `below` behind."""
+    """Return for row k and column j the determinant of `above` before row k, a one at j, `below` behind."""
     n, dtype = above.shape[-1], above.dtype.numpy()
     row, k = np.indices((n, n))[1], np.indices((n, n))[0]
     masks = [(row < k), (row > k)]  # [k, row]

@@ -1,4 +1,4 @@
-"""Fourier transforms: linear, each the other's adjoint but for a factor."""
+"""Fourier transforms: linear operators that are each other's adjoints up to a factor."""
 
 import math
 
@@ -9,7 +9,7 @@ from rationale.graph.tensor import Tensor
 from rationale.rules.moving.shape import ints
 from rationale.rules.rule import Evaluation, Kind, rule
 
-LONGEST_MATRIX = 1024  # beyond, the adjoint is a transform too: ONNX Runtime's loses two digits in float32
+LONGEST_MATRIX = 1024  # above it the adjoint is a transform too, which loses two digits in float32
 
 
 @rule("DFT", kind=Kind.BILINEAR)
@@ -61,11 +61,11 @@ def _by_matrix(op: Ops, m: Tensor, x: Tensor, along: int, matrix: np.ndarray) ->
 
 
 def _by_transform(op: Ops, m: Tensor, x: Tensor, along: int, n: int, inverse: bool, onesided: bool) -> Tensor:
-    if onesided and not inverse:  # the other half had no part in it
+    if onesided and not inverse:  # the other half did not contribute
         m = _resized(op, m, along, n)
     length, axis = (op.constant(np.asarray(i, np.int64)) for i in (n, along))
     g = op.DFT(m, length, axis, inverse=0 if inverse else 1)
-    if inverse and onesided:  # of each frequency but 0 and n/2 there are two
+    if inverse and onesided:  # each frequency but 0 and n/2 occurs twice
         g = _resized(op, g, along, n // 2 + 1)
         twice = np.full(n // 2 + 1, 2.0, x.dtype.numpy())
         twice[0] = 1.0
@@ -76,7 +76,7 @@ def _by_transform(op: Ops, m: Tensor, x: Tensor, along: int, n: int, inverse: bo
 
 
 def _resized(op: Ops, x: Tensor, axis: int, size: int) -> Tensor:
-    """Cut at the end, or with zeros there."""
+    """Cut the end off, or pad it with zeros."""
     extra = size - x.shape[axis]
     if extra < 0:
         return op.Slice(x, [0], [size], [axis])

@@ -2,9 +2,9 @@
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (CVPR 2016), equation 8:
 Y = Aᵀ[(G g Gᵀ) ⊙ (Bᵀ d B)]A for tiles of 2×2 places: 16 products instead of 36. The filters G g Gᵀ are
-constants; Bᵀ d B is 16 depthwise convolutions of 2×2 taps with stride 2, the products 16 convolutions of 1×1,
-Aᵀ…A sums. All of it keeps the blocked layout that ONNX Runtime's convolutions work in, until the 2×2 places
-of a tile are interleaved at the end.
+constants; Bᵀ d B is 16 depthwise convolutions of 2×2 taps with stride 2, the products are 16 convolutions of
+1×1, and Aᵀ…A is sums. All of them keep the blocked layout of ONNX Runtime's convolutions, until the 2×2
+places of a tile are interleaved at the end.
 """
 
 import math
@@ -21,14 +21,14 @@ _FILTER = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])  #
 _TAPS = (((0, 2), (1, -1)), ((1, 2), (1, 1)), ((1, 2), (-1, 1)), ((1, 3), (1, -1)))  # rows of Bᵀ: where, what
 _POINTS = len(_TAPS)
 
-_PRODUCTS = 0.45  # 16/36 of the products, and convolutions of 1×1 run as well as larger ones
-_MOVED = 20.0  # what the transforms take beside the products of one channel
-_NODES = {True: 2e7, False: 1e8}  # floating-point operations in the time that all its nodes take to start
+_PRODUCTS = 0.45  # 16/36 of the products; 1×1 convolutions run about as fast as larger ones
+_MOVED = 20.0  # cost of the transforms relative to the products of one channel
+_NODES = {True: 2e7, False: 1e8}  # floating-point operations that take as long as starting all its nodes
 _BLOCK = 16  # channels of a block of ONNX Runtime's layout
 
 
 def _fits(g: Geometry) -> bool:
-    """3×3 on a plane, one after the other, padded by one place at most."""
+    """Tell whether the kernel is a plain 3×3 on a plane, padded by at most one place."""
     return g.dense and g.kernel == g.window == (3, 3) and g.group == 1 and max(g.pads) <= 1
 
 
@@ -46,7 +46,7 @@ def _cost(site: Site) -> float:
 
 @adjoint.variant("minimal filtering", fits=_fits, cost=_cost)
 def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    """Tiles of 2×2 positions of x: the flipped kernel by Winograd's F(2×2, 3×3)."""
+    """Compute tiles of 2×2 positions of x with the flipped kernel, by Winograd's F(2×2, 3×3)."""
     filters = _filters(op, flipped(op, w, 1))
     products = [
         [op.Conv(_tiles(op, m, i, j, g), filters[_POINTS * i + j]) for j in range(_POINTS)]
@@ -59,7 +59,7 @@ def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
 
 
 def _filters(op: Ops, w: Tensor) -> list[Tensor]:
-    """G g Gᵀ of W [C, M, 3, 3]: 16 of [C, M, 1, 1]."""
+    """Return G g Gᵀ of W [C, M, 3, 3]: 16 of [C, M, 1, 1]."""
     outputs, inputs = w.shape[:2]
     both = op.constant(np.kron(_FILTER, _FILTER).T.astype(w.dtype.numpy()))  # [9, 16]
     by_point = op.Transpose(op.MatMul(op.Reshape(w, [outputs * inputs, 9]), both), perm=[1, 0])
@@ -68,7 +68,7 @@ def _filters(op: Ops, w: Tensor) -> list[Tensor]:
 
 
 def _tiles(op: Ops, m: Tensor, i: int, j: int, g: Geometry) -> Tensor:
-    """(Bᵀ d B)[i, j] of every tile d of m [R, M, *out]: [R, M, ⌈H/2⌉, ⌈W/2⌉]."""
+    """Return (Bᵀ d B)[i, j] of every tile d of m [R, M, *out]: [R, M, ⌈H/2⌉, ⌈W/2⌉]."""
     taps = np.outer(_TAPS[i][1], _TAPS[j][1])
     kernel = np.broadcast_to(taps, (g.filters, 1, 2, 2)).astype(m.dtype.numpy())
     begin, end, dilations = [], [], []
@@ -83,14 +83,14 @@ def _tiles(op: Ops, m: Tensor, i: int, j: int, g: Geometry) -> Tensor:
 
 
 def _two(op: Ops, x: Sequence[Tensor]) -> list[Tensor]:
-    """Aᵀx: x₀ + x₁ + x₂ and x₁ − x₂ − x₃. A difference is a convolution by −1, into which Add is fused."""
+    """Return Aᵀx: x₀ + x₁ + x₂ and x₁ − x₂ − x₃. Differences are convolutions by −1, which fuse with Add."""
     even = op.Add(x[0], op.Add(x[1], x[2]))
     odd = op.Add(op.Add(x[1], _negative(op, x[2])), _negative(op, x[3]))
     return [even, odd]
 
 
 def _negative(op: Ops, x: Tensor) -> Tensor:
-    """−x, in the blocked layout, which Neg and Sub would leave."""
+    """Return −x in the blocked layout, which Neg and Sub would leave."""
     channels = x.shape[1]
     minus = op.constant(np.full((channels, 1, 1, 1), -1, x.dtype.numpy()))
     return op.Conv(x, minus, group=channels)

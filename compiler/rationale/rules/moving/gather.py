@@ -1,7 +1,7 @@
-"""Taking values from indices, and putting them there: the indices are constant, another input's, or computed.
+"""Gathers from indices, and scatters to them; the indices are constant, another input's, or computed.
 
-Where the places depend on what is explained, they carry no attribution; what they make x and its reference
-differ by goes to the values: see `methods.deepshap`.
+Indices that depend on explained inputs carry no attribution; the values get the difference that the indices
+make between x and its reference: see `methods.deepshap`.
 """
 
 import math
@@ -22,7 +22,7 @@ BILINEAR = Kind.BILINEAR
 
 @rule("Gather", kind=BILINEAR, traits=[Trait.MOVING])
 def gather(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
-    """Compute y = slices of x at given indices; the adjoint adds them up where they came from."""
+    """Compute y = slices of x at given indices; the adjoint adds them up at those indices."""
     axis = axis % x.rank
     if indices.constant is None:
         return _gather_computed(op, x, indices, axis)
@@ -36,7 +36,7 @@ def gather(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Evaluation:
 
 
 def _gather_computed(op: Ops, x: Tensor, indices: Tensor, axis: int) -> Evaluation:
-    """Element by element, since each row may have indices of its own."""
+    """Gather element by element, since each row may have indices of its own."""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
     count = math.prod(indices.shape)
     shape = (*before, count, *after)
@@ -50,14 +50,14 @@ def _gather_computed(op: Ops, x: Tensor, indices: Tensor, axis: int) -> Evaluati
 
 
 def _as_rows(op: Ops, indices: Tensor) -> Tensor:
-    """int64, which all operators on indices take."""
+    """Cast indices to int64, which all operators on indices take."""
     if int(indices.dtype) == onnx.TensorProto.INT64:
         return indices
     return op.Cast(indices, to=onnx.TensorProto.INT64)
 
 
 def _elements(op: Ops, x: Tensor, indices: Tensor, axis: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """GatherElements and its pullback."""
+    """Return GatherElements and its pullback."""
 
     def gather_elements_pullback(m: Tensor) -> Tensor:
         return op.ScatterElements(zeros(op, x.shape, m), indices, m, axis=axis, reduction="add")
@@ -74,7 +74,7 @@ def gather_elements(op: Ops, x: Tensor, indices: Tensor, *, axis: int = 0) -> Ev
 
 @rule("GatherND", kind=BILINEAR, traits=[Trait.MOVING])
 def gather_nd(op: Ops, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Evaluation:
-    """Compute y = slices of x at tuples of indices; the adjoint adds them up where they came from."""
+    """Compute y = slices of x at tuples of indices; the adjoint adds them up at those tuples."""
     b, depth = batch_dims, indices.shape[-1]
     batch, rest = x.shape[:b], x.shape[b + depth :]
     whole = (math.prod(batch), math.prod(x.shape[b : b + depth]), math.prod(rest))
@@ -90,7 +90,7 @@ def gather_nd(op: Ops, x: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Ev
 
 
 def _flat_indices(op: Ops, indices: Tensor, sizes: Sequence[int]) -> Tensor:
-    """Tuples [..., depth] of indices on axes of these sizes as indices on all of them as one: [..., 1]."""
+    """Turn tuples [..., depth] of indices on axes of these sizes into indices [..., 1] on the joined axes."""
     strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
     size = np.asarray(sizes, np.int64)
     positive = op.Where(
@@ -160,7 +160,7 @@ def col2im(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """Compute y = blocks of an image, added up where they overlap; the adjoint takes them out again."""
+    """Compute y = blocks of an image, added up where they overlap; the adjoint extracts them."""
     size, block = ints(image_shape, "Col2Im sizes"), ints(block_shape, "Col2Im sizes")
     n = len(size)
     indices = block_indices(
@@ -185,10 +185,10 @@ def block_indices(
     pads: Sequence[int],
     counts: Sequence[int] | None = None,
 ) -> list[int]:
-    """For each element of each block [*block, *counts], its index in the plane; `NOWHERE` in the padding.
+    """Return each block element's index in the plane, [*block, *counts]; `NOWHERE` in the padding.
 
     Args:
-        counts: of blocks along each axis; by default as many as the plane has.
+        counts: number of blocks along each axis; by default as many as fit the plane.
     """
     n = len(size)
     flat, outside = np.zeros((1,) * (2 * n), np.int64), np.zeros((1,) * (2 * n), bool)

@@ -1,4 +1,4 @@
-"""Taking values from known indices, and its adjoint: adding values up at the indices they were taken from."""
+"""Gathers from known indices, and their adjoint, which adds values up at those indices."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,8 @@ import numpy as np
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 
-NOWHERE = -1  # a place from which 0 is taken
-_MOST_GATHERS = 4  # as many elements, at most, as adding up by Gather may read for each one that is there
+NOWHERE = -1  # index of a place that holds 0
+_MOST_GATHERS = 4  # elements, at most, that a sum by Gather may read for each element of m
 
 
 def is_run(index: Sequence[int]) -> bool:
@@ -17,7 +17,7 @@ def is_run(index: Sequence[int]) -> bool:
 
 
 def take(op: Ops, x: Tensor, index: Sequence[int], axis: int) -> Tensor:
-    """Return the slices of `x` at `index` of an axis; 0 where that is `NOWHERE`."""
+    """Return the slices of `x` at `index` of an axis; 0 for `NOWHERE`."""
     if NOWHERE in index:
         x, index = _with_zero(op, x, axis), [x.shape[axis] if i == NOWHERE else i for i in index]
     if is_run(index):
@@ -42,7 +42,7 @@ def _with_zero(op: Ops, x: Tensor, axis: int) -> Tensor:
 
 
 def _gathered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, counts: np.ndarray) -> Tensor:
-    """Each place gathers what was taken from it: so many slices, or a zero in place of them."""
+    """Add up by a Gather: each place reads the slices that were taken from it, and zeros to fill up."""
     used = np.flatnonzero(indices != NOWHERE)
     order = used[np.argsort(indices[used], kind="stable")]
     most = int(counts.max(initial=1))
@@ -65,5 +65,5 @@ def _scattered(op: Ops, m: Tensor, indices: np.ndarray, axis: int, size: int) ->
 
 
 def zeros(op: Ops, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Rows of zeros."""
+    """Return rows of zeros."""
     return op.row_constant(np.zeros(shape, like.dtype.numpy()))

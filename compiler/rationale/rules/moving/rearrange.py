@@ -1,4 +1,4 @@
-"""Operators that repeat, turn round, or re-deal what they are given."""
+"""Operators that repeat, reverse, or rearrange their input."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Operators that move values and compute nothing; each adjoint moves them back."""
+"""Operators that move values without computing; each adjoint moves them back."""
 
 import functools
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def ints(tensor: Tensor | None, what: str) -> list[int]:
     """Return a constant operand as a list of ints.
 
     Raises:
-        UnsupportedModelError: it is computed.
+        UnsupportedModelError: if it is computed.
     """
     if tensor is None or tensor.constant is None:
         raise UnsupportedModelError(f"{what} that are computed")
@@ -39,13 +39,13 @@ def dropout(
     seed: int | None = None,
 ) -> Evaluation:
     """Compute y = x at inference."""
-    del ratio, training  # lowering refuses what is in training mode
+    del ratio, training  # lowering refuses training mode
     return op.Identity(x), (lambda m: m, None, None)
 
 
 @rule("Cast", kind=BILINEAR, traits=[Trait.MOVING, Trait.DISCRETE])
 def cast(op: Ops, x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Evaluation:
-    """Compute y = x in another type; a float becomes a whole number only where it is one (else rewritten)."""
+    """Compute y = x in another type; floats that become integers must have no fraction (else rewritten)."""
 
     def cast_pullback(m: Tensor) -> Tensor:
         return op.Cast(m, to=int(x.dtype)) if x.dtype.is_floating_point() else m
@@ -71,7 +71,7 @@ for _op_type in ("Reshape", "Flatten", "Squeeze", "Unsqueeze"):
 
 @rule("Expand", kind=BILINEAR, traits=[Trait.MOVING])
 def expand(op: Ops, x: Tensor, shape: Tensor) -> Evaluation:
-    """Compute y = x broadcast; the walk sums what was repeated."""
+    """Compute y = x broadcast; the walk sums over the repetitions."""
     return op.Expand(x, shape), (lambda m: m, None)
 
 
@@ -92,7 +92,7 @@ def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
     axis = axis % xs[0].rank
     sizes = [x.shape[axis] for x in xs]
 
-    @functools.lru_cache(1)  # one Split gives all inputs their parts
+    @functools.lru_cache(1)  # one Split returns the parts of all inputs
     def parts(m: Tensor) -> list[Tensor]:
         return op.emit("Split", (m, sizes), {"axis": axis}, outputs=len(sizes)) if len(sizes) > 1 else [m]
 
@@ -100,7 +100,7 @@ def concat(op: Ops, *xs: Tensor, axis: int) -> Evaluation:
         return parts(m)[i]
 
     pullbacks = tuple(functools.partial(concat_pullback, i) for i in range(len(xs)))
-    filled = [x for x, size in zip(xs, sizes, strict=True) if size]  # a Reshape takes a 0 for another size
+    filled = [x for x, size in zip(xs, sizes, strict=True) if size]  # in a Reshape, 0 means another size
     return op.Concat(*(filled or xs), axis=axis), pullbacks
 
 
@@ -156,5 +156,5 @@ def slice_(
 
 
 def _open(end: int, step: int) -> int | None:
-    """ONNX's `end` far below 0 means "past the first element" when going backwards."""
+    """Return None for ONNX's `end` far below 0, which means "past the first element" when going backwards."""
     return None if step < 0 and end < -(2**30) else end

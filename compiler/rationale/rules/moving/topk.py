@@ -1,4 +1,4 @@
-"""Operators that ask for the order of values."""
+"""Operators that depend on the order of values."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from rationale.rules.secants import tiny
 
 @rule("TopK", kind=Kind.LOCAL, traits=[Trait.CONSERVING, Trait.EXPANDED])
 def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evaluation:
-    """Compute y = P·x, the k largest (smallest) along an axis; what chooses them, P, is constant around x."""
+    """Compute y = P·x, the k largest (smallest) along an axis; the selection P is constant around x."""
     y, index = op.emit("TopK", (x, k), {"axis": axis, **how}, outputs=2)
 
     def top_k_pullback(m: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evalu
 
 
 def _sent_back(op: Ops, m: Tensor, index: Tensor, x: Tensor, axis: int) -> Tensor:
-    """Pᵀ·m."""
+    """Return Pᵀ·m."""
     zeros = op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
     return op.ScatterElements(zeros, index, op.expand(m, index.shape), axis=axis % x.rank)
 
@@ -38,7 +38,7 @@ def top_k_multiplier(
     axis: int = -1,
     **how: int,
 ) -> tuple[Tensor, None]:
-    """½(P_x + P_r)ᵀ·m, and what is then missing of m·Δy spread evenly over |Δ|: exact and bounded."""
+    """Return ½(P_x + P_r)ᵀ·m, plus the rest of m·Δy spread evenly over |Δ|: exact and bounded."""
     along, (x, r) = [axis % xs[0].rank], (xs[0], rs[0])
     at_x, at_r = (op.emit("TopK", (v, xs[1]), {"axis": axis, **how}, outputs=2)[1] for v in (x, r))
     half = op.Mul(op.Add(_sent_back(op, m, at_x, x, axis), _sent_back(op, m, at_r, x, axis)), 0.5)
@@ -59,9 +59,9 @@ def hardmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
 def hardmax_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, *, axis: int = -1
 ) -> tuple[Tensor]:
-    """Compute the secant of a step of what x's winner is ahead of r's.
+    """Compute the secant of a step in the lead of x's winner over r's.
 
-    It is Δy·(Σ m·Δy)/(Σ Δy·Δx); 0 where one wins at both.
+    It is Δy·(Σ m·Δy)/(Σ Δy·Δx); 0 if the same element wins at both.
     """
     along, change = [axis % xs[0].rank], op.Sub(y, y_r)
     due = op.ReduceSum(op.Mul(m, change), along, keepdims=1)

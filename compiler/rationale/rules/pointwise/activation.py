@@ -1,4 +1,4 @@
-"""Pointwise operators: formula, derivative, and where it helps the secant."""
+"""Pointwise operators: formulas, derivatives, and closed forms of their secants."""
 
 import math
 
@@ -22,7 +22,7 @@ FIFTH, HUNDREDTH = float(np.float32(0.2)), float(np.float32(0.01))  # ONNX store
 
 
 def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
-    """1 where x > at, else 0."""
+    """Return 1 where x > at, else 0."""
     return op.Cast(op.Greater(x, at), to=int(x.dtype))
 
 
@@ -40,7 +40,7 @@ def relu(op: Ops, x: Tensor) -> Evaluation:
 def relu_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
 ) -> tuple[Tensor]:
-    """Compute the secant (x⁺ − r⁺)/(x − r), in fewer passes over memory than by itself."""
+    """Compute the secant (x⁺ − r⁺)/(x − r), in fewer passes over memory than the general form."""
     x, r = xs[0], rs[0]
     return (rescaled_relu(op, m, x, r, geometry=bool(r.batch_axes - m.batch_axes - x.batch_axes)),)
 
@@ -123,7 +123,7 @@ def absolute(op: Ops, x: Tensor) -> Evaluation:
 
 @absolute.secant
 def abs_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """|x| − |r| = (x + r)(x − r)/(|x| + |r|)."""
+    """Compute the secant by |x| − |r| = (x + r)(x − r)/(|x| + |r|)."""
     return op.Div(op.Add(x, r), op.Add(op.Add(y, y_r), tiny(x)))
 
 
@@ -150,7 +150,7 @@ def clip_slope(
     low: Tensor | None = None,
     high: Tensor | None = None,
 ) -> Tensor:
-    """min(max(x, l), h) = l + (x − l)⁺ − (x − h)⁺."""
+    """Compute the secant by min(max(x, l), h) = l + (x − l)⁺ − (x − h)⁺."""
     one = op.array([1.0], x)
     slope = one if low is None else relu_secant(op, op.Sub(x, low), op.Sub(r, low))
     return slope if high is None else op.Sub(slope, relu_secant(op, op.Sub(x, high), op.Sub(r, high)))
@@ -190,7 +190,7 @@ def sigmoid(op: Ops, x: Tensor) -> Evaluation:
 
 @sigmoid.secant
 def sigmoid_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """σ(x) − σ(r) = tanh(Δ/2)·(σ(x)σ(−r) + σ(−x)σ(r))."""
+    """Compute the secant by σ(x) − σ(r) = tanh(Δ/2)·(σ(x)σ(−r) + σ(−x)σ(r))."""
     mixed = op.Add(op.Mul(y, op.Sigmoid(op.Neg(r))), op.Mul(op.Sigmoid(op.Neg(x)), y_r))
     return op.Mul(op.Mul(tanh_over(op, op.Mul(op.Sub(x, r), 0.5)), 0.5), mixed)
 
@@ -213,12 +213,12 @@ def tanh_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 
 def _elu_gradient(op: Ops, x: Tensor, alpha: float) -> Tensor:
-    """1 where x > 0, else α·e^x."""
+    """Return 1 where x > 0, else α·e^x."""
     return op.Where(op.Greater(x, 0.0), 1.0, op.Mul(op.Exp(op.Min(x, 0.0)), alpha))
 
 
 def _elu_secant(op: Ops, x: Tensor, r: Tensor, alpha: float) -> Tensor:
-    """x⁺ has the ReLU's secant s, min(x, 0) = x − x⁺ has 1 − s; the rest is a chain."""
+    """Compute the secant by a chain: x⁺ has the ReLU's secant s, min(x, 0) = x − x⁺ has 1 − s."""
     s = relu_secant(op, x, r)
     u, u_r = op.Min(x, 0.0), op.Min(r, 0.0)
     e = exp_secant(op, op.Sub(u, u_r), op.Exp(u), op.Exp(u_r))
@@ -280,7 +280,7 @@ def softsign(op: Ops, x: Tensor) -> Evaluation:
 
 @softsign.secant
 def softsign_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """(1 + (x|r| − r|x|)/(x − r))/((1 + |x|)(1 + |r|)); the inner quotient is 0 or 2·min-like: bounded."""
+    """Compute (1 + (x|r| − r|x|)/(x − r))/((1 + |x|)(1 + |r|)); the inner quotient is bounded."""
     mixed = op.Sub(op.Mul(x, op.Abs(r)), op.Mul(r, op.Abs(x)))
     d = op.Sub(x, r)
     inner = op.Div(mixed, op.Where(op.Equal(d, 0.0), 1.0, d))

@@ -1,4 +1,4 @@
-"""Sums, products and remainders. Broadcasting is undone by the walk, so no rule here mentions shapes."""
+"""Sums, products and remainders. The walk undoes broadcasting, so no rule here mentions shapes."""
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
@@ -105,13 +105,13 @@ def max_shapley(
 
 
 def _quotient(op: Ops, a: Tensor, b: Tensor, y: Tensor) -> Tensor:
-    """Return the whole number q in a = q·b + y."""
+    """Return the integer q in a = q·b + y."""
     return op.Round(op.Div(op.Sub(a, y), b))
 
 
 @rule("Mod", kind=Kind.LOCAL, traits=[ELEMENTWISE])
 def mod(op: Ops, a: Tensor, b: Tensor, *, fmod: int = 0) -> Evaluation:
-    """Compute y = a − q·b with q = ⌊a/b⌋, or fmod's whole part of a/b: a step;  dy/da = 1, dy/db = −q."""
+    """Compute y = a − q·b with q = ⌊a/b⌋, or fmod's integer part of a/b: a step;  dy/da = 1, dy/db = −q."""
     y = op.Mod(a, b, fmod=1) if fmod else op.Sub(a, op.Mul(b, op.Floor(op.Div(a, b))))
 
     def mod_pullback_a(m: Tensor) -> Tensor:

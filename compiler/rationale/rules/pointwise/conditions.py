@@ -1,4 +1,4 @@
-"""Conditions: comparisons, logic and choices. A condition counts as 1 where it holds, else 0.
+"""Conditions: comparisons, logic and choices. A condition counts as 1 if it is true, else as 0.
 
 Attributions add up through a condition that flips between x and its reference; its gradient is 0.
 """
@@ -15,7 +15,7 @@ DISCRETE, ELEMENTWISE = Trait.DISCRETE, Trait.ELEMENTWISE
 
 
 def number(op: Ops, x: Tensor) -> Tensor:
-    """`x` as floats: conditions as 0 and 1, whole numbers as they are."""
+    """Return `x` as floats: conditions become 0 and 1, integers keep their value."""
     return x if x.dtype.is_floating_point() else op.Cast(x, to=int(op.dtype))
 
 
@@ -108,7 +108,7 @@ def where(op: Ops, condition: Tensor, a: Tensor, b: Tensor) -> Evaluation:
 def where_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Take the product at its midpoint; c has a multiplier only where it flips: a and b may be infinite."""
+    """Take the product at its midpoint; c has a multiplier only if it flips: a and b may be infinite."""
     (c, a, b), (c_r, a_r, b_r) = xs, rs
     if c_r is c:
         return m, op.Where(c, m, 0.0), op.Where(c, 0.0, m)

@@ -43,7 +43,7 @@ def log_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
 
 @rule("Sqrt", kind=POINTWISE)
 def sqrt(op: Ops, x: Tensor) -> Evaluation:
-    """Compute y = √x;  dy/dx = 1/(2√x), finite at 0: a square that meets it has the derivative 0."""
+    """Compute y = √x;  dy/dx = 1/(2√x), finite at 0: a square before it has the derivative 0 there."""
     y = op.Sqrt(x)
 
     def sqrt_pullback(m: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def sqrt(op: Ops, x: Tensor) -> Evaluation:
 
 @sqrt.secant
 def sqrt_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """1/(√x + √r)."""
+    """Compute the secant 1/(√x + √r)."""
     return op.Reciprocal(op.Add(op.Add(y, y_r), tiny(x)))
 
 
@@ -71,15 +71,15 @@ def reciprocal(op: Ops, x: Tensor) -> Evaluation:
 
 @reciprocal.secant
 def reciprocal_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
-    """−1/(x·r)."""
+    """Compute the secant −1/(x·r)."""
     return op.Neg(op.Mul(y, y_r))
 
 
 def exponents(power: Tensor) -> list[float]:
-    """Return the different exponents of a Pow.
+    """Return the distinct exponents of a Pow.
 
     Raises:
-        UnsupportedModelError: they are computed, or differ between many elements.
+        UnsupportedModelError: if they are computed, or too many.
     """
     value = power.constant
     distinct = [] if value is None else sorted({float(v) for v in value.reshape(-1)})
@@ -89,7 +89,7 @@ def exponents(power: Tensor) -> list[float]:
 
 
 def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
-    """(xⁿ − rⁿ)/(x − r) = sₙ, by s₁ = 1, s₂ₙ = sₙ·(xⁿ + rⁿ) and sₙ₊₁ = sₙ·x + rⁿ."""
+    """Compute (xⁿ − rⁿ)/(x − r) = sₙ, by s₁ = 1, s₂ₙ = sₙ·(xⁿ + rⁿ) and sₙ₊₁ = sₙ·x + rⁿ."""
     slope, x_n, r_n = op.array([1.0], x), x, r
     for bit in bin(n)[3:]:
         slope, x_n, r_n = op.Mul(slope, op.Add(x_n, r_n)), op.Mul(x_n, x_n), op.Mul(r_n, r_n)
@@ -100,7 +100,7 @@ def _integer_power_secant(op: Ops, x: Tensor, r: Tensor, n: int) -> Tensor:
 
 @rule("Pow", kind=POINTWISE)
 def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
-    """Compute y = xⁿ;  dy/dx = n·xⁿ⁻¹, of a root finite at 0: what meets it there has the derivative 0."""
+    """Compute y = xⁿ;  dy/dx = n·xⁿ⁻¹, for a root finite at 0: a power before it has the derivative 0."""
     root = all(0 < each < 1 for each in exponents(n))
     power = n if n.dtype == x.dtype else op.Cast(n, to=int(x.dtype))
 
@@ -113,7 +113,7 @@ def power(op: Ops, x: Tensor, n: Tensor) -> Evaluation:
 
 @power.secant
 def pow_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, n: Tensor) -> Tensor:
-    """Compute the secant of each exponent, where the exponent is that."""
+    """Compute the secant of each element by its exponent."""
     first, *others = exponents(n)
     slope = _power_secant(op, x, r, y, y_r, first)
     for c in others:
@@ -122,7 +122,7 @@ def pow_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, n: Tensor) 
 
 
 def _power_secant(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, c: float) -> Tensor:
-    """Integers by a sum of products; any other exponent (x, r ≥ 0, or > 0) through e^(n·ln x)."""
+    """Compute integer powers by a sum of products, others (x, r ≥ 0, or > 0) through e^(n·ln x)."""
     if c in (0.0, 1.0):
         return op.array([c], x)
     if c.is_integer():
@@ -130,7 +130,7 @@ def _power_secant(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, c: floa
             return _integer_power_secant(op, x, r, int(c))
         inner = _integer_power_secant(op, x, r, int(-c)) if c < -1 else 1.0
         return op.Neg(op.Mul(op.Mul(y, y_r), inner))
-    if c > 0:  # ln 0 is a number too where both are 0
+    if c > 0:  # avoids ln 0 = −∞ if both are 0
         x, r = (op.Max(v, tiny(v)) for v in (x, r))
     d = op.Mul(op.Sub(op.Log(x), op.Log(r)), c)
     return op.Mul(exp_secant(op, d, y, y_r), op.Mul(log_secant(op, x, r), c))

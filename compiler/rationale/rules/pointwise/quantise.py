@@ -1,4 +1,4 @@
-"""Values rounded to whole steps, and back: the operators of quantised models."""
+"""Rounding to integer steps and its inverse: the operators of quantised models."""
 
 import math
 
@@ -15,7 +15,7 @@ _INTEGERS = {f"{sign}INT{n}": (sign, n) for sign in ("", "U") for n in (2, 4, 8,
 
 
 def _along(op: Ops, parameter: Tensor | None, x: Tensor, axis: int) -> Tensor | float:
-    """Shape a scale or a zero point, one or one per slice along an axis, to broadcast against x."""
+    """Shape a scale or a zero point, per tensor or per axis, to broadcast against x."""
     if parameter is None:
         return 0.0
     constant = parameter.constant
@@ -30,7 +30,7 @@ def _along(op: Ops, parameter: Tensor | None, x: Tensor, axis: int) -> Tensor | 
 
 
 def limits(name: str) -> tuple[float, float]:
-    """Return the least and the largest whole number of a type; infinite for the floats of 8 bits."""
+    """Return the least and the largest integer of a type; infinite for 8-bit floats."""
     if name not in _INTEGERS:
         return -math.inf, math.inf
     sign, bits = _INTEGERS[name]

@@ -1,4 +1,4 @@
-"""Trigonometric and hyperbolic functions; the secants come from their addition theorems."""
+"""Trigonometric and hyperbolic functions, with secants by their addition theorems."""
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
@@ -8,23 +8,23 @@ from rationale.rules.secants import tiny
 
 
 def _over(op: Ops, op_type: str, u: Tensor) -> Tensor:
-    """f(u)/u for an odd f with f'(0) = 1; 1 at 0."""
+    """Return f(u)/u for an odd f with f'(0) = 1; 1 at 0."""
     size = op.Max(op.Abs(u), tiny(u))
     return op.Div(getattr(op, op_type)(size), size)
 
 
 def _half_difference(op: Ops, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-    """(x + r)/2 and (x − r)/2."""
+    """Return (x + r)/2 and (x − r)/2."""
     return op.Mul(op.Add(x, r), 0.5), op.Mul(op.Sub(x, r), 0.5)
 
 
 def _below_one(op: Ops, x: Tensor) -> Tensor:
-    """√(1 − x²), by factors that do not cancel."""
+    """Return √(1 − x²), by factors that do not cancel."""
     return op.Sqrt(op.Mul(op.Sub(1.0, x), op.Add(1.0, x)))
 
 
 def _above_one(op: Ops, x: Tensor) -> Tensor:
-    """√(x² − 1)."""
+    """Return √(x² − 1)."""
     return op.Sqrt(op.Mul(op.Sub(x, 1.0), op.Add(x, 1.0)))
 
 
@@ -51,7 +51,7 @@ def _cosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
 
 
 def _asin_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
-    """tan((A − B)/2) = (sin A − sin B)/(cos A + cos B), for angles within a half turn of each other."""
+    """Compute the secant by tan((A − B)/2) = (sin A − sin B)/(cos A + cos B), for |A − B| < π."""
     total = op.Add(op.Add(_below_one(op, x), _below_one(op, r)), tiny(x))
     return op.Mul(_over(op, "Atan", op.Div(op.Sub(x, r), total)), op.Div(2.0, total))
 
@@ -68,7 +68,7 @@ def _atanh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
 
 
 def _acosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
-    """sinh(A − B) = sinh A·cosh B − cosh A·sinh B = (x² − r²)/(√(x² − 1)·r + x·√(r² − 1))."""
+    """Compute the secant by sinh(A − B) = (x² − r²)/(√(x² − 1)·r + x·√(r² − 1))."""
     mixed = op.Add(op.Mul(_above_one(op, x), r), op.Mul(x, _above_one(op, r)))
     slope = op.Div(op.Add(x, r), op.Add(mixed, tiny(x)))
     return op.Mul(_over(op, "Asinh", op.Mul(op.Sub(x, r), slope)), slope)

@@ -1,4 +1,4 @@
-"""Functions of one value that are declared by their slopes alone."""
+"""Functions of one value, declared by their slopes alone."""
 
 from collections.abc import Callable, Iterable
 
@@ -16,7 +16,7 @@ def unary(
     secant: Callable[..., Tensor] | None = None,
     traits: Iterable[Trait] = (),
 ) -> None:
-    """Declare y = f(x), a node of ONNX's own.
+    """Declare y = f(x), one of ONNX's own operators.
 
     Args:
         derivative: f'(x); None for a step.

@@ -1,1 +1,1 @@
-"""Operators that bring many values together: sums, norms, normalisations, Softmax."""
+"""Operators that combine many values: sums, norms, normalisations, Softmax."""

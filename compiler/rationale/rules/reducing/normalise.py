@@ -1,4 +1,4 @@
-"""Normalisations: by statistics of the row itself, or by those of a batch that was seen in training.
+"""Normalisations, by statistics of the row itself or by those of training batches.
 
 Layer-, RMS- and InstanceNormalization are y = γ·d·s + β with d = x − mean x (RMS: d = x) and
 s = (mean d² + ε)^−½, over some axes.
@@ -48,12 +48,12 @@ def batch_normalization(
 
 @dataclass(frozen=True)
 class Standard:
-    """How an operator standardises x.
+    """The way in which an operator standardises x.
 
     Attributes:
-        axes: over which statistics are taken.
+        axes: the axes of the statistics.
         scale: γ in a shape that broadcasts against x.
-        centred: whether the mean is taken off.
+        centred: whether the mean is subtracted.
     """
 
     axes: tuple[int, ...]
@@ -63,7 +63,7 @@ class Standard:
 
 
 def _deviation(op: Ops, x: Tensor, how: Standard) -> tuple[Tensor, Tensor]:
-    """d, and s with 1 on the axes."""
+    """Return d, and s with length 1 on the axes."""
     d = op.Sub(x, op.ReduceMean(x, list(how.axes), keepdims=1)) if how.centred else x
     variance = op.ReduceMean(op.Mul(d, d), list(how.axes), keepdims=1)
     return d, op.Reciprocal(op.Sqrt(op.Add(variance, how.epsilon)))
@@ -77,7 +77,7 @@ def _from_centred(op: Ops, m: Tensor, how: Standard) -> Tensor:
 def standard_multiplier(op: Ops, m: Tensor, x: Tensor, r: Tensor, how: Standard) -> Tensor:
     """Take the product d·s at its midpoint.
 
-    Its s is by its secant −(s·s_r)²/(s + s_r) in mean d², and d² by d + d_r.
+    The factor s enters by its secant −(s·s_r)²/(s + s_r) in mean d², and d² by d + d_r.
     """
     g = op.Mul(m, how.scale)
     (d, s), (d_r, s_r) = _deviation(op, x, how), _deviation(op, r, how)
@@ -90,7 +90,7 @@ def standard_multiplier(op: Ops, m: Tensor, x: Tensor, r: Tensor, how: Standard)
 
 
 def standard_relevance(op: Ops, m: Tensor, x: Tensor, how: Standard) -> Tensor:
-    """With s held constant y is linear in x (Ali et al., 2022; AttnLRP, arXiv 2402.05602, section 3.3)."""
+    """Keep s constant: y is linear in x (Ali et al., 2022; AttnLRP, arXiv 2402.05602, section 3.3)."""
     _, s = _deviation(op, x, how)
     return _from_centred(op, op.Mul(op.Mul(m, how.scale), s), how)
 
@@ -122,7 +122,7 @@ def _instance(
 def _standardising(
     op_type: str, formula: str, describe: Callable[..., Standard], traits: Iterable[Trait] = ()
 ) -> None:
-    """Declare a normalisation by how it standardises x; scale and bias are constants."""
+    """Declare a normalisation by the way it standardises x; scale and bias are constants."""
 
     def multiplier(
         op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *parameters: Tensor, **how: Any
@@ -149,9 +149,9 @@ for _op_type, _describe, _over in (
 def lp_normalization(
     op: Ops, m: Tensor, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor, *, axis: int = -1, p: int = 2
 ) -> Tensor:
-    """Compute y = x/‖x‖_p along an axis; 0 where all are 0.
+    """Compute y = x/‖x‖_p along an axis; 0 if all are 0.
 
-    The product x·s at its midpoint, s = 1/‖x‖ (0 at 0) by its secant in ‖x‖, and that by its own.
+    The product x·s is taken at its midpoint, s = 1/‖x‖ (0 at 0) by its secant in ‖x‖, and ‖x‖ by its own.
     """
     along = [axis % x.rank]
     (size, s), (size_r, s_r) = (_size(op, v, axis, p) for v in (x, r))
@@ -168,12 +168,12 @@ def lp_normalization(
 def lp_normalization_relevance(
     op: Ops, m: Tensor, xs: list[Tensor], y: Tensor, *, axis: int = -1, p: int = 2
 ) -> tuple[Tensor]:
-    """Compute y = x·s with s = 1/‖x‖ kept constant, as the deviation of other normalisations is."""
+    """Compute y = x·s with s = 1/‖x‖ constant, like the deviation of other normalisations."""
     return (op.Mul(m, _size(op, xs[0], axis, p)[1]),)
 
 
 def _size(op: Ops, x: Tensor, axis: int, p: int) -> tuple[Tensor, Tensor]:
-    """‖x‖_p along an axis, and 1 over it; 0 at 0."""
+    """Return ‖x‖_p along an axis, and its inverse; 0 at 0."""
     size = (op.ReduceL1 if p == 1 else op.ReduceL2)(x, [axis % x.rank], keepdims=1)
     return size, op.Where(op.Greater(size, 0.0), op.Reciprocal(op.Add(size, tiny(x))), 0.0)
 
@@ -194,7 +194,7 @@ def lrn(
 ) -> Tensor:
     """Compute y = x · s^−β with s = bias + α/size · Σ_window x², the window running over channels.
 
-    The product x·p at its midpoint, p = e^(−β·ln s) by the chain of secants, s by x² (x + r).
+    The product x·p is taken at its midpoint, p = e^(−β·ln s) by the chain of secants, s by x² (x + r).
     """
     window = _window(op, x, size, alpha / size)
     s, s_r = (op.Add(op.Conv(op.Mul(v, v), window), bias) for v in (x, r))
@@ -221,7 +221,7 @@ def lrn_relevance(
     beta: float = 0.75,
     bias: float = 1.0,
 ) -> tuple[Tensor]:
-    """Compute y = x · s^−β, s constant: what a neuron loses by its neighbours is not theirs to explain."""
+    """Compute y = x · s^−β with s constant: relevance that neighbours suppress is not attributed to them."""
     s = op.Add(op.Conv(op.Mul(xs[0], xs[0]), _window(op, xs[0], size, alpha / size)), bias)
     return (op.Mul(m, op.Pow(s, -beta)),)
 

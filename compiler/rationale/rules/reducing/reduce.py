@@ -1,4 +1,4 @@
-"""Sums, means, products and the like over axes other than the batch's, and sums along one axis."""
+"""Sums, means, products and similar reductions over axes, and sums along one axis."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ def reduced_axes(x: Tensor, axes: Tensor | None, noop: int) -> list[int]:
     """Return the axes as non-negative numbers.
 
     Raises:
-        UnsupportedModelError: they are computed.
+        UnsupportedModelError: if they are computed.
     """
     if axes is None or 0 in axes.shape:
         return [] if noop else list(range(x.rank))
@@ -61,7 +61,7 @@ def reduce_mean(
 def reduce_max(
     op: Ops, x: Tensor, axes: Tensor | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
 ) -> Evaluation:
-    """Compute y = the largest over the axes, which are brought last and flattened: one winner for each y."""
+    """Compute y = the largest over the axes, which are moved last and flattened: one winner for each y."""
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
     others = [i for i in range(x.rank) if i not in chosen]
     order, outer = [*others, *chosen], [x.shape[i] for i in others]
@@ -92,7 +92,7 @@ def reduce_l2(
     keepdims: int = 1,
     noop_with_empty_axes: int = 0,
 ) -> Tensor:
-    """Compute y = √Σ x² over the axes;  dy/dx = x/y, 0 where all are 0.
+    """Compute y = √Σ x² over the axes;  dy/dx = x/y, 0 if all are 0.
 
     √Σx² − √Σr² = Σ (x + r)(x − r)/(y + y_r).
     """
@@ -116,7 +116,7 @@ def reduce_log_sum_exp(
 ) -> Tensor:
     """Compute y = ln Σ e^x over the axes;  dy/dx = e^(x − y).
 
-    ln ∘ Σ ∘ exp by the chain of secants: w_j = L(e^z, e^z_r)/L(Σ, Σ_r).
+    The secant is a chain through ln, Σ and exp: w_j = L(e^z, e^z_r)/L(Σ, Σ_r).
     """
     shape = kept(x, reduced_axes(x, axes, noop_with_empty_axes))
     weight = log_mean_ratio(op, x, r, op.reshape(y, shape), op.reshape(y_r, shape))
@@ -124,7 +124,7 @@ def reduce_log_sum_exp(
 
 
 def log_mean_ratio(op: Ops, z: Tensor, z_r: Tensor, lse: Tensor, lse_r: Tensor) -> Tensor:
-    """L(e^z, e^z_r)/L(e^lse, e^lse_r) = e^(max(z, z_r) − max(lse, lse_r))·φ(Δz)/φ(Δlse)."""
+    """Return L(e^z, e^z_r)/L(e^lse, e^lse_r) = e^(max(z, z_r) − max(lse, lse_r))·φ(Δz)/φ(Δlse)."""
     if z_r is z:
         return op.Exp(op.Sub(z, lse))
     size = op.Exp(op.Sub(op.Max(z, z_r), op.Max(lse, lse_r)))
@@ -146,7 +146,7 @@ def reduce_prod(
 ) -> Tensor:
     """Compute y = Π x over the axes;  dy/dx_i = Π of the others.
 
-    Between x and r: half of them at x and half at r.
+    Between x and r, one half of that at x and one half at r.
     """
     chosen = reduced_axes(x, axes, noop_with_empty_axes)
     others = [i for i in range(x.rank) if i not in chosen]
@@ -160,9 +160,10 @@ def reduce_prod(
 
 
 def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:
-    """½(Π_{j<i} r_j·Π_{j>i} x_j + Π_{j<i} x_j·Π_{j>i} r_j): times Δ_i it adds up to Πx − Πr.
+    """Return ½(Π_{j<i} r_j·Π_{j>i} x_j + Π_{j<i} x_j·Π_{j>i} r_j): times Δ_i it adds up to Πx − Πr.
 
-    Two telescoping sums, one from either end: exact, without a quotient, the Shapley value of two factors.
+    These are two telescoping sums, one from either end: exact, without a quotient; for two factors, the
+    Shapley value.
     """
     one = op.Mul(_before(op, r), _before(op, x, back=True))
     if r is x:
@@ -171,7 +172,7 @@ def _products_of_others(op: Ops, x: Tensor, r: Tensor) -> Tensor:
 
 
 def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
-    """Π of all that stands before each element on the last axis (behind it, with `back`); 1 for none."""
+    """Return Π of all elements before each one on the last axis (behind it, with `back`); 1 for none."""
     x = _shifted(op, x, 1, back)
     step, count = 1, x.shape[-1]
     while step < count:
@@ -181,7 +182,7 @@ def _before(op: Ops, x: Tensor, back: bool = False) -> Tensor:
 
 
 def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
-    """Move x along the last axis, ones moving in."""
+    """Shift x along the last axis; ones fill the gap."""
     others = [0] * (x.rank - 1)
     begin, end = (-by, by) if back else (by, -by)
     return op.Pad(x, [*others, begin, *others, end], np.asarray(1, x.dtype.numpy()))
@@ -189,7 +190,7 @@ def _shifted(op: Ops, x: Tensor, by: int, back: bool) -> Tensor:
 
 @rule("CumSum", kind=Kind.BILINEAR)
 def cumulative_sum(op: Ops, x: Tensor, axis: Tensor, *, exclusive: int = 0, reverse: int = 0) -> Evaluation:
-    """y_i = Σ_{j ≤ i} x_j; the adjoint sums from the other end."""
+    """Compute y_i = Σ_{j ≤ i} x_j; the adjoint sums from the other end."""
     (along,) = ints(axis, "axes")
     axis_of_sum = np.asarray(along % x.rank, np.int64)
 

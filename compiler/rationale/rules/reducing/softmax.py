@@ -16,8 +16,8 @@ SHORT = 32  # elements of a row up to which operators run along the references i
 def softmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
     """Compute p = e^z/Σe^z;  m_z = p·(m − Σ p·m).
 
-    Relevance R_i = z_i·(R_i − p_i·Σ R_j) (AttnLRP, proposition 3.1) with R = m·p is that too: as a multiplier
-    it needs no care for masks of −inf.
+    Relevance R_i = z_i·(R_i − p_i·Σ R_j) (AttnLRP, proposition 3.1) with R = m·p is the same rule; in
+    multiplier form it needs no care for masks of −inf.
     """
     axis = axis % x.rank
     p = op.Softmax(x, axis=axis)
@@ -32,7 +32,7 @@ def softmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
 def softmax_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, *, axis: int = -1
 ) -> tuple[Tensor]:
-    """m_z,j = L_j·m_j − w_j·Σ_i L_i·m_i: p_i = e^(z_i − LSE) by the chain of secants."""
+    """Compute m_z,j = L_j·m_j − w_j·Σ_i L_i·m_i, with p_i = e^(z_i − LSE) by the chain of secants."""
     axis = axis % xs[0].rank
     given = (m, xs[0], rs[0], y, y_r)
     if "K" not in y_r.batch_axes or math.prod(y_r.shape) > SHORT:
@@ -46,12 +46,12 @@ def _multiplier(
     """Compute the multiplier of z by logarithmic means.
 
     L_i is the logarithmic mean of p_i and p_i,r, and w_j the multiplier of LSE, a quotient of such means:
-    L(e^z_j, e^z_j,r)/L(Σ e^z, Σ e^z_r). Both by L(e^a, e^b) = e^max(a, b)·φ(a − b).
+    L(e^z_j, e^z_j,r)/L(Σ e^z, Σ e^z_r). Both use L(e^a, e^b) = e^max(a, b)·φ(a − b).
 
-    Written with log p = z − LSE, which keeps its precision where p is near 0 or 1.
+    The form with log p = z − LSE keeps its precision if p is near 0 or 1.
 
     Args:
-        together: whether φ is taken of all differences at once.
+        together: whether φ is computed for all differences at once.
     """
     z, z_r = (op.Max(v, float(np.finfo(z.dtype.numpy()).min) / 8) for v in (z, z_r))  # masks of −inf
     lse, lse_r = (op.ReduceLogSumExp(v, [axis], keepdims=1) for v in (z, z_r))

@@ -1,1 +1,1 @@
-"""Operators that look through windows: pools, padding, resampling."""
+"""Operators that read windows: pools, padding, resampling."""

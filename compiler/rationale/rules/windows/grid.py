@@ -1,4 +1,4 @@
-"""Sampling at positions that are computed: a grid of them, and the values of a plane there."""
+"""Sampling at computed positions: a grid of them, and the values of a plane there."""
 
 import itertools
 import math
@@ -32,7 +32,7 @@ def affine_grid(op: Ops, theta: Tensor, size: Tensor, *, align_corners: int = 0)
 
 
 def _positions(lengths: list[int], align_corners: bool) -> np.ndarray:
-    """x, y (, z) and 1 for each position, from −1 to 1: [positions, d + 1]."""
+    """Return x, y (, z) and 1 for each position, from −1 to 1: [positions, d + 1]."""
     axes = []
     for length in lengths:
         steps = np.arange(length)
@@ -44,7 +44,7 @@ def _positions(lengths: list[int], align_corners: bool) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How GridSample reads a plane (or volume) of `size` at positions from −1 to 1."""
+    """The way in which GridSample reads a plane (or volume) of `size` at positions from −1 to 1."""
 
     size: tuple[int, ...]
     mode: str
@@ -53,21 +53,21 @@ class Sampling:
 
     @property
     def taps(self) -> tuple[int, ...]:
-        """Which neighbours are read along an axis, counted from the one at or before the position."""
+        """The neighbours to read along an axis, counted from the one at or before the position."""
         return {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}[self.mode]
 
     def scale(self, axis: int) -> float:
-        """Pixels per unit of the grid."""
+        """Return the pixels per unit of the grid."""
         return (self.size[axis] - 1 if self.corners else self.size[axis]) / 2
 
     def offset(self, axis: int) -> float:
-        """Return the pixel at 0."""
+        """Return the pixel at position 0."""
         return (self.size[axis] - 1) / 2
 
 
 @dataclass(frozen=True)
 class Taps:
-    """The neighbours of P positions on an axis: of each tap the pixels, weights and their slopes, [B, P]."""
+    """The neighbours of P positions on an axis: pixels, weights and slopes of each tap, [B, P]."""
 
     pixels: list[Tensor]
     weights: list[Tensor]
@@ -97,17 +97,17 @@ def grid_sample(
     return y, (grid_sample_pullback, grid_sample_pullback_grid)
 
 
-_ROUNDINGS = 16  # of the largest value: what places, weights and sums leave of a difference
+_ROUNDINGS = 16  # relative to the largest value: rounding of places, weights and sums
 
 
 @grid_sample.deeplift
 def grid_sample_multiplier(
     op: Ops, m: Tensor, xs: list[Tensor], rs: list[Tensor], y: Tensor, y_r: Tensor, **how: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Values at both grids in equal parts; coordinates by their Shapley values on the mean of x and r.
+    """Return multipliers: values at both grids in equal parts, coordinates by Shapley values.
 
-    y is linear in x: what the grid changes is m·(S(x̄, grid) − S(x̄, grid_r)), place by place a function of
-    two or three coordinates.
+    y is linear in x: the grid contributes m·(S(x̄, grid) − S(x̄, grid_r)) with the mean x̄ of x and r, at
+    each place a function of two or three coordinates.
     """
     (x, grid), (r, grid_r) = xs, rs
     sampling = _sampling(x, **how)
@@ -128,14 +128,14 @@ def grid_sample_multiplier(
 
 
 def _quotient(op: Ops, due: Tensor, d: Tensor, slope: Tensor, size: Tensor) -> Tensor:
-    """due/d; the slope, where that gives what is due within the roundings of such a size, as at d = 0."""
+    """Return due/d; the slope if it gives `due` within rounding of the given size, as at d = 0."""
     rounding = op.Mul(size, _ROUNDINGS * float(np.finfo(d.dtype.numpy()).eps))
     near = op.LessOrEqual(op.Abs(op.Sub(due, op.Mul(slope, d))), rounding)
     return op.Where(near, slope, op.Div(due, op.Where(near, 1.0, d)))
 
 
 def _shapley(op: Ops, at: Callable[[Tensor], Tensor], grid: Tensor, grid_r: Tensor) -> Tensor:
-    """Of each coordinate: what it adds to `at`, averaged over the orders in which they change."""
+    """Return each coordinate's contribution to `at`, averaged over the orders in which they change."""
     axis, n = grid.rank - 1, grid.shape[-1]
     parts = [[op.Slice(g, [j], [j + 1], [axis]) for j in range(n)] for g in (grid_r, grid)]
     values = {
@@ -165,7 +165,7 @@ def _sampling(
 
 
 def _all_taps(op: Ops, grid: Tensor, sampling: Sampling) -> list[Taps]:
-    """Axis by axis of the plane; the last coordinate of the grid belongs to the first of them."""
+    """Return the taps of each axis of the plane; the grid's last coordinate belongs to the first axis."""
     n, count = len(sampling.size), math.prod(grid.shape[1:-1])
     flat = op.reshape(grid, (grid.shape[0], count, n))
     return [_taps(op, flat, axis, n - 1 - axis, sampling) for axis in range(n)]
@@ -190,7 +190,7 @@ def _taps(op: Ops, grid: Tensor, axis: int, coordinate: int, sampling: Sampling)
 
 
 def _padded(op: Ops, pixel: Tensor, size: int, sampling: Sampling) -> tuple[Tensor | None, Tensor]:
-    """Return where a pixel beyond the border is read, and with zeros there, which ones are not beyond it."""
+    """Return the pixels to read for pixels beyond the border; with zero padding, a mask of those inside."""
     zero, last = (op.constant(np.asarray(i, np.int64)) for i in (0, size - 1))
     if sampling.padding == "reflection" and size > 1:
         period = 2 * (size - 1) if sampling.corners else 2 * size
@@ -201,7 +201,7 @@ def _padded(op: Ops, pixel: Tensor, size: int, sampling: Sampling) -> tuple[Tens
     return (op.Equal(pixel, within) if sampling.padding == "zeros" else None), within
 
 
-_SHARPNESS = -0.75  # of Keys' cubic convolution, as ONNX has it
+_SHARPNESS = -0.75  # of Keys' cubic convolution, as in ONNX
 
 
 def _weight(op: Ops, t: Tensor, tap: int, mode: str) -> tuple[Tensor, Tensor]:
@@ -219,7 +219,7 @@ def _weight(op: Ops, t: Tensor, tap: int, mode: str) -> tuple[Tensor, Tensor]:
 
 
 def _polynomial(op: Ops, d: Tensor, factors: Sequence[float]) -> Tensor:
-    """By Horner, the highest power first."""
+    """Evaluate a polynomial by Horner's method, highest power first."""
     value = op.Mul(d, factors[0])
     for factor in factors[1:-1]:
         value = op.Mul(op.Add(value, factor), d)
@@ -227,7 +227,7 @@ def _polynomial(op: Ops, d: Tensor, factors: Sequence[float]) -> Tensor:
 
 
 def _combined(op: Ops, taps: list[Taps], size: Sequence[int], slope_of: int | None) -> tuple[Tensor, Tensor]:
-    """For every choice of a tap per axis, one behind the other, indices and weights: [B, 1, taps·P]."""
+    """Return indices and weights of all choices of a tap per axis, concatenated: [B, 1, taps·P]."""
     indices, weights = [], []
     for chosen in itertools.product(*(range(len(t.pixels)) for t in taps)):
         index, weight = taps[0].pixels[chosen[0]], _factor(taps, chosen, 0, slope_of)
@@ -263,7 +263,7 @@ def _spread(op: Ops, m: Tensor, taps: list[Taps], shape: tuple[int, ...]) -> Ten
 
 
 def _slope(op: Ops, m: Tensor, x: Tensor, taps: list[Taps], sampling: Sampling) -> Tensor:
-    """m·dy/d(grid), summed over the channels: [B, P, axes]."""
+    """Return m·dy/d(grid), summed over the channels: [B, P, axes]."""
     b, channels, *size = x.shape
     count = math.prod(m.shape[2:])
     each = op.reshape(m, (b, channels, count))

@@ -1,4 +1,4 @@
-"""Borders: put round a row, or cut from it."""
+"""Borders, added to a row or cut from it."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from rationale.rules.moving.indexing import put_back, take
 from rationale.rules.moving.shape import ints
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 
-Borders = dict[int, tuple[int, int]]  # by axis: how much stands before and after; negative: is cut off
+Borders = dict[int, tuple[int, int]]  # per axis, lengths added before and after; negative: cut off
 
 
 @rule("Pad", kind=Kind.BILINEAR, traits=[Trait.MOVING])
@@ -56,7 +56,7 @@ def _with(op: Ops, x: Tensor, borders: Borders, value: Tensor | None = None) -> 
 
 
 def _inside(op: Ops, m: Tensor, borders: Borders) -> Tensor:
-    """Return what of `m` is no border."""
+    """Return the part of `m` inside the borders."""
     cut = {a: (max(b, 0), max(e, 0)) for a, (b, e) in borders.items() if b > 0 or e > 0}
     if not cut:
         return m
@@ -80,7 +80,7 @@ _NUMPY_MODES = {"edge": "edge", "reflect": "reflect", "wrap": "wrap"}
 
 
 def _own_values(op: Ops, x: Tensor, borders: Borders, mode: str) -> Evaluation:
-    """Take y from x, axis by axis."""
+    """Pad with x's own values, axis by axis."""
     if mode not in _NUMPY_MODES:
         raise UnsupportedModelError(f"Pad with mode {mode!r}")
     index = {a: _padded(x.shape[a], *border, mode) for a, border in borders.items()}

@@ -30,7 +30,7 @@ def max_pool(
     storage_order: int = 0,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """Compute y = the largest of each window. Windows may overlap: what they send back adds up."""
+    """Compute y = the largest of each window. Windows may overlap: their multipliers are added."""
     strides = list(strides or [1] * len(kernel_shape))
     dilations = list(dilations or [1] * len(kernel_shape))
     window = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilations, strict=True)]
@@ -60,7 +60,7 @@ def max_pool(
 
 @dataclass(frozen=True)
 class PoolGeometry:
-    """x [C, *size] (`shape`) → y [C, *out]; `tiles`: windows do not overlap and cover x."""
+    """Shapes of a pool x [C, *size] (`shape`) → y [C, *out]; `tiles`: windows cover x without overlap."""
 
     shape: tuple[int, ...]
     out: tuple[int, ...]
@@ -73,7 +73,7 @@ send_back = Task("values to a pool's winners")
 
 @send_back.variant("scattered", cost=lambda _: 3.0)
 def scattered(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
-    """Each plane by itself; what overlapping windows send to one place adds up."""
+    """Scatter each plane separately; values of overlapping windows are added."""
     channels, *size = g.shape
     zeros = op.row_constant(np.zeros((1, channels, math.prod(size)), v.dtype.numpy()))
     flat = [op.reshape(t, (1, channels, math.prod(g.out))) for t in (v, to)]
@@ -87,10 +87,10 @@ def _unpool_cost(site: Site) -> float:
 
 @send_back.variant("unpooled", fits=lambda g: g.tiles, cost=_unpool_cost)
 def unpooled(op: Ops, v: Tensor, to: Tensor, g: PoolGeometry) -> Tensor:
-    """MaxUnpool counts indices through all planes of all rows."""
+    """Scatter by a MaxUnpool, which counts indices through all planes of all rows."""
     channels, *size = g.shape
     plane = math.prod(size)
-    v = op.vary(v, to.batch_axes)  # one row of v for each of the winners
+    v = op.vary(v, to.batch_axes)  # one row of v for each row of winners
     starts = np.arange(channels, dtype=np.int64).reshape(1, channels, *(1 for _ in size)) * plane
     rows = op.Mul(op.row_numbers(v), channels * plane)
     offsets = op.Add(op.reshape(rows, (1, *(1 for _ in g.shape))), op.constant(starts))
@@ -153,7 +153,7 @@ def average_pool(
 
 
 def _counts(attributes: Mapping[str, Any], size: Sequence[int], out: Sequence[int]) -> np.ndarray:
-    """Return each window's divisor: how many values lie in it, padding among them if that counts."""
+    """Return each window's divisor: the number of values in it, with padding if that counts."""
     counts, n = np.ones((1, 1)), len(size)
     for i in range(n):
         kernel, stride, dilation, before = (
@@ -187,7 +187,7 @@ def max_unpool(
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
 ) -> Evaluation:
-    """Compute y = x at the indices where a MaxPool found it, counted through the whole row, among zeros."""
+    """Compute y = x at the indices of MaxPool's winners, counted through the whole row, among zeros."""
     n = len(kernel_shape)
     strides, pads = list(strides or [1] * n), list(pads or [0] * 2 * n)
     size = [

@@ -1,4 +1,4 @@
-"""Resampling on a grid that is known: linear in x, and axis by axis the product with a matrix."""
+"""Resampling on a known grid: linear in x, a product with a matrix along each axis."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ CROP = "tf_crop_and_resize"
 
 @dataclass(frozen=True)
 class Resampling:
-    """What a Resize does along its axes: to sizes, or by scales.
+    """The parameters of a Resize along its axes: sizes, or scales.
 
     Attributes:
-        roi: the part of each axis that is resampled, from 0 to 1; of use with `CROP` alone.
-        aspect: whether all axes have one scale, which then depends on all of their sizes.
+        roi: the part of each axis that is resampled, from 0 to 1; used only with `CROP`.
+        aspect: whether all axes share one scale, which then depends on all of their sizes.
     """
 
     axes: tuple[int, ...]
@@ -32,7 +32,7 @@ class Resampling:
     aspect: bool
 
     def of(self, chosen: Sequence[int]) -> "Resampling":
-        """Along some of its axes alone."""
+        """Return the parameters of some of its axes."""
         return Resampling(
             axes=tuple(self.axes[i] for i in chosen),
             sizes=None if self.sizes is None else tuple(self.sizes[i] for i in chosen),
@@ -55,7 +55,7 @@ def resize(
     keep_aspect_ratio_policy: str = "stretch",
     **how: Any,
 ) -> Evaluation:
-    """Compute y = x resampled, in any mode: along each axis a product with a matrix that is known."""
+    """Compute y = x resampled, in any mode: a product with a known matrix along each axis."""
     how |= {"coordinate_transformation_mode": coordinate_transformation_mode}
     if keep_aspect_ratio_policy != "stretch":
         how["keep_aspect_ratio_policy"] = keep_aspect_ratio_policy
@@ -99,7 +99,7 @@ def _resampling(
 
 
 def _changing(x: Tensor, what: Resampling, mode: str) -> Resampling:
-    """Without the axes that stay as they are, such as the batch's."""
+    """Return the parameters without axes that do not change, such as the batch's."""
     same = [s == x.shape[a] for a, s in zip(what.axes, what.sizes or (), strict=False)]
     same = [s == 1.0 for s in what.scales] if what.scales is not None else same
     kept = [i for i, s in enumerate(same) if not s or (mode == CROP and what.roi[i] != (0.0, 1.0))]
@@ -107,9 +107,9 @@ def _changing(x: Tensor, what: Resampling, mode: str) -> Resampling:
 
 
 def _resampled(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Tensor:
-    """By scales of every axis: ONNX Runtime moves a Transpose past a Resize as if it had no `axes`.
+    """Resample by scales of every axis: ONNX Runtime moves a Transpose past a Resize as if it had no `axes`.
 
-    Where no scales do what the sizes do, by the matrices.
+    If no scales are equivalent to the sizes, resample by the matrices.
     """
     scales = _scales(x, what)
     if scales is not None:
@@ -121,14 +121,14 @@ def _resampled(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> 
         y = _along(op, y, axis, op.Transpose(_matrix(op, x, what, i, how), perm=[1, 0]))
     if how["coordinate_transformation_mode"] != CROP:
         return y
-    zeros = op.constant(np.zeros(x.shape, x.dtype.numpy()))  # what is outside of the crop is a constant
+    zeros = op.constant(np.zeros(x.shape, x.dtype.numpy()))  # values outside of the crop are constant
     return op.Add(y, _resized(op, zeros, what, how))
 
 
 def _scales(x: Tensor, what: Resampling) -> tuple[float, ...] | None:
-    """Of every axis; None where they round to other sizes, or to other places, or follow from all sizes.
+    """Return the scale of every axis; None if they round to other sizes or places, or depend on all sizes.
 
-    ONNX's scales are float32: places in float64 are right with those alone that it holds exactly.
+    ONNX's scales are float32: places in float64 are right only for scales that float32 holds exactly.
     """
     if what.aspect:
         return None
@@ -156,7 +156,7 @@ def _resized(op: Ops, x: Tensor, what: Resampling, how: Mapping[str, Any]) -> Te
 
 
 def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]) -> Tensor:
-    """Return what becomes of each unit vector of the i-th axis, [size, resampled size]: constant."""
+    """Return the resampled unit vectors of the i-th axis, [size, resampled size], a constant."""
     axis = what.axes[i]
     n = x.shape[axis]
     eye = np.eye(n, dtype=x.dtype.numpy())
@@ -170,7 +170,7 @@ def _matrix(op: Ops, x: Tensor, what: Resampling, i: int, how: Mapping[str, Any]
     shifted = Resampling(tuple(a + 1 for a in what.axes), what.sizes, None, what.roi, aspect=True)
     moved = _resized(op, basis, shifted, how)
     others = [a + 1 for a in range(x.rank) if a != axis]
-    first = op.Slice(moved, [0] * len(others), [1] * len(others), others)  # the same all along the others
+    first = op.Slice(moved, [0] * len(others), [1] * len(others), others)  # equal all along the others
     return op.reshape(first, (n, first.shape[axis + 1]))
 
 

@@ -143,6 +143,15 @@ def test_a_trail_of_a_newer_version_is_left_alone(url: str, database: SqlStore) 
     assert list(verify(database)) == [1]
 
 
+def test_a_trail_of_two_chains_of_migrations_is_left_alone(url: str, database: SqlStore) -> None:
+    """Of before the first release."""
+    with database.writing() as connection:
+        connection.execute(text("DROP TABLE rationale_version"))
+        connection.execute(text("CREATE TABLE audit_version (version_num VARCHAR(32))"))
+    with pytest.raises(StateUnavailableError, match=r"before version 0\.1\.0 .* audit_version"):
+        SqlStore(url).probe()
+
+
 def test_a_file_is_its_owners_alone(tmp_path: Path) -> None:
     folder = tmp_path / "lib" / "state"
     database = SqlStore(folder / "audit.sqlite3")

@@ -1,7 +1,7 @@
-"""What AttnLRP has to find in a graph: normalisations, activations, and values to hold constant.
+"""Patterns that AttnLRP finds in a graph: normalisations, activations, and values to hold constant.
 
-Exporters write RMSNorm, GELU and SiLU as several operators. They are found by how values depend on each
-other, never by names: by kinds and traits.
+Exporters write RMSNorm, GELU and SiLU as several operators. The search uses the dependencies between values,
+and the kinds and traits of operators, never their names.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ def _never_called(*_: object, **__: object) -> Evaluation:
 
 
 ACTIVATION = Rule("activation", "", Kind.POINTWISE, _never_called)
-"""What a call stands for that hands relevance on unchanged: the end of an activation that the graph writes
-out, and what takes values to another code."""
-LONGEST = 32  # operators of an activation or a deviation that are looked at before the search gives up
+"""The rule of a call that passes relevance on unchanged: the end of an activation that is written out as
+several operators, or a change of a value's quantised code."""
+LONGEST = 32  # operators of an activation or a deviation after which the search gives up
 
 
 def detach(calls: Sequence[Call], detached: Detached) -> list[Call]:
-    """Return the calls without constant inputs among what varies, and without those where nothing varies.
+    """Return the calls with detached inputs marked as constant; calls without a varying input are left out.
 
     Args:
-        detached: whether input i of a call is held constant.
+        detached: function that tells whether input i of a call is held constant.
     """
     varies = free_names(calls)
     left = []
@@ -47,7 +47,7 @@ def detach(calls: Sequence[Call], detached: Detached) -> list[Call]:
 
 
 def reaching(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
-    """Return the calls from which one of the outputs is reached through what varies."""
+    """Return the calls from which varying values lead to one of the outputs."""
     read = set(outputs)
     kept = []
     for call in reversed(calls):
@@ -58,7 +58,7 @@ def reaching(calls: Sequence[Call], outputs: Sequence[str]) -> list[Call]:
 
 
 def free_names(calls: Sequence[Call]) -> set[str]:
-    """Return the names of what varies and is computed by none of the calls: the explained inputs."""
+    """Return the varying values that none of the calls computes: the explained inputs."""
     computed = {name for call in calls for name in call.outputs}
     return {name for call in calls for name in call.sources} - computed
 
@@ -66,11 +66,11 @@ def free_names(calls: Sequence[Call]) -> set[str]:
 def refusal(
     method: str, missing: Sequence[Call], calls: Sequence[Call], advice: str
 ) -> UnsupportedModelError:
-    """Return an error that names the operators for which a method has no rule, and what can be done.
+    """Return an error that names the operators without a rule in a method, with advice.
 
     Args:
-        calls: those on the way to the explained output.
-        advice: what else can be done than to explain a tensor before them.
+        calls: the calls on the path to the explained output.
+        advice: another remedy than explaining a tensor before these operators.
     """
     nodes = "1 node" if len(missing) == 1 else f"{len(missing)} nodes"
     named = (f"  {c.rule.op_type} node {c.name!r}: {c.inputs[0]} -> {c.outputs[0]}" for c in missing)
@@ -81,13 +81,13 @@ def refusal(
 
 
 def shares(calls: Sequence[Call]) -> Detached:
-    """Hold constant what a Softmax computes: attention weights become constants of the average they weigh."""
+    """Hold the outputs of a Softmax constant: attention weights become constant weights of an average."""
     shared = {n for call in calls if Trait.SHARING in call.rule.traits for n in call.outputs}
     return lambda call, i: call.inputs[i] in shared
 
 
 def gates(calls: Sequence[Call]) -> Detached:
-    """Hold constant a product's factor that an activation computes, if none computes the other.
+    """Hold one factor of a product constant if an activation computes it, and none computes the other.
 
     An example is f(g) in f(g)·u.
     """
@@ -101,7 +101,7 @@ def gates(calls: Sequence[Call]) -> Detached:
 
 
 def _is_activated(producers: Mapping[str, Call], name: str) -> bool:
-    """Tell whether a value is an activation's, moved, scaled or shifted at most."""
+    """Tell whether a value is an activation's output, at most moved, scaled or shifted."""
     call = producers.get(name)
     while call is not None and is_plain(call):
         call = producers.get(call.sources[0])
@@ -109,12 +109,12 @@ def _is_activated(producers: Mapping[str, Call], name: str) -> bool:
 
 
 def constants(calls: Sequence[Call]) -> list[Call]:
-    """Hold constant what only chooses among values, and the scales and zero points of quantised ones.
+    """Hold constant the inputs that only choose among values, and scales and zero points of quantised values.
 
-    What takes values to whole steps or back, or a zero point off, hands relevance on unchanged.
+    Quantisation, dequantisation, and the subtraction of a zero point pass relevance on unchanged.
 
     Raises:
-        UnsupportedModelError: an explained input decides such constants alone.
+        UnsupportedModelError: if an explained input reaches the output only through such constants.
     """
     held = {name for call in calls if call.relevance == HELD for name in call.outputs}
 
@@ -133,15 +133,15 @@ def constants(calls: Sequence[Call]) -> list[Call]:
 
 
 def _activation(call: Call, name: str, x: Tensor) -> Call:
-    """Return the call as a function of one value alone, which hands relevance on unchanged."""
+    """Return the call as a function of a single value that passes relevance on unchanged."""
     at = At((x,), call.x.outputs, (None,))
     return replace(call, rule=ACTIVATION, inputs=(name,), varying=(True,), x=at)
 
 
 def deviations(calls: Sequence[Call]) -> Detached:
-    """Hold constant what written-out normalisations divide by: s in x·s or x/s, a function of norms of x.
+    """Hold constant the divisors of written-out normalisations: s in x·s or x/s, a function of norms of x.
 
-    In a quotient the norms may be of what x is computed of: a·b/(‖a‖·‖b‖) is a cosine.
+    In a quotient, the norms may be those of values from which x is computed: a·b/(‖a‖·‖b‖) is a cosine.
     """
     producers = {name: call for call in calls for name in call.outputs}
     found: set[tuple[str, int]] = set()
@@ -161,7 +161,7 @@ def deviations(calls: Sequence[Call]) -> Detached:
 
 
 def _normed(producers: Mapping[str, Call], name: str) -> set[str]:
-    """Return every v of whose norms alone `name` is a function: f(mean v²), f not linear, or ‖v‖."""
+    """Return every v such that `name` depends only on their norms: f(mean v²), f not linear, or ‖v‖."""
     found: set[str] = set()
     pending = [(name, False)]
     for _ in range(LONGEST):
@@ -187,7 +187,7 @@ def _normed(producers: Mapping[str, Call], name: str) -> set[str]:
 
 
 def _behind(producers: Mapping[str, Call], name: str) -> set[str]:
-    """Return the names of what a value is computed of, so far back as is looked."""
+    """Return the names of the values from which a value is computed, within the search limit."""
     found, pending = {name}, [name]
     while pending and len(found) <= LONGEST:
         call = producers.get(pending.pop(0))
@@ -206,11 +206,10 @@ def _square_of(call: Call | None) -> str | None:
 
 
 def activations(calls: Sequence[Call]) -> list[Call]:
-    """Read each activation that is written out as one of a single variable.
+    """Read each written-out activation as a function of a single variable.
 
-    GELU is x/2·(1 + erf(x/√2)): a function of x alone, element by element, although a product of two values
-    that vary stands at its end. That product becomes an `ACTIVATION` that reads x, and what it was written
-    with is left out.
+    GELU is x/2·(1 + erf(x/√2)): an elementwise function of x alone, although its last operator multiplies two
+    varying values. That product becomes an `ACTIVATION` that reads x, and the operators between are left out.
     """
     producers: dict[str, Call] = {}
     order = {name: i for i, call in enumerate(calls) for name in call.outputs}
@@ -227,7 +226,7 @@ def activations(calls: Sequence[Call]) -> list[Call]:
 def _single_variable(
     call: Call, producers: Mapping[str, Call], order: Mapping[str, int]
 ) -> tuple[str, Tensor] | None:
-    """Return the nearest value of which the call is an elementwise function, with a bend on the way."""
+    """Return the nearest value of which the call is an elementwise function that is not linear."""
     if sum(call.varying) < 2 or not _is_elementwise(call):
         return None
     bends = False
@@ -252,9 +251,9 @@ def _reads(call: Call) -> Iterator[tuple[str, Tensor]]:
 
 
 def _is_elementwise(call: Call) -> bool:
-    """Tell whether elements of y depend on the elements at their index of inputs that all have y's shape.
+    """Tell whether each element of y depends only on the elements at its index; all inputs have y's shape.
 
-    A BatchNormalization does, but it has weights: no part of an activation.
+    This holds for a BatchNormalization too, but it has weights and is no part of an activation.
     """
     if Trait.ELEMENTWISE not in call.rule.traits or Trait.NORMALISING in call.rule.traits:
         return False

@@ -2,11 +2,11 @@
 
 Achtibat et al., "AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers", 2024 (arXiv
 2402.05602); Ali et al., "XAI for Transformers: Better Explanations through Conservative Propagation", 2022.
-Both are `Lrp`'s walk with the ε-rule for every layer, and
+Both are the walk of `Lrp` with the ε-rule for every layer, and these rules:
 
     softmax           R_i = z_i·(R_i − p_i·Σ R_j); CP-LRP: none, attention weights are constants
-    product           half of the relevance to each of two that vary; ε stands beside 2z where it sums
-    gate f(g)·u       half to each, as of any product; CP-LRP: all to u, f(g) is a constant
+    product           half of the relevance to each of two varying factors; 2z + ε if the product sums
+    gate f(g)·u       half to each, like any product; CP-LRP: all to u, f(g) is a constant
     normalisation     its deviation is a constant; mean, scale and offset by the ε-rule
     activation        R unchanged
 """
@@ -43,10 +43,10 @@ class AttnLrp(Propagated):
     """Relevance of the inputs for an output of a transformer, through its attention.
 
     Args:
-        epsilon: what is added to denominators, with their sign; it absorbs relevance where they are small.
+        epsilon: number added to denominators, with their sign; it absorbs relevance if they are small.
 
     Raises:
-        InvalidOptionError: an epsilon that is no number of at least 0.
+        InvalidOptionError: if epsilon is not a number of at least 0.
     """
 
     epsilon: float = STABILISER
@@ -55,7 +55,7 @@ class AttnLrp(Propagated):
     gap: ClassVar[Gap | None] = Gap.ABSORBED
 
     def __post_init__(self) -> None:
-        Epsilon(self.epsilon)  # refuses it
+        Epsilon(self.epsilon)  # raises the error
 
     @property
     def options(self) -> dict[str, Any]:
@@ -71,13 +71,13 @@ class AttnLrp(Propagated):
         return joined, Propagation(layers, rules, Zero(), Bounds(joined, None, None))
 
     def read(self, calls: Sequence[Call]) -> Sequence[Call]:
-        """Return the calls by which relevance is handed back."""
+        """Return the calls through which the walk carries relevance."""
         return calls
 
 
 @dataclass(frozen=True)
 class CpLrp(AttnLrp):
-    """The same with attention weights and gates held constant: no relevance takes its way through them."""
+    """AttnLRP with attention weights and gates held constant: no relevance goes through them."""
 
     name: ClassVar[str] = "cplrp"
 
@@ -89,9 +89,10 @@ class CpLrp(AttnLrp):
 
 
 def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: float) -> dict[str, float]:
-    """Return ε by the output of layers with weights, normalisations that add an offset, and sums.
+    """Return ε by output, for layers with weights, normalisations that add an offset, and sums.
 
-    The sums are products that sum. For these y + ε/2, and halves, are 2y + ε for both.
+    The sums are products that sum, such as MatMul. With y + ε/2 and half of the relevance, both factors have
+    2y + ε.
     """
     found = {name: epsilon for name, layer in layers.items() if layer.weights is not None}
     for call in calls:
@@ -104,7 +105,7 @@ def _stabilisers(calls: Sequence[Call], layers: Mapping[str, Layer], epsilon: fl
 
 
 def _demand_rules(calls: Sequence[Call]) -> None:
-    """Raise UnsupportedModelError, with every operator that is not linear and has no rule of its own."""
+    """Raise UnsupportedModelError that lists all operators that are not linear and have no rule."""
     missing = [
         call
         for call in calls
@@ -115,7 +116,7 @@ def _demand_rules(calls: Sequence[Call]) -> None:
 
 
 def _demand_reached(calls: Sequence[Call], left: Sequence[Call]) -> None:
-    """Raise UnsupportedModelError for an explained input that reaches the output by constants alone."""
+    """Raise UnsupportedModelError if an explained input reaches the output only through constants."""
     lost = sorted(free_names(calls) - free_names(left))
     if lost:
         raise UnsupportedModelError(

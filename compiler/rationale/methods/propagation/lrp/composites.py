@@ -1,4 +1,4 @@
-"""Which rule goes where: selectors, and the composites of the literature.
+"""The assignment of rules to layers: selectors, and the composites of the literature.
 
 A selector is one of
 
@@ -8,7 +8,7 @@ A selector is one of
     first 3  last 2  4-6 that many of them; a range, counted from 1
     Conv:first  Gemm:2-3 the same, counted among the layers of one type
 
-and the last selector that matches a node decides.
+The last selector that matches a node decides.
 """
 
 import re
@@ -42,12 +42,12 @@ _TYPE = re.compile(r"[A-Z]\w*")
 
 @dataclass(frozen=True)
 class Composite:
-    """A preset.
+    """A preset of rules.
 
     Attributes:
         choices: rules by selector; the last match wins.
-        default: of all other layers with weights.
-        is_gradient: whether multipliers are gradients with other ReLUs, and not relevance over x.
+        default: the rule of all other layers with weights.
+        is_gradient: whether multipliers are gradients with modified ReLUs, rather than relevance over x.
     """
 
     choices: tuple[Choice, ...]
@@ -56,7 +56,7 @@ class Composite:
 
 
 _NORMS: Choice = ("BatchNormalization", Pass())
-"""As in zennit: a normalisation that is part of no layer hands relevance on."""
+"""The rule of a normalisation outside of any layer, as in zennit: relevance passes unchanged."""
 
 
 def _convolutions(rule: RelevanceRule) -> tuple[Choice, ...]:
@@ -77,18 +77,18 @@ COMPOSITES = {
 
 @dataclass(frozen=True)
 class Selector:
-    """A parsed selector. `span` counts layers from 1, or from the end where it is negative."""
+    """A parsed selector. `span` counts layers from 1, or from the end if it is negative."""
 
     op_type: str | None = None
     name: re.Pattern[str] | None = None
     span: tuple[int, int] | None = None
 
     def matches(self, call: Call, ordinals: Mapping[str | None, Mapping[str, tuple[int, int]]]) -> bool:
-        """Tell whether it chooses a call.
+        """Tell whether the selector matches a call.
 
         Args:
-            ordinals: of each layer by its output: its place from 1 and its place from the end (−1), among
-                those of one operator type, or of all (None).
+            ordinals: positions of each layer by its output, from 1 and from the end (−1), among the layers of
+                an operator type, or among all (None).
         """
         if self.name is not None:
             return bool(self.name.search(call.name))
@@ -102,7 +102,7 @@ class Selector:
 
 
 def parse_selector(text: str) -> Selector:
-    """Return the selector that a text writes; raise InvalidOptionError, with the known forms, without one."""
+    """Parse a selector; raise InvalidOptionError, with the known forms, if it is invalid."""
     if not isinstance(text, str):
         raise InvalidOptionError(f"a selector is a text, not {text!r}.")
     if text.startswith("name:"):
@@ -142,13 +142,13 @@ def _span(position: str) -> tuple[int, int] | None:
 def assign(
     calls: Sequence[Call], layers: Mapping[str, Layer], composite: Composite, chosen: Iterable[Choice]
 ) -> dict[str, RelevanceRule]:
-    """Return the rule of each call for which one is chosen, by its first output; the last match wins.
+    """Return the rule of each call that has one, by the call's first output; the last match wins.
 
-    Sums have the ε-rule, and what prepares an input hands relevance on unchanged, unless `chosen` says
+    Sums have the ε-rule, and an input's preprocessing passes relevance on unchanged, unless `chosen` says
     otherwise.
 
     Raises:
-        InvalidOptionError: a rule in `chosen` for which there is no operator that can take it.
+        InvalidOptionError: if no operator can take a rule in `chosen`.
     """
     ordinals = _ordinals(layers)
     rules: dict[str, RelevanceRule] = {}
@@ -194,7 +194,7 @@ def _matching(
 
 
 def takes(rule: RelevanceRule, call: Call, layer: Layer | None) -> bool:
-    """Tell whether a rule makes sense for an operator."""
+    """Tell whether a rule can be applied to an operator."""
     moving = Trait.MOVING in call.rule.traits
     if isinstance(rule, Taylor | GuidedRelu | DeconvRelu):
         return True

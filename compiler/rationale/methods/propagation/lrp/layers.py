@@ -1,7 +1,7 @@
-"""Layers as relevance sees them: normalisations, factors and offsets are part of the layer beside them.
+"""The layers of relevance propagation: normalisations, factors and offsets join the layer beside them.
 
-A convolution and the BatchNormalization behind it are one linear map: rules that take signs apart must see
-its weights. Nothing changes in the model itself; the walk reads a joined call in place of the two.
+A convolution and the BatchNormalization behind it are one linear map, and rules that separate signs need its
+weights. The model itself does not change; the walk reads a joined call in place of the two.
 """
 
 from collections import Counter
@@ -18,14 +18,14 @@ from rationale.rules.rule import Kind, Trait, Weights
 
 @dataclass(frozen=True)
 class Layer:
-    """y = linear(x, W) + b.
+    """A layer y = linear(x, W) + b.
 
     Attributes:
-        call: its rule computes the linear part.
-        weights: None where the operator's own weights are equal and positive, as an average's are.
-        joined: whether `weights` are not the call's own.
-        nonnegative: whether x is known not to be negative, which spares half of the rules that take signs
-            apart. Nothing depends on it.
+        call: the call whose rule computes the linear part.
+        weights: None if the operator's own weights are equal and positive, such as an average's.
+        joined: whether `weights` differ from the call's own.
+        nonnegative: whether x is known to be nonnegative; it halves the work of rules that separate signs,
+            and does not change results.
     """
 
     call: Call
@@ -52,37 +52,37 @@ class Layer:
 
 @dataclass(frozen=True)
 class Affine:
-    """y = factor·x + offset, element by element, the same for every row."""
+    """An elementwise map y = factor·x + offset, the same for every row."""
 
     factor: Tensor
     offset: Tensor
 
 
 def is_linear(call: Call) -> bool:
-    """Tell whether it is linear in what varies, if one input does; in each of them, if several do."""
+    """Tell whether the call is linear in its varying input, or in each of several."""
     if call.rule.kind is Kind.BILINEAR:
         return True
     return Trait.LINEAR_IN_FIRST in call.rule.traits and not any(call.varying[1:])
 
 
 def is_plain(call: Call) -> bool:
-    """Tell whether it moves its one varying input, or is an affine map of it element by element."""
+    """Tell whether the call moves its only varying input, or maps it elementwise by an affine function."""
     traits = {Trait.MOVING, Trait.ELEMENTWISE} & call.rule.traits
     return bool(traits) and is_linear(call) and sum(call.varying) == 1 and len(call.outputs) == 1
 
 
 def is_product(call: Call) -> bool:
-    """Tell whether it multiplies or divides element by element: nothing is summed."""
+    """Tell whether the call multiplies or divides element by element, without a sum."""
     return {Trait.PRODUCT, Trait.ELEMENTWISE} <= call.rule.traits
 
 
 def sums(calls: Sequence[Call]) -> list[Call]:
-    """Return the linear operators in which values meet: sums, averages, products that sum, offsets."""
+    """Return the linear operators that add values: sums, averages, matrix products, offsets."""
     return [c for c in calls if is_linear(c) and Trait.MOVING not in c.rule.traits and not is_product(c)]
 
 
 def preparations(calls: Sequence[Call]) -> list[Call]:
-    """Return the affine maps that an input passes before anything else, such as (x − mean)/deviation."""
+    """Return the affine maps at the very start of an input's path, such as (x − mean)/deviation."""
     inputs = {name for call in calls for name in call.inputs} - {n for c in calls for n in c.outputs}
     found = []
     for call in calls:
@@ -95,7 +95,7 @@ def preparations(calls: Sequence[Call]) -> list[Call]:
 
 
 def as_layer(op: Ops, call: Call) -> Layer | None:
-    """Return a call with weights that one can take apart, or an average, as a layer; None for any other."""
+    """Return a call with separable weights, or an average, as a layer; None for any other call."""
     if not call.varying[0] or any(call.varying[1:]):
         return None
     if Trait.AVERAGING in call.rule.traits:
@@ -131,7 +131,7 @@ def join(op: Ops, calls: Sequence[Call]) -> tuple[list[Call], dict[str, Layer]]:
 
 
 def _mark(calls: Sequence[Call], layers: dict[str, Layer]) -> dict[str, Layer]:
-    """Return the layers, with what is known of their inputs' signs."""
+    """Return the layers, marked if their inputs are known to be nonnegative."""
     known: set[str | None] = set()
     for call in calls:
         if Trait.NONNEGATIVE in call.rule.traits or (_keeps_signs(call) and known.issuperset(call.sources)):
@@ -140,7 +140,7 @@ def _mark(calls: Sequence[Call], layers: dict[str, Layer]) -> dict[str, Layer]:
 
 
 def _keeps_signs(call: Call) -> bool:
-    """Tell whether y ≥ 0 where all of its inputs are: it selects, averages, or moves nothing but them."""
+    """Tell whether nonnegative inputs give y ≥ 0: the call selects, averages, or only moves values."""
     if Trait.MOVING in call.rule.traits:
         constants = zip(call.x.inputs, call.varying, strict=True)
         return not any(
@@ -150,7 +150,7 @@ def _keeps_signs(call: Call) -> bool:
 
 
 def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str]) -> Layer | None:
-    """Return the layer whose output this call reads, if nothing else does."""
+    """Return the layer whose output this call reads, if the call is its only reader."""
     if len(call.sources) != 1 or readers[call.sources[0]] != 1:
         return None
     layer = layers.get(call.sources[0])
@@ -158,10 +158,10 @@ def _sole_source(call: Call, layers: dict[str, Layer], readers: Counter[str]) ->
 
 
 def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
-    """Return the affine map of an elementwise call, by its rule at 0 and the pullback of 1, or None.
+    """Return the affine map of an elementwise call, from its rule at 0 and the pullback of 1, or None.
 
     Args:
-        axis: where the channels lie; the factor must be one number for each.
+        axis: the channels' axis; the factor must be one number per channel.
     """
     i = call.varying.index(True)
     x = call.x.inputs[i]
@@ -182,12 +182,12 @@ def _affine(op: Ops, call: Call, axis: int) -> Affine | None:
 
 
 def _plain(op: Ops, x: Tensor) -> Tensor:
-    """Return a row that is the same for all, as a weight [1, …]."""
+    """Return a row that is the same in the whole batch, as a weight [1, …]."""
     return replace(op.flat(x), rows=False)
 
 
 def _behind(op: Ops, layer: Layer, call: Call) -> Layer | None:
-    """Return the layer with the affine map that reads it: W·f, b·f + g."""
+    """Return the layer joined with the affine map that reads it: W·f, b·f + g."""
     weights = layer.weights
     assert weights is not None
     affine = _affine(op, call, weights.axis)
@@ -205,7 +205,7 @@ def _behind(op: Ops, layer: Layer, call: Call) -> Layer | None:
 def _join_forward(
     op: Ops, calls: Sequence[Call], layers: dict[str, Layer], readers: Counter[str]
 ) -> tuple[list[Call], dict[str, Layer]]:
-    """Join what no layer before took to the one behind: linear(f·x + g) + b."""
+    """Join each remaining affine map to the layer behind it: linear(f·x + g) + b."""
     behind = {layer.call.inputs[0]: layer for layer in layers.values() if layer.weights is not None}
     kept = list(calls)
     for call in calls:
@@ -220,7 +220,7 @@ def _join_forward(
 
 
 def _before(op: Ops, call: Call, layer: Layer) -> Layer | None:
-    """Return the layer with the affine map before it: W·f, and a bias from the offset's way through it."""
+    """Return the layer joined with the affine map before it: W·f, and a bias that includes W·g."""
     weights = layer.weights
     assert weights is not None
     affine = _affine(op, call, weights.axis)

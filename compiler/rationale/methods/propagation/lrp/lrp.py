@@ -1,8 +1,8 @@
 """Layer-wise relevance propagation.
 
 Bach et al., 2015; Montavon et al., 2019 (see `lrp.rules`). The walk starts with the output's own value: with
-m = 1, since relevance is m times the value. What is carried is the multiplier m wherever R = m·x says all,
-so that ReLUs and sums need no denominator, and R itself where x may vanish while its relevance does not.
+m = 1, since relevance is m times the value. The walk carries the multiplier m if R = m·x determines R, so
+that ReLUs and sums need no denominator, and R itself if x may be 0 where R is not.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ from rationale.schema.manifest import Extension
 
 
 class Propagated(PropagationMethod):
-    """What methods have in common that hand back relevance, layer by layer."""
+    """The base of methods that propagate relevance, layer by layer."""
 
     engine: ClassVar[Engine] = WALK
     explains_scores: ClassVar[bool] = True
@@ -63,13 +63,13 @@ class Lrp(Propagated):
     Args:
         composite: the preset that `rules` refine: EpsilonPlus, EpsilonAlpha2Beta1, EpsilonPlusFlat,
             EpsilonAlpha2Beta1Flat, EpsilonGammaBox or ExcitationBackprop. GuidedBackprop and Deconvnet are
-            gradients with other ReLUs: they take no rules, and their attributions promise no sum.
+            gradients with modified ReLUs: they take no rules, and their attributions need not add up.
         rules: pairs of selector and rule, such as ("Conv", Gamma(0.25)), ("name:head.*", Epsilon(0.1)) or
             ("first", ZBox()); the last match wins. See `lrp.composites`.
         low, high: bounds of the model's input for ZBox: numbers, or arrays that broadcast to it.
 
     Raises:
-        InvalidOptionError: a composite, selector or rule that is not known, or bounds that are none.
+        InvalidOptionError: if a composite, selector or rule is unknown, or the bounds are invalid.
     """
 
     composite: str = "EpsilonPlus"
@@ -134,18 +134,18 @@ def lrp_from_texts(
     low: Bound = None,
     high: Bound = None,
 ) -> Lrp:
-    """Make Lrp from its options as texts.
+    """Make an Lrp from options that are texts.
 
     Args:
         rule: rules such as "Conv=gamma:0.25".
         composite: the name of a preset.
-        low, high: as of `Lrp`.
+        low, high: bounds, like those of `Lrp`.
     """
     return Lrp(composite, tuple(parse_choice(text) for text in rule), low, high)
 
 
 def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> None:
-    """Raise UnsupportedModelError, with every operator for which LRP has no rule and none was chosen."""
+    """Raise UnsupportedModelError that lists all operators without a rule, built in or chosen."""
     missing = [
         call
         for call in calls
@@ -167,10 +167,10 @@ def _demand_rules(calls: Sequence[Call], rules: Mapping[str, RelevanceRule]) -> 
 
 @dataclass(frozen=True)
 class Propagation:
-    """How relevance leaves each operator; rules and layers by an operator's first output.
+    """The way in which relevance leaves each operator; rules and layers by an operator's first output.
 
     Attributes:
-        rest: the rule of operators for which none was chosen.
+        rest: the rule of operators without a chosen rule.
     """
 
     layers: Mapping[str, Layer]
@@ -179,7 +179,7 @@ class Propagation:
     bounds: Bounds
 
     def rule_of(self, call: Call) -> str | None:
-        """Return the name of the rule by which relevance leaves an operator; None where values only move."""
+        """Return the name of an operator's rule; None for an operator that only moves values."""
         rule = self.rules.get(call.outputs[0])
         if rule is None and call.outputs[0] not in self.layers and isinstance(self.rest, Zero):
             return _name_of_own(call)
@@ -203,7 +203,7 @@ class Propagation:
 
 
 def _name_of_own(call: Call) -> str | None:
-    """Return the name of what an operator does to relevance that has no chosen rule; see `_PULL`."""
+    """Return the name of the built-in rule of an operator without a chosen one; see `_PULL`."""
     if Trait.MOVING in call.rule.traits:
         return None
     if is_product(call) and is_linear(call):
@@ -214,7 +214,7 @@ def _name_of_own(call: Call) -> str | None:
 
 
 def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
-    """Hand R back unchanged, in equal shares to the inputs that vary."""
+    """Pass R on unchanged, in equal shares to the varying inputs."""
     relevance = relevance_of(op, m, call.x.y)
     count = sum(call.varying)
     share = Relevance(relevance if count == 1 else op.Mul(relevance, 1 / count))
@@ -222,7 +222,7 @@ def _passed(op: Ops, call: Call, m: Carried) -> Sequence[Carried | None]:
 
 
 def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
-    """Take the multiplier or relevance of values that were only moved back to where they came from."""
+    """Move a multiplier or relevance back to the original places of moved values."""
     parts = m if isinstance(m, tuple) else (m,)
     if not any(isinstance(part, Relevance) for part in parts):
         return pull_back(call.x, call, m)
@@ -233,9 +233,9 @@ def _moved(op: Ops, call: Call, m: Any) -> Sequence[Carried | None]:
 
 
 def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
-    """Hand back through a linear operator without weights to modify.
+    """Carry relevance back through a linear operator without weights to modify.
 
-    A product of two that vary gives each one half.
+    Each factor of a product of two varying values gets one half.
     """
     if Trait.MOVING in call.rule.traits:
         return _moved(op, call, m)
@@ -250,9 +250,9 @@ def _linear(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carrie
 
 
 def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Carried | None]:
-    """Hand R back unchanged: the multiplier times f(x)/x.
+    """Pass R on unchanged: multiply the multiplier by f(x)/x.
 
-    That is f'(x) where f is homogeneous; else R itself is handed back.
+    This is f'(x) if f is homogeneous; otherwise the function returns R itself.
     """
     if any(call.varying[1:]):
         raise UnsupportedModelError("a parameter of it depends on what is explained")
@@ -262,7 +262,7 @@ def _pointwise(op: Ops, call: Call, m: Carried, _: RelevanceRule) -> Sequence[Ca
 
 
 def _local(op: Ops, call: Call, m: Any, rule: RelevanceRule) -> Sequence[Carried | None]:
-    """Hand back by the operator's own rule."""
+    """Carry relevance back by the operator's own rule."""
     form, at = call.rule.relevance_form, call.x
     m = multiplier(op, m, at.y, rule)
     if form is None:

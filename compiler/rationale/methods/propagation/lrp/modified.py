@@ -1,4 +1,4 @@
-"""A layer called in a rule's modified way, and the relevance that leaves it."""
+"""The modified evaluation of a layer by a rule, and the relevance that leaves the layer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,17 +36,17 @@ _READS_X = frozenset({itself, positive, negative})
 
 @dataclass(frozen=True)
 class Bounds:
-    """Lowest and highest values for ZBox: a rule's own, or the model input's, carried up to the layer."""
+    """Bounds for ZBox: the rule's own, or those of the model's input, mapped to the layer."""
 
     calls: Sequence[Call]
     low: Bound
     high: Bound
 
     def of(self, op: Ops, rule: ZBox, layer: Layer) -> dict[Operand, Tensor]:
-        """Return the smallest and largest values of a layer's input.
+        """Return the lowest and highest values of a layer's input.
 
         Raises:
-            InvalidOptionError: none are given, or they do not fit the layer's input.
+            InvalidOptionError: if there are none, or they do not fit the layer's input.
         """
         who = f"ZBox at {layer.call.rule.op_type} {layer.call.name!r}"
         if rule.low is not None:
@@ -61,7 +61,7 @@ class Bounds:
         return dict(zip((low, high), ends, strict=True))
 
     def _at(self, op: Ops, name: str, x: Tensor, who: str) -> tuple[Tensor, Tensor]:
-        """Return the bounds of a value that the input reaches through moves and elementwise affine maps."""
+        """Return the bounds of a value that moves and elementwise affine maps compute from the input."""
         call = next((c for c in self.calls if name in c.outputs), None)
         if call is None:
             return _row(op, self.low, x, who), _row(op, self.high, x, who)
@@ -91,14 +91,14 @@ def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
 
 
 def relevance_of(op: Ops, m: Carried, y: Tensor) -> Tensor:
-    """Return what arrives, as relevance of y, which may be a whole number."""
+    """Return the relevance of y, from relevance or a multiplier; y may hold integers."""
     return m.tensor if isinstance(m, Relevance) else op.Mul(m, number(op, y))
 
 
 def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
-    """Return what arrives, as a multiplier of y.
+    """Return the multiplier of y, from relevance or a multiplier.
 
-    It is R/(y + ε·sign y), with the rule's ε, which enters here alone.
+    It is R/(y + ε·sign y), with the rule's ε; ε is used nowhere else.
     """
     if isinstance(m, Relevance) or (isinstance(rule, Zero | Epsilon) and not _divides_by_y(rule)):
         return op.Div(relevance_of(op, m, y), _denominator(op, rule, number(op, y)))
@@ -106,12 +106,12 @@ def multiplier(op: Ops, m: Carried, y: Tensor, rule: RelevanceRule) -> Tensor:
 
 
 def _divides_by_y(rule: RelevanceRule) -> bool:
-    """Tell whether R/y is all that the rule asks for: the multiplier as it arrives."""
+    """Tell whether the rule needs only R/y, which is the multiplier itself."""
     return type(rule) in (Zero, Epsilon) and not getattr(rule, "epsilon", 0.0)
 
 
 def _denominator(op: Ops, rule: RelevanceRule, z: Tensor) -> Tensor:
-    """Return what a rule divides by; raise InvalidOptionError for what is no denominator of z."""
+    """Return a rule's denominator; raise InvalidOptionError if it is no tensor of z's shape."""
     found = rule.modify_denominator(op, z)
     if not isinstance(found, Tensor) or found.shape != z.shape:
         what = f"of shape {list(found.shape)}" if isinstance(found, Tensor) else repr(found)
@@ -123,7 +123,7 @@ def _denominator(op: Ops, rule: RelevanceRule, z: Tensor) -> Tensor:
 
 
 def hand_back(op: Ops, rule: RelevanceRule, layer: Layer, m: Carried, bounds: Bounds) -> Carried:
-    """Return what leaves a layer: a multiplier of x where the rule reads x, else relevance."""
+    """Return a multiplier of x if all terms of the rule read x itself, else relevance."""
     if _divides_by_y(rule) and not isinstance(m, Relevance):
         return _pullback(op, layer)(m)
     y = layer.call.x.y
@@ -154,7 +154,7 @@ def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
 def _stand_ins(
     op: Ops, groups: Sequence[Group], layer: Layer, given: dict[Operand, Tensor]
 ) -> dict[Operand, Tensor]:
-    """Return what each operand is, for this layer."""
+    """Return the tensor for each operand of the rule's terms, in this layer."""
     known = given | ({positive: layer.x} if layer.nonnegative else {})
     used = dict.fromkeys(term.operand for group in groups for term in group.terms)
     return {operand: known[operand] if operand in known else operand(op, layer.x) for operand in used}
@@ -163,7 +163,7 @@ def _stand_ins(
 def _evaluate(
     op: Ops, layer: Layer, group: Group, stand_ins: Mapping[Operand, Tensor]
 ) -> tuple[Tensor | None, list[tuple[Operand, Pullback]]]:
-    """Return z of the group and each term's pullback; z is None where nothing is left of the weights."""
+    """Return z of the group and each term's pullback; z is None if no modified weights remain."""
     if group.terms in _UNMODIFIED:
         return layer.call.x.y, [(itself, _pullback(op, layer))]
     parts: list[Tensor] = []
@@ -187,9 +187,9 @@ _UNMODIFIED = {Zero().groups()[0].terms}
 
 
 def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
-    """Return ρ(W)·x and its pullback with the term's sign; None where ρ(W) = 0."""
+    """Return ρ(W)·x and its pullback with the term's sign; None if ρ(W) = 0."""
     scale = 1.0
-    if layer.weights is None:  # equal and positive: ρ can only scale them
+    if layer.weights is None:  # equal and positive weights: ρ can only scale them
         scale = term.weight.positive if isinstance(term.weight, Parts) else 1.0
         if scale == 0:
             return None
@@ -205,7 +205,7 @@ def _call(op: Ops, layer: Layer, term: Term, x: Tensor) -> tuple[Tensor, Pullbac
 
 
 def _pullback(op: Ops, layer: Layer) -> Pullback:
-    """Return the layer's own pullback, weights unmodified."""
+    """Return the pullback of the layer with unmodified weights."""
     at = layer.call.x
     if layer.joined and layer.weights is not None:
         at = layer.linear(op, layer.x, layer.weights.weight)
@@ -215,7 +215,7 @@ def _pullback(op: Ops, layer: Layer) -> Pullback:
 def _as_multiplier(op: Ops, layer: Layer, leaving: Mapping[Operand, Tensor]) -> Tensor:
     """Return a group's c as a multiplier of x.
 
-    max(x, 0) and min(x, 0) differ from 0 at different places: there each one's c is x's multiplier.
+    max(x, 0) and min(x, 0) are nonzero at different places; at each place, the operand's c is x's multiplier.
     """
     x = layer.x
     if itself in leaving:

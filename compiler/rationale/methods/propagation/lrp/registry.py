@@ -1,6 +1,6 @@
-"""LRP rules by name: ours, those that this process declared, and those that installed packages bring.
+"""LRP rules by name: built-in rules, those that this process declared, and those of installed packages.
 
-A package's class is imported when its name is asked for, and no sooner.
+The class of a package is imported only when a request names it.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,11 @@ from rationale.schema.manifest import Extension
 
 
 def find(name: str) -> type[RelevanceRule]:
-    """Return the class of that name; of a package's and a script's, the package's.
+    """Return the class of that name; a package's class has precedence over a script's.
 
     Raises:
-        InvalidOptionError: no such name; the text lists those that there are.
-        ExtensionError: a package brings it and it is no rule, has the name of another, or fails to import.
+        InvalidOptionError: if there is no such name; the message lists all names.
+        ExtensionError: if a package's class is no rule, has the name of another, or fails to import.
     """
     brought = installed(LRP_RULES)
     found = [one for one in brought if one.point.name == name]
@@ -45,7 +45,7 @@ def _loaded(one: Installed) -> type[RelevanceRule]:
 
 
 def _fault(cls: type[RelevanceRule], name: str) -> str | None:
-    """Return what an author is to change; None where nothing is."""
+    """Return the change that the class's author must make, or None."""
     if "__dataclass_fields__" not in vars(cls):
         return "is no dataclass: decorate it with @dataclass(frozen=True)"
     if getattr(cls, "name", None) != name or any(f.name == "name" for f in fields(cls)):
@@ -58,7 +58,7 @@ def _fault(cls: type[RelevanceRule], name: str) -> str | None:
 
 
 def check_rule(rule: object) -> None:
-    """Raise InvalidOptionError for what cannot be chosen as a rule."""
+    """Raise InvalidOptionError if an object cannot be used as a rule."""
     if not isinstance(rule, RelevanceRule):
         raise InvalidOptionError(f"{rule!r} is not a rule: give one such as Epsilon(1e-6).")
     cls = type(rule)
@@ -73,7 +73,7 @@ def check_rule(rule: object) -> None:
 
 
 def origins(rules: Iterable[RelevanceRule]) -> tuple[Extension, ...]:
-    """Return where those rules come from that are not ours, each class once."""
+    """Return the origins of the rules that are not built in, each class once."""
     classes = dict.fromkeys(type(rule) for rule in rules if not is_own(type(rule)))
     return tuple(_origin(cls) for cls in classes)
 

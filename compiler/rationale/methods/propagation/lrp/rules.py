@@ -3,13 +3,13 @@
 Bach et al., "On Pixel-Wise Explanations for Non-Linear Classifier Decisions by Layer-Wise Relevance
 Propagation", 2015; Montavon et al., "Layer-Wise Relevance Propagation: An Overview", 2019.
 
-A layer y = W·x + b hands the relevance R of y back as
+A layer y = W·x + b maps the relevance R of y to that of x by
 
     z = Σ ρ(W)·x + ρ(b),  s = R/(z + ε·sign z),  c = ρ(W)ᵀ·s,  R_x = x·c
 
-and a rule says what stands for x, for W and for b: a table of terms. What leaves is c, a multiplier of x,
-where every term reads x itself; where a term reads something else (ones, bounds), x may vanish while its
-relevance does not, and R_x leaves.
+A rule replaces x, W and b: it is a table of terms. The layer returns c, a multiplier of x, if every term
+reads x itself. If a term reads something else (ones, bounds), x may be 0 although its relevance is not, and
+the layer returns R_x.
 """
 
 import re
@@ -30,7 +30,7 @@ Bound = npt.ArrayLike | None
 
 
 Operand = Callable[[Ops, Tensor], Tensor]
-"""What stands for x: called as `operand(op, x)`."""
+"""The replacement of x: called as `operand(op, x)`."""
 
 
 def itself(_: Ops, x: Tensor) -> Tensor:
@@ -50,25 +50,25 @@ def ones(op: Ops, v: Tensor) -> Tensor:
 
 
 def low(op: Ops, x: Tensor) -> Tensor:
-    """Stand for the least value of x, which comes with the rule or the method: never called."""
+    """Mark the least value of x, which the rule or the method provides; never called."""
     raise NotImplementedError
 
 
 def high(op: Ops, x: Tensor) -> Tensor:
-    """Stand for the largest value of x, likewise."""
+    """Mark the largest value of x, which the rule or the method provides; never called."""
     raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Parts:
-    """ρ(W) = positive·max(W, 0) + negative·min(W, 0)."""
+    """A modification ρ(W) = positive·max(W, 0) + negative·min(W, 0)."""
 
     positive: float = 1.0
     negative: float = 1.0
 
 
 Modified = Parts | Callable[[Ops, Tensor], Tensor]
-"""ρ: by parts, or called as `modified(op, W)`."""
+"""The modification ρ of weights: parts, or a function called as `modified(op, W)`."""
 SAME, POSITIVE, NEGATIVE = Parts(), Parts(1, 0), Parts(0, 1)
 
 
@@ -78,7 +78,7 @@ def squared(op: Ops, w: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Term:
-    """sign·(ρ(W)·operand + ρ(b)); no bias where `bias` is None."""
+    """A term sign·(ρ(W)·operand + ρ(b)); without the bias if `bias` is None."""
 
     operand: Operand
     weight: Modified
@@ -88,29 +88,29 @@ class Term:
 
 @dataclass(frozen=True)
 class Group:
-    """Terms that share a denominator: they get `share` of the relevance, of outputs of one sign if `only`."""
+    """Terms with a common denominator: with `share` of the relevance, for outputs of one sign if `only`."""
 
     terms: tuple[Term, ...]
     share: float = 1.0
-    only: float = 0.0  # +1: where y > 0, −1: where y < 0
+    only: float = 0.0  # +1: only if y > 0, −1: only if y < 0
 
 
 NAME = re.compile(r"[A-Za-z_][\w-]*")
 RULES: dict[str, type["RelevanceRule"]] = {}
-"""By the names that the command line takes: ours, and those that this process declared."""
+"""Rules by their name on the command line: built-in rules, and those that this process declared."""
 
 
 @dataclass(frozen=True)
 class RelevanceRule:
-    """Base of all rules. One without groups modifies no layer: the method knows what it stands for.
+    """The base of all rules. A rule without groups modifies no layer: the methods themselves implement it.
 
-    A rule of one's own is a frozen dataclass with a name and `groups`. Its fields are its parameters, in
-    their order: floats are checked to be numbers of at least 0, and int, bool and str to be that; one called
-    `epsilon` is the stabiliser, which `modify_denominator` adds. The command line knows it by an entry point
-    of `rationale.lrp_rules`.
+    A custom rule is a frozen dataclass with a name and `groups`. Its fields are its parameters, in order: a
+    float must be a number of at least 0, and an int, bool or str must have that type. A field named `epsilon`
+    is the stabiliser that `modify_denominator` adds. An entry point of `rationale.lrp_rules` makes the rule
+    known to the command line.
 
     Raises:
-        InvalidOptionError: a subclass with the name of one of ours; a parameter of another type.
+        InvalidOptionError: if a subclass has the name of a built-in rule, or a parameter is invalid.
     """
 
     name: ClassVar[str]
@@ -136,9 +136,9 @@ class RelevanceRule:
         return ()
 
     def modify_denominator(self, op: Ops, z: Tensor) -> Tensor:
-        """Return what relevance is divided by, of z's shape: z + ε·sign z with sign 0 = 1.
+        """Return the denominator of the relevance, in z's shape: z + ε·sign z with sign 0 = 1.
 
-        For ε = 0 a 1 stands in place of 0, which divides what is lost anyway.
+        If ε = 0, a 1 replaces 0; relevance is lost there anyway.
         """
         epsilon = float(getattr(self, "epsilon", STABILISER))
         if epsilon == 0:
@@ -146,9 +146,9 @@ class RelevanceRule:
         return op.Where(op.Less(z, 0.0), op.Sub(z, epsilon), op.Add(z, epsilon))
 
     def __str__(self) -> str:
-        """Return the form that the command line takes, such as `gamma:0.25`, without defaults at its end.
+        """Return the command line's form, such as `gamma:0.25`, without defaults at its end.
 
-        A call, such as `zbox(epsilon=0.1)`, where values cannot stand between colons.
+        If a value cannot be written between colons, the form is a call, such as `zbox(epsilon=0.1)`.
         """
         given = [(f, getattr(self, f.name)) for f in fields(self) if f.init]
         while given and _equal(given[-1][1], given[-1][0].default):
@@ -161,12 +161,12 @@ class RelevanceRule:
 
 
 def label(rule: RelevanceRule) -> str:
-    """Return what a rule is called where each operator's is listed, those too that nobody can choose."""
+    """Return a rule's name for lists of operators; rules that users cannot choose have one too."""
     return str(rule) if hasattr(rule, "name") else type(rule).__name__.lower()
 
 
 def is_own(cls: type[RelevanceRule]) -> bool:
-    """Tell whether a rule is one of Rationale's."""
+    """Tell whether a rule is built in."""
     return cls.__module__ == __name__
 
 
@@ -175,7 +175,7 @@ _NAMED = {kind.__name__: kind for kind in _WANTED}  # under `from __future__ imp
 
 
 def kind_of(field: "Field[Any]") -> Any:
-    """Return a field's type: float, int, bool or str, or another one, of which only the rule knows more."""
+    """Return a field's type: float, int, bool or str, or another type that only the rule checks."""
     return _NAMED.get(field.type, field.type) if isinstance(field.type, str) else field.type
 
 
@@ -192,7 +192,7 @@ def _equal(value: Any, default: Any) -> bool:
 
 
 def _text(kind: Any, value: Any) -> str | None:
-    """Write a value as it stands between colons; None where it cannot stand there."""
+    """Write a value for a place between colons; return None if it cannot be written there."""
     if kind in (float, bool):
         return str(kind(value))
     if kind is str:
@@ -206,18 +206,18 @@ def _plain(bias: Modified = SAME) -> tuple[Group, ...]:
 
 
 def _same_sign(bias: Modified | None, share: float = 1.0) -> Group:
-    """Return what x and W contribute with equal signs: all of it positive."""
+    """Return the positive contributions: those of x and W with equal signs."""
     return Group((Term(positive, POSITIVE, bias), Term(negative, NEGATIVE)), share)
 
 
 def _other_sign(bias: Modified | None, share: float) -> Group:
-    """Return what x and W contribute with unequal signs: all of it negative."""
+    """Return the negative contributions: those of x and W with unequal signs."""
     return Group((Term(positive, NEGATIVE, bias), Term(negative, POSITIVE)), share)
 
 
 @dataclass(frozen=True)
 class Zero(RelevanceRule):
-    """LRP-0: z = W·x + b. As a multiplier it divides by nothing."""
+    """LRP-0: z = W·x + b. In multiplier form it needs no division."""
 
     name: ClassVar[str] = "zero"
     epsilon: ClassVar[float] = 0.0
@@ -228,7 +228,7 @@ class Zero(RelevanceRule):
 
 @dataclass(frozen=True)
 class Epsilon(RelevanceRule):
-    """LRP-ε: z = W·x + b. What a small z would hand back is damped; ε absorbs it."""
+    """LRP-ε: z = W·x + b. ε absorbs relevance if z is small."""
 
     epsilon: float = STABILISER
     name: ClassVar[str] = "epsilon"
@@ -239,7 +239,7 @@ class Epsilon(RelevanceRule):
 
 @dataclass(frozen=True)
 class Gamma(RelevanceRule):
-    """LRP-γ: W + γ·max(W, 0), and b likewise; for x ≥ 0."""
+    """LRP-γ: W + γ·max(W, 0), and the same for b; for x ≥ 0."""
 
     gamma: float = 0.25
     epsilon: float = STABILISER
@@ -252,7 +252,7 @@ class Gamma(RelevanceRule):
 
 @dataclass(frozen=True)
 class GeneralizedGamma(RelevanceRule):
-    """LRP-γ for x of any sign (Andéol et al., 2021): what has the sign of y is favoured."""
+    """LRP-γ for x of any sign (Andéol et al., 2021): it favours contributions with the sign of y."""
 
     gamma: float = 0.25
     epsilon: float = STABILISER
@@ -268,7 +268,7 @@ class GeneralizedGamma(RelevanceRule):
 
 @dataclass(frozen=True)
 class ZPlus(RelevanceRule):
-    """LRP-z⁺: positive contributions alone, max(W, 0)·max(x, 0) + min(W, 0)·min(x, 0)."""
+    """LRP-z⁺: only positive contributions, max(W, 0)·max(x, 0) + min(W, 0)·min(x, 0)."""
 
     epsilon: float = STABILISER
     name: ClassVar[str] = "zplus"
@@ -300,7 +300,7 @@ class AlphaBeta(RelevanceRule):
 
 @dataclass(frozen=True)
 class WSquare(RelevanceRule):
-    """LRP-w²: z = ΣW² + b², whatever x is (Montavon et al., 2017); for first layers of unbounded inputs."""
+    """LRP-w²: z = ΣW² + b², for any x (Montavon et al., 2017); for first layers of unbounded inputs."""
 
     epsilon: float = STABILISER
     name: ClassVar[str] = "wsquare"
@@ -311,7 +311,7 @@ class WSquare(RelevanceRule):
 
 @dataclass(frozen=True)
 class Flat(RelevanceRule):
-    """LRP-flat: every input of a neuron gets the same (Lapuschkin et al., 2019); for first layers."""
+    """LRP-flat: an equal share for every input of a neuron (Lapuschkin et al., 2019); for first layers."""
 
     epsilon: float = STABILISER
     name: ClassVar[str] = "flat"
@@ -325,8 +325,8 @@ class ZBox(RelevanceRule):
     """LRP-zB: z = W·x − max(W, 0)·low − min(W, 0)·high (Montavon et al., 2017); for first layers.
 
     Args:
-        low, high: bounds of what the layer reads, numbers or arrays that broadcast to it. Left out: the
-            method's own `low` and `high`, the bounds of the model's input, carried up to the layer.
+        low, high: bounds of the layer's input, numbers or arrays that broadcast to it. By default the
+            method's own `low` and `high`, the bounds of the model's input, mapped to the layer.
     """
 
     low: Bound = None
@@ -355,14 +355,14 @@ class ZBox(RelevanceRule):
 
 @dataclass(frozen=True)
 class Pass(RelevanceRule):
-    """R unchanged, from each element of y to the element of x in its place."""
+    """The rule that passes R unchanged, from each element of y to the element of x at its index."""
 
     name: ClassVar[str] = "pass"
 
 
 @dataclass(frozen=True)
 class Taylor(RelevanceRule):
-    """The first-order expansion at x: R_x = x·(∂y/∂x)ᵀ·m, of whatever operator."""
+    """The first-order expansion at x: R_x = x·(∂y/∂x)ᵀ·m, for any operator."""
 
     name: ClassVar[str] = "taylor"
 
@@ -376,16 +376,16 @@ class Own(RelevanceRule):
 
 @dataclass(frozen=True)
 class GuidedRelu(RelevanceRule):
-    """Guided backpropagation (Springenberg et al., 2015): a gradient passes where it and x are positive."""
+    """Guided backpropagation (Springenberg et al., 2015): a gradient passes if it and x are positive."""
 
 
 @dataclass(frozen=True)
 class DeconvRelu(RelevanceRule):
-    """Deconvnet (Zeiler and Fergus, 2014): a gradient that passes where it is positive, whatever x is."""
+    """Deconvnet (Zeiler and Fergus, 2014): a gradient passes if it is positive, for any x."""
 
 
 def check_bounds(who: str, low: Bound, high: Bound) -> None:
-    """Raise InvalidOptionError unless both are given or none, and low ≤ high everywhere."""
+    """Raise InvalidOptionError unless both bounds are None, or low ≤ high everywhere."""
     if low is None and high is None:
         return
     try:

@@ -1,7 +1,7 @@
-"""Rules as texts: `gamma:0.25` or `gamma(0.25)`, and with a selector `Conv=gamma:0.25`.
+"""The text form of rules: `gamma:0.25` or `gamma(0.25)`, and with a selector `Conv=gamma:0.25`.
 
-With colons parameters stand in the order of the dataclass's fields; a call takes them by name too, as Python
-does: `zbox(low=-1, high=1, epsilon=1e-9)`.
+With colons, parameters follow the order of the dataclass's fields; a call also takes them by name, like
+Python: `zbox(low=-1, high=1, epsilon=1e-9)`.
 """
 
 import ast
@@ -18,12 +18,12 @@ from rationale.methods.propagation.lrp.registry import find
 from rationale.methods.propagation.lrp.rules import NAME, RelevanceRule, fits, kind_of
 
 _WRITTEN = re.compile(rf"({NAME.pattern})(?::([^()\"']*)|\((.*)\))?", re.DOTALL)
-_LONGEST = 10_000  # characters of a call, so that Python's parser is not driven to its limits
+_LONGEST = 10_000  # characters of a call, far below the limits of Python's parser
 _PLURALS = {float: "numbers", int: "whole numbers", bool: "true or false", str: "texts"}
 
 
 def parse_choice(text: str) -> Choice:
-    """Parse `Conv=gamma:0.25`, as written on the command line; raise as `parse_rule` does."""
+    """Parse `Conv=gamma:0.25`, as on the command line; raise the errors of `parse_rule`."""
     ends = [i for i, sign in enumerate(text) if sign == "="]
     rules = [i for i in ends if i and _looks_like_a_rule(text[i + 1 :])]
     at = (rules or ends or [0])[-1]
@@ -41,11 +41,12 @@ def _looks_like_a_rule(text: str) -> bool:
 
 
 def parse_rule(text: str) -> RelevanceRule:
-    """Return the rule that a text writes.
+    """Return the rule that a text describes.
 
     Raises:
-        InvalidOptionError: the rules that are known, the parameters that this one has, or what it refuses.
-        ExtensionError: an installed package brings a rule of that name which cannot be used.
+        InvalidOptionError: if the rule is unknown or its parameters are invalid; the message lists the valid
+            ones.
+        ExtensionError: if an installed package's rule of that name cannot be used.
     """
     written = _WRITTEN.fullmatch(text.strip())
     if written is None:
@@ -100,7 +101,7 @@ def _of_call(text: str, arguments: str, parameters: Parameters) -> dict[str, Any
 
 
 def _literals(text: str, arguments: str) -> tuple[list[Any], list[tuple[str | None, Any]]]:
-    """Return positional and named arguments. Nothing is evaluated but literals."""
+    """Return positional and named arguments; only literals are evaluated."""
     try:
         if len(arguments) > _LONGEST:
             raise ValueError(f"more than {_LONGEST} characters")
@@ -135,7 +136,7 @@ def _form(name: str, parameters: Parameters) -> str:
 
 
 def _values(parameters: Parameters) -> str:
-    """Return which values are given for which parameters."""
+    """Return a text that lists the kinds of values and their parameters."""
     kinds: dict[str, list[str]] = {}
     for f in parameters.values():
         kinds.setdefault(_PLURALS.get(kind_of(f), "numbers or lists"), []).append(f.name)
@@ -145,7 +146,7 @@ def _values(parameters: Parameters) -> str:
 def _float(number: float) -> float:
     try:
         return float(number)
-    except OverflowError:  # of a whole number
+    except OverflowError:  # from a large integer
         return math.inf if number > 0 else -math.inf
 
 
@@ -156,7 +157,7 @@ def _truth(text: str) -> bool:
 
 
 def _any(text: str) -> Any:
-    """Read a number, a list of them, or the text itself: the rule knows what it takes."""
+    """Read a number, a list of numbers, or the text itself; the rule checks the value."""
     for read in (float, json.loads):
         try:
             return read(text)
