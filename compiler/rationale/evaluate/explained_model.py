@@ -105,14 +105,14 @@ class Subject:
 
     @property
     def columns(self) -> np.ndarray:
-        """Index of each listed target in an answer, [T]; contrasts follow the elements."""
+        """Index of each listed target in an answer, [T]; contrasts follow elements."""
         elements, contrasts = math.prod(self.manifest.explained_shape), self.manifest.contrasts
         return np.asarray(
             [t if isinstance(t, int) else elements + contrasts.index(t) for t in self.manifest.targets]
         )
 
     def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return attributions [M, t, players] float64 of the targets at `positions` [M, t] in the manifest."""
+        """Return attributions [M, t, players] float64 of the targets at manifest `positions` [M, t]."""
         names = [e.attributions for e in self.manifest.attributed]
         done = []
         for part in slices(len(x), self.manifest.measured.max_batch):
