@@ -1,7 +1,7 @@
 """Kinds of outputs of an explanation: the one registry for manifest, files, tables, APIs and pages.
 
-A new kind takes a row here, and a method that names it in `further_outputs` and emits it. The manifest, and all
-code that writes answers, loop over these rows.
+A new kind takes a row here, and a method that names it in `further_outputs` and emits it. The manifest and
+all code that writes answers loop over these rows.
 """
 
 from collections.abc import Mapping
