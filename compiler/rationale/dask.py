@@ -1,4 +1,4 @@
-"""Explanations of, and decisions on, a Dask DataFrame: `explain_batches`, `decide_batches` on each partition.
+"""Explanations of a Dask DataFrame and decisions on it: `explain_batches`, `decide_batches` per partition.
 
 from rationale.dask import decide, explain
 
@@ -21,11 +21,11 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
 
     Args:
         entry: the folder of an entry, at the same path on every worker.
-        keep: columns of `rows` that are kept.
-        threads: cores that a task takes.
+        keep: columns of `rows` to copy into the result.
+        threads: cores per task.
 
     Raises:
-        InvalidOptionError, RepositoryError: of what is known before a row is read.
+        InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
     return _mapped(rows, batches_schema, explain_batches, entry, keep, threads)
 
@@ -33,15 +33,15 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
 def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
     """Return the decision on each row, as `rationale.decide_batches` does, with the row's index.
 
-    Nothing is recorded. Texts and warnings have types of Arrow, so that every partition has the same.
+    It records nothing. Texts and warnings have Arrow types, so that all partitions have the same types.
 
     Args:
         entry: the folder of an entry with a decision profile, at the same path on every worker.
-        keep: columns of `rows` that are kept.
-        threads: cores that a task takes.
+        keep: columns of `rows` to copy into the result.
+        threads: cores per task.
 
     Raises:
-        InvalidOptionError, RepositoryError: of what is known before a row is read.
+        InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
     return _mapped(rows, decisions_schema, decide_batches, entry, keep, threads)
 
@@ -54,7 +54,7 @@ def _mapped(
     keep: Sequence[str],
     threads: int,
 ) -> "DataFrame":
-    """Return what `work` makes of the partitions, of the schema that `schema_of` tells."""
+    """Apply `work` to each partition; `schema_of` returns the result's schema."""
     import pyarrow as pa
 
     schema_of(entry, pa.Schema.from_pandas(rows._meta, preserve_index=False), keep)
@@ -80,7 +80,7 @@ def _answered(
 
 
 def _typed(kind: Any) -> Any:
-    """Return Arrow's own type of what pandas holds as objects, which lose it where all are missing."""
+    """Return the Arrow type for texts and lists: as objects, they lose it if all values are missing."""
     import pandas as pd
     import pyarrow as pa
 

@@ -1,10 +1,10 @@
-"""The one tree of errors of this project.
+"""All errors of this project, as one tree.
 
-RationaleError              carries an HTTP `status`, for whoever serves it
+RationaleError              carries the HTTP `status` that a server answers with
 ├── InvalidModelError       the file is no ONNX model, is damaged, or cannot be loaded
 ├── UnsupportedModelError   a sound model that cannot be explained: the nodes and what to do
 ├── InvalidReferencesError  wrong shape, dtype, names or values
-│   └── LargeReferencesError    more of them than the reader was allowed to take
+│   └── LargeReferencesError    more of them than the reader may take
 ├── InvalidOptionError      a flag or an argument
 │   └── InvalidProfileError     a decision profile, or one that does not fit its model; every fault is named
 ├── ExtensionError          an installed package brings a rule that cannot be used
@@ -16,22 +16,22 @@ _LONGEST = 300  # characters of what a library says
 
 
 def reason_of(error: Exception) -> str:
-    """Return what a library says went wrong, in one line that is not too long."""
+    """Return the message of a library's error as one short line."""
     return " ".join(str(error).split()).rstrip(".")[:_LONGEST] or type(error).__name__
 
 
 class RationaleError(Exception):
-    """Base of every error this project raises on purpose; its text is meant for the user."""
+    """Base of every error that this project raises on purpose; the text addresses the user."""
 
     status = 500
 
 
 class DriftWarning(UserWarning):
-    """An entry answers its probe rows otherwise than when it was compiled, and answers all the same."""
+    """An entry whose answers to its probe rows have changed since it was compiled; it still serves."""
 
 
 class InvalidModelError(RationaleError):
-    """The file is no ONNX model, is damaged, or ONNX Runtime cannot load it."""
+    """A file that is no ONNX model, is damaged, or that ONNX Runtime cannot load."""
 
     status = 422
 
@@ -49,34 +49,34 @@ class InvalidReferencesError(RationaleError):
 
 
 class LargeReferencesError(InvalidReferencesError):
-    """More than may be held in memory; found out before it is."""
+    """References that exceed the memory limit; raised before they are read into memory."""
 
     status = 413
 
 
 class InvalidOptionError(RationaleError):
-    """A flag, argument or method option that makes no sense, or not for this model."""
+    """A flag, argument or method option that is invalid, or invalid for this model."""
 
     status = 422
 
 
 class InvalidProfileError(InvalidOptionError):
-    """A decision profile that makes no sense, or not for its model; the text names every fault."""
+    """A decision profile that is invalid, or invalid for its model; the text names every fault."""
 
 
 class ExtensionError(RationaleError):
-    """An installed package brings something that cannot be imported or used; names its entry point."""
+    """An extension that cannot be imported or used; the text names the package's entry point."""
 
     status = 500
 
 
 class CheckFailedError(RationaleError):
-    """The compiled graph failed its own check, so it was not written."""
+    """A compiled graph that failed its own check and was not written."""
 
     status = 500
 
 
 class RepositoryError(RationaleError):
-    """The model repository, or an entry of it, cannot be read or written."""
+    """A model repository, or an entry of it, that cannot be read or written."""
 
     status = 500

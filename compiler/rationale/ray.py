@@ -1,4 +1,4 @@
-"""Explanations of, and decisions on, a Ray Dataset: `explain_batches`, `decide_batches` in each of its tasks.
+"""Explanations of a Ray Dataset and decisions on it: `explain_batches`, `decide_batches` in each task.
 
 from rationale.ray import decide, explain
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 
-ROWS = 50_000  # Ray counts bytes, and would explain 100 MB of small rows on one core
+ROWS = 50_000  # Ray splits by bytes, and would explain 100 MB of small rows on one core
 
 
 def explain(
@@ -27,13 +27,13 @@ def explain(
 
     Args:
         entry: the folder of an entry, at the same path on every node.
-        keep: columns of `rows` that are kept, by which its answer is found: there is no `row`.
-        task_rows: rows that a task explains; the dataset is divided into blocks of as many. None leaves its
-            blocks as they are read, and one task reads, explains and writes: faster where each file is a
-            block, as with `override_num_blocks` of Ray's first reader (docs/portfolios.md).
+        keep: columns of `rows` to copy, which identify the row: the result has no `row` column.
+        task_rows: rows per task; the dataset is divided into blocks of this size. None keeps the blocks as
+            read, and one task reads, explains and writes: this is faster if each file is a block, as with
+            `override_num_blocks` of Ray's first reader (docs/portfolios.md).
 
     Raises:
-        RepositoryError: no such entry here.
+        RepositoryError: if this machine has no such entry.
     """
     return _mapped(rows, batches_schema, explain_batches, entry, keep, task_rows)
 
@@ -41,15 +41,15 @@ def explain(
 def decide(
     rows: "Dataset", entry: str | Path, keep: Sequence[str] = (), task_rows: int | None = ROWS
 ) -> "Dataset":
-    """Return the decision on each row, as `rationale.decide_batches` does; nothing is recorded.
+    """Return the decision on each row, as `rationale.decide_batches` does; it records nothing.
 
     Args:
         entry: the folder of an entry with a decision profile, at the same path on every node.
-        keep: columns of `rows` that are kept, by which its decision is found: there is no `row`.
-        task_rows: rows that a task decides; see `explain`.
+        keep: columns of `rows` to copy, which identify the row: the result has no `row` column.
+        task_rows: rows per task; see `explain`.
 
     Raises:
-        InvalidOptionError, RepositoryError: no such entry here, or one that does not decide.
+        InvalidOptionError, RepositoryError: if this machine has no such entry, or the entry does not decide.
     """
     return _mapped(rows, decisions_schema, decide_batches, entry, keep, task_rows)
 
@@ -62,7 +62,7 @@ def _mapped(
     keep: Sequence[str],
     task_rows: int | None,
 ) -> "Dataset":
-    """Return what `work` makes of the blocks of rows, of the schema that `schema_of` tells."""
+    """Apply `work` to the blocks of rows; `schema_of` returns the result's schema."""
     schema_of(entry)
     task = partial(_answered, schema_of=schema_of, work=work, entry=entry, keep=tuple(keep))
     blocks = rows if task_rows is None else rows.repartition(target_num_rows_per_block=task_rows)

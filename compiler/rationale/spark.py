@@ -1,4 +1,4 @@
-"""Explanations of, and decisions on, a Spark DataFrame: `explain_batches`, `decide_batches` on each executor.
+"""Explanations of a Spark DataFrame and decisions on it: `explain_batches`, `decide_batches` per executor.
 
 from rationale.spark import decide, explain
 
@@ -22,25 +22,25 @@ def explain(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), thre
 
     Args:
         entry: the folder of an entry, at the same path on every worker.
-        keep: columns of `rows` that are kept, by which its answer is found: there is no `row`.
-        threads: cores that a task takes; as many as `spark.task.cpus`.
+        keep: columns of `rows` to copy, which identify the row: the result has no `row` column.
+        threads: cores per task; set it to `spark.task.cpus`.
 
     Raises:
-        InvalidOptionError, RepositoryError: of what is known before a row is read.
+        InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
     return _mapped(rows, batches_schema, explain_batches, entry, keep, threads)
 
 
 def decide(rows: "DataFrame", entry: str | Path, keep: Sequence[str] = (), threads: int = 1) -> "DataFrame":
-    """Return the decision on each row, as `rationale.decide_batches` does; nothing is recorded.
+    """Return the decision on each row, as `rationale.decide_batches` does; it records nothing.
 
     Args:
         entry: the folder of an entry with a decision profile, at the same path on every worker.
-        keep: columns of `rows` that are kept, by which its decision is found: there is no `row`.
-        threads: cores that a task takes; as many as `spark.task.cpus`.
+        keep: columns of `rows` to copy, which identify the row: the result has no `row` column.
+        threads: cores per task; set it to `spark.task.cpus`.
 
     Raises:
-        InvalidOptionError, RepositoryError: of what is known before a row is read.
+        InvalidOptionError, RepositoryError: if the entry or `keep` is invalid; raised before a row is read.
     """
     return _mapped(rows, decisions_schema, decide_batches, entry, keep, threads)
 
@@ -53,7 +53,7 @@ def _mapped(
     keep: Sequence[str],
     threads: int,
 ) -> "DataFrame":
-    """Return what `work` makes of the batches of rows, of the schema that `schema_of` tells."""
+    """Apply `work` to the batches of rows; `schema_of` returns the result's schema."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     schema = from_arrow_schema(schema_of(entry, to_arrow_schema(rows.schema), keep, numbered=False))

@@ -69,7 +69,8 @@ class Profile:
     """The length and scope of a measurement.
 
     Attributes:
-        seconds: time of one run. at_least: fewest requests of a run by rate; they or slow answers prolong it.
+        seconds: time of one run.
+        at_least: fewest requests of a run by rate; these and slow answers prolong it.
         longest_s: upper limit of one run's time.
         precision: factor to which the search narrows the sustainable rate.
         variants: number of settings to try for each system. workloads, scenarios, systems: their names.

@@ -165,7 +165,7 @@ class Compiled:
         """`run(inputs, outputs)`: a function that runs the combined graph here and explains every row.
 
         Raises:
-            CheckFailedError: as `loaded` does.
+            CheckFailedError: if a stored graph answers its probe rows wrongly; see `loaded`.
         """
         return self.loaded()
 

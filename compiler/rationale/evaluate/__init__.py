@@ -1,1 +1,1 @@
-"""How faithful explanations are: deletion, insertion, random weights, sampled Shapley values."""
+"""Faithfulness of explanations: deletion, insertion, random weights, sampled Shapley values."""

@@ -1,4 +1,4 @@
-"""How much an answer moves with the references: the same declines explained by several draws."""
+"""Sensitivity of answers to the references: the same declines explained by several draws."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from rationale.decisions.rows import explained_rows, profile_of, values_of
 
 @dataclass(frozen=True)
 class Answer:
-    """What one reference set says of some rows.
+    """Explanations of some rows by one reference set.
 
     Attributes:
         attributions: [rows, features and groups].
-        codes: of the principal reasons of each row, the first one first.
+        codes: codes of the principal reasons of each row, the most important first.
     """
 
     base_value: float
@@ -27,11 +27,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Move:
-    """How far answers are apart, over rows and pairs of answers.
+    """Distance between answers, over rows and pairs of answers.
 
     Attributes:
-        mean, largest: of the largest |Δ| of a row's attributions, in parts of its largest attribution.
-        differ: share of rows whose principal reasons are not the same codes.
+        mean, largest: mean and maximum of a row's largest |Δ attribution|, as a share of its largest one.
+        differ: share of rows whose principal reasons have different codes.
     """
 
     mean: float
@@ -43,8 +43,8 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
     """Return attributions, reasons and base value of rows.
 
     Args:
-        compiled: with a decision profile.
-        rows: [rows, …] by input.
+        compiled: an entry with a decision profile.
+        rows: arrays [rows, …] by input.
     """
     manifest = compiled.manifest
     profile, batch = profile_of(manifest).profile, manifest.measured.max_batch
@@ -60,7 +60,7 @@ def answer_of(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Answer:
 
 
 def move(pairs: Iterable[tuple[Answer, Answer]]) -> Move:
-    """Return the move of each pair's second one from the first."""
+    """Return how far the second answer of each pair is from the first."""
     moved, differ = list[np.ndarray](), list[bool]()
     for a, b in pairs:
         largest = np.abs(a.attributions).max(axis=1)
@@ -70,5 +70,5 @@ def move(pairs: Iterable[tuple[Answer, Answer]]) -> Move:
 
 
 def from_draw_to_draw(answers: Iterable[Answer]) -> Move:
-    """Return the move over each two of them."""
+    """Return the distance over all pairs of answers."""
     return move(combinations(answers, 2))

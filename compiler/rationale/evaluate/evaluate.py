@@ -1,4 +1,4 @@
-"""`rationale evaluate`: how faithful compiled explanations are to their models, on the rows of a file."""
+"""`rationale evaluate`: faithfulness of compiled explanations to their models, on the rows of a file."""
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,20 +33,20 @@ from rationale.references.reference_set import prepare
 from rationale.schema.manifest import Attributed, Manifest
 from rationale.schema.request import Progress, silent
 
-DRAWN, TOP = 3, 10  # rows that are drawn, and features of a row that have a bar each
-LARGE = 4096  # features; from here on curves have fewer steps, and weights are redrawn once
+DRAWN, TOP = 3, 10  # rows to draw, and features per row with a bar of their own
+LARGE = 4096  # features from which curves have fewer steps and weights are redrawn once
 Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides the numbers; written beside them.
+    """Settings of an evaluation; the report contains them.
 
     Attributes:
-        rows: judge at most this many rows, drawn without replacement.
-        orders: random orders of the control.
-        shapley: whether Shapley values are computed from the model, to compare attributions with.
-        evaluations: answers of the model that these may take for an entry.
+        rows: largest number of rows to evaluate, drawn without replacement.
+        orders: number of random orders in the control.
+        shapley: True to compute Shapley values from the model and compare attributions with them.
+        evaluations: largest number of model answers for an entry's Shapley values.
     """
 
     rows: int = 100
@@ -66,8 +66,8 @@ class Settings:
 class Evaluation:
     """The numbers of one entry.
 
-    `baseline` says in words what replaces features in the curves; `shapley` is None where it was not asked
-    for, and a text where there is a reason that it is left out; `panels` show the first rows.
+    `baseline` names in words the values that replace features in the curves. `shapley` is None if not
+    requested, and a text if there is a reason to leave it out. `panels` show the first rows.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Evaluation:
 
     @property
     def method(self) -> str:
-        """The method with its options, in few words."""
+        """The method with its options, shortened."""
         return _method(self.manifest)
 
 
@@ -104,7 +104,7 @@ class _Entry:
 
     @property
     def without_shapley(self) -> str | None:
-        """Why there is nothing to compare with Shapley values; None where there is."""
+        """Reason why Shapley values cannot be compared; None if they can."""
         if self.compiled.manifest.base_value is None:
             return "the method compares with no references"
         return None if self.references else "the references are needed: give --references FILE"
@@ -112,9 +112,9 @@ class _Entry:
 
 @dataclass(frozen=True)
 class _Known:
-    """What entries share: random orders, and the order and names with which features are drawn.
+    """State that entries share: random orders, and the order and names of features in pictures.
 
-    `orders` are by model, explained inputs and row; `names` by model, input and its shape.
+    Keys of `orders`: model, row and explained inputs; of `names`: model, input and its shape.
     """
 
     controls: dict[object, np.ndarray]
@@ -134,11 +134,11 @@ def evaluate(
 
     Args:
         references: files that entries were compiled with, for the randomised-weights check and Shapley
-            values; each entry takes the one whose digest its manifest holds.
+            values; each entry takes the file whose digest is in its manifest.
 
     Raises:
-        RepositoryError: no such entry, or one that cannot be read.
-        InvalidOptionError, InvalidReferencesError: names, rows or references that do not fit.
+        RepositoryError: if an entry does not exist or cannot be read.
+        InvalidOptionError, InvalidReferencesError: if names, rows or references do not fit.
     """
     chosen = settings or Settings()
     if len(set(names)) < len(names) or not names:
@@ -158,7 +158,7 @@ def evaluate(
 
 
 def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
-    """Raise InvalidOptionError where they cannot be sampled, before minutes are spent on the rest."""
+    """Raise InvalidOptionError early if Shapley values cannot be sampled: the rest takes minutes."""
     reasons = [e.without_shapley for e in entries]
     if all(reasons):
         raise InvalidOptionError(f"--shapley: {'; '.join(dict.fromkeys(filter(None, reasons)))}.")
@@ -216,7 +216,7 @@ def _evaluate_one(
 
 
 def _names(compiled: Sequence[Compiled]) -> dict[object, tuple[str, ...]]:
-    """Return the names that an entry was given for features, with which its model's entries are drawn."""
+    """Return feature names by model, input and shape, from the first entry that was given some."""
     found: dict[object, tuple[str, ...]] = {}
     for manifest in (c.manifest for c in compiled):
         for e in manifest.explained:
@@ -228,7 +228,7 @@ def _names(compiled: Sequence[Compiled]) -> dict[object, tuple[str, ...]]:
 def _panels(
     entry: _Entry, subject: Subject, pairs: Pairs, sampled: Sequence[Sampled], known: _Known
 ) -> Iterator[Panel]:
-    """Yield the first rows, by the first target of each."""
+    """Yield panels of the first rows, for the first target of each."""
     manifest, targets = entry.compiled.manifest, pairs.positions.shape[1]
     model = manifest.digests.model
     for i, row in enumerate(entry.index[:DRAWN]):
@@ -261,7 +261,7 @@ def _named(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -
 
 
 def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arrays, np.ndarray]:
-    """Return the rows to judge, and their indices in the file."""
+    """Return the rows to evaluate, and their indices in the file."""
     inputs = read_inputs(compiled, file)
     count = len(next(iter(inputs.values())))
     if count <= settings.rows:
@@ -272,7 +272,7 @@ def _draw_rows(compiled: Compiled, file: Path, settings: Settings) -> tuple[Arra
 
 
 def _check_features(manifest: Manifest) -> None:
-    """Raise InvalidOptionError where what is explained cannot be replaced in a row of the file."""
+    """Raise InvalidOptionError if the file's rows do not contain the explained features as inputs."""
     unfit = [e.tensor.name for e in manifest.explained if e.at or e.tensor not in manifest.inputs]
     if unfit:
         raise InvalidOptionError(
@@ -285,16 +285,16 @@ def _check_features(manifest: Manifest) -> None:
 
 
 def _question(manifest: Manifest, baseline: np.ndarray) -> object:
-    """Return a key: entries with the same key have the same curve for the same order of features."""
+    """Return a key; entries with the same key have the same curve for the same order of features."""
     inputs = tuple(e.tensor.name for e in manifest.explained)
     question = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
     return *question, baseline.tobytes()
 
 
 def _curve_baseline(subject: Subject, entry: _Entry, entries: Sequence[_Entry]) -> tuple[np.ndarray, str]:
-    """Return what replaces features: a model's reference mean, of its first entry that has one.
+    """Return the curve's baseline and its name: the reference mean of the model's first entry with one.
 
-    Only then do the curves of different methods start and end alike.
+    With one baseline per model, the curves of different methods start and end alike.
     """
     own = entry.compiled.manifest
     for other in entries:
@@ -318,10 +318,10 @@ def _comparable(a: Manifest, b: Manifest) -> bool:
 def _match_references(
     compiled: Sequence[Compiled], names: Sequence[str], files: Sequence[Path]
 ) -> list[GivenReferences | None]:
-    """Return for each entry the file's rows that it was compiled with, None where no file is.
+    """Return for each entry the references that it was compiled with; None if no file holds them.
 
     Raises:
-        InvalidReferencesError: a file that no entry was compiled with.
+        InvalidReferencesError: if no entry was compiled with a file.
     """
     found: list[GivenReferences | None] = [None] * len(compiled)
     for file in files:
@@ -339,7 +339,7 @@ def _match_references(
 
 
 def references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
-    """Read references; raise InvalidReferencesError for others than the entry was compiled with."""
+    """Read references; raise InvalidReferencesError if the entry was compiled with other ones."""
     table = read_table(file, entry.manifest)
     given = table.given
     kinds = {v.name: v.type.tensor_type.elem_type for v in entry.source.graph.input}

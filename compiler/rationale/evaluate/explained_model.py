@@ -1,7 +1,7 @@
-"""A compiled entry as two functions of its features: what the model answers, and how that is explained.
+"""A compiled entry as two functions of its features: the model's answer, and its attributions.
 
 N rows, F features of one row (those of all explained inputs, flattened and side by side), T targets of the
-entry, of which t are judged. Without groups of features each one is a player.
+entry, of which t are evaluated. Without groups each feature is a player.
 """
 
 import math
@@ -18,20 +18,20 @@ from rationale.graph.runtime.session import Runner, kernels_of
 from rationale.schema.machine import MAX_BATCH
 from rationale.schema.manifest import Manifest, elements, ends_of
 
-MAX_TARGETS = 10  # targets of a row that are judged: those with the largest outputs
-_MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # that the plain model answers at once
+MAX_TARGETS = 10  # targets evaluated per row: those with the largest outputs
+_MOST_ROWS, _MOST_NUMBERS = 4096, 1 << 18  # limits of one batch for the plain model
 
 
 @dataclass(frozen=True)
 class GivenReferences:
-    """The references that an entry was compiled with, by input, and their weights [K] where not all equal."""
+    """The references that an entry was compiled with, by input, and their weights [K] if not all equal."""
 
     arrays: Mapping[str, np.ndarray]
     weights: np.ndarray | None = None
 
     @property
     def shares(self) -> np.ndarray:
-        """[K], of sum 1."""
+        """Weights [K] that sum to 1."""
         count = len(next(iter(self.arrays.values())))
         weights = np.ones(count) if self.weights is None else np.asarray(self.weights, np.float64)
         return np.asarray(weights / weights.sum())
@@ -40,12 +40,13 @@ class GivenReferences:
 class Subject:
     """The plain model and its explanation over rows of features.
 
-    A text is a number here: its place among the texts that were met.
+    A text is a number here: its index among the distinct texts seen so far.
 
     Attributes:
         features: [N, F] float64, the rows of the file.
         baseline: [F], the row that the compiler left for warmup: the mean of the references, else zeros.
-        owner: [F], the player of each feature, which are replaced together; without groups 0 … F − 1.
+        owner: [F], the player of each feature; a player's features are replaced together. Without groups
+            0 … F − 1.
     """
 
     def __init__(self, compiled: Compiled, inputs: Mapping[str, np.ndarray]) -> None:
@@ -70,19 +71,19 @@ class Subject:
         return np.array([self._places.setdefault(str(t), len(self._places)) for t in array.reshape(-1)])
 
     def _of_type(self, numbers: np.ndarray, name: str) -> np.ndarray:
-        """Return numbers of `flat` as an input has them."""
+        """Return numbers of `flat` in the input's own type."""
         if not is_text(self._inputs[name]):
             return numbers.astype(self._inputs[name].dtype)
         return np.asarray(np.array([*self._places], object)[numbers.astype(int)])
 
     def values(self, row: int) -> np.ndarray:
-        """Return [F]: the values of a row of the file, texts as they are."""
+        """Return the values [F] of a row of the file; texts stay texts."""
         if not any(is_text(self._inputs[name]) for name in self._shapes):
             return np.asarray(self.features[row])
         return np.concatenate([self._inputs[name][row].reshape(-1).astype(object) for name in self._shapes])
 
     def _fed(self, x: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Return inputs with features x [M, F]; what is not explained comes from `rows` [M] of the file."""
+        """Return inputs with features x [M, F]; other inputs come from `rows` [M] of the file."""
         fed = {name: a[rows] for name, a in self._inputs.items() if name not in self._shapes}
         start = 0
         for name, shape in self._shapes.items():
@@ -104,14 +105,14 @@ class Subject:
 
     @property
     def columns(self) -> np.ndarray:
-        """[T]: where each target of a list stands in an answer; contrasts stand behind the elements."""
+        """Index of each listed target in an answer, [T]; contrasts follow elements."""
         elements, contrasts = math.prod(self.manifest.explained_shape), self.manifest.contrasts
         return np.asarray(
             [t if isinstance(t, int) else elements + contrasts.index(t) for t in self.manifest.targets]
         )
 
     def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """Return [M, t, players] float64: of the targets at `positions` [M, t] in the manifest's list."""
+        """Return attributions [M, t, players] float64 of the targets at manifest `positions` [M, t]."""
         names = [e.attributions for e in self.manifest.attributed]
         done = []
         for part in slices(len(x), self.manifest.measured.max_batch):
@@ -124,7 +125,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Pairs:
-    """What is judged: P = N·t pairs of a row and one element of the output.
+    """The evaluated pairs: P = N·t pairs of a row and one element of the output.
 
     Attributes:
         rows: [P], indices of rows.
@@ -144,7 +145,7 @@ class Pairs:
 def pairs_of(subject: Subject) -> Pairs:
     """Return every row with its targets.
 
-    "predicted" is the row's own argmax, and stays that when x is changed.
+    "predicted" is the argmax of the original row, and stays fixed when x changes.
     """
     every = np.arange(len(subject.features))
     answers = subject.answer(subject.features, every)
@@ -171,7 +172,7 @@ def slices(count: int, size: int) -> Iterator[slice]:
 
 
 def rows_at_once(features: int) -> int:
-    """Return how many rows the plain model answers at once: many where they are small."""
+    """Return the batch size for the plain model: larger if rows have few features."""
     return max(MAX_BATCH, min(_MOST_ROWS, _MOST_NUMBERS // features))
 
 
@@ -185,7 +186,7 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
 
 
 def owners_of(manifest: Manifest) -> np.ndarray:
-    """Return [F]: where each feature's attribution stands among those of a row, side by side."""
+    """Return [F]: the position of each feature's attribution among those of a row, side by side."""
     alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
     position = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
     owners, start = list[int](), 0
@@ -224,7 +225,7 @@ def plain_runner(compiled: Compiled) -> Runner:
 def _answering(compiled: Compiled) -> ir.Model:
     """Return the plain model with the explained tensor as its only output.
 
-    Where only the lowered graph has that tensor, it is the part of the combined graph that computes it.
+    If only the lowered graph has that tensor, return the part of the combined graph that computes it.
     """
     name = compiled.manifest.explained_output
     for proto in (compiled.source, compiled.model):

@@ -1,7 +1,7 @@
-"""How well attributions say what the model does: deletion and insertion (Petsiuk et al., "RISE", 2018).
+"""Deletion and insertion: faithfulness of attributions to the model (Petsiuk et al., "RISE", 2018).
 
-P pairs of a row and a target, F features, S steps, D draws; docs/evaluation.md says how
-to read the numbers. Where features are in groups, those of a player are replaced together.
+P pairs of a row and a target, F features, S steps, D draws; docs/evaluation.md explains
+the numbers. If features form groups, the features of a player are replaced together.
 """
 
 from collections.abc import Callable
@@ -19,9 +19,9 @@ class Curve:
     """The mean explained output while features are replaced (deletion) or put back (insertion).
 
     Attributes:
-        fractions: [S + 1] of the features, 0 to 1.
+        fractions: [S + 1], shares of the players, 0 to 1.
         values: [S + 1], in units of the explained output.
-        control: [D, S + 1], the same in random orders.
+        control: [D, S + 1], values in random orders.
     """
 
     fractions: np.ndarray
@@ -34,7 +34,7 @@ class Curve:
 
     @property
     def control_areas(self) -> np.ndarray:
-        """[D]."""
+        """Areas of the control curves, [D]."""
         return np.asarray(_area(self.fractions, self.control))
 
 
@@ -47,7 +47,7 @@ def _area(fractions: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Return [P, players]: 0 for the largest score of each row; ties in random order."""
+    """Return ranks [P, players]: 0 for the largest score of each row; ties in random order."""
     order = np.lexsort((random.random(scores.shape), -scores), axis=1)
     ranks = np.empty_like(order)
     np.put_along_axis(ranks, order, np.arange(scores.shape[1])[None], axis=1)
@@ -55,7 +55,7 @@ def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def cuts_of(players: int, steps: int) -> np.ndarray:
-    """Return [S + 1]: how many players are replaced after each step, 0 to all; one by one where they fit."""
+    """Return the number of replaced players after each step [S + 1], 0 to all; one by one if they fit."""
     return np.unique(np.linspace(0, players, min(steps, players) + 1).round().astype(np.int64))
 
 
@@ -67,7 +67,7 @@ def replaced(
     baseline: np.ndarray,
     count: Callable[[int], None],
 ) -> np.ndarray:
-    """Return [S + 1]: the mean explained output with features of players of rank < cut at their baseline."""
+    """Return the mean explained output [S + 1] with players of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
     for part in slices(len(ranks), MAX_BATCH):
         rows, elements = pairs.rows[part], pairs.elements[part]
@@ -88,7 +88,7 @@ def random_orders(
     seed: int,
     progress: Progress,
 ) -> np.ndarray:
-    """Return [D, S + 1]: deletion in random orders, another one for each pair and draw."""
+    """Return deletion curves [D, S + 1] in random orders, a new order for each pair and draw."""
     random = np.random.default_rng([seed, 1])
     count = counter(progress, "random order", draws * len(cuts) * len(pairs.rows))
     curves = []
@@ -107,10 +107,10 @@ def deletion_and_insertion(
     seed: int,
     progress: Progress,
 ) -> tuple[Curve, Curve]:
-    """Replace the most relevant features first, by signed attribution.
+    """Return both curves, with the most relevant features first, by signed attribution.
 
-    Putting features back from the most relevant on is replacing them from the least relevant on, read
-    backwards; of random orders the one is as random as the other, so both share a control.
+    Insertion from the most relevant on equals deletion from the least relevant on, read backwards. A
+    reversed random order is as random, so both curves share a control.
     """
     ranks = ranks_of(pairs.attributions, np.random.default_rng([seed, 2]))
     count = counter(progress, "deletion and insertion", 2 * len(cuts) * len(ranks))
@@ -125,7 +125,7 @@ def deletion_and_insertion(
 
 
 def counter(progress: Progress, stage: str, total: int) -> Callable[[int], None]:
-    """Return a function that adds up what is done, and reports it."""
+    """Return a function that adds to a count and reports progress."""
     done = 0
 
     def count(more: int) -> None:

@@ -1,7 +1,7 @@
-"""Do attributions depend on what the model learnt? Explanations of the same model with redrawn weights.
+"""Randomised-weights check: do attributions depend on the learnt weights?
 
-Adebayo et al., "Sanity Checks for Saliency Maps", 2018: cascading from the last layer to the first; weights
-are permuted within each tensor, so that their distribution stays.
+Adebayo et al., "Sanity Checks for Saliency Maps", 2018: cascading from the last layer to the first. It
+permutes weights within each tensor, so that their distribution stays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from rationale.schema.machine import HERE
 from rationale.schema.request import Progress
 
 _NO_REFERENCES = "a recompile needs the references: give --references FILE"
-MAX_STAGES = 10  # recompiles of a cascade
+MAX_STAGES = 10  # stages of a cascade
 LAYERS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN", "Einsum"})
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -32,15 +32,15 @@ _WRAPPERS = frozenset({"Identity", "Transpose", "Cast", "Reshape", "Squeeze", "U
 
 @dataclass(frozen=True)
 class Stage:
-    """One recompile.
+    """One stage of the cascade: recompiles with the same layers redrawn.
 
     Attributes:
-        layers: how many were redrawn, from the last on.
-        of: how many there are.
+        layers: number of redrawn layers, from the last on.
+        of: number of all layers.
         first: name of the first redrawn layer's node.
         correlation: Spearman's, between the attributions before and after, mean over pairs and redraws; None
-            where each is constant.
-        spread: standard deviation of it over the redraws; None where there is one.
+            if each is constant.
+        spread: its standard deviation over the redraws; None if there is only one.
         absolute: the same correlation of absolute attributions.
     """
 
@@ -54,7 +54,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Randomised:
-    """The stages of the cascade, or why there are none."""
+    """The stages of the cascade, or the reason why there are none."""
 
     stages: tuple[Stage, ...] = ()
     left_out: str | None = None
@@ -69,10 +69,10 @@ def randomised_check(
     seed: int,
     progress: Progress,
 ) -> Randomised:
-    """Recompile with more and more layers redrawn, and compare the attributions of the same pairs.
+    """Redraw more and more layers, recompile, and compare the attributions of the same pairs.
 
     Args:
-        references: what the method was given; None where there is no file.
+        references: the method's references; None without a file.
     """
     layers = layers_of(compiled.source)
     if not layers:
@@ -89,7 +89,7 @@ def randomised_check(
                 again = _recompile(compiled, method, layers[-depth:], pairs, [seed, draw])
                 found.append(_compare(again, inputs, pairs))
             stages.append(Stage(depth, len(layers), layers[-depth].name, *_summary(found)))
-    except RationaleError as error:  # a redrawn network may overflow; what else was measured stays
+    except RationaleError as error:  # a redrawn network may overflow; other measurements stay
         return Randomised(left_out=str(error))
     return Randomised(tuple(stages))
 
@@ -97,7 +97,7 @@ def randomised_check(
 def _summary(
     found: Sequence[tuple[float | None, float | None]],
 ) -> tuple[float | None, float | None, float | None]:
-    """Return mean and spread of the signed correlations, and the mean of the absolute ones."""
+    """Return the mean and spread of the signed correlations, and the mean of the absolute ones."""
     signed = [s for s, _ in found if s is not None]
     absolute = [a for _, a in found if a is not None]
     return (
@@ -108,7 +108,7 @@ def _summary(
 
 
 def _depths(layers: int) -> list[int]:
-    """Return how many layers each stage redraws; the last stage redraws all."""
+    """Return the number of layers that each stage redraws; the last stage redraws all."""
     return sorted({round(d) for d in np.linspace(1, layers, min(layers, MAX_STAGES))})
 
 
@@ -124,7 +124,7 @@ class Layer:
 
 
 def layers_of(model: onnx.ModelProto) -> list[Layer]:
-    """Return layers in the graph's order; of a tensor that several share, the first one counts."""
+    """Return layers in the graph's order; a shared tensor belongs to the first layer that reads it."""
     floats = {name for name, t in _constants(model.graph).items() if t.data_type in _FLOATS}
     wrapped = {o: n.input[0] for n in model.graph.node if n.op_type in _WRAPPERS for o in n.output}
     seen: set[str] = set()
@@ -156,9 +156,9 @@ def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
 
 
 def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]) -> onnx.ModelProto:
-    """Return a copy in which the entries of every weight of these layers are permuted.
+    """Return a copy of the model with every weight of these layers permuted.
 
-    A permutation depends on the seed and the weight's name alone: a longer cascade keeps a shorter one's.
+    A permutation depends only on the seed and the weight's name, so longer cascades keep the shorter ones'.
     """
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -178,10 +178,10 @@ def redrawn(model: onnx.ModelProto, layers: Sequence[Layer], seed: Sequence[int]
 def _recompile(
     compiled: Compiled, method: Method, layers: Sequence[Layer], pairs: Pairs, seed: Sequence[int]
 ) -> Compiled:
-    """Recompile with the same options; of "predicted", the classes that the original model predicts most.
+    """Recompile with the same options; for "predicted", explain the most frequently predicted classes.
 
     Raises:
-        RationaleError: a redrawn network that does not compile, or a method whose references are not at hand.
+        RationaleError: if the redrawn network does not compile, or the method's references are missing.
     """
     manifest = compiled.manifest
     update: dict[str, Any] = {"custom_ops": compiled.custom_ops, "layers": [], "concepts": None}
@@ -191,7 +191,7 @@ def _recompile(
         request = request.model_copy(update={"targets": _commonest(pairs.elements)})
     again = compile_request(redrawn(compiled.source, layers, seed), method, request)
     if again.manifest.digests.references != manifest.digests.references:
-        raise InvalidOptionError(_NO_REFERENCES)  # the method has others by default
+        raise InvalidOptionError(_NO_REFERENCES)  # the method took default references
     return again
 
 
@@ -218,13 +218,13 @@ def _compare(
 
 
 def mean_spearman(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Return the rows' mean rank correlation of a and b, both [P, F]; None where every row is constant."""
+    """Return the rows' mean rank correlation of a and b, both [P, F]; None if every row is constant."""
     found = [c for c in spearmans(a, b) if c is not None]
     return float(np.mean(found)) if found else None
 
 
 def spearmans(a: np.ndarray, b: np.ndarray) -> list[float | None]:
-    """Return each row's rank correlation of a and b, both [P, F]; None where one of them is constant."""
+    """Return each row's rank correlation of a and b, both [P, F]; None if one of them is constant."""
     return list(map(_spearman, _ranks(a), _ranks(b)))
 
 

@@ -1,4 +1,4 @@
-"""Whether the principal reasons of declines are those that Shapley values give."""
+"""Comparison of the principal reasons of declines with those that Shapley values give."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ from rationale.evaluate.shapley import Reasons, Sampled
 def compare_reasons(
     compiled: Compiled, inputs: Mapping[str, np.ndarray], sampled: Sequence[Sampled]
 ) -> Reasons:
-    """Compare codes, in order and in any order, on the rows that the score declines.
+    """Compare reason codes, in order and in any order, on the rows that the score declines.
 
     Args:
-        inputs: of the model, [N, …] each.
+        inputs: the model's inputs, [N, …] each.
         sampled: the Shapley values of each row.
     """
     manifest = compiled.manifest

@@ -1,4 +1,4 @@
-"""What `rationale evaluate` shows and writes: a table, evaluation.csv, .json and .html."""
+"""The output of `rationale evaluate`: a table, evaluation.csv, .json and .html."""
 
 import csv
 import io
@@ -26,7 +26,7 @@ CSV_FILE, JSON_FILE, HTML_FILE = "evaluation.csv", "evaluation.json", "evaluatio
 
 
 def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
-    """Return one flat row of an entry: what evaluation.csv holds."""
+    """Return an entry's row of evaluation.csv."""
     last = e.randomised.stages[-1] if e.randomised.stages else None
     return {
         "entry": e.name,
@@ -53,7 +53,7 @@ def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
 
 
 def _shapley_numbers(e: Evaluation) -> dict[str, str | int | float | None]:
-    """Return the same columns for every entry; empty where there are no Shapley values."""
+    """Return the Shapley columns, the same for every entry; None without Shapley values."""
     known = e.shapley if isinstance(e.shapley, Comparison) else None
     columns: dict[str, Callable[[Comparison], float | int | None]] = {
         "shapley_distance": lambda c: _median(c.distances),
@@ -79,7 +79,7 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def show(evaluations: Sequence[Evaluation]) -> Table:
-    """Return a table of the numbers a person compares."""
+    """Return a table of the numbers that a person compares."""
     table = Table(
         "entry",
         "method",
@@ -103,7 +103,7 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
 
 
 def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
-    """Return a table of how far attributions are from Shapley values; None without these."""
+    """Return a table of distances from Shapley values; None without Shapley values."""
     compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, Comparison)}
     decides = any(c.reasons for c in compared.values())
     table = Table(
@@ -141,7 +141,7 @@ def _number(value: float | None, form: str = ".3g") -> str:
 
 
 def notes(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Return what a reader of the table must know, one line each."""
+    """Return notes for the reader of the table, one line each."""
     lines = []
     for e in evaluations:
         rows = f"{e.name}: {e.rows} rows, {e.targets} target(s) of {e.manifest.explained_output} a row"
@@ -182,7 +182,7 @@ def write_report(
     """Write the files; return their names.
 
     Raises:
-        InvalidOptionError: the folder cannot be made or written.
+        InvalidOptionError: if the folder cannot be created or written.
     """
     contents = files(evaluations, settings, input_file)
     write(folder, contents)
@@ -210,7 +210,7 @@ def _drawn(evaluations: Sequence[Evaluation]) -> Iterator[Element]:
 
 
 def _curves(evaluations: Sequence[Evaluation], kind: str) -> Iterator[Element]:
-    """Draw one figure for each model, output, baseline and list of targets: others start elsewhere."""
+    """Draw one figure per model, output, baseline and list of targets; only such curves start alike."""
     groups: dict[object, list[Evaluation]] = {}
     for e in evaluations:
         model, output = e.manifest.digests.model, e.manifest.explained_output
@@ -244,7 +244,7 @@ def _randomised(evaluations: Sequence[Evaluation]) -> Element:
 
 
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as a CSV file, with a column for whatever one of them has."""
+    """Return rows as a CSV file, with a column for each key of any row."""
     text = io.StringIO(newline="")
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.DictWriter(text, columns, lineterminator="\n")

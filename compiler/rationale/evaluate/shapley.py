@@ -1,10 +1,10 @@
-"""How far attributions are from Shapley values, which are computed from the model itself.
+"""Distance of attributions from Shapley values that are computed from the model itself.
 
-v(S) = Σ_k w_k·f(x_S, r_k elsewhere) over references r_k (Lundberg and Lee, 2017, section 4). Of few
-players every coalition S is asked about, and the values are exact. Of others they are sampled. A round draws
-a permutation of the features for each reference and takes it forwards and backwards, an antithetic pair
-(Mitchell, Cooper, Frank and Holmes, "Sampling Permutations for Shapley Value Estimation", 2022). What a round
-finds adds up to f(x) − Σ_k w_k·f(r_k), and is exact where f is a sum of terms in at most two features.
+v(S) = Σ_k w_k·f(x_S, r_k elsewhere) over references r_k (Lundberg and Lee, 2017, section 4). For few
+players the model answers every coalition S, and the values are exact. For more they are sampled. A round
+draws a permutation of the features for each reference and takes it forwards and backwards, an antithetic pair
+(Mitchell, Cooper, Frank and Holmes, "Sampling Permutations for Shapley Value Estimation", 2022). The values
+of a round add up to f(x) − Σ_k w_k·f(r_k), and are exact if f is a sum of terms in at most two features.
 
 F features, K references, t targets of a row, P pairs of a row and a target. A player is a feature, or all
 features of a group.
@@ -23,9 +23,9 @@ from rationale.evaluate.randomise import spearmans
 from rationale.methods.coalitions.shapley import MOST_ENUMERATED, ExactShap
 from rationale.schema.request import Progress
 
-LEAST_ROUNDS, MOST_ROUNDS = 5, 10_000  # fewer do not show their own error
-PRECISE = 0.01  # standard error over the values, both as lengths, at which a row is done
-LARGEST = 4  # as many as a lender gives reasons for a decision
+LEAST_ROUNDS, MOST_ROUNDS = 5, 10_000  # fewer give no standard error
+PRECISE = 0.01  # ratio of the norms of standard errors and values at which a row is done
+LARGEST = 4  # the number of reasons that a lender gives for a decision
 
 Answer = Callable[[np.ndarray], np.ndarray]  # rows of features [M, F] → [M, t]
 
@@ -34,7 +34,7 @@ Answer = Callable[[np.ndarray], np.ndarray]  # rows of features [M, F] → [M, t
 class Sampled:
     """Shapley values [t, players] of one row, the mean over independent rounds, and their standard errors.
 
-    Of every coalition, they have no rounds and no errors.
+    Values from every coalition have 0 rounds and errors of 0.
     """
 
     values: np.ndarray
@@ -49,12 +49,12 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Reasons:
-    """The principal reasons of declines beside those that Shapley values give, by codes.
+    """Agreement of declines' principal reasons with those that Shapley values give, by code.
 
     Attributes:
         declines: rows that the score declines; knock-outs are left out.
-        same_list, same_set: the share of them with the same reasons, in order and in any order; None without
-            declines.
+        same_list, same_set: the share of declines with the same reasons, in order and in any order; None
+            without declines.
     """
 
     declines: int
@@ -64,18 +64,18 @@ class Reasons:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Attributions beside Shapley values; pairs whose Shapley values are all 0 are left out.
+    """Attributions compared with Shapley values, without pairs whose Shapley values are all 0.
 
     Attributes:
-        distances: of each pair, ‖attributions − Shapley values‖₂/‖Shapley values‖₂.
-        errors: of each pair, ‖standard errors of the Shapley values‖₂/‖Shapley values‖₂.
-        correlations: of each pair that has one, Spearman's.
-        first, largest: the share of pairs with the same largest feature, and the same LARGEST ones; None of
-            so few players that all of them are.
+        distances: per pair, ‖attributions − Shapley values‖₂/‖Shapley values‖₂.
+        errors: per pair, ‖standard errors of the Shapley values‖₂/‖Shapley values‖₂.
+        correlations: Spearman's, for each pair that has one.
+        first, largest: the share of pairs with the same largest feature, and the same LARGEST ones; None if
+            there are no more than LARGEST players.
         players: features, or groups of them.
-        rounds: the most that a row took; 0 of every coalition.
+        rounds: the most that a row took; 0 if every coalition was computed.
         evaluations: rows that the model answered.
-        reasons: of an entry that decides.
+        reasons: agreement of the principal reasons; None if the entry does not decide.
     """
 
     distances: tuple[float, ...]
@@ -92,13 +92,13 @@ class Comparison:
 def compare(
     subject: Subject, pairs: Pairs, references: GivenReferences, most: int, seed: int, progress: Progress
 ) -> tuple[Comparison, list[Sampled]]:
-    """Compute each row's values, or sample them until they are PRECISE, with `most` answers of the model.
+    """Compute or sample each row's Shapley values, within `most` answers of the model, and compare.
 
     Returns:
-        The comparison, and the values of each row.
+        The comparison, and the Shapley values of each row.
 
     Raises:
-        InvalidOptionError: fewer answers than LEAST_ROUNDS take.
+        InvalidOptionError: if `most` is too small for LEAST_ROUNDS.
     """
     background, weights = subject.flat(references.arrays), references.shares
     rows, players = len(subject.features), pairs.attributions.shape[1]
@@ -118,19 +118,19 @@ def compare(
 
 
 def _answers(players: int, references: int, rounds: int) -> int:
-    """Return how many answers of the model a row takes."""
+    """Return the number of model answers that a row takes."""
     if not rounds:
         return int(references * 2**players)
     return 1 + references + rounds * 2 * references * max(players - 1, 1)
 
 
 def rounds_within(most: int, rows: int, players: int, references: int) -> int:
-    """Return how many rounds `most` answers of the model are enough for, on each of the rows.
+    """Return the number of rounds per row that `most` answers of the model allow.
 
-    0 where they are enough for every coalition of few players, which is exact.
+    0 if they allow every coalition of few players, which is exact.
 
     Raises:
-        InvalidOptionError: fewer than LEAST_ROUNDS.
+        InvalidOptionError: if they allow fewer than LEAST_ROUNDS.
     """
     enumerated = rows * _answers(players, references, 0) if players <= MOST_ENUMERATED else math.inf
     if enumerated <= most:
@@ -152,7 +152,7 @@ def _answer_of(subject: Subject, row: int, elements: np.ndarray) -> Answer:
 
 
 def _compared(given: np.ndarray, found: Sequence[Sampled], evaluations: int) -> Comparison:
-    """Compare attributions [P, F] with what was sampled of each row."""
+    """Compare attributions [P, F] with the Shapley values of each row."""
     values, errors = np.concatenate([f.values for f in found]), np.concatenate([f.errors for f in found])
     lengths = np.linalg.norm(values, axis=1)
     kept = lengths > 0
@@ -181,10 +181,10 @@ def _same(a: np.ndarray, b: np.ndarray, most: int) -> float:
 def enumerate_coalitions(
     answer: Answer, x: np.ndarray, references: np.ndarray, weights: np.ndarray, owner: np.ndarray
 ) -> Sampled:
-    """Return exact values, by every coalition of the players.
+    """Return exact Shapley values from every coalition of the players.
 
     Args:
-        x, references, weights, owner: as of `sample`.
+        x, references, weights, owner: see `sample`.
     """
     game = ExactShap(references).coalitions(int(owner.max()) + 1)
     masks, k = game.masks[:, owner], len(references)
@@ -213,11 +213,11 @@ def sample(
     random: np.random.Generator,
     owner: np.ndarray | None = None,
 ) -> Sampled:
-    """Sample rounds, `rounds` at most, until they are precise.
+    """Sample Shapley values in at most `rounds` rounds, until they are precise.
 
     Args:
-        x: [F]; references: [K, F]; weights: [K], of sum 1.
-        owner: [F], the player of each feature; None where each is one.
+        x: [F]; references: [K, F]; weights: [K], their sum is 1.
+        owner: [F], the player of each feature; None if each feature is a player.
     """
     owner = np.arange(len(x)) if owner is None else owner
     players = int(owner.max()) + 1
@@ -243,7 +243,7 @@ def _walk(
     ranks: np.ndarray,
     owner: np.ndarray,
 ) -> np.ndarray:
-    """Return [K, players, t]: what each player adds, put into each reference in the order of its rank."""
+    """Return each player's gain [K, players, t] as it joins each reference, in the order of its rank."""
     k, players = ranks.shape
     values = np.empty((k, players + 1, ends[0].shape[1]))
     values[:, 0], values[:, -1] = ends

@@ -1,4 +1,4 @@
-"""The fields of a page: the form's description without what is known of single rows of the references."""
+"""The fields of a page: the form's description, without facts about single reference rows."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from rationale.schema.form import FormField, feature_names, knock_out_fields, mo
 from rationale.schema.manifest import Manifest, Spread, TensorSpec
 from rationale.schema.profile import FeatureRule
 
-_STEPS = 200  # of a slider, about
+_STEPS = 200  # approximate number of slider steps
 _NO_RULE = FeatureRule()
 
 
@@ -27,10 +27,10 @@ class Range:
 def fields(
     manifest: Manifest, sample: Mapping[str, np.ndarray], spreads: Iterable[Spread]
 ) -> Iterator[dict[str, Any]]:
-    """Yield a field for each feature of every input, in their order; then what knock-outs look at besides.
+    """Yield a field per feature of every input, in order, then one per further column of the knock-outs.
 
     Args:
-        sample: a row of each input, for features of which no spread is known.
+        sample: a row of each input, for features without a known spread.
     """
     profile = manifest.decision.profile if manifest.decision else None
     rules = profile.features if profile else {}
@@ -50,10 +50,10 @@ def _row(spec: TensorSpec, sample: Mapping[str, np.ndarray]) -> list[float]:
 
 
 def hand_out(field: FormField, rule: FeatureRule, value: float) -> FormField:
-    """Return the field with round numbers in place of the references' own, which are nobody's business.
+    """Return the field with round numbers in place of the references' own, which stay private.
 
     Args:
-        value: of the sample, around which the range lies if nothing is known of the references.
+        value: the sample's value, the middle of the range if the spread of the references is unknown.
     """
     private = dict.fromkeys(("quantiles", "missing_share", "categories"))
     if field.kind != "number" or field.choices:
@@ -69,11 +69,11 @@ def hand_out(field: FormField, rule: FeatureRule, value: float) -> FormField:
 
 
 def range_of(least: float, most: float, rule: FeatureRule, *, whole: bool) -> Range:
-    """Return the range of a slider: what the profile takes, else the references' own, made round.
+    """Return a slider's range: the profile's limits, or else the references' range with round ends.
 
-    It ends at round numbers beyond the outermost references: their values are nobody's business.
+    Round ends lie beyond the outermost references, whose values stay private.
     """
-    if least == most:  # of all references
+    if least == most:  # all references have the same value
         least, most = min(0.0, 2 * least), max(0.0, 2 * most) or 1.0
     low = least if rule.least is None else rule.least
     high = max(most if rule.most is None else rule.most, low)
@@ -89,5 +89,5 @@ def range_of(least: float, most: float, rule: FeatureRule, *, whole: bool) -> Ra
 
 
 def _plain(number: float) -> float:
-    """Return a multiple of a power of ten without what binary leaves behind."""
+    """Return a number without binary rounding noise."""
     return float(f"{number:.12g}")

@@ -1,4 +1,4 @@
-"""Whether an entry can be a page: small, a table's features as inputs, standard operators."""
+"""Requirements of a page: a small entry, a table's features as inputs, standard operators."""
 
 import math
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from rationale.errors import UnsupportedModelError
 from rationale.export.web import WebRuntime
 from rationale.schema.manifest import Manifest
 
-MOST_BYTES = 32 << 20  # of the graph: a page is sent by mail
-MOST_FEATURES = 200  # which somebody looks through
-_MOST_MEMORY = 1 << 30  # of the 4 GiB that WebAssembly can address
-_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")  # whose kernels the runtime for browsers has
-TYPES = {  # that a page can make, as the runtime's JavaScript spells them
+MOST_BYTES = 32 << 20  # largest graph: people send pages by mail
+MOST_FEATURES = 200  # more than this nobody fills in
+_MOST_MEMORY = 1 << 30  # WebAssembly can address 4 GiB
+_DOMAINS = ("", "ai.onnx", "ai.onnx.ml")  # domains with kernels in the runtime for browsers
+TYPES = {  # types that a page can create, in the spelling of the runtime's JavaScript
     "FP32": "float32",
     "FP64": "float64",
     "BYTES": "string",
@@ -31,7 +31,7 @@ TYPES = {  # that a page can make, as the runtime's JavaScript spells them
 
 
 def check_size(explain: Path) -> None:
-    """Raise UnsupportedModelError for an entry whose files are too large, before they are read."""
+    """Raise UnsupportedModelError if an entry's files are too large to read."""
     size = sum(file.stat().st_size for file in (explain / "1").glob("*") if file.is_file())
     if size > MOST_BYTES:
         raise UnsupportedModelError(
@@ -41,7 +41,7 @@ def check_size(explain: Path) -> None:
 
 
 def check_fits(name: str, manifest: Manifest, model: onnx.ModelProto, runtime: WebRuntime) -> None:
-    """Raise UnsupportedModelError for an entry that cannot be a page; the error says all that is wrong."""
+    """Raise UnsupportedModelError if an entry cannot be a page; the error lists all faults."""
     faults = list(_faults(manifest, model, runtime))
     if faults:
         listed = faults[0] if len(faults) == 1 else " ".join(f"({i}) {f}." for i, f in enumerate(faults, 1))

@@ -31,7 +31,7 @@ from rationale.schema.probes import Probes
 
 FILES = Path(__file__).parent / "files"
 KIND = ".html"
-# Nothing is fetched, sent or framed; no other script and no other style than these runs.
+# The page fetches, sends and frames nothing, and runs only this script and this style.
 _POLICY = (
     "default-src 'none'; script-src '{script}' 'wasm-unsafe-eval'; style-src '{style}'; connect-src 'none'; "
     "base-uri 'none'; form-action 'none'"
@@ -43,17 +43,17 @@ _EXPORT = re.compile(r"^export (?=(async )?function |class |const |let )", re.MU
 def export_page(
     repository: Path, name: str, out: Path, folder: Path | None = None, ranges: Path | None = None
 ) -> list[str]:
-    """Write an entry as a page, and say what is in it.
+    """Write an entry as a page and return lines about its content.
 
     Args:
-        out: .html.
-        folder: the npm package onnxruntime-web, see `find_runtime`.
-        ranges: rows that say what ranges the sliders have, instead of the references; none of them is in the
-            page.
+        out: the file to write, which ends in .html.
+        folder: folder of the npm package onnxruntime-web; see `find_runtime`.
+        ranges: file of rows that set the sliders' ranges instead of the references; the page contains none
+            of them.
 
     Raises:
-        UnsupportedModelError: the entry cannot be a page; it says all that is wrong.
-        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+        UnsupportedModelError: if the entry cannot be a page; the error lists all faults.
+        InvalidOptionError, InvalidReferencesError, RepositoryError: if an argument or the entry is invalid.
     """
     if out.suffix.lower() != KIND:
         raise InvalidOptionError(f"--html {out}: choose a name that ends in {KIND}.")
@@ -96,11 +96,11 @@ def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) ->
     return lines
 
 
-# -- what the page knows -----------------------------------------------------------------------------------
+# -- facts of the page --------------------------------------------------------------------------------------
 
 
 def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]:
-    """Return what the page has to know of an entry, as JSON."""
+    """Return the facts of an entry that the page needs, as JSON."""
     manifest = compiled.manifest
     embedded = manifest.decision
     keys, at = keys_of(manifest), 0
@@ -108,7 +108,12 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
     for item in manifest.attributed:
         count = int(np.prod(item.tensor.shape, dtype=int))
         attributed.append(
-            {"output": item.attributions, "error": item.standard_error, "keys": keys[at : at + count]}
+            {
+                "output": item.attributions,
+                "error": item.standard_error,
+                "others": item.others_by_feature,
+                "keys": keys[at : at + count],
+            }
         )
         at += count
     return {
@@ -135,6 +140,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             "explained": manifest.explained_value,
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
+            "others": manifest.other_values,
             **dict(zip(("score", "element"), score_at(manifest), strict=True)),
             "margin": None if embedded is None else margin_at(manifest),
             "classes": _classes_at(manifest),
@@ -150,7 +156,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
 
 
 def _classes_at(manifest: Manifest) -> str | None:
-    """Return the output that scores each class, the probabilities if there are some; None without classes."""
+    """Return the output with a score per class, probabilities if possible; None without classes."""
     count = int(np.prod(manifest.explained_shape, dtype=int))
     if count < 2 or (count == 2 and not manifest.class_names):
         return None
@@ -162,7 +168,7 @@ def _classes_at(manifest: Manifest) -> str | None:
 
 
 def _probes_of(probes: Probes | None) -> dict[str, Any] | None:
-    """Return the rows that the page answers first, and by how much its answers may differ."""
+    """Return the probe rows that the page answers first, and the differences allowed."""
     if probes is None:
         return None
     return {
@@ -178,9 +184,9 @@ def _probes_of(probes: Probes | None) -> dict[str, Any] | None:
 
 
 def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
-    """Return the page: a policy, a style, data that is no script, and one script."""
+    """Return the page: a policy, a style, data blocks and one script."""
     own = "\n".join(modules("main.js").values())
-    script = f"\n{runtime.script}\n{{\n{own}}}\n"  # a block: its names stay apart from the runtime's
+    script = f"\n{runtime.script}\n{{\n{own}}}\n"  # a block keeps its names apart from the runtime's
     style = (FILES / "page.css").read_text("utf-8")
     policy = _POLICY.format(script=_digest(script), style=_digest(style))
     facts = {**facts, "runtime": f"ONNX Runtime Web {runtime.version}"}
@@ -188,7 +194,7 @@ def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
         "TITLE": escape(f"{facts['name']}: {facts['output']}"),
         "POLICY": policy,
         "STYLE": style,
-        "FACTS": json.dumps(facts).replace("<", "\\u003c"),  # no text of it ends the element
+        "FACTS": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it ends the element
         "LICENCE": escape((FILES / "onnxruntime-web.txt").read_text("utf-8")),
         "GRAPH": base64.b64encode(gzip.compress(graph, 9, mtime=0)).decode(),
         "WASM": base64.b64encode(runtime.wasm).decode(),
@@ -199,7 +205,7 @@ def page_of(facts: dict[str, Any], graph: bytes, runtime: WebRuntime) -> bytes:
 
 
 def modules(name: str) -> dict[str, str]:
-    """Return the texts of a module and of what it imports, each behind its own imports, as one script's."""
+    """Return the texts of a module and its imports as parts of one script, imports first."""
     own = FILES / name
     text = (own if own.is_file() else SHARED / name).read_text("utf-8")
     found: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""ONNX Runtime for browsers: the npm package onnxruntime-web, of which a page takes two files.
+"""ONNX Runtime for browsers: the npm package onnxruntime-web; a page contains two of its files.
 
-They are 14 MB, so that they come with no release of this project: from a folder, or once by npm.
+The files take 14 MB, so this project does not ship them: they come from a folder, or once from npm.
 """
 
 import base64
@@ -21,12 +21,12 @@ from rationale.artifact.folder import write
 from rationale.errors import InvalidOptionError
 
 PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
-LEAST = (1, 24)  # release whose script holds all that it needs beside the WebAssembly
-# Of the archive, as npm's registry has it: another one is refused, wherever npm found it.
+LEAST = (1, 24)  # first release whose script needs no file but the WebAssembly
+# Digest of the archive in npm's registry; another archive is refused, wherever npm got it.
 INTEGRITY = "sha512-q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
 SCRIPT, WASM = "dist/ort.wasm.bundle.min.mjs", "dist/ort-wasm-simd-threaded.wasm"
 _FILES = ("package.json", SCRIPT, WASM)
-_NEEDED = ("InferenceSession", "Tensor", "env")  # of what the script exports
+_NEEDED = ("InferenceSession", "Tensor", "env")  # exports that a page uses
 _EXPORTS = re.compile(r"export\s*\{([^{}]*)\}\s*;?")
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 _LONGEST_S = 600
@@ -38,11 +38,11 @@ _ADVICE = (
 
 @dataclass(frozen=True)
 class WebRuntime:
-    """What a page takes of the package.
+    """The parts of the package that a page contains.
 
     Attributes:
-        script: a script without exports, and its constant `ort` of what it exported.
-        wasm: compressed by gzip.
+        script: the script without exports; its constant `ort` holds the exported objects.
+        wasm: the WebAssembly, compressed by gzip.
     """
 
     version: str
@@ -51,15 +51,15 @@ class WebRuntime:
 
     @property
     def release(self) -> tuple[int, ...]:
-        """As numbers: (1, 30)."""
+        """The release as numbers, such as (1, 30)."""
         return tuple(int(part) for part in self.version.split(".")[:2])
 
 
 def find_runtime(folder: Path | None) -> WebRuntime:
-    """Return the runtime of a folder; without one, of node_modules here, of the cache, or by npm.
+    """Return the runtime from a folder, or else from node_modules here, the cache, or npm.
 
     Raises:
-        InvalidOptionError: there is none, or its files are not those of a release that is known.
+        InvalidOptionError: if there is none, or its files are not those of a known release.
     """
     if folder is not None:
         inner = folder / "node_modules" / PACKAGE
@@ -92,7 +92,7 @@ def _read(folder: Path, flag: str = "") -> WebRuntime:
 
 
 def _without_exports(script: str, where: str) -> str:
-    """Return a module as a script that can stand before another in one element of a page."""
+    """Return a module as a script without exports, which another script can follow in one element."""
     found = _EXPORTS.findall(script)
     pairs = [pair.split(" as ") for pair in found[0].split(",")] if len(found) == 1 else []
     names: Mapping[str, str] = {pair[-1].strip(): pair[0].strip() for pair in pairs}
@@ -109,7 +109,7 @@ def _without_exports(script: str, where: str) -> str:
 
 
 def cache() -> Path:
-    """Return the folder in which what npm fetched is kept."""
+    """Return the cache folder of the files that npm fetched."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "rationale" / f"{PACKAGE}-{VERSION}"
 
@@ -154,5 +154,5 @@ def _unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as opened:
         for name in _FILES:
             member = opened.extractfile(f"package/{name}")
-            assert member is not None  # the archive is the one whose digest is known
+            assert member is not None  # the digest has shown that the archive is the right one
             write((folder / name).parent, {Path(name).name: member.read()}, "the cache")

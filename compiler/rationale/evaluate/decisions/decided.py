@@ -1,4 +1,4 @@
-"""The rows of a file, decided: by the entry, and explained by each of its comparisons."""
+"""Decisions on the rows of a file by an entry, and explanations by each of its comparisons."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,9 +33,9 @@ class DecidedRow:
     """A row of a file with its decision.
 
     Attributes:
-        decision: None where there are no reasons that could be given; `fault` says why.
-        others: by each comparison, the codes of the reasons it would give; empty where the score approves, or
-            a knock-out declines.
+        decision: None if no reasons could be given; `fault` says why.
+        others: the codes of the reasons that each comparison would give; empty if the score approves or a
+            knock-out declines.
     """
 
     explained: ExplainedRow
@@ -46,24 +46,24 @@ class DecidedRow:
 
     @property
     def codes(self) -> Codes:
-        """Of its principal reasons, largest first."""
+        """Codes of the principal reasons, largest first."""
         return () if self.decision is None else tuple(reason.code for reason in self.decision.reasons)
 
     @property
     def by_score(self) -> bool:
-        """Declined, and with reasons that come from attributions rather than a knock-out."""
+        """True if declined for reasons that come from attributions, not a knock-out."""
         reasons = () if self.decision is None else self.decision.reasons
         return self.outcome == "decline" and bool(reasons) and reasons[0].attribution is not None
 
 
 @dataclass(frozen=True)
 class DecidedFile:
-    """The rows of a file, decided by an entry.
+    """The rows of a file with an entry's decisions.
 
     Attributes:
-        inputs: of the model, [N, …] each.
-        further: columns that are no inputs of the model, [N] plain values each, None where a cell is empty.
-        kept: names of those that were asked for.
+        inputs: the model's inputs, [N, …] each.
+        further: columns other than the model's inputs, [N] plain values each, None if a cell is empty.
+        kept: names of the further columns that the caller requested.
     """
 
     compiled: Compiled
@@ -75,11 +75,11 @@ class DecidedFile:
 
 
 def only_deciding(repository: Path) -> str:
-    """Return the name of the only model there that was compiled with a decision profile.
+    """Return the name of the repository's only model with a decision profile.
 
     Raises:
-        InvalidOptionError: there is none, or several.
-        RepositoryError: a manifest cannot be read.
+        InvalidOptionError: if there is none, or several.
+        RepositoryError: if a manifest cannot be read.
     """
     manifests = [Manifest.read(file) for file in sorted(repository.glob(f"*/{FILE_NAME}"))]
     names = [manifest.model for manifest in manifests if manifest.decision is not None]
@@ -94,14 +94,14 @@ def decide_file(
 ) -> DecidedFile:
     """Decide every row of a file.
 
-    Rows are run in batches: their last bits may differ from those that the gateway answers.
+    It runs rows in batches, so their last bits may differ from the gateway's answers.
 
     Args:
-        columns: others of the file to keep: a label, protected attributes.
+        columns: further columns of the file to keep, such as a label or protected attributes.
 
     Raises:
-        RepositoryError: no such entry, one without a profile, or a comparison that is missing.
-        InvalidOptionError, InvalidReferencesError: rows or columns that do not fit.
+        RepositoryError: if the entry or a comparison is missing, unreadable or another one.
+        InvalidOptionError, InvalidReferencesError: if there is no profile, or rows or columns do not fit.
     """
     compiled = open_entry(repository, name)
     manifest = compiled.manifest
@@ -142,7 +142,7 @@ def decide_file(
 def _check_domain(
     manifest: Manifest, inputs: Mapping[str, np.ndarray], values: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raise InvalidOptionError where rows have values that the model or the profile does not take."""
+    """Raise InvalidOptionError if rows have values that the model or the profile does not take."""
     odd = list(refusals(manifest, inputs, values))
     if odd:
         rows, (first, fault) = len({i for i, _ in odd}), odd[0]
@@ -158,7 +158,7 @@ def _is_of_score(row: DecidedRow) -> bool:
 
 
 def _codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
-    """Return the codes of a comparison's reasons; none where it could give no reasons."""
+    """Return the codes of a comparison's reasons; empty if it cannot give reasons."""
     try:
         return codes_of(embedded, row, name)
     except NoReasonsError:
@@ -166,7 +166,7 @@ def _codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
 
 
 def _comparison(repository: Path, one: Comparison) -> Compiled:
-    """Open a comparison; raise RepositoryError where it is not there, or another one."""
+    """Open a comparison; raise RepositoryError if it is missing or is another one."""
     folder = repository / one.entry
     if not folder.is_dir():
         raise RepositoryError(f"{folder}: the comparison {one.name!r} is missing. Compile the model again.")
@@ -197,7 +197,7 @@ def _explained(
 
 
 def plain(cell: Any) -> Any:
-    """Return a number where a cell is one."""
+    """Return a cell's plain value: a number, a text, or None if it is empty or not finite."""
     if cell is None or isinstance(cell, bool):
         return cell
     text = str(cell).strip()

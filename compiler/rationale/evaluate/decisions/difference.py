@@ -1,7 +1,7 @@
-"""Two models on one portfolio: who is decided otherwise, for which other reasons, and by which features.
+"""Comparison of two models on one portfolio: changed decisions, reasons and attributions.
 
-Shapley values are linear in the model: those of the difference of two models are the differences of theirs,
-where both start from the same references.
+Shapley values are linear in the model: for the same references, the values of the difference of two models
+are the differences of their values.
 """
 
 import json
@@ -17,7 +17,7 @@ from rationale.decisions.rows import profile_of
 from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
 from rationale.schema.request import Progress, silent
 
-SHOWN = 20  # features in lines
+SHOWN = 20  # features to print
 OTHER_OUTPUTS = (
     "the entries explain different outputs (output, space): what the change comes from is not compared"
 )
@@ -28,10 +28,10 @@ OTHER_REFERENCES = (
 
 @dataclass(frozen=True)
 class FeatureChange:
-    """By how much a feature's attribution changes.
+    """The change of a feature's attribution.
 
     Attributes:
-        mean, mean_absolute: over all rows, in the unit of the explained value.
+        mean, mean_absolute: means over all rows, in the unit of the explained value.
     """
 
     feature: str
@@ -41,14 +41,14 @@ class FeatureChange:
 
 @dataclass(frozen=True)
 class Difference:
-    """What changes from one entry to another on the rows of a file.
+    """The changes from an old entry to a new one on the rows of a file.
 
     Attributes:
-        flips: rows by the decisions of either, such as "approve → decline"; those that stay are left out.
-        reasons_changed: rows that both decline, and whose first reason is another one; of `declined_by_both`.
+        flips: counts of rows by both decisions, such as "approve → decline"; without unchanged rows.
+        reasons_changed: rows among `declined_by_both` whose first reason differs.
         score_change: mean of new − old.
-        base_change: of the base value; None where attributions are not compared.
-        features: the largest mean absolute change first.
+        base_change: mean change of the base value; None if attributions are not compared.
+        features: changes by feature, the largest mean absolute change first.
         flipped: numbers of the rows that flip.
     """
 
@@ -64,21 +64,21 @@ class Difference:
 
     @property
     def flip_share(self) -> float:
-        """The share of the rows that are decided otherwise."""
+        """The share of the rows whose decision changes."""
         return sum(self.flips.values()) / self.rows
 
     @property
     def reason_share(self) -> float:
-        """The share of the rows declined by both whose first reason is another one."""
+        """The share of the rows declined by both whose first reason differs."""
         return self.reasons_changed / max(self.declined_by_both, 1)
 
 
 def difference(repository: Path, old: str, new: str, file: Path, progress: Progress = silent) -> Difference:
-    """Decide the rows of a file by two entries.
+    """Decide the rows of a file by two entries and return the differences.
 
     Raises:
-        RepositoryError: no such entry.
-        InvalidOptionError, InvalidReferencesError: no profile, or rows that do not fit one of them.
+        RepositoryError: if an entry does not exist.
+        InvalidOptionError, InvalidReferencesError: if an entry has no profile, or rows do not fit it.
     """
     before, after = (decide_file(repository, name, file, (), progress) for name in (old, new))
     pairs = list(zip(before.rows, after.rows, strict=True))
@@ -100,7 +100,7 @@ def difference(repository: Path, old: str, new: str, file: Path, progress: Progr
 
 
 def lines(found: Difference) -> list[str]:
-    """Return what to print."""
+    """Return the difference as lines of text."""
     printed = [f"{found.rows} rows: {_percent(found.flip_share)} are decided otherwise"]
     printed += [f"  {count:8}  {flip}" for flip, count in found.flips.items()]
     printed.append(
@@ -120,7 +120,7 @@ def lines(found: Difference) -> list[str]:
 
 
 def write_difference(found: Difference, file: Path) -> None:
-    """Write all of it as JSON, whole or not at all."""
+    """Write the difference as JSON, atomically."""
     shares = {"flip_share": found.flip_share, "reason_share": found.reason_share}
     with whole(file) as part:
         part.write_text(json.dumps({**asdict(found), **shares}, indent=1) + "\n")
@@ -138,7 +138,7 @@ def _base_change(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> float | None
 
 
 def _changes(pairs: Sequence[tuple[DecidedRow, DecidedRow]]) -> list[FeatureChange]:
-    """Return changes by feature; one that an entry does not have counts 0 there."""
+    """Return changes by feature; a feature that an entry lacks counts as 0 there."""
     names = dict.fromkeys(name for pair in pairs[:1] for row in pair for name in row.explained.attributions)
     changes = {
         name: np.array(

@@ -1,4 +1,4 @@
-"""What decisions and their reasons come to over all rows of a file. Counted, never judged."""
+"""Statistics of decisions and their reasons over all rows of a file; they count and do not judge."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from rationale.evaluate.evaluate import references_of
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 
-SMALL = 30  # rows; rates of fewer say little
+SMALL = 30  # rows; rates of smaller groups say little
 MOST_GROUPS = 20  # values of a protected attribute
 OUTCOMES: tuple[Outcome, ...] = ("approve", "refer", "decline")
 NOT_RECORDED = (
@@ -35,13 +35,14 @@ NO_REFERENCES = "whether the named reasons carry the score is left out: give --r
 
 @dataclass(frozen=True)
 class ReasonCount:
-    """How often a reason's code is given, and how firmly.
+    """Frequency and stability of a reason's code.
 
     Attributes:
-        declines: those of which the code is a principal reason; `first`: the largest.
-        share: of a decline's adverse attributions, mean; None of a knock-out's code.
-        survival: in which share of these declines, knock-outs aside, it stays by another baseline, or in how
-            many draws.
+        declines: number of declines with the code as a principal reason.
+        first: number of declines with the code as the first reason.
+        share: mean share of a decline's adverse attributions; None for a knock-out's code.
+        survival: share of these declines, without knock-outs, in which the code stays under another
+            baseline; for draws, the mean share of draws.
     """
 
     code: str
@@ -54,9 +55,9 @@ class ReasonCount:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Shares of the declines by score in which the same codes are given, in whatever order or the same one.
+    """Shares of the declines by score with the same codes, in any order and in the same order.
 
-    `changed` is the share of which the set changes, of draws in one of them at least.
+    `changed` is the share whose set of codes changes; for draws, in at least one draw.
     """
 
     name: str
@@ -67,11 +68,11 @@ class Agreement:
 
 @dataclass(frozen=True)
 class GroupRates:
-    """Rates of a protected group; `ratio` is its rate of approvals over the highest of groups not small.
+    """Rates of a protected group; `ratio` is its approval rate over the highest of groups not small.
 
     Attributes:
-        value: None where the cell is empty.
-        ratio: None where no group that is not small has approvals.
+        value: the group's value; None if the cell is empty.
+        ratio: ratio of approval rates; None if no group that is not small has approvals.
     """
 
     column: str
@@ -86,7 +87,7 @@ class GroupRates:
 
 @dataclass(frozen=True)
 class LabelRates:
-    """How often the label is `positive`, the larger of its two values, by what was decided."""
+    """Rate of the label's `positive` value, the larger of its two values, by outcome."""
 
     column: str
     positive: str | float
@@ -96,7 +97,7 @@ class LabelRates:
 
 @dataclass(frozen=True)
 class Gaps:
-    """Completeness gaps over all rows; `above` are rows whose gap is larger than the profile's tolerance."""
+    """Completeness gaps over all rows; `above` counts gaps larger than the profile's tolerance."""
 
     largest: float | None
     tolerance: float
@@ -105,14 +106,14 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Report:
-    """What the decisions on a file come to.
+    """Statistics of the decisions on a file.
 
     Attributes:
-        outcomes: rows by what was decided, whether reasons could be given or not.
-        without_reasons: declined or referred rows without reasons that could be given, by why.
-        knocked_out: declined by a knock-out.
-        by_score: declined for reasons from attributions: those that are compared and moved.
-        moved: a text where it is left out.
+        outcomes: counts of rows by outcome, with or without reasons.
+        without_reasons: counts of declined or referred rows without reasons, by cause.
+        knocked_out: number of rows that a knock-out declined.
+        by_score: number of rows declined for reasons from attributions; only these are compared and moved.
+        moved: effect of moving the reasons' features, or the reason why it is left out.
     """
 
     name: str
@@ -131,7 +132,7 @@ class Report:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the numbers must know."""
+        """Notes for the reader of the numbers."""
         small = sorted({f"{one.column} = {cell_text(one.value)}" for one in self.groups if one.small})
         return (
             NOT_RECORDED,
@@ -153,18 +154,18 @@ def report(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Report:
-    """Decide every row of `data`, and measure what comes of it.
+    """Decide every row of `data` and return statistics of the decisions.
 
     Args:
-        label: a column of two values, of which the larger is the outcome that is feared.
-        groups: columns of protected attributes, which the model need not take.
+        label: a column of two values; the larger is the adverse outcome, such as a default.
+        groups: columns of protected attributes, which need not be inputs of the model.
         keep: columns that identify a row, such as an application's id.
         references: the file that the entry was compiled with, for `moved`.
-        seed: of what is drawn there.
+        seed: seed of the random choices for `moved`.
 
     Raises:
-        RepositoryError, InvalidOptionError, InvalidReferencesError: as `decide_file`; columns that are no
-            label or no groups, references that are not those of the entry.
+        RepositoryError, InvalidOptionError, InvalidReferencesError: if `decide_file` fails, a column is no
+            label or has too many groups, or the references are not the entry's.
     """
     columns = [*keep, *groups, *([] if label is None else [label])]
     file = decide_file(repository, name, data, columns, progress)
@@ -192,7 +193,7 @@ def report(
 
 
 def _without(row: DecidedRow) -> str:
-    """Return why it has no reasons."""
+    """Return the cause why a row has no reasons."""
     return row.fault or "" if row.decision is None else row.decision.warnings[0]
 
 
@@ -202,7 +203,7 @@ def cell_text(value: str | float | None) -> str:
 
 
 def _by_cause(faults: Counter[str]) -> Counter[str]:
-    """Count causes without their numbers: one cause of many rows."""
+    """Merge causes that differ only in the numbers of their texts."""
     causes: Counter[str] = Counter()
     for text, count in faults.items():
         causes["attributions do not add up" if "miss the score" in text else text] += count
@@ -210,7 +211,7 @@ def _by_cause(faults: Counter[str]) -> Counter[str]:
 
 
 def _reasons(file: DecidedFile) -> list[ReasonCount]:
-    """Return the reasons, most frequent first."""
+    """Return the counts of reasons, most frequent first."""
     found: dict[str, list[tuple[int, float | None, dict[str, float]]]] = {}
     texts: dict[str, str] = {}
     profile = profile_of(file.compiled.manifest).profile
@@ -246,7 +247,7 @@ def _means(each: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agreement]:
-    """Return the agreement of each other baseline, and of all draws together."""
+    """Return the agreement with each other baseline, and with all draws together."""
     if not declines:
         return []
     kinds = [one.kind for one in file.comparisons]

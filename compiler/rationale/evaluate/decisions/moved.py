@@ -1,4 +1,4 @@
-"""Whether the named reasons carry the score: their features are moved to references', and others instead."""
+"""Test of principal reasons: scores after moving their features, or others, to references' values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,20 +17,22 @@ from rationale.profiles.scores import Scorer, margin_on
 from rationale.schema.manifest import names_of
 from rationale.schema.request import Progress
 
-MOST, EACH, DRAWS = 1000, 10, 5  # declines, references of each, and random choices of other features
+MOST, EACH, DRAWS = 1000, 10, 5  # declines, references per decline, random choices of other features
 
-Positions = Sequence[tuple[str, int]]  # tensors, and elements of their flattened rows
+Positions = Sequence[tuple[str, int]]  # tensors, and indices into their flattened rows
 
 
 @dataclass(frozen=True)
 class Moved:
-    """How far scores move towards approval, mean over declines, in units of the score.
+    """Movement of scores towards approval, mean over declines, in units of the score.
 
     Attributes:
-        declines: those that were moved, each to `references` of the references.
-        named: by moving the features of the principal reasons; `others` as many others, at random.
-        larger: share of declines that the named ones move further.
-        passing: share of moves of the named ones after which the score declines no more; `passing_others`.
+        declines: number of declines that were moved.
+        references: number of references that each decline is moved to.
+        named: movement if the features of the principal reasons are moved.
+        others: movement if as many other features, at random, are moved.
+        larger: share of declines that the principal reasons' features move further.
+        passing, passing_others: share of these moves after which the score no longer declines.
     """
 
     declines: int
@@ -43,7 +45,7 @@ class Moved:
 
 
 def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Progress) -> Moved | str:
-    """Return what the named reasons do to the score; a text where nothing can be moved, or moved to."""
+    """Return the principal reasons' effect on the score, or the reason why it cannot be measured."""
     manifest = file.compiled.manifest
     profile = profile_of(manifest).profile
     if any(e.at or e.tensor not in manifest.inputs for e in manifest.explained):
@@ -91,7 +93,7 @@ def move(file: DecidedFile, references: GivenReferences, seed: int, progress: Pr
 
 
 def positions_of(file: DecidedFile) -> dict[str, Positions]:
-    """Return where the features of each key, a feature or a group, stand."""
+    """Return the positions of the features of each key, a feature or a group."""
     single: dict[str, tuple[str, int]] = {}
     for item in file.compiled.manifest.explained:
         names = names_of(item.tensor.name, item.feature_names, math.prod(item.tensor.shape))
@@ -104,7 +106,7 @@ def positions_of(file: DecidedFile) -> dict[str, Positions]:
 def _moved(
     row: Mapping[str, np.ndarray], references: GivenReferences, drawn: np.ndarray, positions: Positions
 ) -> dict[str, np.ndarray]:
-    """Return the row, once for each drawn reference, with that one's values at the places."""
+    """Return a copy of the row per drawn reference, with the reference's values at `positions`."""
     found = {tensor: np.repeat(array, len(drawn), axis=0) for tensor, array in row.items()}
     for tensor, position in positions:
         given = np.asarray(references.arrays[tensor])
@@ -115,10 +117,10 @@ def _moved(
 
 
 def scorer(compiled: Compiled, rows: Mapping[str, np.ndarray]) -> Scorer:
-    """Return a scorer of rows by the plain model, whose scores are those of decisions.
+    """Return a scorer of rows by the plain model; its scores equal those of decisions.
 
     Args:
-        rows: [N, …] of each of the model's inputs; they show whether a margin is known.
+        rows: the model's inputs, [N, …] each, from which the margin is determined.
     """
     manifest = compiled.manifest
     profile = profile_of(manifest).profile

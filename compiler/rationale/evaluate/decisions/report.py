@@ -1,4 +1,4 @@
-"""What `rationale decisions report` shows and writes: tables, report.json, report.html and CSVs."""
+"""The output of `rationale decisions report`: tables, report.json, report.html and CSVs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -19,12 +19,12 @@ from rationale.pictures.markup import element, page
 
 DECISIONS, REASONS, GROUPS, WHOLE = "decisions.csv", "reasons.csv", "groups.csv", "report.json"
 PAGE = "report.html"
-SHOWN = 20  # reasons of a table
+SHOWN = 20  # reasons in a table
 _TEXT = 60  # characters of a reason's text
 
 
 def tables(report: Report) -> Iterator[Table]:
-    """Yield the tables; their titles say what they hold."""
+    """Yield the titled tables of a report."""
     yield _outcomes(report)
     yield _reasons(report)
     if report.agreements:
@@ -135,7 +135,7 @@ def write_report(report: Report, data: Path, seed: int, folder: Path) -> list[st
     """Write the files; return their names.
 
     Raises:
-        InvalidOptionError: the folder cannot be made or written.
+        InvalidOptionError: if the folder cannot be created or written.
     """
     contents = {
         WHOLE: _json(report, data, seed),
@@ -150,7 +150,7 @@ def write_report(report: Report, data: Path, seed: int, folder: Path) -> list[st
 
 
 def _drawn(report: Report) -> Iterator[Element]:
-    """Yield the page of a report: bars of reasons, agreements and groups, and every table."""
+    """Yield the elements of the page: bars of reasons, agreements and groups, and every table."""
     declines = report.outcomes["decline"]
     if report.reasons:
         shares = [(f"{one.code} {one.text}", 100 * one.declines / declines) for one in report.reasons[:SHOWN]]
@@ -198,7 +198,7 @@ def _json(report: Report, data: Path, seed: int) -> bytes:
 
 
 def _decisions(report: Report) -> Iterator[dict[str, Any]]:
-    """Yield a row for each row of the data, with as many reasons as any of them has."""
+    """Yield a record for each row of the data; all have the same number of reason columns."""
     most = max((len(row.codes) for row in report.file.rows), default=0)
     for i, row in enumerate(report.file.rows):
         explained = row.explained
@@ -224,7 +224,7 @@ def _decisions(report: Report) -> Iterator[dict[str, Any]]:
 
 
 def _flat(members: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is by name as columns of their own."""
+    """Return members with nested mappings flattened to a column each."""
     found: dict[str, Any] = {}
     for key, value in members.items():
         parts = value if isinstance(value, dict) else {"": value}
