@@ -123,12 +123,12 @@ class Compiled:
         graph: the combined model, in memory or in a file.
         manifest: its description; `explanation.json`.
         source: the plain model, with a symbolic batch.
-        sample: one row for each input, with which a server warms up.
+        sample: one row of each input, for a server's warmup.
         custom_ops: libraries of kernels.
         conversion: the ONNX model's distance from the fitted model it was converted from, in words.
         comparisons: the same model explained by other references.
-        probes: rows that the graph has to answer in any runtime; None if there are none.
-        is_proven: whether it answered them in this process, as it has after a compile.
+        probes: rows that every runtime must answer as expected; None if there are none.
+        is_proven: True if the graph has answered them in this process; a compile sets it.
     """
 
     graph: SerializedGraph
@@ -176,7 +176,7 @@ class Compiled:
             threads: threads of each run; None takes all cores.
 
         Raises:
-            CheckFailedError: if it was read from a repository, and does not answer its probe rows as is due.
+            CheckFailedError: if it was read from a repository and its answers to the probe rows are wrong.
         """
         with kernels_of(self.custom_ops):
             run = explaining(Runner(self.graph, threads=threads), outline(self.graph))
@@ -323,7 +323,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
     """Return rows [N, …] in the dtype of an input.
 
     Args:
-        missing: whether NaN is taken, for a missing value.
+        missing: True if NaN is allowed, for a missing value.
 
     Raises:
         InvalidOptionError: if there is another shape, no row, or a value that is no number or too large.

@@ -24,7 +24,7 @@ from rationale.schema.machine import Deployment
 
 LOOKED_AT = DEGREE + 3  # lengths: as many as a polynomial needs, and two that check it
 TRIED = 2 * LOOKED_AT  # a length that another axis has too may give a graph of its own
-SAME = 1e-4  # of the largest value: float32 adds in the same order, except in kernels chosen by length
+SAME = 1e-4  # share of the largest value: float32 adds in the same order, except in kernels chosen by length
 
 
 def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: bool) -> None:
