@@ -67,7 +67,7 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
     Raises:
         UnsupportedModelError: if the graphs differ in more than constants, or in constants of no known
             formula.
-        CheckFailedError: if the graph answers otherwise than a length's own, at a length not used to make it.
+        CheckFailedError: if, at a length not used to merge it, its answers differ from that length's graph.
     """
     models, lengths, why = [longest], [span.most], "it spans too few lengths"
     for length in range(span.most - 1, max(span.least, span.most - TRIED) - 1, -1):

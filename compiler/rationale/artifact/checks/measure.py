@@ -291,10 +291,9 @@ def _gap(results: Arrays, sound: np.ndarray) -> float | None:
 def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
     """Return the largest gap over the largest difference it should explain; 0 for the output's rounding.
 
-    NaN if a gap is not finite, infinite if there is a gap but no difference to explain, and None
-    if
-    there is neither: a network that is constant near its references has a difference of a few roundings, on
-    which complete and incomplete rules look alike.
+    NaN if a gap is not finite, infinite if there is a gap but no difference to explain, and None if there
+    is neither: a network that is constant near its references has a difference of a few roundings, on which
+    complete and incomplete rules look alike.
     """
     gap, difference = results[GAP][rows].astype(np.float64), _difference(results, rows)
     if not np.isfinite(gap).all():
