@@ -43,11 +43,12 @@ test-docker: env-docker env-test ## only the tests of the images and the compose
 loadtest: env-test ## load on us and on SHAP's and captum's services, a report; ARGS="--profile full" for hours
 	@$(TEST)/python -m loadtests $(ARGS)
 
-check: env-test ## lint, format, strict types and the import contract, changing nothing
+check: env-test ## lint, format, strict types, import contract and plain docstrings, changing nothing
 	@$(TEST)/ruff check .
 	@$(TEST)/ruff format --check .
 	@$(TEST)/mypy
 	@$(TEST)/lint-imports
+	@$(TEST)/python scripts/words.py
 
 fix: env-test ## let ruff repair and format what it can
 	@$(TEST)/ruff check --fix .

@@ -1,4 +1,4 @@
-"""How fast an explanation is beside the plain model, SHAP, captum and other explainers.
+"""The speed of an explanation beside the plain model, SHAP, captum and other explainers.
 
     python -m benchmarks [MODEL …] [--references 100,1000] [--rows 1,64] [--peers ort-forward,shap] [--out F]
 
@@ -93,7 +93,7 @@ def measured(
 
 
 def lines(outcome: "Outcome") -> Iterator[str]:
-    """Yield a case's lines of the table, one for each system, and what a reader must know of them."""
+    """Yield a case's lines of the table, one for each system, and then notes for the reader."""
     if outcome.systems:
         sizes = f"{in_words(outcome.model_bytes)} (the model: {in_words(outcome.plain_bytes)})"
         probes = f"probe rows differ by {outcome.probe_difference:.1e}"

@@ -1,4 +1,4 @@
-"""How soon the console follows a slider: from its input event to the frame that shows the answer.
+"""The console's delay behind a slider: from its input event to the frame that shows the answer.
 
     python -m benchmarks.console [--moves 100] [--pause 20] [--turns 3]
 

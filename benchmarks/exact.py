@@ -168,7 +168,7 @@ class Rescale(torch.autograd.Function):
 
 
 class Product(torch.autograd.Function):
-    """At the midpoint: m·(b + b_r)/2 to a, summed over what a was broadcast to, and the same to b."""
+    """a·b at the midpoint: m·(b + b_r)/2 to a, summed over the axes to which a was broadcast; b likewise."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class MatrixProduct(torch.autograd.Function):
 
 
 class CrossMaximum(torch.autograd.Function):
-    """What y gains over y_r goes to x's winner, what it loses to r's: each a share of its x − r."""
+    """Cross-maximum pooling: y's gain over y_r goes to x's winner, its loss to r's, as shares of x − r."""
 
     @staticmethod
     def forward(ctx: Any, batch: Tensor, layer: nn.MaxPool2d) -> Tensor:

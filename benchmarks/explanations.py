@@ -43,12 +43,12 @@ PACKAGES = {"woodelf": "woodelf-explainer"}  # whose modules have other names
 
 @dataclass(frozen=True)
 class Settings:
-    """How a case is measured.
+    """Settings of the measurement of a case.
 
     Attributes:
-        repeats: rounds, in each of which every system has its turn; threads: of each system.
-        peers: by name; None for all that explain the model.
-        seconds: of a case; rounds that do not fit are left out, and so are the float64 values.
+        repeats: rounds, in each of which every system runs once; threads: each system's threads.
+        peers: names of the peers to measure; None for all that explain the model.
+        seconds: time limit of a case; it leaves out rounds that do not fit, and the float64 values.
     """
 
     repeats: int = 9
@@ -62,9 +62,9 @@ class Measured:
     """One system on one case.
 
     Attributes:
-        times_s: of each call, by rounds; setup_s: until it could answer.
+        times_s: each call's time, by rounds; setup_s: time until the system could answer.
         error: the largest difference of its attributions from float64's (or ours), over the largest of those.
-        gap: how far its attributions are from their due sum, over the largest of those sums.
+        gap: the distance of its attributions from their due sum, over the largest of those sums.
     """
 
     times_s: Times
@@ -78,10 +78,10 @@ class Outcome:
     """One case.
 
     Attributes:
-        compile_s, model_bytes, plain_bytes: of our graph and of the plain model.
-        probe_difference: of the entry's answers to its probe rows, as a share of an output's range.
-        systems: by name; left_out: why a system is not among them.
-        notes: how the rules of SHAP and captum differ from ours.
+        compile_s, model_bytes, plain_bytes: our graph's compile time and size, and the plain model's size.
+        probe_difference: error of the entry's answers to its probe rows, as a share of an output's range.
+        systems: measurements by system name; left_out: reasons why other systems have none.
+        notes: differences between our rules and those of SHAP and captum.
     """
 
     case: Case
@@ -100,8 +100,8 @@ class Comparison:
 
     Attributes:
         rows: [M, …], N of them in each call; references: [K, …].
-        peers: by name, a function that makes the system ready.
-        truth: attributions [N, …] of the first rows in float64; sums: what each row's must add up to.
+        peers: functions that prepare each peer, by name.
+        truth: attributions [N, …] of the first rows in float64; sums: the due sum of each row's.
     """
 
     compiled: Compiled

@@ -61,7 +61,7 @@ def prepared(case: Case, folder: Path, threads: int, budget: int) -> str:
 
 
 def ours(folder: Path, threads: int) -> Callable[[], Run]:
-    """Import what ONNX Runtime needs; return a function that makes it ready."""
+    """Import the modules for ONNX Runtime; return a function that loads our graph."""
     from benchmarks.runtime import session_of
 
     def load() -> Run:
@@ -72,7 +72,7 @@ def ours(folder: Path, threads: int) -> Callable[[], Run]:
 
 
 def peer(name: str, folder: Path, threads: int) -> Callable[[], Run]:
-    """Import what a peer needs; return a function that makes it ready."""
+    """Import a peer's modules; return a function that loads its explainer."""
     import torch
 
     from benchmarks.networks import import_torchvision

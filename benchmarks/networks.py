@@ -70,7 +70,7 @@ class Encoder(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and two layers with GELU, each added to what came in and normalised."""
+    """Attention, then two layers with GELU; each adds its input to its output and normalises the sum."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

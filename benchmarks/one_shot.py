@@ -1,4 +1,4 @@
-"""What a gate costs: a one-shot graph beside the plain model and the explain graph of two entries.
+"""The cost of a gate: a one-shot graph beside the plain model and the explain graph of two entries.
 
     python -m benchmarks.one_shot MODEL.onnx [--references 10] [--threads 2] [--rounds 60]
 

@@ -59,7 +59,7 @@ def write_rows(folder: Path, names: list[str], known: np.ndarray, rows: int) -> 
 
 
 def known_rows(instances: Sequence[Mapping[str, float | None]]) -> np.ndarray:
-    """Return [rows, features], NaN for what is missing."""
+    """Return instances as [rows, features]; missing values are NaN."""
     return np.array([[np.nan if v is None else v for v in row.values()] for row in instances], np.float32)
 
 
@@ -95,7 +95,7 @@ def _cpu_s() -> float:
 
 
 def answers(folder: Path) -> Any:
-    """Return what was written, in the order of the rows."""
+    """Return the written answers, in the order of the rows."""
     from pyarrow import parquet
 
     table = parquet.read_table(folder)

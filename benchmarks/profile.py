@@ -1,4 +1,4 @@
-"""Where the time of an explanation goes: by operator, beside the forward pass over as many rows.
+"""The time of an explanation by operator, beside the forward pass over as many rows.
 
     python -m benchmarks.profile resnet50 [--references 10] [--threads 2] [--nodes 12]
 

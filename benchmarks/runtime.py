@@ -11,7 +11,7 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 
 
 def provider() -> Provider:
-    """Return what graphs are compiled for: a GPU if ONNX Runtime has one."""
+    """Return the provider for compiled graphs: a GPU's if ONNX Runtime has one."""
     if CUDA not in ort.get_available_providers():
         return "cpu"
     from rationale_service.engine.backends.devices import gpu_count  # needs the extra `serve`

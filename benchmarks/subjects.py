@@ -55,7 +55,7 @@ class Subject:
     """A network to explain.
 
     Attributes:
-        network: in eval mode, without gradients; model: the same as ONNX, with a symbolic batch.
+        network: the PyTorch module in eval mode, without gradients; model: its ONNX, with a symbolic batch.
         rows: [N, …]; references: [K, …]; float32.
     """
 

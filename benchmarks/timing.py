@@ -121,7 +121,7 @@ def round_quartiles(times: Times) -> tuple[float, float, float]:
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Discard what peers print and warn about; their answers are compared instead."""
+    """Discard the output and warnings of peers; the benchmark compares their answers instead."""
     with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         yield
@@ -180,11 +180,11 @@ class ProcessDiedError(RationaleError):
 
 
 def memory_kept(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables by which glibc keeps what a process frees, in pages of 2 MB (since 2.35).
+    """Return variables that make glibc keep the memory a process frees, in pages of 2 MB (since 2.35).
 
     PyTorch takes every tensor from malloc, and glibc gives large ones back to the system at once: each
     operator then pays for fresh pages, six times its own time in the largest MLP. ONNX Runtime has an arena
-    of its own. Whoever serves PyTorch on CPU replaces malloc or does this. Other systems ignore it, and
+    of its own. Servers of PyTorch on CPU replace malloc or set these. Other systems ignore them, and
     settings that the environment already has stay.
     """
     given = environment.get(_TUNABLES, "")
@@ -236,7 +236,7 @@ def as_benchmark(name: str, times: Times, about: Mapping[str, Any]) -> pyperf.Be
     """Return times as pyperf keeps them: `python -m pyperf stats|hist|compare_to` reads its files.
 
     Args:
-        about: what else belongs to them; pyperf keeps numbers and texts.
+        about: further metadata of the times; pyperf keeps numbers and texts.
     """
     metadata = {"name": name, **{key: value for key, value in about.items() if value is not None}}
     return pyperf.Benchmark([pyperf.Run(turn, metadata=metadata, collect_metadata=False) for turn in times])

@@ -1,4 +1,4 @@
-"""Load on the gateway, and what it costs: each module is a command (`python -m loadtests.NAME --help`)."""
+"""Load on the gateway, and its cost: each module is a command (`python -m loadtests.NAME --help`)."""
 
 import os
 

@@ -44,7 +44,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 
 def profile_of(asked: argparse.Namespace) -> Profile:
-    """The named one, with what was asked for in place of its own."""
+    """Return the named profile, with the workloads, scenarios and systems of the command line if given."""
     profile = PROFILES[asked.profile]
     return replace(
         profile,

@@ -59,10 +59,10 @@ class RefusedError(Exception):
 
 @functools.cache
 def questions(host: str, models: str, rows: int, api_key: str) -> dict[str, list[Question]]:
-    """By verb, of these models or of all, from what the server says of itself.
+    """Return questions by verb, about these models or all, from the server's own metadata.
 
     Raises:
-        StopTest: it cannot be asked, or has no such model.
+        StopTest: if the server does not answer, or has no such model.
     """
     url = urlsplit(host)
     server = InferenceServerClient(url.netloc, ssl=url.scheme == "https", network_timeout=30.0)
@@ -105,14 +105,14 @@ def _tensors(described: list[dict[str, Any]]) -> tuple[Tensor, ...]:
 
 @functools.cache
 def open_load(rate: str, seconds: int | None, _begun_at: float) -> Iterator[float]:
-    """When each request is due, on `time.perf_counter`, from the first one on; all users of a run share it.
+    """Return the due times of requests, on `time.perf_counter`; all users of a run share them.
 
     Args:
-        rate: requests a second, as "20"; several with commas between, as "20,80,20", share `seconds` evenly.
-        seconds: of all of them.
+        rate: requests a second, such as "20"; several rates, such as "20,80,20", share `seconds` evenly.
+        seconds: total time of all rates.
 
     Raises:
-        StopTest: that is no rate, or there is no time.
+        StopTest: if `rate` is no rate, or there is no time.
     """
     try:
         rates = [float(each) for each in rate.split(",")]
@@ -124,7 +124,7 @@ def open_load(rate: str, seconds: int | None, _begun_at: float) -> Iterator[floa
 
 
 class GatewayUser(User):
-    """Asks, waits for the answer, and asks again; or asks when it is due."""
+    """A user that asks again after each answer, or asks at due times."""
 
     abstract = True
     questions: dict[str, list[Question]]
@@ -141,7 +141,7 @@ class GatewayUser(User):
             raise
 
     def prepare(self, options: Any) -> None:
-        """Reads what can be asked. Raises StopTest."""
+        """Read the questions to ask. Raises StopTest."""
         self.due_s = None
         if options.rate:
             self.due_s = open_load(options.rate, options.run_time, self.environment.stats.start_time)
@@ -206,7 +206,7 @@ class GatewayUser(User):
 
 
 def fault_of(question: Question, answer: Callable[[], Any]) -> WrongAnswerError | None:
-    """What is wrong with the answer, which `answer` gives as tritonclient's result."""
+    """Return the answer's fault, if any; `answer` returns tritonclient's result."""
     try:
         question.check(answer().as_numpy)
     except WrongAnswerError as error:
@@ -217,7 +217,7 @@ def fault_of(question: Question, answer: Callable[[], Any]) -> WrongAnswerError 
 
 
 class HttpUser(GatewayUser, FastHttpUser):
-    """In the form that a subclass says."""
+    """A user over HTTP, whose subclass sets the form of requests."""
 
     abstract = True
     concurrency = CONNECTIONS
@@ -261,14 +261,14 @@ class BinaryUser(HttpUser):
 
 
 class GrpcUser(GatewayUser):
-    """On a connection of its own."""
+    """A user over gRPC, with a connection of its own."""
 
     def prepare(self, options: Any) -> None:
         super().prepare(options)
         self.connect(options.grpc)
 
     def connect(self, address: str) -> None:
-        """Raises StopTest: there is no address."""
+        """Connect to the server; raise StopTest if there is no address."""
         if not address:
             raise StopTest("GrpcUser needs --grpc HOST:PORT")
         grpc.experimental.gevent.init_gevent()
@@ -315,19 +315,19 @@ def add_options(parser: LocustArgumentParser) -> None:
 
 
 def leave_out_grpc(environment: Environment, **_: Any) -> None:
-    """Where nothing says how to reach it, and other users are there."""
+    """Remove the gRPC user if there is no --grpc address and there are other users."""
     others = [each for each in environment.user_classes if each is not GrpcUser]
     if others and not getattr(environment.parsed_options, "grpc", ""):
         environment.user_classes[:] = others
 
 
 def set_clock(**_: Any) -> None:
-    """gevent's clock stood still while this file's imports took their time: `--run-time` counts from now."""
+    """Update gevent's clock, which stood still during this file's imports: `--run-time` counts from now."""
     gevent.get_hub().loop.update_now()
 
 
 def write_summary(environment: Environment, **_: Any) -> None:
-    """Write what all requests came to, once the last one is over; locust's tables may lack the last ones."""
+    """Write the totals of all requests after the last one; locust's tables may lack the last ones."""
     options: Any = environment.parsed_options
     if not options.summary:
         return

@@ -1,4 +1,4 @@
-"""What a load test leaves: runs.csv, report.html with the machine and versions, and locust's pages."""
+"""Files of a load test: runs.csv, report.html with the machine and versions, and locust's pages."""
 
 import csv
 import io
@@ -33,7 +33,7 @@ CLAIMS = {  # of explanations of one row over REST: at least so many times bette
 
 @dataclass(frozen=True)
 class About:
-    """How a run was made: what was typed, the cores that it was given, the machine as it was before."""
+    """A load test's command, profile, cores, and the state of the machine before it."""
 
     command: str
     profile: Profile
@@ -43,7 +43,7 @@ class About:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many times better we are than a peer, where both have a figure; `asked` is what is claimed."""
+    """The ratio of our figure to a peer's, if both have one; `asked` is the claimed ratio."""
 
     workload: str
     peer: str
@@ -53,7 +53,7 @@ class Comparison:
 
     @property
     def verdict(self) -> str:
-        """Empty where nothing is claimed."""
+        """The verdict on the claim; empty if there is none."""
         if self.asked is None:
             return ""
         if self.ratio is None:
@@ -112,7 +112,7 @@ def write_report(
 
 
 def commit() -> str | None:
-    """Of the checkout; None outside of one."""
+    """Return the checkout's commit; None outside a checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12"]  # the local git
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 (ours)

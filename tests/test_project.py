@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 from packaging.requirements import Requirement
 
+from scripts import words
 from tests.needs import need
 
 ROOT = Path(__file__).parent.parent
@@ -403,3 +404,25 @@ def test_dataclasses_are_frozen_but_for_those_named() -> None:
                 if any(text.startswith("dataclass") and "frozen=True" not in text for text in texts):
                     found.add(f"{module}.{node.name}")
     assert found == MUTABLE
+
+
+def test_riddles_in_docstrings_are_found(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(
+        '"""Readers of tables."""\n'
+        "class Spec(BaseModel):\n"
+        '    """What the API says is the API\'s text."""\n'
+        "def clean(rows):\n"
+        '    """Return the rows without gaps.\n\n    Args:\n        rows: table [N, F].\n    """\n'
+        "def riddle():\n"
+        '    """Return what is odd, and may be meant."""\n'
+        "def fragment(seed):\n"
+        '    """Of another one.\n\n    Args:\n        seed: of what is drawn there.\n    """\n',
+        encoding="utf-8",
+    )
+    found = [text for _, text in words.faults(file)]
+    assert found == [
+        "Return what is odd, and may be meant.",
+        "Of another one.",
+        "seed: of what is drawn there.",
+    ]

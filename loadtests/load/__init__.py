@@ -1,1 +1,1 @@
-"""What is asked, of which models, how often, and what the answers must be."""
+"""Requests of a load: their models, rates and expected answers."""

@@ -60,7 +60,7 @@ def claimed() -> bytes:
 
 @dataclass(frozen=True)
 class Body:
-    """What is sent, to which path, and which answers are right."""
+    """A request body, its path, and the right statuses of the answer."""
 
     path: str
     make: Callable[[], bytes]
@@ -149,7 +149,7 @@ BODIES = {
 
 
 def _number(value: int) -> bytes:
-    """As protobuf writes it."""
+    """Return a number as a protobuf varint."""
     low, rest = value & 127, value >> 7
     return bytes([low | 128]) + _number(rest) if rest else bytes([low])
 

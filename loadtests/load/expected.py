@@ -1,4 +1,4 @@
-"""A workload in its folder, and what must be answered: compared while the load is on."""
+"""A workload's folder and its expected answers, which are compared during the load."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -56,9 +56,9 @@ def write_expected(path: Path, rows: np.ndarray, due: Arrays, tolerance: float) 
 
 
 def compared(path: str | Path, model: str, rows: int) -> dict[str, list[Question]]:
-    """By verb, a question about as many rows as that from each row of the file on, around the end.
+    """Return questions by verb: one from each row of the file on, about `rows` rows, wrapping at the end.
 
-    The file, which `write_expected` makes, has rows, answers, and the tolerance as a share of the largest.
+    `write_expected` writes the file: rows, answers, and the tolerance as a share of the largest answer.
     """
     with np.load(path) as file:
         inputs, due = file[INPUT], {name: file[name] for name in (OUTPUT, ATTRIBUTIONS) if name in file}

@@ -18,11 +18,12 @@ _STATUSES = (0, 1)  # of locust: 1 where there were failures
 
 @dataclass(frozen=True)
 class Load:
-    """What locust saw.
+    """Locust's figures for a run.
 
     Attributes:
-        answers_per_s: right answers; requests: all. p50_ms, p90_ms, p99_ms: of all, to three digits.
-        errors: refusals, timeouts, broken connections and wrong answers, by what they were.
+        answers_per_s: right answers a second; requests: number of all requests.
+        p50_ms, p90_ms, p99_ms: percentiles over all requests, to three digits.
+        errors: counts of refusals, timeouts, broken connections and wrong answers, by message.
     """
 
     answers_per_s: float
@@ -34,12 +35,12 @@ class Load:
 
     @property
     def faultless(self) -> bool:
-        """Something was asked, and every answer is right."""
+        """Tell whether locust sent any request, and every answer is right."""
         return not self.errors and self.requests > 0
 
     @property
     def wrong(self) -> int:
-        """Answers that were."""
+        """Number of wrong answers."""
         return sum(count for error, count in self.errors.items() if WrongAnswerError.__name__ in error)
 
     def __str__(self) -> str:

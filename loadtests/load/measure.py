@@ -23,9 +23,9 @@ class Run:
     """One load on one system.
 
     Attributes:
-        load: the scenario, or the rate that was offered. is_open: requests were sent when due, whatever was
-            answered, and times count from then; else each caller asked again when it was answered.
-        memory_bytes: of the server and its workers, right after.
+        load: the scenario, or the offered rate. is_open: whether requests were sent when due, regardless of
+            answers, and times count from then; otherwise each caller asked again after its answer.
+        memory_bytes: memory of the server and its workers, right after the load.
     """
 
     workload: str
@@ -79,10 +79,10 @@ class Bench:
     def run(
         self, scenario: Scenario, sustainable: float = 0.0, seconds: float = 0, timeout_s: float = 0
     ) -> Run:
-        """Put one load on the server; `sustainable`, in requests a second, is what its shares are of.
+        """Put one load on the server; its shares are of `sustainable`, in requests a second.
 
         Raises:
-            WrongAnswerError: an answer was one. RuntimeError: locust failed.
+            WrongAnswerError: if an answer is wrong. RuntimeError: if locust fails.
         """
         self.pages.mkdir(parents=True, exist_ok=True)
         longest = min(4 * self.workload.p99_s, self.profile.longest_s)  # several answers, even slow ones
@@ -105,16 +105,16 @@ class Bench:
         return found
 
     def drain(self) -> None:
-        """Wait for what an overload has left in the queue: one more caller is answered after all of it.
+        """Wait until the queue of an overload is empty: one more caller gets its answer after all others.
 
         Raises:
-            RuntimeError: it is not.
+            RuntimeError: if it gets none.
         """
         if not self.run(Scenario("drain"), timeout_s=_DRAIN_S).seen.faultless:
             raise RuntimeError(f"{self.variant.label} answers nothing {_DRAIN_S} s after an overload")
 
     def holds(self, runs: list[Run], rate: float) -> bool:
-        """Whether there was no error and the p99 was within the limit; the run is added to `runs`."""
+        """Run a rate, add the run to `runs`, and tell whether it had no error and a p99 within the limit."""
         run = self.by_rate(rate)
         runs.append(run)
         held = run.seen.faultless and run.seen.p99_ms <= 1e3 * self.workload.p99_s

@@ -32,7 +32,7 @@ TOLERANCE = 1e-3  # float32 against float64, through the fifty layers of the dee
 
 
 def prepare(workload: Workload, folder: Path, systems: Sequence[str] = ALL_SYSTEMS) -> None:
-    """For these systems: a baseline's own answers take as long as its explanations do."""
+    """Write the folder for these systems; a baseline's expected answers take as long as its explanations."""
     subject = make_subject(workload.case, SEED)
     torch.save(subject.network, folder / NETWORK)
     np.save(folder / REFERENCES, subject.references.numpy())

@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol, in each of its three forms, and what an answer must have."""
+"""Requests of the Open Inference Protocol, in each of its three forms, and checks of their answers."""
 
 import functools
 from collections.abc import Callable
@@ -55,11 +55,11 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Question:
-    """A request that is made once and asked often.
+    """A request that is built once and sent often.
 
     Attributes:
-        label: its name in locust's statistics. path: over HTTP; entry: over gRPC.
-        outputs: what an answer to `inputs` must have.
+        label: name in locust's statistics. path: HTTP path; entry: model name for gRPC.
+        outputs: required tensors of the answer to `inputs`.
     """
 
     label: str
@@ -94,7 +94,7 @@ class Question:
 
     @functools.cached_property
     def as_message(self) -> Any:
-        """For gRPC's ModelInfer."""
+        """The request of gRPC's ModelInfer."""
         message = service_pb2.ModelInferRequest(model_name=self.entry)
         for name, x in self.inputs.items():
             message.inputs.add(name=name, datatype=np_to_triton_dtype(x.dtype), shape=x.shape)

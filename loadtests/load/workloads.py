@@ -1,4 +1,4 @@
-"""What is measured, as tables: models, scenarios, and how long each takes."""
+"""Tables of the models and scenarios to measure, and of their durations."""
 
 from dataclasses import dataclass
 
@@ -7,11 +7,11 @@ from benchmarks.cases import Case
 
 @dataclass(frozen=True)
 class Workload:
-    """A model with its references, and what its callers can stand.
+    """A model with its references, and the longest time that its callers accept.
 
     Attributes:
-        case: network and sizes; its `rows` are distinct ones, drawn from at random.
-        p99_s: 99 of 100 explanations must come within it.
+        case: network and sizes; `rows` counts the distinct rows, from which callers draw at random.
+        p99_s: time limit for 99 of 100 explanations.
         batch: rows of a request in the scenario of batches.
     """
 
@@ -22,7 +22,7 @@ class Workload:
 
     @property
     def timeout_s(self) -> float:
-        """Of a request: well above what callers can stand."""
+        """A request's timeout: well above the time that callers accept."""
         return max(4 * self.p99_s, 2.0)
 
 
@@ -36,13 +36,13 @@ ALL_SYSTEMS = ("rationale", "shap", "captum")
 
 @dataclass(frozen=True)
 class Scenario:
-    """How callers behave.
+    """The behaviour of callers.
 
     Attributes:
-        users: that ask again when they are answered (closed load); or else
-        shares: of the system's sustainable rate, one after the other, sent whatever is answered (open load).
-        explanations: percent of the requests; the others predict. form: of the requests.
-        batched: of the workload's `batch` rows instead of one.
+        users: number of callers that ask again after each answer (closed load).
+        shares: fractions of the sustainable rate, offered in turn, regardless of answers (open load).
+        explanations: percentage of requests that explain; the others predict. form: the requests' user class.
+        batched: whether requests have the workload's `batch` rows instead of one.
     """
 
     name: str
@@ -66,13 +66,14 @@ SCENARIOS = (
 
 @dataclass(frozen=True)
 class Profile:
-    """How long is measured.
+    """The length and scope of a measurement.
 
     Attributes:
-        seconds: of one run; at_least: requests in a run by rate, which may prolong it, as slow answers may.
-        longest_s: of one run, whatever prolongs it.
-        precision: the sustainable rate is known to this factor.
-        variants: settings of a system that are tried. workloads, scenarios, systems: by name.
+        seconds: time of one run.
+        at_least: fewest requests of a run by rate; these and slow answers prolong it.
+        longest_s: upper limit of one run's time.
+        precision: factor to which the search narrows the sustainable rate.
+        variants: number of settings to try for each system. workloads, scenarios, systems: their names.
     """
 
     seconds: float

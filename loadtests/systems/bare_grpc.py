@@ -1,4 +1,4 @@
-"""What gRPC costs at the least: grpc.aio that hands bytes on, unread, or runs a model and gives them back.
+"""The least cost of gRPC: a grpc.aio server that forwards bytes unread, or runs a model and returns them.
 
     python -m loadtests.systems.bare_grpc HOST:PORT|MODEL.onnx
 

@@ -1,4 +1,4 @@
-"""What a route costs at the least: FastAPI, orjson and ONNX Runtime, with no checks, queues or limits.
+"""The least cost of a route: FastAPI, orjson and ONNX Runtime, with no checks, queues or limits.
 
     python -m loadtests.systems.minimal MODEL.onnx
 

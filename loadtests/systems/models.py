@@ -35,13 +35,13 @@ def network(width: int) -> ModelProto:
 
 
 def write_network(repository: Path, *, width: int, references: int) -> None:
-    """With its DeepSHAP explanation: about 5 ms a row at width 512 and 100 references."""
+    """Write a network with its DeepSHAP explanation: about 5 ms a row at width 512 and 100 references."""
     rows = np.random.default_rng(SEED).normal(size=(references, FEATURES)).astype(np.float32)
     compile_model(network(width), DeepShap(rows)).write(repository, NETWORK)
 
 
 def question(model: str, verb: str, rows: int = 1) -> Question:
-    """About some rows of the network or the credit example."""
+    """Return a question about random rows for the network or the credit example."""
     random = np.random.default_rng(SEED + 1)
     if model == CREDIT:
         inputs = {"applicant": random.uniform(size=(rows, 10)).astype(np.float32)}
@@ -52,5 +52,5 @@ def question(model: str, verb: str, rows: int = 1) -> Question:
 
 
 def session(repository: Path, entry: str) -> ort.InferenceSession:
-    """Of one thread."""
+    """Return a session of one thread on the CPU."""
     return session_of(repository / entry / "1" / "model.onnx", 1, on_cpu=True)

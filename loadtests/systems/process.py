@@ -1,4 +1,4 @@
-"""Servers under load, as child processes, and what the system says of them."""
+"""Servers under load, as child processes, and the operating system's figures for them."""
 
 import contextlib
 import os

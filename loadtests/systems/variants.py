@@ -1,4 +1,4 @@
-"""The systems that are compared, each in a few settings: a system's best one is what counts."""
+"""The compared systems, each in a few settings; only a system's best setting counts."""
 
 import contextlib
 import sys
@@ -29,12 +29,12 @@ class Variant:
 
     @property
     def shape(self) -> str:
-        """As in `2 × 1 thread`: so many at a time, on so many threads each."""
+        """The parallelism, such as `2 × 1 thread`: computations at a time × threads of each."""
         return f"{self.workers} × {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
 def variants(system: str, cores: int) -> list[Variant]:
-    """What is tried: one computation on each core, one on all of them, and one core alone."""
+    """Return the settings to try: one computation on each core, one on all cores, and one core alone."""
     shapes = dict.fromkeys([(1, cores), (cores, 1), (1, 1)])
     return [Variant(system, threads, workers) for threads, workers in shapes]
 

@@ -23,7 +23,16 @@ from rationale.methods.engine import Missing, Selection
 from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
 from rationale.methods.logits import class_names, is_probability
-from rationale.methods.outputs import BASE_VALUE, EXPLAINED_VALUE, GAP, attributions_name, inner_spec
+from rationale.methods.outputs import (
+    BASE_VALUE,
+    EXPLAINED_VALUE,
+    GAP,
+    GAP_ERROR,
+    INTERACTIONS,
+    STANDARD_ERROR,
+    attributions_name,
+    inner_spec,
+)
 from rationale.methods.references import Referenced
 from rationale.methods.target import Target, stop_notes, stop_warnings
 from rationale.references.reference_set import ReferenceSet, spreads
@@ -50,7 +59,10 @@ from rationale.schema.manifest import (
     names_of,
 )
 from rationale.schema.manifest import Method as MethodEntry
+from rationale.schema.outputs import WHOLE
 from rationale.schema.request import CompileRequest, plain
+
+_MEMBERS = {*Manifest.model_fields, *ExplainedInput.model_fields}  # the kinds that the manifest has by name
 
 
 def describe(
@@ -108,7 +120,7 @@ def describe(
         explained=_explained(selection, specs, names, references, parity),
         players=_players(target, engine.players),
         group_attributions=outputs.attributions.get(GROUPS),
-        group_standard_error=outputs.standard_errors.get(GROUPS),
+        group_standard_error=outputs.of_kind(STANDARD_ERROR).get(GROUPS),
         splits=_splits(selection, names),
         layers=_layers(lowered, combined, checked),
         concepts=outputs.concepts,
@@ -126,7 +138,8 @@ def describe(
         base_value=BASE_VALUE if method.has_base_value else None,
         explained_value=EXPLAINED_VALUE,
         completeness_gap=GAP if method.gap else None,
-        completeness_gap_standard_error=outputs.gap_error,
+        completeness_gap_standard_error=outputs.of_kind(GAP_ERROR).get(WHOLE),
+        other_outputs={kind: dict(names) for kind, names in outputs.by_kind.items() if kind not in _MEMBERS},
         references=None if opened else _references(combined, target, referenced, names, checked),
         open_references=opened,
         open_length=_open_length(span, combined) if span else None,
@@ -190,8 +203,8 @@ def _explained(
             tensor=specs[i],
             attributions=outputs.attributions.get(i),
             at=tuple(s.tensor for s in target.leaves if s.name == i and s.is_looked_up) or None,
-            standard_error=outputs.standard_errors.get(i),
-            interactions=outputs.interactions.get(i),
+            standard_error=outputs.of_kind(STANDARD_ERROR).get(i),
+            interactions=outputs.of_kind(INTERACTIONS).get(i),
             feature_names=names[i],
             takes_missing=takes_missing(i),
         )

@@ -108,7 +108,12 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
     for item in manifest.attributed:
         count = int(np.prod(item.tensor.shape, dtype=int))
         attributed.append(
-            {"output": item.attributions, "error": item.standard_error, "keys": keys[at : at + count]}
+            {
+                "output": item.attributions,
+                "error": item.standard_error,
+                "others": item.others_by_feature,
+                "keys": keys[at : at + count],
+            }
         )
         at += count
     return {
@@ -135,6 +140,7 @@ def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]
             "explained": manifest.explained_value,
             "base": manifest.base_value,
             "gap": manifest.completeness_gap,
+            "others": manifest.other_values,
             **dict(zip(("score", "element"), score_at(manifest), strict=True)),
             "margin": None if embedded is None else margin_at(manifest),
             "classes": _classes_at(manifest),

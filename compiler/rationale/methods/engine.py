@@ -78,6 +78,11 @@ class Method(ABC):
         return {}
 
     @property
+    def further_outputs(self) -> Sequence[str]:
+        """Kinds of outputs (`rationale/schema/outputs.py`) that the graph answers besides attributions."""
+        return ()
+
+    @property
     def extensions(self) -> Sequence[Extension]:
         """Parts of the method that come from installed packages, each once."""
         return ()
@@ -283,9 +288,9 @@ class Engine(ABC):
             InvalidReferencesError: if references are missing, or their columns do not fit.
         """
 
-    @abstractmethod
     def outputs(self, selection: Selection) -> Outputs:
         """Return the names of the graph's outputs besides the model's own."""
+        return Outputs.of(selection.target, selection.method.further_outputs)
 
     @abstractmethod
     def emit(self, canvas: Canvas) -> None:

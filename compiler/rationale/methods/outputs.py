@@ -1,7 +1,7 @@
 """The outputs that the combined graph adds to the model's own, and their names."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -12,24 +12,17 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.target import Target
 from rationale.schema.manifest import DATATYPES, GROUPS, ExplainedConcepts, TensorSpec
+from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, output_name
 
 BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
 GAP_ERROR = "completeness_gap_standard_error"
+ATTRIBUTIONS, STANDARD_ERROR, INTERACTIONS = "attributions", "standard_error", "interactions"
+ERRORS = (STANDARD_ERROR, GAP_ERROR)
 
 
 def attributions_name(name: str) -> str:
     """Return the name of the output with the attributions of a tensor, or of all players."""
-    return f"{name}_attributions"
-
-
-def standard_error_name(name: str) -> str:
-    """Return the name of the output with the standard errors of attributions."""
-    return f"{name}_standard_error"
-
-
-def interactions_name(name: str) -> str:
-    """Return the name of the output with the interactions between a tensor's features."""
-    return f"{name}_interactions"
+    return output_name(ATTRIBUTIONS, name)
 
 
 def layers_of(combined: onnx.ModelProto) -> list[str]:
@@ -44,44 +37,51 @@ class Outputs:
     """Names of the outputs.
 
     Attributes:
-        attributions: names by explained tensor; with groups, one name under `GROUPS`. Together they add up.
-        standard_errors, interactions: names in the same form, if the graph has such outputs.
-        gap_error: the standard error of the completeness gap.
+        by_kind: names by kind, and then by explained tensor without groups. `GROUPS` stands for all players,
+            and `WHOLE` for the row, if the output has one number for each target.
         concepts: the channels of a layer.
     """
 
-    attributions: Mapping[str, str]
-    standard_errors: Mapping[str, str] = field(default_factory=dict)
-    interactions: Mapping[str, str] = field(default_factory=dict)
-    gap_error: str | None = None
+    by_kind: Mapping[str, Mapping[str, str]]
     concepts: ExplainedConcepts | None = None
 
     @staticmethod
-    def of(
-        target: Target, *, standard_errors: bool = False, interactions: bool = False, gap_error: bool = False
-    ) -> "Outputs":
+    def of(target: Target, further: Sequence[str]) -> "Outputs":
         """Return the names of the outputs for a target.
+
+        Args:
+            further: kinds of outputs besides the attributions (rows of `OUTPUT_KINDS`).
 
         Raises:
             InvalidOptionError: if an input's attributions would have the name of the players' output.
         """
         check_group_names(target, target.ungrouped)
         summed = (*target.ungrouped, *((GROUPS,) if target.players else ()))
+        tensors = {"NT": (WHOLE,), "NTF": summed, "NTFF": target.ungrouped}
         return Outputs(
-            {name: attributions_name(name) for name in summed},
-            {name: standard_error_name(name) for name in summed} if standard_errors else {},
-            {name: interactions_name(name) for name in target.ungrouped} if interactions else {},
-            GAP_ERROR if gap_error else None,
+            {
+                kind: {name: output_name(kind, name) for name in tensors[OUTPUT_KINDS[kind].axes]}
+                for kind in (ATTRIBUTIONS, *further)
+            }
         )
+
+    @property
+    def attributions(self) -> Mapping[str, str]:
+        """Names of the outputs that add up."""
+        return self.by_kind[ATTRIBUTIONS]
+
+    def of_kind(self, kind: str) -> Mapping[str, str]:
+        """Return the names of a kind's outputs, none if the graph does not answer it."""
+        return self.by_kind.get(kind, {})
 
     @property
     def names(self) -> set[str]:
         """All names that the explanation needs in the graph."""
-        found = {BASE_VALUE, EXPLAINED_VALUE, GAP, *self.attributions.values()}
-        found |= {*self.standard_errors.values(), *self.interactions.values()}
+        found = {BASE_VALUE, EXPLAINED_VALUE, GAP}
+        found |= {name for names in self.by_kind.values() for name in names.values()}
         if self.concepts is not None:
             found |= {self.concepts.attributions, self.concepts.channels, *self.concepts.heatmaps.values()}
-        return found | ({self.gap_error} if self.gap_error else set())
+        return found
 
 
 def check_group_names(target: Target, tensors: Sequence[str]) -> None:

@@ -22,20 +22,20 @@ _GROUP = 50_000  # rows that are written together
 
 
 class Answering(Protocol):
-    """What makes the answers of a portfolio's rows."""
+    """A source of answers to a portfolio's rows."""
 
     @property
     def stage(self) -> str:
-        """What it does, for a bar."""
+        """Name of the work, for a progress bar."""
 
     @property
     def batch_rows(self) -> int:
-        """Rows that it is given at once."""
+        """Number of rows in one batch."""
 
     def schema(self, given: Any) -> Any:
         """Return the schema of the answers to rows of a schema.
 
-        Its metadata names what makes them: a file without that in its own is made again.
+        Its metadata names their source: a file whose metadata lacks that name is written again.
         """
 
     def answers(self, source: "Source", batches: Iterator[Any]) -> Iterable[Any]:
@@ -44,11 +44,11 @@ class Answering(Protocol):
 
 @dataclass(frozen=True)
 class Answered:
-    """What was done.
+    """The result of a run.
 
     Attributes:
-        files: of answers, those that were there already among them.
-        written: how many of them this run has made, with how many rows.
+        files: files of answers, including those of earlier runs.
+        written: number of files that this run wrote; `rows` counts their rows.
     """
 
     target: "Folder"
@@ -108,7 +108,7 @@ class Folder:
     """A folder of a file system: this machine's, or an object store.
 
     Attributes:
-        name: as it was given.
+        name: the folder's name as the caller wrote it.
     """
 
     name: str
@@ -314,7 +314,7 @@ def _delete(system: Any, file: str) -> None:
 
 @contextmanager
 def _naming(what: str) -> Iterator[None]:
-    """Name the subject of what is raised; what the file system raises becomes InvalidOptionError."""
+    """Name the subject in errors, and turn those of the file system into InvalidOptionError."""
     from pyarrow import ArrowException
 
     try:

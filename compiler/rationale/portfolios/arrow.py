@@ -104,13 +104,13 @@ def run_rows(compiled: Compiled) -> int:
 def batches_schema(
     entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
 ) -> Any:
-    """Return the schema of what `explain_batches` yields.
+    """Return the schema of the batches that `explain_batches` yields.
 
     Args:
-        given: the schema of the batches, where columns of theirs are kept.
+        given: the schema of the input batches, if any of their columns are kept.
 
     Raises:
-        InvalidOptionError: a kept column that is not there, or is named as one of the answer's.
+        InvalidOptionError: if a kept column is missing, or has the name of an answer's column.
     """
     return _answer(opened_entry(entry).nothing(), 0 if numbered else None, nothing_of(given), keep).schema
 
@@ -211,7 +211,7 @@ def _explained(opened: OpenedEntry, keep: tuple[str, ...], numbered: bool, part:
 
 @contextmanager
 def naming_rows(first: int, batch: Any) -> Iterator[None]:
-    """Name the rows of a batch in what is raised. A row that the model cannot take is InvalidOptionError."""
+    """Name the rows of a batch in errors. A row that the model cannot take raises InvalidOptionError."""
     try:
         yield
     except CheckFailedError as error:
@@ -259,7 +259,7 @@ def _answer(answer: Explanation, first: int | None, batch: Any, keep: Sequence[s
 
 
 def in_turn(work: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> Iterator[Any]:
-    """Yield what `work` makes of each part, in their order, by so many threads."""
+    """Yield `work`'s result for each part, in the parts' order, on `threads` threads."""
     waiting: deque[Future[Any]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:

@@ -54,22 +54,22 @@ def decide_batches(
 ) -> Iterator[Any]:
     """Decide the rows of Arrow record batches, as they come; nothing is recorded.
 
-    The batches that are returned have the columns of `rationale decide --save FILE.parquet` but for `id`:
-    `row` (its number in the stream), `decision`, score, threshold, the reasons, `warnings`, and `fault`, why
-    a row has no decision; then those that are kept. `decisions_schema` is theirs. Each row is run by itself,
-    as `:decide` runs it.
+    The returned batches have the columns of `rationale decide --save FILE.parquet` but for `id`: `row` (its
+    number in the stream), `decision`, score, threshold, the reasons, `warnings`, and `fault` (the reason why
+    a row has no decision), then the kept columns. `decisions_schema` returns their schema. The model runs
+    each row by itself, as `:decide` does.
 
     Args:
         entry: the folder of an entry (`model_repository/credit`), or what `compile_model` returned.
-        batches: as for `explain_batches`; columns that knock-outs look at are among theirs.
-        keep: columns of the batches that go into the answer as they are, such as an id.
-        threads: rows are decided on so many cores; None for all.
-        numbered: whether `row` is there; it means nothing where a stream is one of many.
+        batches: see `explain_batches`; they include the columns that knock-outs test.
+        keep: columns of the batches to copy into the answer, such as an id.
+        threads: number of cores that decide rows; None for all.
+        numbered: whether to write `row`; leave it out if the stream is one of many.
 
     Raises:
-        InvalidOptionError, InvalidReferencesError: the entry has no profile, or columns or values that it
-            cannot take.
-        RepositoryError: no such entry.
+        InvalidOptionError, InvalidReferencesError: if the entry has no profile, or cannot take the columns
+            or values.
+        RepositoryError: if there is no such entry.
     """
     opened, parts, count = _deciding(entry), *parts_of(batches, threads, lambda _: ROWS)
     return in_turn(partial(_decided, opened, tuple(keep), numbered), parts, count)
@@ -78,13 +78,13 @@ def decide_batches(
 def decisions_schema(
     entry: Entry, given: Any = None, keep: Sequence[str] = (), *, numbered: bool = True
 ) -> Any:
-    """Return the schema of what `decide_batches` yields.
+    """Return the schema of the batches that `decide_batches` yields.
 
     Args:
-        given: the schema of the batches, where columns of theirs are kept.
+        given: the schema of the input batches, if any of their columns are kept.
 
     Raises:
-        InvalidOptionError: a kept column that is not there, or is named as one of the answer's.
+        InvalidOptionError: if a kept column is missing, or has the name of an answer's column.
     """
     return _table(_deciding(entry).compiled.manifest, [], nothing_of(given), keep, numbered=numbered).schema
 
@@ -194,7 +194,7 @@ def _typed_reason(reason: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_decisions(save: Path) -> None:
-    """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed."""
+    """Raise InvalidOptionError if the file's ending is unknown or needs a package that is not installed."""
     check_kind(save, _WRITERS)
 
 

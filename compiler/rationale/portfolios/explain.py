@@ -31,16 +31,16 @@ def explain_file(
     """Explain the rows of a file, in batches that the entry's memory budget holds.
 
     Args:
-        save: where to write the explanation of every row; see `write_explanations`.
-        top: features of a row that are printed, those with the largest attributions.
-        rows: rows that are printed; None for all. Without `save` no others are explained.
-        keep: columns of the file, a table, that are saved as they are.
+        save: file for the explanations of all rows; see `write_explanations`.
+        top: number of features to print for each row, those with the largest attributions.
+        rows: number of rows to print; None for all. Without `save` no others are explained.
+        keep: columns of the file, a table, to save unchanged.
 
     Returns:
-        What to print, in lines.
+        The lines to print.
 
     Raises:
-        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+        InvalidOptionError, InvalidReferencesError, RepositoryError: if it fails; the message names a remedy.
     """
     if save is not None:
         check_explanations(save, keep)

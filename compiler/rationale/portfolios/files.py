@@ -34,10 +34,10 @@ Table = TypeVar("Table")
 
 
 def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
-    """Raise InvalidOptionError for a name with an unknown ending, or one that needs what is not installed.
+    """Raise InvalidOptionError if the file's ending is unknown or needs a package that is not installed.
 
     Args:
-        keep: columns to write beside the explanations, which a .npz has no place for.
+        keep: columns to write beside the explanations; a .npz cannot hold them.
     """
     if keep and path.suffix.lower() == ".npz":
         raise InvalidOptionError(f"{path}: has no columns to keep: save .csv, .json or .parquet.")
@@ -45,15 +45,15 @@ def check_explanations(path: Path, keep: Collection[str] = ()) -> None:
 
 
 def write_explanations(path: Path, batches: Iterable[Explanation], kept: Kept | None = None) -> str:
-    """Write them, whole or not at all; return what was written, in words.
+    """Write explanations, all or none; return a sentence about the file.
 
-    A .npz holds every tensor of the answers; the others have a row for each row of the input and target.
+    A .npz holds every tensor of the answers; other files have a row for each row of the input and target.
 
     Args:
         kept: columns to write beside them, a cell for each row of the input.
 
     Raises:
-        InvalidOptionError: the file cannot be written, or cannot hold the features or the kept columns.
+        InvalidOptionError: if the file cannot be written, or cannot hold the features or the kept columns.
     """
     check_explanations(path, kept or ())
     with whole(path) as part:
@@ -143,7 +143,7 @@ def _write_csv(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
 
 
 def _write_json(path: Path, batches: Iterable[Explanation], kept: Kept) -> str:
-    """Write a list of objects, one in a line; what is no number is null."""
+    """Write a list of objects, one per line; NaN and infinity become null."""
     import orjson
 
     rows = 0

@@ -18,14 +18,14 @@ def explain_portfolio(
     threads: int | None = None,
     progress: Progress = silent,
 ) -> list[str]:
-    """Explain the rows of parquet files, as `answer_files` does it; return what to print, in lines.
+    """Explain the rows of parquet files with `answer_files`; return the lines to print.
 
     Args:
-        entry: its folder.
-        keep: columns that are written as they are.
+        entry: the entry's folder.
+        keep: columns to copy unchanged.
 
     Raises:
-        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+        InvalidOptionError, InvalidReferencesError, RepositoryError: if it fails; the message names a remedy.
     """
     return [str(answer_files(rows, save, _Explaining(entry, tuple(keep), threads), progress))]
 

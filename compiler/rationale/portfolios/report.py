@@ -42,17 +42,17 @@ def report_file(
     progress: Progress,
     named: Sequence[str] = (),
 ) -> str:
-    """Write a page about the rows of a file, and say what it shows.
+    """Write a page about the rows of a file, and describe its contents.
 
     Args:
         out: .html.
-        rows: that are drawn one by one, the first ones; None for all.
-        top: features of a row that have a bar of their own.
+        rows: number of first rows to draw one by one; None for all.
+        top: number of features of a row that get a bar of their own.
         tokenizer: see `read_vocabulary`; without one token ids are shown as numbers.
         named: columns of the file, a table, whose cells name each row beside its number.
 
     Raises:
-        InvalidOptionError, InvalidReferencesError, RepositoryError: with what to do.
+        InvalidOptionError, InvalidReferencesError, RepositoryError: if it fails; the message names a remedy.
     """
     if out.suffix.lower() != ".html":
         raise InvalidOptionError(
@@ -152,7 +152,7 @@ class _Sections:
 
 
 def _undecided(manifest: Manifest) -> list[str]:
-    """Return what knock-outs look at that the model does not take, so that nothing is decided here."""
+    """Return features that knock-outs test and the model does not take; with any, nothing is decided."""
     if manifest.decision is None:
         return []
     known = {name for e in manifest.explained for name in e.feature_names or ()}
@@ -160,7 +160,7 @@ def _undecided(manifest: Manifest) -> list[str]:
 
 
 def _decisions(answer: Explanation) -> list[Element]:
-    """Return what the profile decides about each row; nothing where there is none, or it needs more."""
+    """Return each row's decision by the profile; nothing if there is no profile or it needs more features."""
     manifest, inputs = answer.manifest, answer.inputs
     if manifest.decision is None or _undecided(manifest):
         return []

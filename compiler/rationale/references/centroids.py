@@ -198,7 +198,7 @@ def _one_hot_groups(rows: np.ndarray) -> list[list[int]]:
 
 
 def _someones(candidates: np.ndarray, rows: np.ndarray, least: int) -> np.ndarray:
-    """Tell whether each is a row that fewer than `least` have, in float32: what a model is given."""
+    """Tell whether each candidate equals, in the model's float32, a row with fewer than `least` copies."""
     known, counts = np.unique(rows.astype(np.float32), axis=0, return_counts=True)
     rare = {row.tobytes() for row in known[counts < least] + 0.0}
     return np.array([row.tobytes() in rare for row in candidates.astype(np.float32) + 0.0], bool)

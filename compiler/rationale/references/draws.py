@@ -1,4 +1,4 @@
-"""Reference sets drawn anew from one: what another sample of the same people would have been."""
+"""Bootstrap samples of a reference set, each like another sample of the same people."""
 
 from collections.abc import Mapping
 from functools import partial

@@ -1,4 +1,4 @@
-"""What the inputs of an ONNX model say of a table of rows: its columns, and which of them hold text."""
+"""The columns of a table that the inputs of an ONNX model need, and the text columns among them."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ def columns_of_inputs(model: Path) -> tuple[list[str] | None, frozenset[str]]:
 
 
 def text_columns(columns: Columns, texts: Collection[str]) -> frozenset[str]:
-    """Return the columns that belong to inputs of text; without a division, what is named like these."""
+    """Return the text inputs' columns; if columns are not divided by input, those named like such inputs."""
     if not isinstance(columns, Mapping):
         return frozenset(texts)
     return frozenset(column for name in texts for column in columns.get(name, ()))

@@ -172,10 +172,10 @@ def unnamed(names: Sequence[str]) -> InvalidReferencesError:
 
 
 def check_rows(name: str, array: np.ndarray, row: tuple[int, ...], dtype: np.dtype) -> None:
-    """Raise InvalidReferencesError for what is no numbers, no rows of that shape [1, …], or none at all.
+    """Raise InvalidReferencesError unless the array holds at least one row of shape `row` [1, …], of numbers.
 
     Args:
-        dtype: of the input; objects where it holds text.
+        dtype: the input's type; object if it holds text, whose values are checked as text.
     """
     if dtype.kind == "O":
         _check_text(name, array)
@@ -238,7 +238,7 @@ def whole_numbers(name: str, dtype: np.dtype) -> InvalidReferencesError:
 
 
 def as_array(name: str, given: npt.ArrayLike) -> np.ndarray:
-    """Return an array; raise InvalidReferencesError for what is none, or one with gaps."""
+    """Return references as an array; raise InvalidReferencesError if rows are masked or differ in length."""
     if np.ma.is_masked(given):
         raise InvalidReferencesError(
             f"references of {name!r} are masked in places. Impute or drop such rows."
@@ -299,12 +299,12 @@ def spreads(
     names: Mapping[str, tuple[str, ...] | None],
     weights: np.ndarray | None,
 ) -> tuple[Spread, ...]:
-    """Return the spread of each named feature, in their order.
+    """Return the spread of each named feature, in the order of the names.
 
     Args:
-        arrays: [K, …] of each input.
-        names: of the flattened features of a row; an input without them (an image) has no spreads.
-        weights: of the K rows, which sum to 1; None for equal ones.
+        arrays: each input's references [K, …].
+        names: names of a row's flattened features; an input without them (an image) has no spreads.
+        weights: weights of the K rows, which sum to 1; None if they are equal.
     """
     found: list[Spread] = []
     if sum(len(labels or ()) for labels in names.values()) > _MOST_FEATURES:

@@ -24,7 +24,7 @@ def names_of_inputs(tensors: Iterable[str]) -> set[str]:
 
 
 def describe_open(inputs: Mapping[str, TensorSpec], tensors: Iterable[str]) -> OpenReferences:
-    """Return what the manifest says of open references.
+    """Return the manifest's description of open references.
 
     Args:
         inputs: every input of the graph, by name.

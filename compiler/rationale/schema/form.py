@@ -71,7 +71,7 @@ def feature_names(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 
 
 def instance_names(manifest: Manifest) -> list[tuple[str, str]]:
-    """Return what an instance names, each with its input: features, and inputs of one value without any."""
+    """Return an instance's names, each with its input: features, and single-value inputs without any."""
     owners = [(name, tensor) for name, (tensor, _) in manifest.places.items()]
     named = {tensor for _, tensor in owners}
     single = (spec.name for spec in manifest.inputs if all(size == 1 for size in spec.shape))
@@ -106,7 +106,7 @@ def model_fields(
 
 
 def knock_out_fields(profile: DecisionProfile, known: Collection[str]) -> list[FormField]:
-    """Return the fields of what knock-outs look at and the model does not take.
+    """Return fields of the features that knock-outs test and the model does not take.
 
     Args:
         known: names of the model's features and inputs.
@@ -202,7 +202,7 @@ def _numbers(keys: Iterable[str]) -> tuple[float, ...] | None:
 
 
 def _labels(kind: Kind, rule: FeatureRule) -> dict[str, str] | None:
-    """Return what values are called, by their texts: "1" of 1.0, "true" of a flag."""
+    """Return the labels of values, by the values' texts: "1" for 1.0, "true" for a flag."""
     own = rule.categories
     if kind == "text":
         return dict(own) or None

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rationale.errors import RepositoryError
-from rationale.schema.outputs import BY_FEATURE, VALUES
+from rationale.schema.outputs import OUTPUT_KINDS, VALUES, WHOLE
 from rationale.schema.profile import DecisionProfile, near
 from rationale.schema.request import CompileRequest
 
@@ -108,12 +108,18 @@ class Attributed(Frozen):
     feature_names: tuple[str, ...] | None = None
     at: tuple[str, ...] | None = None
     of_players: bool = False
+    others: dict[str, str] = {}
 
     @property
     def outputs(self) -> dict[str, str]:
         """Names of the outputs [N, T, *tensor.shape] by their kind."""
-        named = {kind.name: getattr(self, kind.name) for kind in BY_FEATURE}
-        return {kind: name for kind, name in named.items() if name is not None}
+        own = {"attributions": self.attributions, "standard_error": self.standard_error}
+        return {kind: name for kind, name in own.items() if name is not None} | self.others_by_feature
+
+    @property
+    def others_by_feature(self) -> dict[str, str]:
+        """Names of further outputs of that shape by their kind."""
+        return {kind: name for kind, name in self.others.items() if OUTPUT_KINDS[kind].axes == "NTF"}
 
     def names(self, count: int) -> tuple[str, ...]:
         """Name the `count` flattened features of a row: by given names, else x[0], x[1] and so on."""
@@ -153,7 +159,9 @@ class ExplainedInput(Frozen):
         made_up = elements(self.tensor.name, len(self.feature_names or ()))
         return None if self.feature_names == made_up or len(self.tensor.shape) != 1 else self.feature_names
 
-    def by(self, attributions: str, standard_error: str | None = None) -> Attributed:
+    def by(
+        self, attributions: str, standard_error: str | None = None, others: dict[str, str] | None = None
+    ) -> Attributed:
         """Return the input as a part of an output of attributions."""
         return Attributed(
             tensor=self.tensor,
@@ -161,6 +169,7 @@ class ExplainedInput(Frozen):
             standard_error=standard_error,
             feature_names=self.feature_names,
             at=self.at,
+            others=others or {},
         )
 
 
@@ -631,6 +640,12 @@ class Manifest(Frozen):
     completeness_gap_standard_error: str | None = Field(
         None, description="name of the output [N, T]; None where the gap is no sampling error"
     )
+    other_outputs: dict[str, dict[str, str]] = Field(
+        {},
+        description="names of outputs that no member above has: by kind, and by the tensor that they "
+        "explain; `group` stands for all players, an empty name for one number of each row and target. "
+        "Absent if there are none",
+    )
     references: References | None
     open_references: OpenReferences | None = Field(
         None, description="where references are inputs of the graph and none are kept in it"
@@ -655,6 +670,13 @@ class Manifest(Frozen):
     memory: Memory
     notes: tuple[str, ...] = Field((), description="what was chosen, and why; nothing is wrong with it")
     warnings: tuple[str, ...] = ()
+
+    @field_validator("other_outputs")
+    @classmethod
+    def _of_known_kinds(cls, given: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+        if unknown := sorted(given.keys() - OUTPUT_KINDS.keys()):
+            raise ValueError(f"no kinds of outputs that this version knows: {unknown}")
+        return given
 
     @property
     def suffix(self) -> str:
@@ -745,7 +767,11 @@ class Manifest(Frozen):
     @property
     def attributed(self) -> tuple[Attributed, ...]:
         """Every output whose attributions add up: those of explained inputs, and of all players."""
-        inputs = (e.by(e.attributions, e.standard_error) for e in self.explained if e.attributions)
+        inputs = (
+            e.by(e.attributions, e.standard_error, self._others(e.tensor.name))
+            for e in self.explained
+            if e.attributions
+        )
         if self.group_attributions is None:
             return tuple(inputs)
         players = Attributed(
@@ -754,15 +780,25 @@ class Manifest(Frozen):
             standard_error=self.group_standard_error,
             feature_names=tuple(player.name for player in self.players),
             of_players=True,
+            others=self._others(GROUPS),
         )
         return (*inputs, players)
+
+    def _others(self, tensor: str) -> dict[str, str]:
+        """Return the names of a tensor's `other_outputs`, by kind."""
+        return {kind: names[tensor] for kind, names in self.other_outputs.items() if tensor in names}
 
     @property
     def values(self) -> dict[str, str]:
         """Names of the outputs [N, T], one number for each row and target, by their kind."""
         named = {kind.name: getattr(self, kind.name, None) for kind in VALUES}
         named["score_margin"] = self.decision.margin if self.decision else None
-        return {kind: name for kind, name in named.items() if name is not None}
+        return {kind: name for kind, name in named.items() if name is not None} | self.other_values
+
+    @property
+    def other_values(self) -> dict[str, str]:
+        """Names of further outputs of that shape by their kind."""
+        return self._others(WHOLE)
 
     @property
     def explanation_outputs(self) -> dict[str, tuple[int, ...]]:
@@ -772,9 +808,11 @@ class Manifest(Frozen):
             found[name] = (count,)
         for item in self.attributed:
             found |= dict.fromkeys(item.outputs.values(), (count, *item.tensor.shape))
+        pairs = [names for kind, names in self.other_outputs.items() if OUTPUT_KINDS[kind].axes == "NTFF"]
         for explained in self.explained:
-            if explained.interactions is not None:
-                found[explained.interactions] = (count, *[math.prod(explained.tensor.shape)] * 2)
+            own = [explained.interactions, *(names.get(explained.tensor.name) for names in pairs)]
+            pair = (count, *[math.prod(explained.tensor.shape)] * 2)
+            found |= dict.fromkeys((name for name in own if name is not None), pair)
         return found
 
     @property
@@ -800,7 +838,8 @@ class Manifest(Frozen):
         return " against ".join(self.class_names[int(end)] for end in ends) if known else None
 
     def to_json(self) -> str:
-        return self.model_dump_json(indent=2) + "\n"
+        exclude = set() if self.other_outputs else {"other_outputs"}
+        return self.model_dump_json(indent=2, exclude=exclude) + "\n"
 
     @staticmethod
     def read(path: Path) -> "Manifest":

@@ -1,7 +1,7 @@
 """Kinds of outputs of an explanation: the one registry for manifest, files, tables, APIs and pages.
 
-A new kind takes a row here, the name of its output in the manifest, and a method that emits it. All code that
-writes answers loops over these rows.
+A new kind takes a row here, and a method that names it in `further_outputs` and emits it. The manifest and
+all code that writes answers loop over these rows.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,8 @@ class OutputKind:
     """A kind of output.
 
     Attributes:
-        name: the name in the manifest; that of a value also in answers and tables.
+        name: the name in the manifest, and the end of the output's own name; of a value also in answers and
+            tables.
         axes: one number for each row and target (NT), for each of its features or groups too (NTF), or for
             each pair of features (NTFF).
         meaning: a description for the API's schema and the docs.
@@ -67,3 +68,10 @@ OUTPUT_KINDS: Mapping[str, OutputKind] = {
 }
 VALUES = tuple(kind for kind in OUTPUT_KINDS.values() if kind.axes == "NT")
 BY_FEATURE = tuple(kind for kind in OUTPUT_KINDS.values() if kind.axes == "NTF")
+WHOLE = ""
+"""Stands for the tensor where an output has one number for each row and target."""
+
+
+def output_name(kind: str, tensor: str) -> str:
+    """Return the name of the output of that kind that explains a tensor, all players (`group`), or a row."""
+    return kind if tensor == WHOLE else f"{tensor}_{kind}"

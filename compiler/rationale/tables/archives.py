@@ -73,7 +73,7 @@ def _name(member: zipfile.ZipInfo) -> str:
 
 
 def _array(data: bytes) -> np.ndarray:
-    """Return what a .npy file holds. Its header is read before anything of its size is made."""
+    """Return the array of a .npy file. Check its header before memory of its size is allocated."""
     file = io.BytesIO(data)
     read_header = _HEADERS.get(np.lib.format.read_magic(file))
     if read_header is None:

@@ -74,11 +74,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Source:
-    """An open file, what errors call it, and what is wanted of it; see `read_stream`.
+    """An open file, its name in errors, and the columns to read; see `read_stream`.
 
     Attributes:
-        texts: names of the columns that are read as they are, as texts.
-        underscored: whether these names have underscores for the spaces of the file's.
+        texts: names of the columns to read unchanged, as texts.
+        underscored: whether the wanted names have underscores for the spaces in the file's names.
     """
 
     file: BinaryIO
@@ -188,11 +188,11 @@ def read_stream(
 
     Args:
         kind: ".npz", ".npy", ".csv" or ".parquet".
-        name: what errors call the file.
-        most_bytes: what the arrays may take; it is known before anything of that size is made.
+        name: the file's name in errors.
+        most_bytes: limit of the arrays' memory, checked before they are allocated.
 
     Raises:
-        InvalidReferencesError: it holds more, or something that is no number.
+        InvalidReferencesError: if the arrays need more, or a value is no number.
     """
     wanted = [c for names in columns.values() for c in names] if isinstance(columns, Mapping) else columns
     try:
@@ -334,7 +334,7 @@ def _check_commas(path: str, where: str, cell: str) -> None:
 
 
 def _choose(path: str, header: tuple[str, ...] | None, columns: Sequence[str] | None) -> list[int] | None:
-    """Return the wanted columns' indices; None for all, which is also what a file without names gives."""
+    """Return the wanted columns' indices; None (all) if no columns are named, or the file names none."""
     if header is None or columns is None:
         return None
     found = _find(path, header, columns)

@@ -103,11 +103,11 @@ def _arrow_table(given: Any) -> Any:
 
 
 def demand_pyarrow(what: str, instead: str = "", error: type[RationaleError] = InvalidOptionError) -> None:
-    """Raise an error that says what to install if pyarrow is not there.
+    """Raise an error with the install command if pyarrow is missing.
 
     Args:
-        what: needs it, in the plural.
-        instead: what does not need it, such as ", or use .csv".
+        what: the things that need it, in the plural.
+        instead: an alternative without it, such as ", or use .csv".
     """
     if importlib.util.find_spec("pyarrow") is None:
         raise error(f"{what} need pyarrow: {install('parquet')}{instead}.")
@@ -144,13 +144,13 @@ def are_positions(labels: Sequence[Any]) -> bool:
 
 
 def positions_of(labels: Sequence[Any], names: Sequence[str] | None, fault: Fault) -> list[int]:
-    """Return where each feature stands among the columns; other columns are passed over.
+    """Return each feature's index among the columns; ignore other columns.
 
     Args:
-        names: of the features; None where they count by position.
+        names: the features' names; None if features are matched by position.
 
     Raises:
-        RationaleError: columns of one name, or missing ones.
+        RationaleError: if two columns share a name, or one is missing.
     """
     texts = [str(label) for label in labels]
     wanted = set(texts if names is None else names)
@@ -180,12 +180,12 @@ def in_order(
     """Return a frame as [N, F], its columns in the order of the features.
 
     Args:
-        names: as for `positions_of`.
-        words: whether its values may be anything; else numbers alone.
-        missing: whether numbers may be missing: they are NaN.
+        names: see `positions_of`.
+        words: whether values may be of any type; otherwise only numbers.
+        missing: whether numbers may be missing; they become NaN.
 
     Raises:
-        RationaleError: as `positions_of`; values that are no numbers, or are missing.
+        RationaleError: if `positions_of` raises it, or a value is no number or is missing.
     """
     chosen = frame.select(positions_of(frame.labels, names, fault))
     if words:
@@ -253,7 +253,7 @@ def as_texts(array: np.ndarray) -> np.ndarray:
 
 
 def _number(value: Any, label: str, fault: Fault) -> Any:
-    """Return a number; NaN for what is missing."""
+    """Return the value as a number; NaN if it is missing."""
     if is_missing(value):
         return np.nan
     if not isinstance(value, _NUMBERS):

@@ -1,4 +1,4 @@
-"""What a reference set stands for: the mean outputs over all the rows it was made of, kept in its file."""
+"""The data that a reference set represents: mean outputs over all its source rows, kept in its file."""
 
 from collections.abc import Sequence
 
@@ -37,7 +37,7 @@ class StandsFor(BaseModel):
     outputs: dict[str, MeanOutput] = {}
 
     def warnings(self, manifest: Manifest) -> tuple[str, ...]:
-        """Return what a user of an explanation that was compiled with the set has to know."""
+        """Return warnings for users of explanations that were compiled with the set."""
         return (*self._of_policy(manifest), *self._of_base(manifest))
 
     def _of_policy(self, manifest: Manifest) -> tuple[str, ...]:

@@ -20,10 +20,10 @@ Kept = Mapping[str, Sequence[Any]]  # columns of the rows that are written besid
 
 
 def check_kind(path: Path, kinds: Collection[str], more: str = "") -> None:
-    """Raise InvalidOptionError for a name with another ending, or one that needs what is not installed.
+    """Raise InvalidOptionError if the file's ending is unknown or needs a package that is not installed.
 
     Args:
-        more: endings that are written elsewhere, such as ", or .svg, a picture".
+        more: further endings that the caller writes itself, such as ", or .svg, a picture".
     """
     kind = path.suffix.lower()
     if kind not in kinds:
@@ -105,9 +105,9 @@ class _Tensor:
 
 
 def write_npz(path: Path, batches: Iterable[Mapping[str, np.ndarray]]) -> str:
-    """Write tensors, those of one name behind each other; return what was written, in words.
+    """Write tensors, concatenating those of one name; return a sentence about the file.
 
-    Any name is fine, and none is pickled.
+    Any name is allowed, and nothing is pickled.
     """
     tensors: dict[str, _Tensor] = {}
     for answer in batches:

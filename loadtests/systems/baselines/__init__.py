@@ -1,1 +1,1 @@
-"""What teams do today: an explainer library behind FastAPI (`python -m loadtests.systems.baselines`)."""
+"""Today's usual setup: an explainer library behind FastAPI (`python -m loadtests.systems.baselines`)."""

@@ -1,4 +1,4 @@
-"""Where a baseline computes: in a thread, or in processes."""
+"""Executors for a baseline's computations: a thread, or processes."""
 
 import asyncio
 import multiprocessing
@@ -31,7 +31,7 @@ def load(name: str, folder: Path, threads: int) -> None:
 
 
 def answer(verb: str, x: np.ndarray) -> Arrays:
-    """In the process, and the thread, that has loaded it."""
+    """Answer in the process and thread that loaded the explainer."""
     return _verbs[verb](x)
 
 

@@ -30,14 +30,14 @@ class Instances:
     weights: list[Any] | None = None
 
     def tensors(self, entry: Entry, manifest: Manifest | None, faults: Faults) -> Tensors:
-        """Return the inputs of `entry`, and references under the names that the Open Inference Protocol has.
+        """Return the inputs of `entry`, and references under their names in the Open Inference Protocol.
 
         Args:
-            manifest: what knows the names of its features.
-            faults: what is known to be wrong already.
+            manifest: the entry's manifest, with the names of its features.
+            faults: faults that are already known.
 
         Raises:
-            InvalidInputError: they do not fit.
+            InvalidInputError: if inputs or references do not fit.
         """
         form = form_of(entry, manifest)
         tensors = to_tensors(form, self.rows, faults)
@@ -54,7 +54,7 @@ class Instances:
 
 @dataclass(frozen=True)
 class Form:
-    """How an entry's instances may be written: `features` maps a name to (input, flat index).
+    """The accepted form of an entry's instances: `features` maps a name to (input, flat index).
 
     `missing` names the inputs in which null is a missing value.
     """
@@ -64,13 +64,13 @@ class Form:
     missing: frozenset[str] = frozenset()
 
     def names(self) -> list[str]:
-        """Return what an object must have: the features, and the inputs that have none."""
+        """Return the required keys of an object: the features, and the inputs without features."""
         owners = {tensor for tensor, _ in self.features.values()}
         return [*self.features, *(spec.name for spec in self.inputs if spec.name not in owners)]
 
     @cached_property
     def taken(self) -> frozenset[str]:
-        """What an object may have: the features, and the inputs whole."""
+        """The allowed keys of an object: the features, and the whole inputs."""
         return frozenset((*self.features, *(spec.name for spec in self.inputs)))
 
 
@@ -209,7 +209,7 @@ _SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 def _scalar_fault(form: Form, spec: TensorSpec, value: Any) -> str | None:
-    """Describe what is wrong with the value of a feature."""
+    """Describe the fault of a feature's value; None if it has none."""
     allowed, expected = _SCALARS[DTYPES[spec.datatype].kind]
     if type(value) in allowed:
         return None

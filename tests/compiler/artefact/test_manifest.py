@@ -160,11 +160,13 @@ OTHER: dict[str, tuple[dict[str, Any], set[str]]] = {
 
 
 def test_groups_of_other_members_are_another_explanation() -> None:
-    """Though they are called the same."""
-    names = list("abcde")
-    one, two = (digests(feature_names=names, groups={"g": members}) for members in (["a", "b"], ["a", "c"]))
+    """Though they are called the same, and no feature is left alone."""
+    one, two, again = (
+        digests(feature_names=list("abcde"), groups={"g": list(g), "h": list(h)})
+        for g, h in (("ab", "cde"), ("ac", "bde"), ("ab", "cde"))
+    )
     assert differing(one, two) == {"options", "explanation"}
-    assert differing(one, digests(feature_names=names, groups={"g": ["a", "b"]})) == set()
+    assert differing(one, again) == set()
 
 
 @pytest.mark.parametrize("name", SAME)

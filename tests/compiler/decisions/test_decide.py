@@ -25,6 +25,7 @@ from rationale.decisions.decide import (
 from rationale.decisions.rows import ExplainedRow
 from rationale.decisions.stability import codes_of
 from rationale.errors import InvalidOptionError
+from rationale.portfolios.decisions import most_reasons
 from rationale.schema.manifest import EmbeddedProfile
 from rationale.schema.profile import ReasonText, as_profile
 
@@ -56,6 +57,25 @@ VALUES |= {"own": 0.0, "rent": 1.0}
 def decided(**over: Any) -> EmbeddedProfile:
     profile = as_profile({**PROFILE, **over})
     return EmbeddedProfile(profile=profile, digest=profile.digest, output_range=(0, 1), tolerance=1e-4)
+
+
+NO_INQUIRY = {**PROFILE["reasons"], "R04": "Recent inquiries"}
+
+
+@pytest.mark.parametrize(
+    ("over", "most"),
+    [
+        ({}, 3),  # those of the score, then one on inquiries
+        ({"reasons": NO_INQUIRY}, 2),
+        ({"knock_outs": [{"feature": "age", "below": 1, "reason": "R09"}]}, 3),
+        ({"reasons": NO_INQUIRY, "knock_outs": [{"feature": "age", "below": 1, "reason": "R09"}]}, 2),
+        ({"knock_outs": [{"feature": "age", "below": 1, "reason": code} for code in sorted(NO_INQUIRY)]}, 6),
+        ({"knock_outs": [{"feature": "age", "below": end, "reason": "R09"} for end in (1, 2, 3, 4)]}, 3),
+    ],
+)
+def test_how_many_reasons_a_decision_has_at_most(over: dict[str, Any], most: int) -> None:
+    """A table has columns for so many."""
+    assert most_reasons(as_profile({**PROFILE, **over})) == most
 
 
 def explained(

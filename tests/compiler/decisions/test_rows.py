@@ -80,6 +80,28 @@ def test_values_are_the_shortest_numbers_or_as_they_were_written(compiled: Compi
     assert "b" not in values
 
 
+@pytest.mark.parametrize(
+    ("value", "due"),
+    [
+        (b"", None),  # a missing text
+        ("", None),
+        (b"rent", "rent"),
+        (" ", " "),
+        (b"\xff", "\ufffd"),
+        (np.float32(0.52), 0.52),
+        (np.float64("nan"), None),
+        (np.int64(0), 0),
+        (np.bool_(False), False),
+    ],
+)
+def test_a_value_of_a_tensor_as_an_answer_shows_it(compiled: Compiled, value: Any, due: Any) -> None:
+    inputs = {"a": np.array([[value, value, value]], object), "b": np.ones((1, 4), np.float32)}
+    (values,) = values_of(compiled.manifest, inputs)
+    found = [values[name] for name in ("a0", "a1", "a2")]
+    assert found == [due] * 3
+    assert {type(each) for each in found} == {type(due)}
+
+
 def test_a_value_is_known_by_its_input_s_name_too() -> None:
     """So that a knock-out sees it, however the instance was written."""
     given = {name: values[:2, None] for name, values in (("age", AGE), ("housing", HOUSING), ("code", CODE))}

@@ -133,7 +133,9 @@ def test_one_batch_is_taken(compiled: Compiled) -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [pa.Table.to_pandas, pl.from_arrow, duckdb.from_arrow, pa.Table.to_reader], ids=str
+    "make",
+    [pa.Table.to_pandas, pl.from_arrow, duckdb.from_arrow, pa.Table.to_reader],
+    ids=["pandas", "polars", "duckdb", "reader"],
 )
 def test_tables_of_every_library_are_taken(compiled: Compiled, make: Callable[[pa.Table], Any]) -> None:
     due, found = (

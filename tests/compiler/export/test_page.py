@@ -9,13 +9,19 @@ import numpy as np
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from rationale import compile_model
 from rationale.artifact.compiled import Compiled, Explanation
 from rationale.artifact.entry import open_entry
 from rationale.decisions.decide import decide
 from rationale.decisions.rows import explained_rows, keys_of, values_of
+from rationale.export.page import export_page
+from rationale.schema.outputs import OUTPUT_KINDS
 from tests.compiler.export.conftest import MOST_MS
+from tests.compiler.models import parsed
+from tests.needs import need
 from tests.service.console.conftest import demand_accessible, demand_no_sideways, press_until
 from tests.service.console.models import CLASSES, HOSTILE
+from tests.test_output_kinds import KINDS, MODEL, Squares
 
 Values = Mapping[str, Any]
 Open = Callable[[str], Page]
@@ -127,6 +133,26 @@ def test_the_same_numbers(opened: Open, repository: Path, name: str) -> None:
         demand_same(page, compiled, values)
         scores.add(shown(page)["score"][1])
     assert len(scores) > 4
+
+
+def test_a_further_kind_of_output_is_shown(
+    context: BrowserContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("npm")
+    for kind in KINDS:
+        monkeypatch.setitem(OUTPUT_KINDS, kind.name, kind)
+    compile_model(parsed(MODEL), Squares()).write(tmp_path, "squares")
+    export_page(tmp_path, "squares", tmp_path / "page.html")
+    page = context.new_page()
+    page.goto((tmp_path / "page.html").as_uri())
+    digits = page.locator("#digits")
+    expect(digits).to_contain_text("largest", timeout=MOST_MS)
+    assert digits.locator("thead th").all_text_contents() == ["Name", "Value", "Number", "square"]
+    rows = digits.locator("tbody tr").all()
+    found = {row.locator("th").text_content(): row.locator("td").all_text_contents() for row in rows}
+    for name in ("x[0]", "x[1]", "x[2]"):
+        _, attribution, square = found[name]
+        assert float(square) == pytest.approx(float(attribution) ** 2, rel=1e-5)
 
 
 @pytest.mark.full

@@ -162,6 +162,24 @@ async def test_a_body_without_instances(client: httpx.AsyncClient, body: str) ->
     assert '{"instances": [ … ]}' in answer.json()["detail"]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reference_weights": [1, 2]},  # of nothing
+        {"references": None, "reference_weights": [1, 2]},
+        {"references": {"x": [[1, 2, 3, 4]]}},
+        {"references": [[1, 2, 3, 4]], "reference_weights": 1},
+    ],
+)
+async def test_references_that_are_no_list_of_rows_with_weights(
+    client: httpx.AsyncClient, more: dict[str, Any]
+) -> None:
+    body = {"instances": made.X[:1].tolist(), **more}
+    answer = await client.post("/v1/models/score:explain", json=body)
+    assert answer.status_code == 400
+    assert "references must be a list of rows as instances is" in answer.json()["detail"]
+
+
 # --- large ---------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from benchmarks.console import move
 from tests.service import patient
@@ -104,6 +104,29 @@ def test_score_base_value_and_sorted_bars_are_the_apis(page: Page, gateway: str)
 
 
 @pytest.mark.full
+def test_a_further_kind_of_output_is_shown_without_code_of_its_own(page: Page, gateway: str) -> None:
+    further = {"a_size": "how large", "changes": "how much"}
+
+    def told(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "other_outputs": further})
+
+    def answered(route: Route) -> None:
+        answer = route.fetch()
+        body = answer.json()
+        for each in body["explanations"]:
+            each |= {"a_size": 0.5, "changes": dict.fromkeys(each["attributions"], 0.25)}
+        route.fulfill(response=answer, json=body)
+
+    page.route("**/v1/models/credit/features*", told)
+    page.route("**/v1/models/credit:explain", answered)
+    opened(page, gateway, "credit")
+    drawn(page)
+    expect(page.locator("dl.figures")).to_contain_text("a size0.5")
+    table = page.locator("details", has_text="changes").locator("td.number")
+    assert set(table.all_text_contents()) == {"0.25"}
+
+
 def test_fields_begin_with_the_references_medians(page: Page, gateway: str) -> None:
     opened(page, gateway, "credit")
     told = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]

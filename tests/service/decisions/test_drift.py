@@ -147,13 +147,17 @@ def test_whatever_of_an_entry_is_another_begins_anew(model: Compiled, changed: s
 @pytest.mark.usefixtures("at_once")
 def test_a_value_at_a_bound_counts_below_it(model: Compiled) -> None:
     """As it did among the references, which the classes were made of."""
-    metrics, classes = Metrics(), profile_of(model.manifest).classes
-    for k, bound in enumerate(classes["debt"].bounds):
+    metrics, decision = Metrics(), profile_of(model.manifest)
+    shares = tuple(np.arange(1, 11) / 55)  # no two are equal: the figure tells which class has the values
+    classes = decision.classes["debt"].model_copy(update={"shares": shares})
+    update = {"decision": decision.model_copy(update={"classes": {**decision.classes, "debt": classes}})}
+    manifest = model.manifest.model_copy(update=update)
+    for k, bound in enumerate(classes.bounds):
         answer = {"score": 0.5, "attributions": dict.fromkeys(FEATURES, 0.0) | {"debt": bound}}
-        Drift(metrics).observe(model.manifest, [answer] * LEAST)
+        Drift(metrics).observe(manifest, [answer] * LEAST)
         counts = np.bincount([k], minlength=10) * LEAST
         found = figures(metrics)["rationale_attribution_psi{feature=debt,model=model}"]
-        assert found == pytest.approx(stability(classes["debt"], counts)), k
+        assert found == pytest.approx(stability(classes, counts)), k
 
 
 @pytest.mark.usefixtures("at_once")

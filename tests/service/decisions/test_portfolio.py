@@ -3,6 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from rationale import TreeShap, compile_model
+from rationale.decisions.rows import profile_of
 from rationale.errors import InvalidOptionError
 from rationale_service.cli.main import app
 from rationale_service.decisions.audit.ledger import open_ledger
@@ -21,6 +23,7 @@ from rationale_service.decisions.audit.verify import verify
 from rationale_service.decisions.audit.writer import trail_of
 from rationale_service.decisions.decider import decisions_of
 from rationale_service.decisions.portfolio import decide_portfolio, read_portfolio, trail_for
+from rationale_service.decisions.rows import Deciding
 from rationale_service.decisions.trail import AuditTrail, NoTrail, RecordedDecision
 from rationale_service.errors import UndecidedError
 from rationale_service.settings import Settings
@@ -275,6 +278,24 @@ def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: 
     decide_portfolio(first, settings, save, NoTrail())
     assert [line["decision"]["score"] for line in lines(save)] != scores
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("changed", ["graph", "profile", "explanation"])
+def test_the_same_rows_by_another_entry_begin_anew(decided: Decided, changed: str) -> None:
+    """Whatever of the entry is another: its graph, its profile or its explanation alone."""
+    first = Deciding.of(decided.settings.repository, "net")
+    manifest, other = first.manifest, "0" * 64
+    if changed == "graph":
+        again = replace(first, entry=replace(first.entry, graph_digest=other))
+    elif changed == "profile":
+        decision = profile_of(manifest).model_copy(update={"digest": other})
+        again = replace(first, manifest=manifest.model_copy(update={"decision": decision}))
+    else:
+        digests = manifest.digests.model_copy(update={"explanation": other})
+        again = replace(first, manifest=manifest.model_copy(update={"digests": digests}))
+    rows = INSTANCES["net"]
+    assert first.digest(rows) == Deciding.of(decided.settings.repository, "net").digest(rows)
+    assert again.digest(rows) != first.digest(rows) != first.digest(rows[::-1])
 
 
 def test_a_second_run_finds_what_the_first_recorded_also_after_an_erasure(

@@ -82,6 +82,21 @@ def test_the_entry_is_found_by_its_digests_whatever_its_name(
     assert (replayed.entry.name, replayed.differences, replayed.elsewhere) == ("old", (), ())
 
 
+@pytest.mark.parametrize("name", ["another", "same"])  # before `old` and after it
+def test_of_equal_entries_that_of_the_model_replays(
+    decided: Decided, declined: RecordedDecision, copied: Path, name: str
+) -> None:
+    """Whichever is called first: both have its digests and its graph."""
+    shutil.copytree(copied / "old", copied / name)
+    config = copied / name / "config.pbtxt"
+    config.write_text(config.read_text().replace('name: "old"', f'name: "{name}"'))
+    (file,) = (copied / name).rglob(FILE_NAME)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "model": "another"}))
+    replayer = Replayer(decided.settings, copied)
+    assert replayer.entry(declined).name == "old"
+    assert replayer.entry(replace(declined, model="another")).name == name
+
+
 @pytest.mark.parametrize("name", ["model", "references"])
 def test_another_digest_in_the_record_is_told(
     decided: Decided, declined: RecordedDecision, name: str

@@ -33,7 +33,7 @@ from rationale.graph.runtime.session import Runner, SerializedGraph
 from rationale.lowering import narrow
 from rationale.lowering.inference import Span
 from rationale.methods.engine import Gap, Selection
-from rationale.methods.outputs import attributions_name, layers_of
+from rationale.methods.outputs import ERRORS, attributions_name, layers_of
 from rationale.methods.references import Referenced
 from rationale.references.reference_set import Baseline
 from rationale.schema.manifest import Measured, Memory
@@ -104,10 +104,9 @@ def check(
     lowered, method = selection.lowered, selection.method
     outputs = method.engine.outputs(selection)
     references, source, memory = referenced.set, lowered.source, graph.memory
-    names = [*outputs.attributions.values()]
+    names = [n for kind, named in outputs.by_kind.items() if kind not in ERRORS for n in named.values()]
     layers, near = layers_of(graph.edges), _near(selection, referenced)
     names += map(attributions_name, layers)
-    names += outputs.interactions.values()
 
     def measured(unit: bool) -> tuple[dict[str, np.ndarray], Measurement]:
         probes = with_open_probes(sound_probes(source, graph.longest, near, unit=unit), references)

@@ -28,8 +28,8 @@ async function bytesOf(id) {
 export async function answer(session, facts, values) {
   const feeds = Object.fromEntries(facts.inputs.map((input) => [input.name, tensorOf(input, facts.fields, values)]));
   if (facts.switch) feeds[facts.switch] = new ort.Tensor("bool", [1], [1, 1]);
-  const { explained, base, gap, score, element, margin, classes } = facts.outputs;
-  const names = [explained, base, gap, score, margin, classes, ...facts.attributed.flatMap(({ output, error }) => [output, error])];
+  const { explained, base, gap, score, element, margin, classes, others } = facts.outputs;
+  const names = [explained, base, gap, score, margin, classes, ...Object.values(others), ...facts.attributed.flatMap(({ output, error, others: own }) => [output, error, ...Object.values(own)])];
   const found = await session.run(feeds, [...new Set(names.filter(Boolean))]);
   const numbers = (name) => (name ? Array.from(found[name].data, Number) : null);
   const of = (name, i) => (name ? numbers(name)[i] : null);
@@ -41,6 +41,7 @@ export async function answer(session, facts, values) {
   };
   const scores = numbers(classes);
   const best = scores && scores.indexOf(scores.reduce((a, b) => Math.max(a, b)));
+  const kinds = Object.keys(facts.attributed[0]?.others ?? {});
   return facts.targets.map((target, t) => ({
     target: target === "predicted" ? best : target,
     classes: scores,
@@ -50,6 +51,8 @@ export async function answer(session, facts, values) {
     gap: of(gap, t),
     attributions: byKey(facts.attributed, ({ output }) => numbers(output), t),
     errors: byKey(facts.attributed.filter(({ error }) => error), ({ error }) => numbers(error), t),
+    others: Object.fromEntries(Object.entries(others).map(([kind, name]) => [kind, of(name, t)])),
+    byFeature: Object.fromEntries(kinds.map((kind) => [kind, byKey(facts.attributed, (each) => numbers(each.others[kind]), t)])),
   }));
 }
 

@@ -109,15 +109,17 @@ async function start() {
 
   /** Every number as the graph answers it, for whoever holds them against another computation. */
   function digits(row, items, values) {
-    const ends = [["score", row.score], ["explained value", row.explained], ["base value", row.base], ["completeness gap", row.gap]];
-    const numbers = [...ends.filter(([, value]) => value !== null).map(([name, value]) => [name, "", value, null]),
-      ...items.map(({ key, shown, amount }) => [key, key in values ? String(values[key] ?? "missing") : shown, amount, own(row.errors, key) ?? null])];
-    const titles = ["Name", "Value", "Number", ...(Object.keys(row.errors).length ? ["Standard error"] : [])];
+    const hasErrors = Object.keys(row.errors).length > 0;
+    const kinds = Object.keys(row.byFeature), inWords = (kind) => kind.replaceAll("_", " ");
+    const ends = [["score", row.score], ["explained value", row.explained], ["base value", row.base], ["completeness gap", row.gap], ...Object.entries(row.others).map(([kind, value]) => [inWords(kind), value])];
+    const numbers = [...ends.filter(([, value]) => value !== null).map(([name, value]) => [name, "", value]),
+      ...items.map(({ key, shown, amount }) => [key, key in values ? String(values[key] ?? "missing") : shown, amount, ...(hasErrors ? [own(row.errors, key)] : []), ...kinds.map((kind) => own(row.byFeature[kind], key))])];
+    const titles = ["Name", "Value", "Number", ...(hasErrors ? ["Standard error"] : []), ...kinds.map(inWords)];
     const isOpen = place("digits")?.open ?? false;
     return h("details", { id: "digits", open: isOpen }, h("summary", {}, "All digits"), h("table", {},
       h("thead", {}, h("tr", {}, titles.map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, numbers.map(([name, ...cells]) =>
-        h("tr", {}, h("th", { scope: "row" }, name), cells.slice(0, titles.length - 1).map((cell) => h("td", {}, cell ?? "")))))));
+        h("tr", {}, h("th", { scope: "row" }, name), titles.slice(1).map((_, i) => h("td", {}, cells[i] ?? "")))))));
   }
 
   const chooser = facts.targets.length < 2 ? null : h("label", { class: "chooser" }, "Explained ",

@@ -19,7 +19,16 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks, Tensor
 from rationale.methods.coalitions.method import CoalitionMethod, Coalitions, Game
 from rationale.methods.engine import Canvas, Selection
-from rationale.methods.outputs import Outputs, Seed, emit_values, in_two, players_by_output, seed_of, total_of
+from rationale.methods.outputs import (
+    STANDARD_ERROR,
+    Outputs,
+    Seed,
+    emit_values,
+    in_two,
+    players_by_output,
+    seed_of,
+    total_of,
+)
 from rationale.methods.players import CoalitionGame
 from rationale.methods.target import Target, made_by, reach_backward
 from rationale.references.reference_set import ReferenceSet
@@ -130,7 +139,9 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     own = list(answered_values.values())
     if method.standard_error:
         errors = _each(op, mixing, scan.outputs[2])
-        own += [op.attributions_output(v, outputs.standard_errors[name]) for name, v in errors.items()]
+        own += [
+            op.attributions_output(v, outputs.of_kind(STANDARD_ERROR)[name]) for name, v in errors.items()
+        ]
     seed = replace(seed, base=answered, rest=rest[0] if rest else None)
     op.graph.outputs.extend([*own, *emit_values(op, seed, totals, gap=True)])
 

@@ -12,7 +12,6 @@ from rationale.methods.coalitions.target import choose_target
 from rationale.methods.engine import Canvas, Engine, Part, Selection, demand_no_layers
 from rationale.methods.feature_names import named
 from rationale.methods.leaves import Leaf, raw_leaves
-from rationale.methods.outputs import Outputs
 from rationale.methods.players import coalition_game
 from rationale.schema.request import CompileRequest
 
@@ -38,10 +37,6 @@ class CoalitionEngine(Engine):
         game = coalition_game(lowered, selection.target.leaves, selection.target.players)
         method.coalitions(game.players)
         return replace(selection, part=Game(game))
-
-    def outputs(self, selection: Selection) -> Outputs:
-        method: Any = selection.method
-        return Outputs.of(selection.target, standard_errors=method.standard_error)
 
     def emit(self, canvas: Canvas) -> None:
         """Add a Scan over rows that calls the model for coalitions of players."""

@@ -1,11 +1,13 @@
 """The interface of coalition methods."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from rationale.methods.engine import Part, Weighted
+from rationale.methods.outputs import STANDARD_ERROR
 from rationale.methods.players import CoalitionGame
 
 
@@ -43,6 +45,10 @@ class CoalitionMethod(Weighted):
     @abstractmethod
     def standard_error(self) -> bool:
         """True if the graph returns the standard error, computed over the `pairs`."""
+
+    @property
+    def further_outputs(self) -> Sequence[str]:
+        return [STANDARD_ERROR] if self.standard_error else []
 
     @property
     @abstractmethod

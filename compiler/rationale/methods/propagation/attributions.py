@@ -5,9 +5,9 @@ explanations through concept relevance propagation", 2023: the multiplier at the
 channel, and the walk goes on from there. The graph's axis C holds the channels; they differ between rows.
 """
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -17,33 +17,29 @@ from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Selection
 from rationale.methods.environment import Call
-from rationale.methods.leaves import OTHERS, Leaf
 from rationale.methods.outputs import (
     GAP_ERROR,
-    Seed,
+    STANDARD_ERROR,
     attributions_name,
     emit_values,
     inner_spec,
-    standard_error_name,
     total_of,
 )
-from rationale.methods.players import Players, by_player
-from rationale.methods.propagation.backward import Carried, PropagationMethod, Relevance, readers_of
+from rationale.methods.propagation.backward import (
+    Carried,
+    Explained,
+    PropagationMethod,
+    Relevance,
+    Walked,
+    by_name,
+    readers_of,
+    together,
+)
 from rationale.methods.propagation.path import Path
-from rationale.references.reference_set import ReferenceSet
 from rationale.rules.rule import Trait
-from rationale.schema.manifest import GROUPS, ExplainedConcepts
+from rationale.schema.manifest import ExplainedConcepts
+from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, output_name
 from rationale.schema.request import Concepts
-
-
-@dataclass(frozen=True)
-class Explained:
-    """A tensor at the walk's end: its multiplier, and the start of its path to x."""
-
-    at: Leaf
-    x: Tensor
-    multiplier: Tensor
-    start: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -60,16 +56,8 @@ class Draws:
         return standard_error(op, x, self.axis, self.weights, self.effective)
 
 
-def emit_outputs(
-    op: Ops,
-    method: PropagationMethod,
-    explained: Sequence[Explained],
-    layers: Sequence[Explained],
-    seed: Seed,
-    references: ReferenceSet | None,
-    players: Players | None,
-) -> None:
-    """Add the attributions, base value, explained value, gap and standard errors to the graph's outputs.
+def emit_outputs(walked: Walked, layers: Sequence[Explained]) -> None:
+    """Add attributions, base value, explained value, gap and the method's further outputs to the graph's.
 
     Args:
         layers: tensors to explain besides the inputs; their attributions are part of no sum.
@@ -77,114 +65,64 @@ def emit_outputs(
     Raises:
         InvalidReferencesError: if a standard error is requested, but there is only one reference.
     """
+    op, method = walked.op, walked.method
     op.scope = "attributions"
-    weights = references.weights if references else None
     outputs, totals = [], []
-
-    def attributed(e: Explained) -> Tensor:
-        return method.attribute(op, e.multiplier, e.x, e.start, weights)
-
-    for name, attributions in _by_output(op, players, explained, attributed):
+    for name, attributions in walked.by_output(walked.attribute):
         outputs.append(op.attributions_output(attributions, attributions_name(name)))
         totals.append(total_of(op, outputs[-1], attributions))
-    outputs += _standard_errors(op, method, explained, references, players)
-    outputs += emit_values(op, seed, totals, gap=method.gap is not None)
-    outputs += _gap_error(op, method, explained, references)
+    outputs += _further(walked, ("NTF", "NTFF"))
+    outputs += emit_values(op, walked.seed, totals, gap=method.gap is not None)
+    outputs += _further(walked, ("NT",))
     op.graph.outputs.extend(outputs)
     for e in layers:
-        attributions = method.attribute(op, e.multiplier, e.x, e.start, weights)
+        attributions = walked.attribute(e)
         if e.x.shape[0] != 1:  # tokens of all rows one after the other, as exporters feed a Gemm
             attributions = op.reshape(attributions, (1, *attributions.shape))
         op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
 
 
-def _by_output(
-    op: Ops, players: Players | None, explained: Sequence[Explained], value: Callable[[Explained], Tensor]
-) -> Iterator[tuple[str, Tensor]]:
-    """Yield each ungrouped tensor's name and value, then the value of all players together."""
-    grouped = {}
-    for name, parts in by_name(explained).items():
-        found = together(op, parts, [value(e) for e in parts])
-        if players is None or name not in players.of:
-            yield name, found
-        else:
-            grouped[name] = found
-    if players is not None:
-        yield GROUPS, by_player(op, players, grouped)
+def _further(walked: Walked, axes: Collection[str]) -> list[ir.Value]:
+    """Emit the method's further outputs of these axes."""
+    outputs = []
+    for kind in walked.method.further_outputs:
+        if OUTPUT_KINDS[kind].axes in axes:
+            emit = _EMITTERS.get(kind, partial(walked.method.emit_output, kind))
+            for name, value in emit(walked).items():
+                outputs.append(walked.op.attributions_output(value, output_name(kind, name)))
+    return outputs
 
 
-def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
-    """Return the explained tensors by the name of the input, or tensor, that they explain."""
-    groups: dict[str, list[Explained]] = {}
-    for e in explained:
-        groups.setdefault(e.at.name, []).append(e)
-    return groups
-
-
-def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
-    """Return the attributions of one input, summed over the tensors that explain it."""
-    total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
-    for other in others:
-        total = op.Add(total, other)
-    return total
-
-
-def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
-    """Sum over the table row of each id; each sum goes to the id's index in the input's row."""
-    if at.indices is None:
-        return a
-    axes = list(range(at.indices.ndim, a.rank))
-    a = op.ReduceSum(a, axes, keepdims=0) if axes else a
-    indices, shape = at.indices.reshape(1, -1), at.row
-    a = op.reshape(a, indices.shape)
-    if not (own := indices != OTHERS).all():
-        a = op.Gather(a, op.constant(np.flatnonzero(own)), axis=1)
-        indices = indices[:, own[0]]
-    if not np.array_equal(indices[0], np.arange(math.prod(shape))):
-        zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
-        to = op.row_constant(indices.astype(np.int64))
-        a = op.ScatterElements(zeros, to, a, axis=1, reduction="add")
-    return op.reshape(a, shape)
-
-
-def _standard_errors(
-    op: Ops,
-    method: PropagationMethod,
-    explained: Sequence[Explained],
-    references: ReferenceSet | None,
-    players: Players | None,
-) -> list[ir.Value]:
-    if not method.standard_error:
-        return []
-    draws = _draws(op, method, references)
+def _standard_errors(walked: Walked) -> dict[str, Tensor]:
+    op, method, draws = walked.op, walked.method, _draws(walked)
 
     def drawn(e: Explained) -> Tensor:
         return op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape)
 
-    return [
-        op.attributions_output(draws.standard_error(op, values), standard_error_name(name))
-        for name, values in _by_output(op, players, explained, drawn)
-    ]
+    return {name: draws.standard_error(op, values) for name, values in walked.by_output(drawn)}
 
 
-def _gap_error(
-    op: Ops, method: PropagationMethod, explained: Sequence[Explained], references: ReferenceSet | None
-) -> list[ir.Value]:
-    """Return the gap's standard error, if the gap is a sampling error.
+def _gap_error(walked: Walked) -> dict[str, Tensor]:
+    """Return the standard error of a gap that is a sampling error.
 
     Explained and base value are exact, so the gap varies as the sum of the attributions does.
     """
-    if not method.has_gap_error:
-        return []
-    draws = _draws(op, method, references)
-    each = {e.at.tensor: e for e in explained}.values()
+    op, method, draws = walked.op, walked.method, _draws(walked)
+    each = {e.at.tensor: e for e in walked.explained}.values()
     total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in each]
     for other in others:
         total = op.Add(total, other)
-    return [op.attributions_output(draws.standard_error(op, total), GAP_ERROR)]
+    return {WHOLE: draws.standard_error(op, total)}
 
 
-def _draws(op: Ops, method: PropagationMethod, references: ReferenceSet | None) -> Draws:
+_EMITTERS: Mapping[str, Callable[[Walked], Mapping[str, Tensor]]] = {
+    STANDARD_ERROR: _standard_errors,
+    GAP_ERROR: _gap_error,
+}
+
+
+def _draws(walked: Walked) -> Draws:
+    op, method, references = walked.op, walked.method, walked.references
     if method.averages != "K":
         return Draws(method.averages, None, op.counts[method.averages])
     assert references is not None

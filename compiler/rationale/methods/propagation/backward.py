@@ -1,8 +1,9 @@
 """The reverse walk, shared by all methods that walk, and the base class of these methods."""
 
+import math
 from abc import abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -13,9 +14,13 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Gap, Method
 from rationale.methods.environment import At, Call
+from rationale.methods.leaves import OTHERS, Leaf
+from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR, Seed
+from rationale.methods.players import Players, by_player
 from rationale.references.reference_set import ReferenceSet
 from rationale.rules.pointwise.conditions import number
 from rationale.rules.rule import Evaluation, Kind, Rule
+from rationale.schema.manifest import GROUPS
 
 
 @dataclass(frozen=True)
@@ -203,6 +208,11 @@ class PropagationMethod(Method):
         return self.gap is Gap.SAMPLING
 
     @property
+    def further_outputs(self) -> Sequence[str]:
+        errors = ((STANDARD_ERROR, self.standard_error), (GAP_ERROR, self.has_gap_error))
+        return [kind for kind, is_answered in errors if is_answered]
+
+    @property
     def open_faults(self) -> Sequence[str]:
         drawn = bool(self.points) and not self.each_reference
         faults = [f"{self.name} draws from the references when the graph is made"] if drawn else []
@@ -253,6 +263,17 @@ class PropagationMethod(Method):
             r: the references, or the start of the path that `point` returned.
         """
 
+    def emit_output(self, kind: str, walked: "Walked") -> Mapping[str, Tensor]:
+        """Return the outputs of a kind that only this method has.
+
+        Args:
+            kind: one of `further_outputs`.
+
+        Returns:
+            By explained tensor, as `Walked.by_output` yields them; under `WHOLE` a number for each target.
+        """
+        raise NotImplementedError(f"{self.name} has outputs of kind {kind!r}, and emits none")
+
 
 def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
     """Return the multiplier of each varying input, by its pullback at a point; None for other inputs.
@@ -269,3 +290,84 @@ def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
             )
         leaving.append(pullback(m) if varying and pullback is not None else None)
     return leaving
+
+
+# -- where a walk ends ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A tensor at the walk's end: its multiplier, and the start of its path to x."""
+
+    at: Leaf
+    x: Tensor
+    multiplier: Tensor
+    start: Tensor | None
+
+
+@dataclass(frozen=True)
+class Walked:
+    """A finished walk, from which a method makes its outputs.
+
+    Attributes:
+        explained: the explained tensors with their multipliers.
+        seed: where the walk started, with the explained value and the base value.
+    """
+
+    op: Ops
+    method: PropagationMethod
+    explained: Sequence[Explained]
+    seed: Seed
+    references: ReferenceSet | None
+    players: Players | None
+
+    def attribute(self, e: Explained) -> Tensor:
+        """Return the attributions of one tensor."""
+        weights = self.references.weights if self.references else None
+        return self.method.attribute(self.op, e.multiplier, e.x, e.start, weights)
+
+    def by_output(self, value: Callable[[Explained], Tensor]) -> Iterator[tuple[str, Tensor]]:
+        """Yield each ungrouped tensor's name and value, then the value of all players together."""
+        op, players, grouped = self.op, self.players, {}
+        for name, parts in by_name(self.explained).items():
+            found = together(op, parts, [value(e) for e in parts])
+            if players is None or name not in players.of:
+                yield name, found
+            else:
+                grouped[name] = found
+        if players is not None:
+            yield GROUPS, by_player(op, players, grouped)
+
+
+def by_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
+    """Return the explained tensors by the name of the input, or tensor, that they explain."""
+    groups: dict[str, list[Explained]] = {}
+    for e in explained:
+        groups.setdefault(e.at.name, []).append(e)
+    return groups
+
+
+def together(op: Ops, parts: Sequence[Explained], each: Sequence[Tensor]) -> Tensor:
+    """Return the attributions of one input, summed over the tensors that explain it."""
+    total, *others = [collect(op, e.at, a) for e, a in zip(parts, each, strict=True)]
+    for other in others:
+        total = op.Add(total, other)
+    return total
+
+
+def collect(op: Ops, at: Leaf, a: Tensor) -> Tensor:
+    """Sum over the table row of each id; each sum goes to the id's index in the input's row."""
+    if at.indices is None:
+        return a
+    axes = list(range(at.indices.ndim, a.rank))
+    a = op.ReduceSum(a, axes, keepdims=0) if axes else a
+    indices, shape = at.indices.reshape(1, -1), at.row
+    a = op.reshape(a, indices.shape)
+    if not (own := indices != OTHERS).all():
+        a = op.Gather(a, op.constant(np.flatnonzero(own)), axis=1)
+        indices = indices[:, own[0]]
+    if not np.array_equal(indices[0], np.arange(math.prod(shape))):
+        zeros = op.row_constant(np.zeros((1, math.prod(shape)), a.dtype.numpy()))
+        to = op.row_constant(indices.astype(np.int64))
+        a = op.ScatterElements(zeros, to, a, axis=1, reduction="add")
+    return op.reshape(a, shape)

@@ -18,7 +18,6 @@ from rationale.methods.feature_names import named
 from rationale.methods.leaves import Chosen, Leaf, choose_leaves
 from rationale.methods.outputs import Outputs, attributions_name, check_group_names, seed_of
 from rationale.methods.propagation.attributions import (
-    Explained,
     concepts_of,
     emit_channels,
     emit_heatmaps,
@@ -29,8 +28,10 @@ from rationale.methods.propagation.attributions import (
 from rationale.methods.propagation.backward import (
     ByRules,
     Carried,
+    Explained,
     PropagationMethod,
     Pull,
+    Walked,
     walk,
 )
 from rationale.methods.propagation.imputed import behind_imputers
@@ -81,11 +82,8 @@ class Walk(Engine):
         return named(Selection(lowered, target, method, None, path), request)
 
     def outputs(self, selection: Selection) -> Outputs:
-        method, path = _walked(selection)
-        own = Outputs.of(
-            selection.target, standard_errors=method.standard_error, gap_error=method.has_gap_error
-        )
-        return replace(own, concepts=concepts_of(selection, path.concepts))
+        _, path = _walked(selection)
+        return replace(super().outputs(selection), concepts=concepts_of(selection, path.concepts))
 
     def emit(self, canvas: Canvas) -> None:
         """Walk back from the output to the explained tensors; the graph's own nodes are the forward pass."""
@@ -137,9 +135,8 @@ class Walk(Engine):
             nothing = {t: op.row_constant(array) for t, array in zeros.items()}
             reached = explained(nothing | walk_from(own[0], masked))
             op.graph.outputs.extend([*outputs, *emit_heatmaps(op, method, concepts, reached, weights)])
-        emit_outputs(
-            op, method, explained(arriving), [layers[n] for n in kept], seed, references, target.players
-        )
+        walked = Walked(op, method, explained(arriving), seed, references, target.players)
+        emit_outputs(walked, [layers[n] for n in kept])
 
 
 WALK = Walk()

@@ -14,7 +14,15 @@ from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Selection
 from rationale.methods.environment import Environment
-from rationale.methods.outputs import Outputs, Seed, emit_values, players_by_output, seed_of, total_of
+from rationale.methods.outputs import (
+    INTERACTIONS,
+    Outputs,
+    Seed,
+    emit_values,
+    players_by_output,
+    seed_of,
+    total_of,
+)
 from rationale.methods.target import Target
 from rationale.methods.trees.ensembles import Trees
 from rationale.methods.trees.method import Margins
@@ -56,7 +64,7 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
         pairs = _of_target(op, target, seed, pairs)
         for axis in (1, 2):
             pairs = _of(op, pairs, used, own.reshape(-1), axis)
-        answered.append(op.attributions_output(pairs, outputs.interactions[name]))
+        answered.append(op.attributions_output(pairs, outputs.of_kind(INTERACTIONS)[name]))
     op.graph.outputs.extend([*answered, *emit_values(op, seed, totals, gap=True)])
 
 

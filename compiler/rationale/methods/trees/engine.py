@@ -10,7 +10,6 @@ from rationale.methods.engine import Canvas, Engine, Missing, Selection, demand_
 from rationale.methods.feature_names import named
 from rationale.methods.leaves import Leaf, raw_leaves
 from rationale.methods.logits import choose_logits
-from rationale.methods.outputs import Outputs
 from rationale.methods.players import coalition_game
 from rationale.methods.trees.emit import emit
 from rationale.methods.trees.ensembles import choose_ensemble, players_of_features
@@ -49,10 +48,6 @@ class TreeTables(Engine):
         trees = replace(trees, game=coalition_game(lowered, target.leaves, target.players))
         player_of = players_of_features(lowered, target, trees, method.name)
         return replace(selection, part=replace(trees, player_of=player_of))
-
-    def outputs(self, selection: Selection) -> Outputs:
-        method: Any = selection.method
-        return Outputs.of(selection.target, interactions=method.interactions)
 
     def emit(self, canvas: Canvas) -> None:
         """Add lookups in tables of the results for every pattern of conditions that a row can satisfy."""

@@ -1,6 +1,7 @@
 """The interface of tree methods."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Method
+from rationale.methods.outputs import INTERACTIONS
 from rationale.references.reference_set import ReferenceSet
 from rationale.trees.ensemble import Ensemble
 
@@ -35,6 +37,10 @@ class TreeMethod(Method):
     @abstractmethod
     def interactions(self) -> bool:
         """True if the graph returns the interactions between players."""
+
+    @property
+    def further_outputs(self) -> Sequence[str]:
+        return [INTERACTIONS] if self.interactions else []
 
     @abstractmethod
     def attributions(

@@ -27,7 +27,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True)
 class Fault:
-    """A place at which a chain differs from what was written."""
+    """A place at which a chain differs from its original rows."""
 
     chain: str
     sequence: int

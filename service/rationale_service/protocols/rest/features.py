@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from rationale.decisions.rows import profile_of, score_index
 from rationale.schema.form import FormField, instance_names, knock_out_fields, model_fields
 from rationale.schema.manifest import Manifest, Spread
+from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.schema.profile import DecisionProfile
 from rationale_service.engine.features import form_of
 from rationale_service.errors import NotExplainableError
@@ -110,6 +111,9 @@ class ModelFeatures(BaseModel):
     )
     has_base_value: bool
     has_gap: bool = Field(description="whether attributions are to add up, so that answers tell the gap")
+    other_outputs: dict[str, str] | None = Field(
+        None, description="what further members of this model's explanations mean; absent if there are none"
+    )
     references: ReferencesItem | None = None
     request_references: int = Field(
         description="rows that a request may bring to be compared with; 0 where the method takes none then"
@@ -169,11 +173,17 @@ async def features(request: Request, model: str, explainer: Explainer = None) ->
         targets=manifest.targets if isinstance(manifest.targets, str) else list(manifest.targets),
         has_base_value=manifest.base_value is not None,
         has_gap=manifest.completeness_gap is not None,
+        other_outputs=_other_outputs(manifest) or None,
         references=_references(manifest),
         request_references=_request_references(manifest, gateway.settings.open_references),
         decision=None if decider is None else _threshold(*decider, manifest),
         warnings=list(manifest.warnings),
     )
+
+
+def _other_outputs(manifest: Manifest) -> dict[str, str]:
+    kinds = (OUTPUT_KINDS[kind] for kind in manifest.other_outputs)
+    return {kind.member or kind.name: kind.meaning for kind in kinds if kind.axes != "NTFF"}
 
 
 def _spreads(manifest: Manifest | None) -> tuple[Spread, ...]:

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, FailFast, Field, WithJsonSchema, create_model
 
-from rationale.schema.outputs import OUTPUT_KINDS
+from rationale.schema.outputs import BY_FEATURE, VALUES, OutputKind
 
 # Shapes for readers of the OpenAPI document and generators of clients; to Python they are any JSON.
 # These check nothing: the decoders check the values.
@@ -200,24 +200,24 @@ class Predictions(BaseModel):
     )
 
 
-def _output(kind: str, default: Any = None) -> Any:
-    return Field(default, description=OUTPUT_KINDS[kind].meaning)
-
-
-class Explanation(BaseModel):
+class _Explanation(BaseModel):
     """Members that the method does not give are absent. With several targets: `targets`, a list of these."""
 
     target: int | str | None = Field(
         description="flat index into a row of the explained output, or a contrast such as '1-0'; null where "
         "it follows from an output that the model does not return"
     )
-    explained_value: float = _output("explained_value", ...)
-    base_value: float | None = _output("base_value")
-    completeness_gap: float | None = _output("completeness_gap")
-    completeness_gap_standard_error: float | None = _output("completeness_gap_standard_error")
-    score_margin: float | None = _output("score_margin")
-    attributions: ByFeature = _output("attributions", ...)
-    standard_errors: ByFeature | None = _output("standard_error")
+
+
+def _member(kind: OutputKind) -> tuple[Any, Any]:
+    """Return the type and the field of a kind of output; every explanation has a value and attributions."""
+    of = float if kind.axes == "NT" else ByFeature
+    is_always = kind.name in ("explained_value", "attributions")
+    return of if is_always else of | None, Field(... if is_always else None, description=kind.meaning)
+
+
+_members: dict[str, Any] = {kind.member or kind.name: _member(kind) for kind in (*VALUES, *BY_FEATURE)}
+Explanation = create_model("Explanation", __base__=_Explanation, __doc__=_Explanation.__doc__, **_members)
 
 
 class SeveralTargets(BaseModel):

@@ -292,7 +292,7 @@ class Explain {
           valueName: this.model.decision?.space === "margin" ? "margin" : "score",
         });
         const head = views.length > 1 && [h("h2", {}, view.name), h("p", {}, "score ", h("strong", {}, this.figure(view, this.score(view))))];
-        return h("section", { class: "panel", "aria-label": view.name }, head, this.classes(view), this.sentence(view, write), picture, this.foot(view));
+        return h("section", { class: "panel", "aria-label": view.name }, head, this.classes(view), this.sentence(view, write), picture, this.byFeature(view), this.foot(view));
       }),
     );
   }
@@ -325,7 +325,15 @@ class Explain {
       this.rule && !this.rule.explained && figure("explained value", explained(view.value)),
       view.base !== null && figure(view.startName, explained(view.base)),
       view.gap !== null && figure("completeness gap", rest(view.gap)),
+      furtherOf(view).flatMap(({ name, value }) => (typeof value === "number" ? figure(name, number(value)) : [])),
     );
+  }
+
+  /** Numbers by feature of further kinds of outputs, a table each. */
+  byFeature(view) {
+    const row = ([feature, value]) => h("tr", {}, h("th", { scope: "row" }, view.items.find((item) => item.feature === feature)?.name ?? feature), h("td", { class: "number" }, number(value)));
+    return furtherOf(view).filter(({ value }) => typeof value === "object").map(({ name, meaning, value }) =>
+      h("details", {}, h("summary", { title: meaning }, name), h("table", {}, h("tbody", {}, Object.entries(value).filter(([, each]) => typeof each === "number").map(row)))));
   }
 
   foot(view) {
@@ -465,3 +473,8 @@ class Explain {
 }
 
 const worded = (error) => (error.title ? `${error.title}: ${error.detail}` : error.message);
+
+/** The members of an explanation that only some methods have, with their names in words and what they mean. */
+const furtherOf = ({ model, explanation }) =>
+  Object.entries(model.other_outputs ?? {}).map(([member, meaning]) => ({ name: member.replaceAll("_", " "), meaning, value: explanation[member] ?? null }))
+    .filter(({ value }) => value !== null);

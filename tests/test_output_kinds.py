@@ -1,0 +1,116 @@
+"""A kind of output that a method brings: its row in the registry is enough for all that writes answers."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from rationale import compile_model
+from rationale.artifact.compiled import Compiled
+from rationale.errors import RepositoryError
+from rationale.graph.tensor import Tensor
+from rationale.methods.propagation.backward import Walked
+from rationale.methods.propagation.gradients import Gradient
+from rationale.portfolios.arrow import explain_batches
+from rationale.portfolios.files import write_explanations
+from rationale.schema.manifest import GROUPS, Manifest
+from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, OutputKind
+from rationale_service.protocols.rest.v1 import explanations
+from tests.compiler.models import parsed
+
+MODEL = "network (float[N, 3] x) => (float[N, 1] y) <float[3, 1] w = {0.4, -0.7, 1.1}> { y = MatMul (x, w) }"
+X = np.array([[1, 2, 3], [-1, 0, 4]], np.float32)
+EFFECTS = X * np.array([0.4, -0.7, 1.1])
+SQUARES = EFFECTS**2
+KINDS = (
+    OutputKind("square", "NTF", "the square of each attribution", "squares", "_square"),
+    OutputKind("product", "NTFF", "the product of each two attributions", in_tables=False),
+    OutputKind("largest", "NT", "the largest attribution"),
+)
+
+
+@dataclass(frozen=True)
+class Squares(Gradient):
+    """x · gradient, with one output of each shape besides."""
+
+    times_input: bool = True
+
+    @property
+    def further_outputs(self) -> Sequence[str]:
+        return [kind.name for kind in KINDS]
+
+    def emit_output(self, kind: str, walked: Walked) -> Mapping[str, Tensor]:
+        op, own = walked.op, dict(walked.by_output(walked.attribute))
+        if kind == "square":
+            return {name: op.Mul(value, value) for name, value in own.items()}
+        if kind == "largest":
+            ((_, value),) = own.items()
+            return {WHOLE: op.ReduceMax(value, [1], keepdims=0)}
+        return {
+            name: op.Mul(op.reshape(value, (1, 3, 1)), op.reshape(value, (1, 1, 3)))
+            for name, value in own.items()
+            if name != GROUPS
+        }
+
+
+@pytest.fixture
+def squares(monkeypatch: pytest.MonkeyPatch) -> Compiled:
+    for kind in KINDS:
+        monkeypatch.setitem(OUTPUT_KINDS, kind.name, kind)
+    return compile_model(parsed(MODEL), Squares())
+
+
+def test_the_graph_answers_it_and_the_manifest_names_it(squares: Compiled) -> None:
+    answer = squares.explain(X)
+    np.testing.assert_allclose(answer["x_square"][:, 0], SQUARES, rtol=1e-5)
+    np.testing.assert_allclose(answer["largest"][:, 0], EFFECTS.max(axis=1), rtol=1e-5)
+    assert answer["x_product"].shape == (2, 1, 3, 3)
+    manifest = Manifest.model_validate_json(squares.manifest.to_json())
+    assert manifest == squares.manifest
+    assert manifest.values["largest"] == "largest"
+    shapes = {name: manifest.explanation_outputs[name] for name in ("largest", "x_square", "x_product")}
+    assert shapes == {"largest": (1,), "x_square": (1, 3), "x_product": (1, 3, 3)}
+
+
+def test_tables_and_apis_have_it(squares: Compiled, tmp_path) -> None:
+    answer = squares.explain(X)
+    write_explanations(tmp_path / "rows.csv", [answer])
+    with (tmp_path / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["x[2]_square"]) for row in rows] == pytest.approx(SQUARES[:, 2])
+    write_explanations(tmp_path / "rows.json", [answer])
+    record = json.loads((tmp_path / "rows.json").read_text())[0]
+    assert record["squares"]["x[1]"] == pytest.approx(SQUARES[0, 1])
+    assert record["largest"] == pytest.approx(3.3)
+    columns = {f"x[{i}]": X[:, i] for i in range(3)}
+    (batch,) = explain_batches(squares, pa.record_batch(columns))
+    assert batch["x[2]_square"].to_pylist() == pytest.approx(list(SQUARES[:, 2]))
+    assert batch["largest"].to_pylist() == pytest.approx([3.3, 4.4])
+    (first, _) = explanations(squares.manifest, dict(answer))
+    assert first["squares"] == pytest.approx(record["squares"])
+    assert first["largest"] == pytest.approx(3.3)
+
+
+@pytest.mark.usefixtures("squares")
+def test_groups_have_theirs_together() -> None:
+    grouped = compile_model(parsed(MODEL), Squares(), groups={"ab": ["x[0]", "x[1]"]})
+    answer = grouped.explain(X)
+    both = EFFECTS[:, :2].sum(axis=1) ** 2
+    np.testing.assert_allclose(answer["group_square"][:, 0, 0], both, rtol=1e-5)
+
+
+def test_a_manifest_of_unknown_kinds_is_refused(squares: Compiled, tmp_path, monkeypatch) -> None:
+    file = tmp_path / "explanation.json"
+    file.write_text(squares.manifest.to_json())
+    monkeypatch.delitem(OUTPUT_KINDS, "square")
+    with pytest.raises(RepositoryError, match="square"):
+        Manifest.read(file)
+
+
+def test_a_manifest_without_any_says_nothing_of_them() -> None:
+    compiled = compile_model(parsed(MODEL), Gradient())
+    assert "other_outputs" not in compiled.manifest.to_json()
