@@ -66,10 +66,8 @@ class Explanation(dict[str, np.ndarray]):
 
         Its values are [N, F] for one target, [N, F, T] for several.
 
-        As from SHAP's own explainers all targets come at once, on the last axis: a plot takes `[:, :, 1]` or,
-        by
-        name, `[:, :, "7"]`. The features of several inputs stand side by side, so that the base value and all
-        of
+        As in SHAP's own explainers, all targets are on the last axis: a plot takes `[:, :, 1]` or, by name,
+        `[:, :, "7"]`. The features of several inputs stand side by side, so that the base value and all of
         them add up to the output.
 
         Args:
@@ -80,8 +78,7 @@ class Explanation(dict[str, np.ndarray]):
 
         Raises:
             InvalidOptionError: if there is no such target or input, an array stands beside others, or shap is
-                not
-                installed.
+                not installed.
         """
         return shap_explanation(self, self.inputs, self.manifest, target, inputs)
 
@@ -101,10 +98,9 @@ class Explanation(dict[str, np.ndarray]):
             rows: rows to draw; by default the mean |attribution| and the spread over all of them, and the
                 first three.
             targets: the largest number of targets of a row; those of the largest value are drawn.
-            top: features that have a bar each; the others share one.
-            tokens: the tokens' texts, in the order of their ids, or a file: a tokenizer.json, or a text with
-                a
-                token a line. Without it ids are shown.
+            top: number of features with a bar of their own; the others share one.
+            tokens: the tokens' texts, in the order of their ids, or a file: a tokenizer.json, or a text
+                file with a token a line. By default the picture shows ids.
 
         Raises:
             InvalidOptionError: if a row does not exist, a number is below 1, or a file cannot be read.
@@ -123,12 +119,12 @@ class Compiled:
         graph: the combined model, in memory or in a file.
         manifest: its description; `explanation.json`.
         source: the plain model, with a symbolic batch.
-        sample: one row for each input, with which a server warms up.
+        sample: one row of each input, for a server's warmup.
         custom_ops: libraries of kernels.
         conversion: the ONNX model's distance from the fitted model it was converted from, in words.
         comparisons: the same model explained by other references.
-        probes: rows that the graph has to answer in any runtime; None if there are none.
-        is_proven: whether it answered them in this process, as it has after a compile.
+        probes: rows that every runtime must answer as expected; None if there are none.
+        is_proven: True if the graph has answered them in this process; a compile sets it.
     """
 
     graph: SerializedGraph
@@ -176,7 +172,7 @@ class Compiled:
             threads: threads of each run; None takes all cores.
 
         Raises:
-            CheckFailedError: if it was read from a repository, and does not answer its probe rows as is due.
+            CheckFailedError: if it was read from a repository and its answers to the probe rows are wrong.
         """
         with kernels_of(self.custom_ops):
             run = explaining(Runner(self.graph, threads=threads), outline(self.graph))
@@ -201,13 +197,13 @@ class Compiled:
     def decide(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> list[Decision | Undecided]:
         """Decide rows here by the decision profile of the entry, each by itself, as `:decide` does.
 
-        Nothing is recorded: `rationale decide --audit` and the gateway record decisions.
+        It records nothing: `rationale decide --audit` and the gateway record decisions.
 
         Args:
             x: rows, as for `explain`. If only a knock-out reads a column, the table or mapping holds it too.
 
         Returns:
-            For each row the decision with its reasons, or why there is none (`Undecided.fault`).
+            For each row the decision with its reasons, or the cause why there is none (`Undecided.fault`).
 
         Raises:
             InvalidOptionError: if the model was compiled without a profile; or the rows do not fit it.
@@ -284,7 +280,7 @@ class Compiled:
 
         If references are an input, the latter is `NAME_explain_open/`.
         A one-shot model is written as `NAME/` alone, and an earlier `NAME_explain/` is removed.
-        Comparisons are written together with them, as `NAME_explain_<digest>/`.
+        Comparisons go with them, as `NAME_explain_<digest>/`.
 
         Returns:
             The folder of the entry that explains.
@@ -309,7 +305,7 @@ class Compiled:
         """Write the combined graph alone, as one of several explainers of `model`.
 
         Args:
-            entry: the folder to make; its name is the entry's. A failure may leave a part of it.
+            entry: the folder to create; its name is the entry's. A failure may leave a part of it.
 
         Raises:
             RepositoryError: if the folder is there already, or cannot be written.
@@ -323,7 +319,7 @@ def _fit(name: str, given: npt.ArrayLike, tensor: onnx.TypeProto.Tensor, missing
     """Return rows [N, …] in the dtype of an input.
 
     Args:
-        missing: whether NaN is taken, for a missing value.
+        missing: True if NaN is allowed, for a missing value.
 
     Raises:
         InvalidOptionError: if there is another shape, no row, or a value that is no number or too large.

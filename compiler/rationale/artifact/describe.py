@@ -79,7 +79,7 @@ def describe(
     libraries: Sequence[FilePath] = (),
     parity: Parity | None = None,
 ) -> Manifest:
-    """Describe the graph for whoever serves it: the last stage of a compile.
+    """Describe the graph for a server: the last stage of a compile.
 
     Args:
         rules: the rule of relevance propagation that each operator got.

@@ -149,7 +149,7 @@ def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> di
     """Return the rows of a file in the model's dtypes, by input name; a table's columns are found by name.
 
     Args:
-        any_text: whether texts pass that the fitted model refuses; decisions name these row by row.
+        any_text: True to allow texts that the fitted model refuses; decisions name these row by row.
 
     Raises:
         InvalidOptionError, InvalidReferencesError: an error with advice, if the rows do not fit.
@@ -224,7 +224,7 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
             ONNX Runtime's, and judged as at compile time.
 
     Raises:
-        InvalidOptionError: if the runtime is another one, or not installed.
+        InvalidOptionError: if the runtime is unknown or not installed.
         CheckFailedError: if the runtime does not run the entry, or its answers differ.
         RepositoryError: if there is no such entry, or it cannot be read.
     """

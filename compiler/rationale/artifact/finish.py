@@ -1,4 +1,4 @@
-"""The graph that is served, made from a fitted graph: its own types, open lengths, a gate."""
+"""The graph to serve, made from a fitted graph: its own types, open lengths, a gate."""
 
 from collections.abc import Callable
 
@@ -24,10 +24,10 @@ def finish(
     span: Span | None,
     at: Callable[[dict[str, int]], ir.Model],
 ) -> FinishedGraph:
-    """Return the graph that is served; the combined model is consumed.
+    """Return the graph to serve; this consumes the combined model.
 
     Args:
-        span: the lengths that stay open.
+        span: the open lengths.
         at: a function that makes the combined graph for one of them: `{name: length}`.
 
     Raises:

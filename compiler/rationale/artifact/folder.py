@@ -1,4 +1,4 @@
-"""Files written whole or not at all, and one writer at a time."""
+"""Files written atomically, and one writer at a time."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ if sys.platform != "win32":
 
 
 def check_folder(folder: Path) -> None:
-    """Raise InvalidOptionError if files could not be written, before minutes are spent on them."""
+    """Raise InvalidOptionError early if files could not be written: the work for them takes minutes."""
     there = next(p for p in (folder, *folder.absolute().parents) if p.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         raise InvalidOptionError(f"--out {folder}: {there} is not a folder that can be written to.")
@@ -26,10 +26,9 @@ def locked(target: Path | BinaryIO, busy: str | None = None) -> Iterator[bool]:
     """Let one process at a time into a folder or an open file, and yield whether others are kept out.
 
     The lock ends with the process, however that ends. A file system without locks (Windows, NFS for
-    folders, some clusters' storage) lets everyone in and yields False. A refusal would stop those who write
-    alone, which nearly all do; so every caller puts its files in place by renames, and two who meet there
-    leave
-    the files of the last one, or one of them fails.
+    folders, some clusters' storage) lets everyone in and yields False. A refusal would stop single writers,
+    who are the most common. So every caller renames its files into place: of two writers at once, the last
+    one's files stay, or one of them fails.
 
     Args:
         busy: the message that refuses the user while another process is in; without it, wait for that one.
@@ -79,10 +78,10 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write(folder: Path, contents: Mapping[str, bytes], flag: str = "--out") -> None:
-    """Write each file whole or not at all; errors name the flag.
+    """Write each file atomically; errors name the flag.
 
     Raises:
-        InvalidOptionError: if the folder cannot be made or written.
+        InvalidOptionError: if the folder cannot be created or written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

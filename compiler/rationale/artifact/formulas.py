@@ -21,14 +21,14 @@ class DiffersError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Polynomial:
-    """Σ cᵢ·Lⁱ for each element of an array, in whole numbers."""
+    """A polynomial Σ cᵢ·Lⁱ for each element of an array, in whole numbers."""
 
     coefficients: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """c/L."""
+    """A constant c divided by the length: c/L."""
 
     numerator: np.ndarray
 

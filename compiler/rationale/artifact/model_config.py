@@ -1,6 +1,6 @@
 """The part of Triton's model_config.proto that entries need.
 
-tritonclient has all of it, and needs gRPC: a compile does not. A test compares the two.
+tritonclient has all of it but needs gRPC, which a compile does not. A test compares the two.
 """
 
 from collections.abc import Iterator

@@ -44,7 +44,7 @@ def _is_needed(name: str) -> bool:
 
 
 def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
-    """Return the one-shot model: the plain model, and `combined`, which is consumed, in a branch.
+    """Return the one-shot model: the plain model, with `combined`, which it consumes, in a branch.
 
     It has the inputs of the model and `explain` BOOL [N, 1]; the outputs of the combined model and
     `explained` BOOL [N, 1], which equals it. Rows that do not ask have zeros for an explanation.

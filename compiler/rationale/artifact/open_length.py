@@ -24,7 +24,7 @@ from rationale.schema.machine import Deployment
 
 LOOKED_AT = DEGREE + 3  # lengths: as many as a polynomial needs, and two that check it
 TRIED = 2 * LOOKED_AT  # a length that another axis has too may give a graph of its own
-SAME = 1e-4  # of the largest value: float32 adds in the same order, except in kernels chosen by length
+SAME = 1e-4  # share of the largest value: float32 adds in the same order, except in kernels chosen by length
 
 
 def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: bool) -> None:
@@ -67,7 +67,7 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
     Raises:
         UnsupportedModelError: if the graphs differ in more than constants, or in constants of no known
             formula.
-        CheckFailedError: if the graph answers otherwise than a length's own, at a length not used to make it.
+        CheckFailedError: if, at a length not used to merge it, its answers differ from that length's graph.
     """
     models, lengths, why = [longest], [span.most], "it spans too few lengths"
     for length in range(span.most - 1, max(span.least, span.most - TRIED) - 1, -1):

@@ -1,4 +1,4 @@
-"""Triton model repository entries, written whole or not at all."""
+"""Triton model repository entries, written atomically."""
 
 import itertools
 import re
@@ -66,10 +66,10 @@ def write_entries(
     If references are an input, `NAME_explain_open/` is written, next to other explainers of the same model.
 
     Args:
-        sample: one row for each input, with which a server warms up.
-        probes: rows that prove any runtime of the entries; each entry has the answers that are its own.
-        libraries: libraries of kernels, which each entry takes along.
-        comparisons: further entries, which the manifest's decision names.
+        sample: one row of each input, for a server's warmup.
+        probes: rows that prove any runtime of the entries; each entry stores its own answers.
+        libraries: libraries of kernels; each entry gets a copy.
+        comparisons: further entries that the manifest's decision names.
     """
     check_name(name)
     manifest = manifest.model_copy(update={"model": name, "graphs": {}})
@@ -190,7 +190,7 @@ def _model_digest(entry: Path) -> str | None:
 
 
 def _spare_foreign_folders(targets: list[Path]) -> None:
-    """Raise RepositoryError if a folder stands there that this project did not write."""
+    """Raise RepositoryError if a target folder exists that this project did not write."""
     for target in targets:
         strange = (
             sorted(p.name for p in target.iterdir() if p.name not in _OWN_FILES) if target.is_dir() else []
@@ -356,7 +356,7 @@ def _config(
         samples: the file of each input, for each warmup.
         shapes: the shape of the row in it, by input.
         libraries: libraries of kernels, by their names next to the model.
-        mixed: whether rows of several requests may be in one run.
+        mixed: True if one run may hold rows of several requests.
     """
     config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch)
     for specs, field in ((inputs, config.input), (outputs, config.output)):

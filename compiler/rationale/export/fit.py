@@ -31,7 +31,7 @@ TYPES = {  # types that a page can create, in the spelling of the runtime's Java
 
 
 def check_size(explain: Path) -> None:
-    """Raise UnsupportedModelError if an entry's files are too large to read."""
+    """Raise UnsupportedModelError if an entry's files are too large for a page, before reading them."""
     size = sum(file.stat().st_size for file in (explain / "1").glob("*") if file.is_file())
     if size > MOST_BYTES:
         raise UnsupportedModelError(

@@ -96,7 +96,7 @@ def _summary(out: Path, page: bytes, manifest: Manifest, runtime: WebRuntime) ->
     return lines
 
 
-# -- facts of the page --------------------------------------------------------------------------------------
+# -- facts of the page -------------------------------------------------------------------------------------
 
 
 def describe_page(compiled: Compiled, known: Sequence[Spread]) -> dict[str, Any]:

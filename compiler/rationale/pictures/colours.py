@@ -1,9 +1,9 @@
-"""The colours of all pictures: of attributions, and of low and high values of a feature."""
+"""The colours of all pictures: for attributions, and for low and high values of a feature."""
 
 import numpy as np
 
 RAISES, LOWERS = "#d6604d", "#4393c3"  # red and blue that most colour-blind people tell apart
-LOW, HIGH = "#8d63c4", "#c77700"  # violet and orange, so that a high value is not read as one that raises
+LOW, HIGH = "#8d63c4", "#c77700"  # violet and orange, so that nobody takes a high value for one that raises
 
 
 def rgb(colour: str) -> np.ndarray:
@@ -12,6 +12,6 @@ def rgb(colour: str) -> np.ndarray:
 
 
 def blend(colour: str, other: str, share: float) -> str:
-    """Return a colour with a share of another one, as "#rrggbb"."""
+    """Return a colour mixed with a share of another one, as "#rrggbb"."""
     mixed = rgb(colour) + (rgb(other) - rgb(colour)) * share
     return "#" + "".join(f"{round(part):02x}" for part in mixed)

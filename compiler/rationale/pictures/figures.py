@@ -1,7 +1,7 @@
-"""Panels as HTML and SVG: a row for each bar, whose name and number are text, so that they wrap and are read.
+"""Panels as HTML and SVG: a row per bar, with its name and number as text, which wraps and can be read out.
 
-A length is a share of the width, so that pictures fit a telephone and paper; lines and words have the colour
-of the text around them, light or dark.
+Lengths are shares of the width, so pictures fit a telephone and paper. Lines and words take the colour of the
+surrounding text, light or dark.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,25 +19,25 @@ from rationale.pictures.panels import Bars, Flow, Heat, Panel, Words
 from rationale.pictures.png import data_uri, full_colour, grey, heat_map, sized
 from rationale.schema.manifest import EmbeddedProfile
 
-_BAR, _SWARM, _CHART = 22, 46, 240  # pixels: the height of a row and of a chart
+_BAR, _SWARM, _CHART = 22, 46, 240  # heights in pixels: a bar's row, a swarm's row, a chart
 _THICK, _DOT = 12, 4.8
 _GREY = "#808080"
 _LINES = (LOWERS, HIGH, LOW, RAISES)
 _MARGIN = 2  # percent of the width, left and right
-_COLUMNS, _LEVELS = 80, 10  # of dots: columns, and colours from low to high
+_COLUMNS, _LEVELS = 80, 10  # columns of dots, and colours from low to high
 _MOST_WORDS = 4_000
-_LISTED = 20  # tokens whose numbers are listed
-_NEGLIGIBLE = 1e-3  # a gap of less, of the width, is a number beneath the bars
+_LISTED = 20  # tokens in the list of numbers
+_NEGLIGIBLE = 1e-3  # share of the width; a smaller gap gets no bar
 
 
 def figures(drawn: Iterable[Panel | Overview]) -> list[Element]:
-    """Return the pictures."""
+    """Return the figures of all panels."""
     return [figure for panel in drawn for figure in _DRAW[type(panel)](panel)]
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """From numbers to percent of the width."""
+    """A scale that maps numbers to percent of the width."""
 
     low: float
     high: float
@@ -51,7 +51,7 @@ class _Scale:
         return cls(low, high) if high > low else cls(low - 0.5, high + 0.5)
 
     def at(self, value: float) -> float:
-        """Return a place; of what is no number, the left edge."""
+        """Return the position of a number; the left edge for NaN and infinity."""
         if not np.isfinite(value):
             return float(_MARGIN)
         share = (np.clip(value, self.low, self.high) - self.low) / (self.high - self.low)
@@ -65,7 +65,7 @@ def _figure(title: str, about: str, *content: Element) -> Element:
 def _row(
     name: str, number: str, drawn: Sequence[Element], *, end: bool = False, height: int = _BAR
 ) -> Element:
-    """Return a row: its picture repeats what the number says, so that screen readers leave it out."""
+    """Return a row; screen readers skip its picture, which repeats the number."""
     return element(
         "li",
         element("span", name, class_="name", dir="auto"),
@@ -176,7 +176,7 @@ def _dot(scale: _Scale, value: float) -> Element:
 
 
 def _flow(panel: Flow) -> list[Element]:
-    """Draw what raises to the right, what lowers to the left, and a dot at the sum."""
+    """Draw raising sums to the right, lowering sums to the left, and a dot at their total."""
     scale = _Scale.over(0.0, panel.raising, panel.lowering, panel.due)
     write = writer([*panel.raising, *panel.lowering])
     rows = []
@@ -195,11 +195,11 @@ def _flow(panel: Flow) -> list[Element]:
 
 @dataclass(frozen=True)
 class Line:
-    """Values over shares of an axis, from 0 to 1, and what they are called; a range makes it grey and dashed.
+    """A labelled line: values over shares of an axis, from 0 to 1; a range makes it grey and dashed.
 
     Attributes:
-        number: stands beside the label.
-        range: the least and the largest at each share.
+        number: text beside the label.
+        range: the least and the largest value at each share.
     """
 
     label: str
@@ -210,7 +210,7 @@ class Line:
 
 
 def lines(title: str, about: str, drawn: Sequence[Line]) -> Element:
-    """Draw lines over one axis, and beneath them what each is called."""
+    """Draw lines over one axis, with a legend beneath."""
     scale = _Scale.over(*(values for line in drawn for values in (line.values, *(line.range or ()))))
     paths, rows = [], []
     for i, line in enumerate(drawn):
@@ -236,7 +236,7 @@ def _points(shares: Iterable[float], values: Iterable[float], scale: _Scale) -> 
 
 
 def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Element:
-    """Draw numbers that neither raise nor lower anything, as grey bars."""
+    """Draw numbers without an effect's sign as grey bars."""
     sizes = np.asarray([size for _, size in numbers])
     scale, write = _Scale.over(0.0, sizes), writer(sizes)
     rows = (
@@ -247,7 +247,7 @@ def levels(title: str, about: str, numbers: Sequence[tuple[str, float]]) -> Elem
 
 
 def thresholds(embedded: EmbeddedProfile, base: float | None) -> Element:
-    """Draw for which scores an entry approves and declines or a person decides, and the base value."""
+    """Draw the ranges of scores that approve, decline or go to a person, and the base value."""
     profile, (least, most) = embedded.profile, embedded.output_range
     scale = _Scale.over(least, most, profile.threshold, base)
     low, high = profile.refer or (profile.threshold, profile.threshold)
@@ -297,9 +297,9 @@ def _swarm(panel: Overview) -> list[Element]:
 
 
 def _dots(scale: _Scale, attributions: np.ndarray, values: np.ndarray) -> Element:
-    """Place dots of one column above and below each other, closer where they are many.
+    """Stack the dots of a column, closer together if there are many.
 
-    They are the round ends of lines without a length: a few bytes each, and round at every width.
+    Dots are round ends of lines of zero length: a few bytes each, and round at every width.
     """
     positions = np.asarray([scale.at(a) for a in attributions])
     columns = np.round(positions * _COLUMNS / 100)
@@ -366,7 +366,7 @@ def _words(panel: Words) -> list[Element]:
 
 
 def _listed(panel: Words) -> Element:
-    """Return the tokens with the largest attributions, by their numbers."""
+    """Return a table of the tokens with the largest attributions."""
     order = np.argsort(-np.abs(np.nan_to_num(panel.values)), kind="stable")[:_LISTED]
     write = writer(panel.values[order])
     rows = [

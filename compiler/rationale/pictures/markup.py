@@ -1,4 +1,4 @@
-"""HTML elements whose content is always escaped, the style of all pictures, and pages that load nothing."""
+"""HTML elements with escaped content, the style of all pictures, and pages that load nothing."""
 
 import base64
 import hashlib
@@ -9,14 +9,14 @@ from xml.etree.ElementTree import Element, tostring
 from rationale.pictures.colours import LOWERS, RAISES
 
 SHADES = 10  # steps of a token's colour
-_DEEPEST = 0.65  # of the last one, so that words can be read on it, on white and on black
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # what no page may hold
+_DEEPEST = 0.65  # opacity of the last step: words stay readable on it, on white and on black
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # characters that no page may contain
 
 Content = str | Element
 
 
 def element(tag: str, /, *content: Content, **attributes: object) -> Element:
-    """Make an element; `class_` is the attribute class, and `stroke_width` stroke-width."""
+    """Create an element; `class_` becomes the attribute class, and `stroke_width` stroke-width."""
     made = Element(tag, {_attribute(name): _clean(str(value)) for name, value in attributes.items()})
     for item in content:
         if isinstance(item, Element):
@@ -33,12 +33,12 @@ def _attribute(name: str) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return text that every page can hold: without control characters and halves of characters."""
+    """Return text without control characters and lone surrogates, which no page may contain."""
     return _CONTROL.sub("\ufffd", text).encode("utf-8", "replace").decode()
 
 
 def table(lines: Iterable[tuple[str, str]]) -> Element:
-    """Make a table of lines with a name each."""
+    """Create a table of named lines."""
     rows = (
         element("tr", element("th", name, scope="row"), element("td", text, dir="auto"))
         for name, text in lines
@@ -47,14 +47,14 @@ def table(lines: Iterable[tuple[str, str]]) -> Element:
 
 
 def fragment(content: Iterable[Element]) -> str:
-    """Return what a notebook shows: the style, and the content, which needs no script."""
+    """Return HTML for a notebook: the style and the content, without a script."""
     return tostring(
         element("div", element("style", STYLE), *content, class_="rationale"), "unicode", method="html"
     )
 
 
 def page(title: str, content: Iterable[Element]) -> bytes:
-    """Return a page that loads nothing and runs nothing: its policy allows its own style and images in it."""
+    """Return a page that loads and runs nothing; its policy allows only its own style and images."""
     style = _PAGE_STYLE + STYLE
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     policy = (
@@ -80,7 +80,7 @@ def shade(name: str) -> tuple[str, float]:
 
 
 def _shades() -> str:
-    """Return the rules of tokens' classes."""
+    """Return the CSS rules of token classes."""
     shades = {f"{sign}{step}": shade(f"{sign}{step}") for sign in "rl" for step in range(1, SHADES + 1)}
     return "\n".join(
         f".rationale .{name} {{ background: {colour}{round(255 * opacity):02x} }}"
@@ -117,7 +117,7 @@ background: none; font-size: 1em; white-space: normal }}
 .rationale summary {{ cursor: pointer }}
 {_shades()}
 """
-STYLE = _RULES.replace(".rationale ", ".rationale:not(#_) ")  # an id, to outweigh a front end's own rules
+STYLE = _RULES.replace(".rationale ", ".rationale:not(#_) ")  # the id outweighs a front end's own rules
 _PAGE_STYLE = """
 :root { color-scheme: light dark }
 body { margin: 0; padding: 1.2em; background: Canvas; color: CanvasText }

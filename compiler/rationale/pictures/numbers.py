@@ -1,15 +1,15 @@
-"""Numbers of reports as people read them: the rule of `browser/files/format.js`, in Python."""
+"""Readable numbers for reports: the rule of `browser/files/format.js`, in Python."""
 
 import math
 from collections.abc import Callable, Iterable
 
-_LARGEST = 1e15  # from which on exponents are shorter than digits
+_LARGEST = 1e15  # size from which exponents are shorter than digits
 _MOST_DECIMALS = 9
-_NEGLIGIBLE = 1e-6  # of the largest effect: what is less has no say in how many decimals all have
+_NEGLIGIBLE = 1e-6  # share of the largest effect; smaller effects do not affect the number of decimals
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number alone: grouped, with about so many digits, by an exponent where it is tiny or huge."""
+    """Write one number: grouped, with about `digits` digits, and an exponent if it is tiny or huge."""
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
@@ -21,13 +21,13 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def writer(effects: Iterable[float], values: Iterable[float] = ()) -> Callable[[float], str]:
-    """Return a function that writes numbers that stand together.
+    """Return a function that writes numbers of one group alike.
 
-    All have as many decimals as let the smallest effect have a digit and the largest three.
+    All get enough decimals for one digit of the smallest effect and three of the largest.
 
     Args:
-        effects: those that are shown.
-        values: what else is shown; they choose the decimals where no effect does.
+        effects: the effects that are shown.
+        values: other numbers that are shown; they set the decimals if no effect does.
     """
     found = _decimals(effects)
     decimals = _decimals(values) or 0 if found is None else found
@@ -43,7 +43,7 @@ def writer(effects: Iterable[float], values: Iterable[float] = ()) -> Callable[[
 
 
 def signed(write: Callable[[float], str], value: float) -> str:
-    """Return an effect: with its sign, unless it is written as nothing."""
+    """Write an effect with its sign, unless it rounds to zero."""
     text = write(value)
     return f"+{text}" if value > 0 and any(digit in text for digit in "123456789") else text
 
@@ -62,5 +62,5 @@ def _order(size: float) -> int:
 
 
 def _unsigned(text: str) -> str:
-    """Return what is rounded to nothing without a sign."""
+    """Remove the minus sign of a number that rounds to zero."""
     return text if any(digit in text for digit in "123456789") else text.removeprefix("-")

@@ -1,4 +1,4 @@
-"""Attributions over many rows: the mean of their size, and how they spread."""
+"""Attributions over many rows: their mean size and their spread."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ import numpy as np
 from rationale.pictures.panels import Answer, element_name, is_table, short, titles
 from rationale.schema.manifest import Attributed, Manifest
 
-DOTS = 300  # rows that have a dot for each feature; fewer, where features are so many
-_MOST_NUMBERS = 4_000_000  # that are kept for dots
+DOTS = 300  # most rows with a dot for each feature; fewer if there are many features
+_MOST_NUMBERS = 4_000_000  # most attributions to keep for dots
 _TARGETS = 3
-_ENDS = (5, 95)  # percentiles of a feature's values that have the full colours
+_ENDS = (5, 95)  # percentiles of a feature's values with the full colours
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Overview:
     """Features by the mean |attribution| over all rows, largest first.
 
     Attributes:
-        rows: that the means are of.
-        means: [F], and of the `others` together one more.
-        attributions: [F, n] of some rows, evenly spaced.
-        values: of the features [F, n], from 0, low, to 1, high; NaN where they are no numbers.
+        rows: number of rows in the means.
+        means: [F], and one more for the `others` together.
+        attributions: attributions [F, n] of n evenly spaced rows.
+        values: feature values [F, n], from 0, low, to 1, high; NaN for other than numbers.
     """
 
     title: str
@@ -36,11 +36,11 @@ class Overview:
 
 
 def overviews(answers: Iterable[Answer], count: int, top: int) -> list[Overview]:
-    """Return an overview of each of the first targets; none where nothing is explained that is a table.
+    """Return an overview of each of the first targets; none without an explained table.
 
     Args:
-        answers: one after the other, `count` rows together.
-        top: features that are shown.
+        answers: consecutive answers, with `count` rows in total.
+        top: number of features to show.
     """
     kept, dots, values = np.empty(0, int), list[np.ndarray](), list[np.ndarray]()
     first, sums = 0, np.zeros(())
@@ -71,18 +71,18 @@ def overviews(answers: Iterable[Answer], count: int, top: int) -> list[Overview]
 
 
 def tables_of(manifest: Manifest) -> list[Attributed]:
-    """Return what has attributions that are drawn as bars."""
+    """Return the tensors and groups whose attributions are drawn as bars."""
     return [e for e in manifest.attributed if is_table(e, len(e.tensor.shape))]
 
 
 def _side_by_side(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Return attributions of the first targets of all tables, [N, T, F]."""
+    """Return attributions of the first targets, all tables side by side, [N, T, F]."""
     each = [a[:, :_TARGETS] for a in arrays]
     return np.concatenate([a.reshape(*a.shape[:2], -1).astype(np.float64) for a in each], axis=2)
 
 
 def _values(answer: Answer, tables: Sequence[Attributed], rows: np.ndarray) -> np.ndarray:
-    """Return the features of some rows [n, F]; NaN where they are no numbers."""
+    """Return the feature values of some rows [n, F]; NaN for other than numbers."""
     found = []
     for e in tables:
         attributions = answer[e.attributions]
@@ -134,7 +134,7 @@ def _overview(
 
 
 def _from_low_to_high(values: np.ndarray) -> np.ndarray:
-    """Return values from 0 to 1; all the same, they are in the middle."""
+    """Scale values to 0 to 1; equal values become 0.5."""
     finite = values[np.isfinite(values)]
     if not len(finite):
         return np.full(len(values), np.nan)

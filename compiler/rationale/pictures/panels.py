@@ -1,7 +1,7 @@
-"""What is drawn of an explanation: bars for tables, a heatmap for images, shaded words for tokens.
+"""Panels of an explanation: bars for tables, a heatmap for images, shaded words for tokens.
 
-There is a panel for each row, target and explained input; the features of all tables of a row share one, and
-so do all layers.
+There is a panel for each row, target and explained input. The features of all tables of a row share a panel,
+and so do all layers.
 """
 
 import math
@@ -15,13 +15,13 @@ from rationale.pictures.numbers import number
 from rationale.pictures.words import NUMBERS, Vocabulary, Word
 from rationale.schema.manifest import Attributed, ExplainedConcepts, Manifest
 
-_CHANNELS = (1, 3, 4)  # of an image
+_CHANNELS = (1, 3, 4)  # possible numbers of an image's channels
 _LONGEST_NAME = 34
-_CUT = 12  # characters of a name's end that are kept
+_CUT = 12  # characters to keep of a long name's end
 
 
 class Answer(Protocol):
-    """What `Compiled.explain` returns: outputs by name, with the rows and what the graph is."""
+    """The result of `Compiled.explain`: outputs by name, with the inputs and the graph's manifest."""
 
     manifest: Manifest
     inputs: dict[str, np.ndarray]
@@ -41,10 +41,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Bars:
-    """Features by size [F], their standard errors, and Shapley values with theirs where there are any.
+    """Attributions [F] by size and their standard errors; Shapley values with theirs, if known.
 
-    `order` are the places of all features, those of the first bars first. From `base`, the bars add up to
-    `score`, but for the completeness gap; both are None where they add up to nothing.
+    `order` holds the indices of all features in the order of the bars. From `base`, the bars add up to
+    `score`, except for the completeness gap; both are None if the bars have no such sum.
     """
 
     title: str
@@ -59,7 +59,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Heat:
-    """Attributions [H, W] over a picture [H, W], grey from 0 to 1; None where there is nothing to see."""
+    """Attributions [H, W] over a grey picture [H, W] from 0 to 1; None if there is no picture."""
 
     title: str
     values: np.ndarray
@@ -77,9 +77,9 @@ class Words:
 
 @dataclass(frozen=True)
 class Flow:
-    """How attributions flow: of the inputs and each layer [L], what raises and what lowers, summed.
+    """The flow of attributions: sums of the raising and the lowering ones, for inputs and each layer [L].
 
-    `due` is explained − base value: what a layer that every way leads through adds up to.
+    `due` is explained − base value: the sum of any layer through which every path leads.
     """
 
     title: str
@@ -94,10 +94,10 @@ Panel = Bars | Heat | Words | Flow
 
 @dataclass(frozen=True)
 class Part:
-    """An explained input of one row, or all players: attributions; values and standard errors where known.
+    """An explained input of one row, or all players: attributions; values and standard errors if known.
 
     Attributes:
-        names: of its features, as people call them.
+        names: titles of the features.
     """
 
     explained: Attributed
@@ -108,7 +108,7 @@ class Part:
 
 
 def targets_of(answer: Answer) -> np.ndarray:
-    """Return [N, T] indices into the explained output's row; "predicted" where that is no answer."""
+    """Return indices [N, T] into the explained output's row; "predicted" if the output is not answered."""
     manifest = answer.manifest
     n, t = answer[manifest.explained_value].shape
     if manifest.targets != "predicted":
@@ -119,7 +119,7 @@ def targets_of(answer: Answer) -> np.ndarray:
 
 
 def largest_targets(answer: Answer, i: int, most: int) -> Sequence[int]:
-    """Return the positions of row i's targets; of more than `most` those of the largest value."""
+    """Return the positions of row i's targets; if more than `most`, those with the largest values."""
     explained = answer[answer.manifest.explained_value][i]
     if len(explained) <= most:
         return range(len(explained))
@@ -132,9 +132,9 @@ def panels_of(
     """Yield the panels of row i of an answer, target by target.
 
     Args:
-        row: what the row is called.
-        top: features of a row that have a bar each; the others share one.
-        most: targets, those of the largest value; None for all.
+        row: the row's number in titles.
+        top: number of features with a bar of their own; the others share one.
+        most: number of targets, those with the largest values; None for all.
     """
     manifest, elements = answer.manifest, targets_of(answer)[i]
     for j in largest_targets(answer, i, len(elements) if most is None else most):
@@ -152,7 +152,7 @@ def panels_of(
 
 
 def _adding_up(panel: Bars, answer: Answer, i: int, j: int) -> Bars:
-    """Return bars with what they start from, 0 of a method without references, and what they add up to."""
+    """Return bars with their base value, 0 without references, and the score that they add up to."""
     manifest = answer.manifest
     base = 0.0 if manifest.base_value is None else float(answer[manifest.base_value][i, j])
     return replace(panel, base=base, score=float(answer[manifest.explained_value][i, j]))
@@ -167,7 +167,7 @@ def _concepts(
     top: int,
     vocabulary: Vocabulary,
 ) -> Iterator[Panel]:
-    """Yield what the inputs contribute to each of the most relevant channels."""
+    """Yield panels of the inputs' contributions to each of the most relevant channels."""
     for c, channel in enumerate(answer[concepts.channels][i, j]):
         share = answer[concepts.attributions][i, j, channel]
         heading = f"{title}: channel {channel} of {short(concepts.tensor.name)}, {share:+.4g}"
@@ -177,7 +177,7 @@ def _concepts(
 
 
 def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
-    """Return how row i's attributions of target j flow through the layers that the entry answers."""
+    """Return the flow of row i's attributions of target j through the layers that the entry answers."""
     manifest = answer.manifest
     inputs = [answer[e.attributions][i, j].reshape(-1) for e in manifest.attributed]
     layers = [answer[layer.attributions][i, j].reshape(-1) for layer in manifest.layers]
@@ -194,7 +194,7 @@ def flow(title: str, answer: Answer, i: int, j: int) -> Flow:
 
 
 def element_name(manifest: Manifest, element: object) -> str:
-    """Name the explained output, or of several elements the class, or the place of one."""
+    """Name the explained output; of several elements, name the class or the index, too."""
     output = short(manifest.explained_output)
     if math.prod(manifest.explained_shape) == 1:
         return output
@@ -215,7 +215,7 @@ def panels(
 ) -> Iterator[Panel]:
     """Yield the panels of one row and target.
 
-    Shapley values are drawn where all parts are tables. `order`: see `bars`.
+    It draws Shapley values if all parts are tables. `order`: see `bars`.
     """
     tables = [part for part in parts if _is_table(part)]
     if tables:
@@ -229,7 +229,7 @@ def panels(
 
 
 def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -> list[Part]:
-    """Return the parts: attributions of all that has some, and values [F] of all explained inputs."""
+    """Split attributions, and values [F] of all explained inputs, into parts."""
     tensors = [e.tensor for e in manifest.explained]
     ends = np.cumsum([math.prod(t.shape) for t in tensors])[:-1]
     each = zip(tensors, np.split(values, ends), strict=True)
@@ -242,7 +242,7 @@ def parts_of(manifest: Manifest, attributions: np.ndarray, values: np.ndarray) -
 
 
 def _part(answer: Answer, e: Attributed, at: tuple[int, ...]) -> Part:
-    """Return the part of a row and a target, and a channel where it is a concept's."""
+    """Return the part at a row and target, and at a channel for a concept."""
     values = None if e.of_players else answer.inputs.get(e.tensor.name)
     errors = answer[e.standard_error][at] if e.standard_error else None
     attributions = answer[e.attributions][at]
@@ -251,18 +251,18 @@ def _part(answer: Answer, e: Attributed, at: tuple[int, ...]) -> Part:
 
 
 def titles(manifest: Manifest, e: Attributed, count: int) -> tuple[str, ...]:
-    """Return the titles that the decision profile has for features or groups, else their names."""
+    """Return the decision profile's titles of features or groups, or else their names."""
     names, decision = e.names(count), manifest.decision
     return tuple(names) if decision is None else tuple(decision.profile.title(name) for name in names)
 
 
 def _is_table(part: Part) -> bool:
-    """Tell whether its features are drawn as bars: rows of numbers, and what has too many axes to picture."""
+    """Tell whether a part is drawn as bars: rows of numbers, or arrays with too many axes for a picture."""
     return is_table(part.explained, part.attributions.ndim)
 
 
 def is_table(explained: Attributed, axes: int) -> bool:
-    """Tell whether attributions with so many axes of a row are drawn as bars."""
+    """Tell whether attributions with this number of axes per row are drawn as bars."""
     return not (explained.at and axes == 1) and axes not in (2, 3)
 
 
@@ -276,10 +276,10 @@ def bars(
     shapley: Estimate | None = None,
     order: Sequence[int] = (),
 ) -> Bars:
-    """Return the largest features first, the others together in the last bar.
+    """Return bars of the largest features first, with the others together in the last bar.
 
     Args:
-        order: of the same features where they are drawn already; by default by size.
+        order: feature indices in the order of an earlier panel; by size if empty.
     """
     values = np.concatenate([part.attributions.reshape(-1) for part in parts]).astype(np.float64)
     labels = [label for part in parts for label in _labels(part)]
@@ -294,7 +294,7 @@ def bars(
         return np.append(array[first], [array[rest].sum()] * bool(len(rest)))
 
     def spread(array: np.ndarray) -> np.ndarray:
-        return np.append(array[first], [np.nan] * bool(len(rest)))  # that of a sum is not known
+        return np.append(array[first], [np.nan] * bool(len(rest)))  # the error of a sum is unknown
 
     return Bars(
         title,
@@ -307,7 +307,7 @@ def bars(
 
 
 def _labels(part: Part) -> list[str]:
-    """Return "name = value" of each feature."""
+    """Return a label "name = value" for each feature."""
     names = part.names or part.explained.names(part.attributions.size)
     if part.values is None or part.values.size != len(names):
         return [short(name) for name in names]
@@ -321,7 +321,7 @@ def shown(value: str | float) -> str:
 
 
 def short(name: str) -> str:
-    """Return a long name without its middle."""
+    """Shorten a long name by cutting its middle."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - _CUT - 1]}…{name[-_CUT:]}"
 
 
@@ -329,7 +329,7 @@ def short(name: str) -> str:
 
 
 def _heat(title: str, part: Part) -> Heat:
-    """Return a heat map: channels are added up; the picture is their mean."""
+    """Return a heat map: the sum of attributions over channels, and the mean of the picture."""
     values = part.attributions.astype(np.float64)
     picture = None if part.values is None else part.values.astype(np.float64)
     if values.ndim == 3:
@@ -347,7 +347,7 @@ def _grey(picture: np.ndarray) -> np.ndarray:
 
 
 def _words(title: str, part: Part, ids: np.ndarray, vocabulary: Vocabulary) -> Words:
-    """Return words without the padding at the end: equal ids that have no attribution."""
+    """Return words without the padding at the end: equal ids without attributions."""
     values = part.attributions.astype(np.float64)
     last = np.flatnonzero((ids != ids[-1]) | (values != 0))
     length = int(last[-1]) + 1 if len(last) and last[-1] < len(ids) - 2 else len(ids)

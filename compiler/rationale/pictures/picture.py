@@ -1,4 +1,4 @@
-"""Pictures that a notebook shows by itself, of an answer and of a combined graph."""
+"""Pictures of an answer and of a combined graph that notebooks display automatically."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,20 +16,20 @@ from rationale.pictures.svg import svg
 from rationale.pictures.words import NUMBERS, Vocabulary, read_vocabulary, vocabulary_of
 from rationale.schema.manifest import Manifest
 
-ROWS, TARGETS, TOP = 3, 3, 10  # that are shown: rows of an answer, targets of a row, features of a target
-_NAMES, _BASES, _RULES = 40, 12, 400  # that are listed: features of an input, base values, operators
+ROWS, TARGETS, TOP = 3, 3, 10  # limits shown: rows of an answer, targets of a row, features of a target
+_NAMES, _BASES, _RULES = 40, 12, 400  # limits listed: features of an input, base values, operators
 
 Tokens = Sequence[str] | str | Path | None
 
 
 @dataclass(frozen=True)
 class Picture:
-    """What `answer.plot()` returns: a notebook shows it, and `save` writes it.
+    """The result of `answer.plot()`: a notebook displays it, and `save` writes it.
 
     Attributes:
-        title: of the page.
+        title: title of the page.
         drawn: panels of rows, and overviews of many.
-        note: what is left out.
+        note: text about rows and targets that are left out.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Picture:
         """Write a page (.html) or a picture (.svg).
 
         Raises:
-            InvalidOptionError: another ending, or the file cannot be written.
+            InvalidOptionError: if the name has another ending, or the file cannot be written.
         """
         kind = Path(path).suffix.lower()
         if kind == ".html":
@@ -58,7 +58,7 @@ class Picture:
             raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 
     def content(self) -> Iterator[Element]:
-        """Yield its elements."""
+        """Yield the elements of the picture."""
         yield from figures(self.drawn)
         if self.note:
             yield element("p", self.note, class_="note")
@@ -67,7 +67,7 @@ class Picture:
 def answer_picture(
     answer: Answer, rows: int | Iterable[int] | None, targets: int, top: int, tokens: Tokens
 ) -> Picture:
-    """Make what `Explanation.plot` returns."""
+    """Return the picture of an answer, for `Explanation.plot`."""
     for name, number in (("top", top), ("targets", targets)):
         if number < 1:
             raise InvalidOptionError(f"plot({name}={number}): give 1 or more.")
@@ -111,7 +111,7 @@ def _left_out(answer: Answer, shown: int, targets: int) -> str:
 
 
 def answer_html(answer: Answer) -> str:
-    """Return an answer's rich form: what was asked, an overview of all rows, and the first ones."""
+    """Return an answer as HTML: the request, an overview of all rows, and the first rows."""
     manifest = answer.manifest
     count, targets = answer[manifest.explained_value].shape
     lines = [
@@ -129,8 +129,8 @@ def _arrays(answer: Answer) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def compiled_html(manifest: Manifest, conversion: str | None) -> str:
-    """Return a combined graph's rich form: what it explains and was measured at, and where it starts from."""
-    from rationale.terminal import facts  # with what prints tables, which the others do without
+    """Return a combined graph as HTML: its explained output, measurements and base values."""
+    from rationale.terminal import facts  # late: only this function needs its tables
 
     lines = [*facts(manifest), ("explainer", manifest.digests.explanation[:12])]
     if conversion:
@@ -142,7 +142,7 @@ def compiled_html(manifest: Manifest, conversion: str | None) -> str:
 
 
 def _starts(manifest: Manifest) -> Iterator[Element]:
-    """Draw where explanations start from, and by a decision profile where decisions turn."""
+    """Draw the base values, or with a decision profile its thresholds."""
     bases = manifest.references.base_value if manifest.references else None
     if manifest.decision is not None:
         alike = manifest.explained_output == manifest.decision.profile.output
@@ -154,7 +154,7 @@ def _starts(manifest: Manifest) -> Iterator[Element]:
 
 
 def _inputs(manifest: Manifest) -> Iterator[Element]:
-    """Yield the names of features, where somebody gave them."""
+    """Yield the names of features that somebody gave."""
     for name, given in (manifest.given_names or {}).items():
         more = f" and {len(given) - _NAMES:,} more" * (len(given) > _NAMES)
         summary = element("summary", f"{len(given):,} features of {name}")
@@ -162,7 +162,7 @@ def _inputs(manifest: Manifest) -> Iterator[Element]:
 
 
 def _rules(manifest: Manifest) -> Iterator[Element]:
-    """Yield the rule of each operator, where relevance is propagated by rules."""
+    """Yield the rule of each operator, if rules propagate relevance."""
     from rationale.terminal import brief
 
     if rules := manifest.rules:

@@ -1,4 +1,4 @@
-"""Images of attributions as PNG, of NumPy arrays alone."""
+"""Images of attributions as PNG, made with NumPy only."""
 
 import base64
 import struct
@@ -10,13 +10,13 @@ from rationale.pictures.colours import LOWERS, RAISES, rgb
 from rationale.pictures.panels import Heat
 
 _LEAST, _MOST = 240, 1024  # pixels of the longer side
-_BRIGHT = 99.5  # percentile of |attribution| that has the full colour: single pixels would take it all
-_PALE = 0.4  # of the picture beneath
-_LINE = 4  # sides that differ by more have pixels that are no squares
+_BRIGHT = 99.5  # percentile of |attribution| with the full colour; the maximum may be a single pixel
+_PALE = 0.4  # contrast of the picture beneath
+_LINE = 4  # ratio of sides from which pixels are not square
 
 
 def full_colour(values: np.ndarray) -> float:
-    """Return the |attribution| that has the full colour."""
+    """Return the |attribution| that is drawn in full colour."""
     sizes = np.abs(np.nan_to_num(values))
     return float(np.percentile(sizes, _BRIGHT)) or float(sizes.max(initial=0)) or 1.0
 
@@ -38,7 +38,7 @@ def grey(picture: np.ndarray) -> np.ndarray:
 
 
 def sized(pixels: np.ndarray) -> np.ndarray:
-    """Return small pictures with larger pixels, and large ones with fewer."""
+    """Resize a picture: enlarge the pixels of a small one, and average those of a large one."""
     height, width = pixels.shape[:2]
     if max(height, width) > _MOST:
         step = -(-max(height, width) // _MOST)
@@ -56,7 +56,7 @@ def sized(pixels: np.ndarray) -> np.ndarray:
 
 
 def data_uri(pixels: np.ndarray) -> str:
-    """Return pixels [H, W, 3] of bytes as the address of a PNG that holds itself."""
+    """Return pixels [H, W, 3] of bytes as a PNG in a data URI."""
     height, width = pixels.shape[:2]
     lines = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, -1)], axis=1)
     chunks = (

@@ -7,15 +7,15 @@ from xml.etree.ElementTree import Element, tostring
 from rationale.pictures.markup import element, shade
 
 _WIDTH, _PAD, _LINE, _GAP = 800, 16, 20, 24  # pixels
-_NUMBER, _DRAWN = 400, 412  # where numbers end, and bars begin
+_NUMBER, _DRAWN = 400, 412  # right end of numbers, left end of bars
 _EM, _SMALL, _BASELINE = 13, 11, 15
-_CHARACTER = 0.56  # of an em, on average; East Asian ones have a whole one
+_CHARACTER = 0.56  # average width in ems; East Asian characters take a whole em
 _SPACE, _INSET = 5, 3
 _STYLE = {"font_family": "system-ui, sans-serif", "font_size": _EM, "fill": "currentColor", "color": "#222"}
 
 
 def svg(figures: Iterable[Element]) -> bytes:
-    """Return a file of figures and notes, one below the other, which needs no style sheet and no script."""
+    """Return an SVG file of figures and notes, one below the other, without style sheet or script."""
     drawn: list[Element] = []
     bottom = float(_PAD)
     for figure in figures:
@@ -32,7 +32,7 @@ def svg(figures: Iterable[Element]) -> bytes:
 
 
 def _laid_out(block: Element, top: float) -> Iterator[tuple[list[Element], float]]:
-    """Yield what a block draws, in lines: elements and their height."""
+    """Yield the lines of a block: their elements and height."""
     match block.tag, block.get("class"):
         case "figcaption", _:
             title, about = block.text or "", "".join(block[0].itertext())
@@ -66,7 +66,7 @@ def _row(row: Element, top: float, height: float) -> list[Element]:
 
 
 def _images(block: Element, top: float) -> tuple[list[Element], float]:
-    """Draw images side by side, made smaller if they would be too wide; return them and their height."""
+    """Draw images side by side, smaller if they are too wide; return them and their height."""
     widths = [int(image.get("width", 1)) for image in block]
     scale = min(1.0, (_WIDTH - _PAD * (1 + len(widths))) / sum(widths))
     images, left, tallest = [], float(_PAD), 0.0
@@ -98,13 +98,13 @@ def _words(block: Element, top: float) -> tuple[list[Element], float]:
 
 
 def _text(text: str, left: float, baseline: float, *, most: float | None = None, **more: object) -> Element:
-    """Write one line, made to fit where it would be wider than `most`."""
+    """Write one line of text, compressed if it is wider than `most`."""
     limit = _WIDTH - _PAD - left if most is None else most
     fits = {} if _width(text) < limit else {"textLength": f"{limit:.1f}", "lengthAdjust": "spacingAndGlyphs"}
     return element("text", text, x=f"{left:.1f}", y=f"{baseline:.1f}", **fits, **more)
 
 
 def _width(text: str) -> float:
-    """Estimate the width of a text in pixels: a file cannot know the font that it is shown in."""
+    """Estimate the width of a text in pixels, since the viewer chooses the font."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return _EM * (wide + _CHARACTER * (len(text) - wide))

@@ -1,4 +1,4 @@
-"""Token ids as words: by a tokenizer.json of Hugging Face's tokenizers, or a text file, a token a line."""
+"""Token ids as words, from a tokenizer.json of Hugging Face's tokenizers or a text file, a token a line."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from pathlib import Path
 from rationale.distribution import install
 from rationale.errors import InvalidOptionError
 
-_SPACES = ("Ġ", "▁")  # how byte-level and Unigram tokenizers write the space before a word
-_INSIDE = "##"  # how WordPiece writes that there is none
+_SPACES = ("Ġ", "▁")  # marks of byte-level and Unigram tokenizers for the space before a word
+_INSIDE = "##"  # mark of WordPiece for no space
 
 
 @dataclass(frozen=True)
 class Word:
-    """The text of a token, and whether it goes on from the one before without a space."""
+    """The text of a token; `joined` if no space separates it from the token before."""
 
     text: str
     joined: bool
@@ -21,12 +21,12 @@ class Word:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What ids stand for.
+    """The tokens of ids and their texts.
 
     Attributes:
-        token: of an id, as the vocabulary spells it; None for an unknown one.
-        text: of a token that is no special spelling: byte-level ones are no text by themselves.
-        spaced: whether a token of a new word begins with the mark of a space.
+        token: function from an id to its token, as the vocabulary spells it; None for an unknown id.
+        text: function from an id and its token to readable text; byte-level tokens are not readable.
+        spaced: True if tokens that begin a word start with the mark of a space.
     """
 
     token: Callable[[int], str | None]
@@ -46,11 +46,11 @@ class Vocabulary:
         return Word(self.text(id_, token).strip() or "␣", joined)
 
 
-NUMBERS = Vocabulary(lambda id_: str(id_), lambda _, token: token, spaced=False)  # where no file is given
+NUMBERS = Vocabulary(lambda id_: str(id_), lambda _, token: token, spaced=False)  # the default without a file
 
 
 def vocabulary_of(tokens: Sequence[str]) -> Vocabulary:
-    """Return what ids stand for where the n-th token, from 0, is that of id n."""
+    """Return a vocabulary whose n-th token, from 0, has id n."""
     return Vocabulary(
         lambda id_: tokens[id_] if 0 <= id_ < len(tokens) else None,
         lambda _, token: token.lstrip("".join(_SPACES)),
@@ -62,10 +62,10 @@ def read_vocabulary(path: Path, option: str = "--tokenizer") -> Vocabulary:
     """Read a tokenizer.json, or a text file whose n-th line (from 0) is the token of id n.
 
     Args:
-        option: what an error calls the file.
+        option: name of the file's option in errors.
 
     Raises:
-        InvalidOptionError: it cannot be read, or the package that reads it is not installed.
+        InvalidOptionError: if the file cannot be read, or the package that reads it is not installed.
     """
     try:
         return _tokenizer(path, option) if path.suffix.lower() == ".json" else _lines(path)

@@ -42,7 +42,7 @@ from rationale.schema.probes import Probes
 GAP_WARNING = 1e-4  # relative to the largest explained − base
 AVERAGE_WARNING = 1e-2  # for quadrature and sampling errors, which a user chooses by steps and samples
 ABSORBED_WARNING = 1.0  # the part that a method keeps by definition, relative to the largest explained value
-GAP_ERRORS = 5  # standard errors: beyond 4 by chance once in 16,000 rows and targets, of many draws
+GAP_ERRORS = 5  # standard errors: with many draws, chance exceeds 4 in one of 16,000 rows and targets
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class FinishedGraph:
         edges: inputs and outputs of the combined graph, without weights.
         longest: the same, at the longest length if one stays open.
         exact: the same graph without float16; None if it stores nothing as float16.
-        one_shot: whether it stands behind a gate.
-        span: the lengths that stay open.
+        one_shot: True if the explanation runs only behind a gate.
+        span: the open lengths.
     """
 
     served: SerializedGraph
@@ -73,10 +73,10 @@ class Checked:
 
     Attributes:
         answers: the graph's answers to the probe rows, by name of the output.
-        sample: one row for each input that is nobody's, with which a server warms up.
+        sample: an artificial row of each input, for a server's warmup.
         warnings: warnings for the user.
         probes: rows with the answers that are due; None if no row has a finite answer.
-        layers: the gap of each explained layer, in the graph's order; None if the method promises none.
+        layers: the gap of each explained layer, in the graph's order; None if the method guarantees none.
     """
 
     measured: Measured
@@ -114,7 +114,7 @@ def check(
 
     try:
         probes, found = measured(unit=True)
-    except InvalidModelError:  # floats that are ids of a small table, say
+    except InvalidModelError:  # such as floats that are ids of a small table
         probes, found = measured(unit=False)
     carrying = [
         n for n in layers if method.gap is not None and selection.part.carries_all(selection.target, n)

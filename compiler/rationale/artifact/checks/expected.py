@@ -1,4 +1,4 @@
-"""The probe rows of an entry, and the answers that are due: a proof of any runtime that loads it."""
+"""The probe rows of an entry and their expected answers, which prove any runtime that loads it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +32,7 @@ Ask = Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
 def probe_count(measured: Measured, most: int) -> int:
-    """Return the number of rows to ask before an entry is trusted: more than one only if they are brief."""
+    """Return the number of probe rows: more than one only if each is short."""
     return ROWS if most >= ROWS and ROWS * measured.latency_ms <= BRIEF_MS else 1
 
 
@@ -43,7 +43,7 @@ def expect(
     rows: Sequence[Arrays],
     fitted: Ask | None = None,
 ) -> tuple[Probes | None, tuple[str, ...]]:
-    """Return the probe rows of a graph, with the answers that are due; and warnings for the user.
+    """Return the probe rows of a graph with their expected answers, and warnings for the user.
 
     The model's own outputs are the fitted model's if there is one, else those of ONNX's reference evaluator
     for a small model; all others are ONNX Runtime's answers here. If the evaluator contradicts ONNX
@@ -51,8 +51,8 @@ def expect(
 
     Args:
         source: the plain model.
-        found: the check's measurement of both.
-        rows: rows to ask, [n, …] for each input; the first that have a finite answer are taken.
+        found: the check's measurement of the model and the graph.
+        rows: candidate rows, [n, …] for each input; the first with finite answers are taken.
         fitted: the fitted model's answers to such rows, by output.
     """
     measured = found.measured
@@ -97,7 +97,7 @@ def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], 
     for feeds in rows:
         try:
             answers = {n: a for n, a in run(feeds).items() if isinstance(a, np.ndarray) and a.ndim}
-        except (CheckFailedError, InvalidModelError):  # floats that are ids of a small table, say
+        except (CheckFailedError, InvalidModelError):  # such as floats that are ids of a small table
             continue
         count = max(len(a) for a in feeds.values() if a.ndim)
         if any(len(a) != count for a in answers.values()):
@@ -113,7 +113,7 @@ def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], 
 
 
 def _confirmed(probes: Probes, due: Arrays, source: str) -> Probes | None:
-    """Return the probes with these answers as the due ones; None if the runtime's differ."""
+    """Return the probes with these expected answers; None if the runtime's answers differ."""
     if not due or probes.compare(due).value > WARNED:
         return None
     outputs = tuple(

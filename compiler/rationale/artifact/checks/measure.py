@@ -34,7 +34,7 @@ GAP_NOISE = 32  # roundings of the output: the means and sums that form the gap;
 DRAWS = 3  # copies with weights rounded otherwise: one alone may answer alike by chance
 BATCH_SECONDS = 1.0  # limit for a request of the largest batch
 PROPORTIONAL_SECONDS = 0.1  # from a batch that takes as long, the time of larger ones follows in proportion
-LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # runs, and the total time after which no more are made
+LATENCY_RUNS, LATENCY_SECONDS = 5, 2.0  # number of runs, and the total time after which they stop
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 Arrays = Mapping[str, np.ndarray]
@@ -69,7 +69,7 @@ def measure(
     Args:
         attributions: names of the attribution outputs.
         probes: [rows, …] for each input.
-        most: rows of a batch that the memory budget holds; below the number of probe rows, each runs alone.
+        most: largest batch within the memory budget; if smaller than the probe rows, each row runs alone.
         run: the combined graph in another runtime than ONNX Runtime, which still runs the original.
 
     Raises:
@@ -291,10 +291,9 @@ def _gap(results: Arrays, sound: np.ndarray) -> float | None:
 def _gap_of(results: Arrays, rows: np.ndarray) -> float | None:
     """Return the largest gap over the largest difference it should explain; 0 for the output's rounding.
 
-    NaN if a gap is not finite, infinite if there is no difference that the gap could be a part of, and None
-    if
-    there is neither: a network that is constant near its references has a difference of a few roundings, on
-    which complete and incomplete rules look alike.
+    NaN if a gap is not finite, infinite if there is a gap but no difference to explain, and None if there
+    is neither: a network that is constant near its references has a difference of a few roundings, on which
+    complete and incomplete rules look alike.
     """
     gap, difference = results[GAP][rows].astype(np.float64), _difference(results, rows)
     if not np.isfinite(gap).all():

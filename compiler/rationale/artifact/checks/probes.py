@@ -31,10 +31,10 @@ Arrays = Mapping[str, np.ndarray]
 def probe_rows(model: onnx.ModelProto, known: Arrays, *, unit: bool = True) -> dict[str, np.ndarray]:
     """Return [ROWS, …] for each input of a model: around an input's `known` rows if there are any.
 
-    Unknown integers are 1: a mask that lets through, a length, a place that most axes have.
+    Unknown integers are 1, which is a valid mask, length or index for most models.
 
     Args:
-        unit: whether the last row is a unit away from the known ones, else as near as the one before it.
+        unit: True if the last row is a unit away from the known ones; else it is as near as the row before.
     """
     random = np.random.default_rng(0)
     initializers = {t.name for t in model.graph.initializer}
@@ -119,7 +119,7 @@ def _answers(source: onnx.ModelProto, probes: Arrays) -> bool:
 def sample_rows(
     model: onnx.ModelProto, references: ReferenceSet | None, probes: Arrays
 ) -> dict[str, np.ndarray]:
-    """Return one row for each input that is nobody's: the references' (weighted) mean, zeros elsewhere.
+    """Return an artificial row of each input: the references' (weighted) mean, zeros elsewhere.
 
     Integers and texts have no mean: theirs is the first probe row, which the model is known to take.
     """
@@ -179,7 +179,7 @@ def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[st
 def synthetic_probes(
     probes: Arrays, known: Arrays, references: ReferenceSet | None, count: int
 ) -> dict[str, np.ndarray]:
-    """Return [count, …] rows that are nobody's, for each input.
+    """Return artificial rows [count, …] for each input.
 
     Args:
         probes: the rows of the check, from which inputs without known rows are taken.
@@ -196,7 +196,7 @@ def synthetic_probes(
 
 
 def synthetic_rows(known: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Return [count, …] rows drawn feature by feature from `known` rows [K, …].
+    """Return rows [count, …] drawn feature by feature from `known` rows [K, …].
 
     A number lies between two neighbours among the known ones, and is whole if all of them are. Ids and
     texts are taken from the known ones, each feature from another row. Values are missing as often as there.

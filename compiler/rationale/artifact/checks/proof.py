@@ -16,7 +16,7 @@ def read_proven(version: Path, *, promised: bool) -> Probes | None:
     """Return the probe rows of a version's folder, and check that its other files are the compiled ones.
 
     Args:
-        promised: whether the manifest says that there are some.
+        promised: True if the manifest names probe rows.
 
     Raises:
         RepositoryError: if a file is missing, damaged or another one.
@@ -33,7 +33,7 @@ def read_proven(version: Path, *, promised: bool) -> Probes | None:
 
 
 def demand_proof(probes: Probes, run: Run, runtime: str | None = None) -> Difference:
-    """Run the probe rows, and return the difference of the answers from those that are due.
+    """Run the probe rows, and return the difference of the answers from the expected ones.
 
     Args:
         runtime: the runtime's name; by default ONNX Runtime here.
