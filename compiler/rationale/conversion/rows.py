@@ -191,7 +191,7 @@ def part_of(table: Any, names: Sequence[str] | None, *, underscored: bool = Fals
     """Return the features' columns of a table, in their order; None for anything else.
 
     Args:
-        names: of the features; all columns are returned where either side has none.
+        names: names of the features; all columns are returned if either side has none.
         underscored: see `Features`.
     """
     frame = frame_of(table)

@@ -23,9 +23,9 @@ class StandsFor(BaseModel):
     """The rows that a set was made of, as far as it says: how many, and what a model answers to them.
 
     Attributes:
-        model: digest of the model whose mean outputs the weights keep; None where none was given.
-        policy: of a decision profile, by which the rows were taken; None where there was none.
-        threshold: of that profile.
+        model: digest of the model whose mean outputs the weights keep; None if none was given.
+        policy: the decision profile's policy by which the rows were drawn; None if there was none.
+        threshold: the profile's threshold.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

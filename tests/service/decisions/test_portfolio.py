@@ -283,7 +283,8 @@ def test_other_rows_begin_anew(settings: Settings, tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("changed", ["graph", "profile", "explanation"])
 def test_the_same_rows_by_another_entry_begin_anew(decided: Decided, changed: str) -> None:
     """Whatever of the entry is another: its graph, its profile or its explanation alone."""
-    first = Deciding.of(decided.settings.repository, "net")
+    repository = Path(decided.settings.repository)
+    first = Deciding.of(repository, "net")
     manifest, other = first.manifest, "0" * 64
     if changed == "graph":
         again = replace(first, entry=replace(first.entry, graph_digest=other))
@@ -294,7 +295,7 @@ def test_the_same_rows_by_another_entry_begin_anew(decided: Decided, changed: st
         digests = manifest.digests.model_copy(update={"explanation": other})
         again = replace(first, manifest=manifest.model_copy(update={"digests": digests}))
     rows = INSTANCES["net"]
-    assert first.digest(rows) == Deciding.of(decided.settings.repository, "net").digest(rows)
+    assert first.digest(rows) == Deciding.of(repository, "net").digest(rows)
     assert again.digest(rows) != first.digest(rows) != first.digest(rows[::-1])
 
 

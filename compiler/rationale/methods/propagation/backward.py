@@ -311,7 +311,7 @@ class Walked:
 
     Attributes:
         explained: the explained tensors with their multipliers.
-        seed: where the walk started, with the explained value and the base value.
+        seed: start of the walk, with the explained value and the base value.
     """
 
     op: Ops
