@@ -27,7 +27,7 @@ def attributions_name(name: str) -> str:
 
 def layers_of(combined: onnx.ModelProto) -> list[str]:
     """Return the names of the layers with attributions in a graph; their outputs follow all others."""
-    names, suffix = [v.name for v in combined.graph.output], attributions_name("")
+    names, suffix = [v.name for v in combined.graph.output], f"_{ATTRIBUTIONS}"
     behind = names[names.index(EXPLAINED_VALUE) :]
     return [name.removesuffix(suffix) for name in behind if name.endswith(suffix)]
 
