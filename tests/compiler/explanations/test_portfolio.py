@@ -240,7 +240,7 @@ def test_the_rows_of_a_batch_that_is_refused_are_named(compiled: Compiled) -> No
     """By their numbers in the stream: the first and the last."""
     batches = [*table(4).to_batches(), *table(3).drop(["age"]).to_batches()]
     answers = rationale.explain_batches(compiled, batches, threads=1)
-    with pytest.raises(RationaleError, match=r"^rows 4 to 6: .*no column \['age'\]"):
+    with pytest.raises(RationaleError, match=r"^rows 4 to 6: .*columns \['age'\] are missing"):
         list(answers)
 
 

@@ -418,6 +418,8 @@ def test_each_target_of_a_page_has_its_own_attributions(call: Call) -> None:
             "gap": 50 + t,
             "attributions": {"a": 2 * t, "b": 2 * t + 1, "c": 20 + t},
             "errors": {"a": 10 + 2 * t, "b": 11 + 2 * t},
+            "others": {},
+            "byFeature": {},
         }
         for t in range(3)
     ]

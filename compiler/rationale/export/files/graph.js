@@ -28,8 +28,8 @@ async function bytesOf(id) {
 export async function answer(session, facts, values) {
   const feeds = Object.fromEntries(facts.inputs.map((input) => [input.name, tensorOf(input, facts.fields, values)]));
   if (facts.switch) feeds[facts.switch] = new ort.Tensor("bool", [1], [1, 1]);
-  const { explained, base, gap, score, element, margin, classes, others } = facts.outputs;
-  const names = [explained, base, gap, score, margin, classes, ...Object.values(others), ...facts.attributed.flatMap(({ output, error, others: own }) => [output, error, ...Object.values(own)])];
+  const { explained, base, gap, score, element, margin, classes, others = {} } = facts.outputs;
+  const names = [explained, base, gap, score, margin, classes, ...Object.values(others), ...facts.attributed.flatMap(({ output, error, others: own = {} }) => [output, error, ...Object.values(own)])];
   const found = await session.run(feeds, [...new Set(names.filter(Boolean))]);
   const numbers = (name) => (name ? Array.from(found[name].data, Number) : null);
   const of = (name, i) => (name ? numbers(name)[i] : null);
