@@ -63,7 +63,7 @@ FIRING: Mapping[str, Mapping[int, set[str]]] = {
     },
     "without its state": {2 * FAULTY_ROUNDS: {"RationaleDependencyFails"}},
     "with one of two workers": {2 * FAULTY_ROUNDS: {"RationaleWorkersMissing"}},
-    "without its Triton": {2 * FAULTY_ROUNDS: {"RationaleNotReady"}},
+    "without its Triton": {2 * FAULTY_ROUNDS: {"RationaleDependencyFails", "RationaleNotReady"}},
 }
 Series = dict[str, list[float | None]]  # by name and labels, as Prometheus writes them
 

@@ -232,7 +232,7 @@ def test_without_a_profile_and_without_the_scopes(
         as_("analyst")
         expect(other.get_by_role("alert").first).to_contain_text("key 'analyst' lacks the scope decide")
         as_("desk")
-        expect(other.locator(".outcome")).to_have_text("Decline")
+        expect(other.get_by_role("region", name="The decision").locator(".outcome")).to_have_text("Decline")
         other.get_by_role("button", name="Decide and record …").click()
         other.get_by_role("button", name="Decide, and record it").click()
         expect(other.get_by_role("heading", name="Decided, and recorded")).to_be_visible()

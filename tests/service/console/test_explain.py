@@ -79,7 +79,7 @@ def figure(text: str, points: bool = False) -> Any:
 def effects(panel: Locator) -> dict[str, Any]:
     """By the first line of each row's head; to the digits that are shown."""
     points = "percentage points" in panel.locator("thead").first.inner_text()
-    found = panel.locator("tbody tr").evaluate_all(
+    found = panel.locator("tbody tr:not(.classes tr)").evaluate_all(
         "rows => rows.map((row) => [row.querySelector('th').firstChild.textContent,"
         " row.querySelector('td.number').textContent])"
     )

@@ -255,9 +255,8 @@ def test_explain(page: Page, gateway: str, kind: str) -> None:
         assert score == figure(page.locator("#score").inner_text())
         rule = answers.told.get("decision", {})
         apart = [score - rule["threshold"]] if rule else [due["explained_value"] - due["base_value"]]
-        targets = answers.asked("explain", [row])["explanations"]
-        known = [*numbers_in([due, score, rule, targets, row]), *apart]
-        count = demand_known(panel, known, answers.is_share, ".foot")
+        known = [*numbers_in([due, score, rule, answers.asked("explain", [row]), row]), *apart]
+        count = demand_known(panel, known, answers.is_share, ".foot, .classes caption")
         assert count >= len(row) * 2 + 4
         assert demand_known(page.locator(".summary"), [*known, target], answers.is_share) >= 2
         flips = demand_changes(page, answers, row, target) if rule else []
@@ -331,19 +330,26 @@ def test_portfolio(page: Page, gateway: str, kind: str, tmp_path: Path) -> None:
     expect(lines).to_have_count(len(rows))
     explained = [answers.explanation(row) for row in rows]
     scores = answers.scores(rows)
+    fields = {one.get("title", one["name"]): one for one in answers.told["features"]}
     for line in lines.all():
         place, score, largest = line.locator("th, td").all_inner_texts()
         i = int(place) - 1
         assert scores[i] == figure(score)
         for each in largest.split(" · "):
-            name, value, amount = re.fullmatch(r"(\w+) = (.*): (\S+)", each).groups()
-            assert (rows[i][name], explained[i]["attributions"][name]) == (figure(value), figure(amount))
+            title, value, amount = re.fullmatch(r"(.+?) = (.*): (\S+)", each).groups()
+            field = fields[title]
+            labels = {label: key for key, label in field.get("value_labels", {}).items()}
+            shown = figure(labels.get(value, value.split(" ")[0]))
+            assert (rows[i][field["name"]], explained[i]["attributions"][field["name"]]) == (
+                shown,
+                figure(amount),
+            )
     means = pd.DataFrame([one["attributions"] for one in explained]).abs().mean()
     bars = page.locator(".weights li")
     for name, mean in zip(
         bars.locator(".name").all_inner_texts(), bars.locator(".number").all_inner_texts(), strict=True
     ):
-        assert means[name] == figure(mean), name
+        assert means[fields[name]["name"]] == figure(mean), name
 
 
 @pytest.mark.full
@@ -376,5 +382,6 @@ def test_exported_page(
         gap = place.locator("#digits tr", has_text="completeness gap").locator("td").nth(1)
         own = float(gap.text_content() or "")  # what float32 leaves, in another runtime than the gateway's
         assert own == pytest.approx(due["completeness_gap"], abs=1e-6 * max(1, abs(score)))
-        known = [*numbers_in([due, score, rule, row, decided, own]), *apart]
-        assert demand_known(place, known, answers.is_share, "#digits, li") >= 2 * len(row) + 4
+        known = [*numbers_in([due, score, rule, row, decided, own, answers.asked("explain", [row])]), *apart]
+        left = "#digits, li, .classes caption"
+        assert demand_known(place, known, answers.is_share, left) >= 2 * len(row) + 4

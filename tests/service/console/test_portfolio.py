@@ -192,10 +192,12 @@ def test_two_cohorts_are_compared_with_intervals(
     page.select_option("#cohort-b", "all others")
     shown = {row[0]: row[1:4] for row in cells(page, "[aria-label=Comparison]")}
     north = (table["region"] == "north").to_numpy()
+    fields = patient.get(f"{gateway}/v1/models/credit/features").json()["features"]
+    titles = {field["name"]: field.get("title", field["name"]) for field in fields}
     for name in ("income", "late_payments_2y"):
         a, b = explained[name][north], explained[name][~north]
         half = 1.96 * np.sqrt(a.var() / len(a) + b.var() / len(b))
-        mean, told = (float(part.replace("−", "-")) for part in shown[name][2].split(" ± "))
+        mean, told = (float(part.replace("−", "-")) for part in shown[titles[name]][2].split(" ± "))
         np.testing.assert_allclose(mean, a.mean() - b.mean(), rtol=0.01, atol=1e-5)
         np.testing.assert_allclose(told, half, rtol=0.06)
 
