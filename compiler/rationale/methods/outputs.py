@@ -12,12 +12,17 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.methods.target import Target
 from rationale.schema.manifest import DATATYPES, GROUPS, ExplainedConcepts, TensorSpec
-from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, output_name
+from rationale.schema.outputs import OUTPUT_KINDS, WHOLE
 
 BASE_VALUE, EXPLAINED_VALUE, GAP = "base_value", "explained_value", "completeness_gap"
 GAP_ERROR = "completeness_gap_standard_error"
 ATTRIBUTIONS, STANDARD_ERROR, INTERACTIONS = "attributions", "standard_error", "interactions"
 ERRORS = (STANDARD_ERROR, GAP_ERROR)
+
+
+def output_name(kind: str, tensor: str) -> str:
+    """Return the name of the output of that kind that explains a tensor, all players (`group`), or a row."""
+    return kind if tensor == WHOLE else f"{tensor}_{kind}"
 
 
 def attributions_name(name: str) -> str:

@@ -70,8 +70,3 @@ VALUES = tuple(kind for kind in OUTPUT_KINDS.values() if kind.axes == "NT")
 BY_FEATURE = tuple(kind for kind in OUTPUT_KINDS.values() if kind.axes == "NTF")
 WHOLE = ""
 """Stands for the tensor where an output has one number for each row and target."""
-
-
-def output_name(kind: str, tensor: str) -> str:
-    """Return the name of the output of that kind that explains a tensor, all players (`group`), or a row."""
-    return kind if tensor == WHOLE else f"{tensor}_{kind}"

@@ -23,6 +23,7 @@ from rationale.methods.outputs import (
     attributions_name,
     emit_values,
     inner_spec,
+    output_name,
     total_of,
 )
 from rationale.methods.propagation.backward import (
@@ -38,7 +39,7 @@ from rationale.methods.propagation.backward import (
 from rationale.methods.propagation.path import Path
 from rationale.rules.rule import Trait
 from rationale.schema.manifest import ExplainedConcepts
-from rationale.schema.outputs import OUTPUT_KINDS, WHOLE, output_name
+from rationale.schema.outputs import OUTPUT_KINDS, WHOLE
 from rationale.schema.request import Concepts
 
 
