@@ -109,7 +109,7 @@ def test_whole_numbers_are_kept_as_far_as_floats_tell_them_apart(sign: int, more
 
 @pytest.mark.parametrize("missing", ["", None, np.nan, pd.NA])
 def test_a_missing_text_is_first_as_the_rows_have_it(missing: Any) -> None:
-    """By which a fitted model knows it: one that learned "" as a category knows no NaN."""
+    """A fitted model that learned "" as a category does not know NaN."""
     given = Rows((np.array(["own", missing, "rent"], object), np.array(["a", "b", "c"], object)), ("h", "w"))
     first, *others = given.missing_texts(0)
     assert first is missing

@@ -195,7 +195,7 @@ def test_the_last_given_is_held_against_the_first_left_out() -> None:
 
 @pytest.mark.parametrize(("size", "tied"), [(1.0, True), (0.05, False)])
 def test_a_tie_is_of_the_largest_of_a_row(size: float, tied: bool) -> None:
-    """What its float32 resolves; small ones that differ by less are as good as equal."""
+    """Attributions that differ by less than a float32 step of the largest one are tied."""
     row = explained(income=size, age=2e-7, housing=1e-7)
     reasons = decide_by(row, least_share=0.0).reasons
     assert [reason.tied for reason in reasons] == [False, tied]

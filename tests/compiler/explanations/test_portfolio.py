@@ -237,7 +237,7 @@ def test_a_second_run_explains_what_is_new(repository: Path, loans: Path) -> Non
 
 
 def test_the_rows_of_a_batch_that_is_refused_are_named(compiled: Compiled) -> None:
-    """By their numbers in the stream: the first and the last."""
+    """The error names the first and the last row by their numbers in the stream."""
     batches = [*table(4).to_batches(), *table(3).drop(["age"]).to_batches()]
     answers = rationale.explain_batches(compiled, batches, threads=1)
     with pytest.raises(RationaleError, match=r"^rows 4 to 6: .*columns \['age'\] are missing"):

@@ -1,4 +1,4 @@
-"""What is drawn of tables, images and tokens, and `rationale explain --save FILE.svg`; bad input."""
+"""Pictures of tables, images and tokens, `rationale explain --save FILE.svg`, and bad input."""
 
 import re
 import sys

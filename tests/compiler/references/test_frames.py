@@ -128,7 +128,7 @@ def test_a_table_that_is_not_computed_yet(compiled: Compiled) -> None:
 
 
 class Query:
-    """As a query of DuckDB: it is run whenever its stream is asked for."""
+    """A table that counts how often its stream is read, since a DuckDB query runs each time."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table, self.runs = table, 0

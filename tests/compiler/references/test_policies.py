@@ -130,7 +130,7 @@ def test_bands(text: str, band: Band) -> None:
     ("part", "count"), [(0.01, 1), (0.14, 1), (0.15, 2), (0.24, 2), (0.36, 4), (0.94, 9), (1.0, 10)]
 )
 def test_a_part_of_those_who_pass_is_rounded(part: float, count: int) -> None:
-    """To the nearest number of rows, and one at least."""
+    """The count is rounded to the nearest row, and is at least one."""
     passed = scored(np.arange(1, 11) / 64)
     assert len(population(profile(), "near_threshold", passed, Band(part=part))) == count
 

@@ -1,4 +1,4 @@
-"""What a classifier calls its classes is known where its scores are explained, whatever makes its label."""
+"""A classifier's class names are known where its scores are explained, however its label is made."""
 
 from typing import Any
 

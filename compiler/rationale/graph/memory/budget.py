@@ -42,7 +42,7 @@ class Region:
 
     @property
     def demanded(self) -> list[ir.Value]:
-        """Those of them that the body reads, each once."""
+        """The precomputed values that the body reads, each once."""
         made = self.made
         return list(dict.fromkeys(v for n in (*self.body, *self.sums) for v in n.inputs if v in made))
 
