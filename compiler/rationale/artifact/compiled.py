@@ -16,6 +16,7 @@ from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, cells_in, decide_inputs
+from rationale.decisions.rows import values_of
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -35,6 +36,8 @@ from rationale.pictures.picture import (
     answer_picture,
     compiled_html,
 )
+from rationale.recourse.entry import RunEntry, recourse_finder
+from rationale.recourse.recourse import Recourse, RecourseFinder
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
 from rationale.tables.frames import as_texts, frame_of, in_order, spread
@@ -214,10 +217,43 @@ class Compiled:
                 "the model has no decision profile: compile it with decision=… (--decision decision.yaml)."
             )
         x = frame_of(x) or x  # read once: a query may answer otherwise the next time
+        inputs, cells = self._decided_inputs(x)
+        return list(decide_inputs(manifest, self.run, inputs, cells))
+
+    def _decided_inputs(self, x: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
+        """Return rows of each input, and cells of the columns that only knock-outs read."""
+        manifest = self.manifest
+        assert manifest.decision is not None
         beside = {rule.feature for rule in manifest.decision.profile.knock_outs}
         beside -= {spec.name for spec in manifest.inputs}
         inputs = self.fit({n: a for n, a in x.items() if n not in beside} if isinstance(x, Mapping) else x)
-        return list(decide_inputs(manifest, self.run, inputs, cells_in(manifest, inputs, x)))
+        return inputs, cells_in(manifest, inputs, x)
+
+    def recourse(self, x: npt.ArrayLike | Mapping[str, npt.ArrayLike]) -> list[Recourse]:
+        """Return flip points and plans for each row, the changes that flip its decision.
+
+        Args:
+            x: rows, as for `decide`.
+
+        Raises:
+            InvalidOptionError: if the model was compiled without a profile; or the rows do not fit it.
+        """
+        x = frame_of(x) or x
+        decisions = self.decide(x)
+        inputs, cells = self._decided_inputs(x)
+        rows = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(len(decisions))]
+        values = values_of(self.manifest, inputs)
+        return [
+            self._finder.find(row, {**own, **{name: cells[name][i] for name in cells}}, decision)
+            if isinstance(decision, Decision)
+            else Recourse(note=decision.fault)
+            for i, (row, own, decision) in enumerate(zip(rows, values, decisions, strict=True))
+        ]
+
+    @cached_property
+    def _finder(self) -> RecourseFinder:
+        predict = Runner(self.source, given=True)
+        return recourse_finder(RunEntry(self.manifest, predict, self.run), self.source)
 
     def rules(self) -> tuple[LayerRule, ...]:
         """Return the rule of LRP, AttnLRP or CP-LRP that each operator got, from the inputs to the output.

@@ -35,6 +35,7 @@ from rationale.methods.outputs import (
 )
 from rationale.methods.references import Referenced
 from rationale.methods.target import Target, stop_notes, stop_warnings
+from rationale.methods.trees.ensembles import Trees
 from rationale.references.reference_set import ReferenceSet, spreads
 from rationale.references.request_time import describe_open
 from rationale.rules.rule import find_rule, package_of
@@ -55,6 +56,7 @@ from rationale.schema.manifest import (
     References,
     Stopped,
     TensorSpec,
+    TreeScores,
     is_float,
     names_of,
 )
@@ -122,6 +124,7 @@ def describe(
         group_attributions=outputs.attributions.get(GROUPS),
         group_standard_error=outputs.of_kind(STANDARD_ERROR).get(GROUPS),
         splits=_splits(selection, names),
+        trees=_trees(selection, names) if isinstance(selection.part, Trees) else None,
         layers=_layers(lowered, combined, checked),
         concepts=outputs.concepts,
         rules=tuple(rules),
@@ -237,6 +240,25 @@ def _splits(
         for feature, own in zip(names_of(name, names[name], len(splits)), splits, strict=True)
     }
     return {feature: own for feature, own in found.items() if own}
+
+
+def _trees(selection: Selection, names: Mapping[str, tuple[str, ...] | None]) -> TreeScores | None:
+    """Return the trees if they read features unchanged, and their score is one of the explained values."""
+    trees, (column, *more) = selection.part, selection.target.elements or ("",)
+    if more or not isinstance(column, int) or not isinstance(trees, Trees):
+        return None
+    read = {int(feature) for feature in trees.ensemble.feature if feature >= 0}
+    elements = trees.elements(selection.lowered, selection.target)
+    features = list[str | None]()
+    for feature, element in enumerate(elements):
+        if feature not in read:
+            features.append(None)
+        elif element is None or (own := names.get(element[0])) is None:
+            return None
+        else:
+            features.append(own[element[1]])
+    datatype = DATATYPES[selection.lowered.specs[trees.reads][1].name]
+    return TreeScores(output=trees.answers, column=column, datatype=datatype, features=tuple(features))
 
 
 def _layers(lowered: Lowered, combined: onnx.ModelProto, checked: Checked) -> tuple[ExplainedLayer, ...]:

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from rationale.decisions.domain import outside
 from rationale.decisions.rows import ExplainedRow
 from rationale.errors import InvalidOptionError, RationaleError
@@ -109,7 +111,7 @@ def decide(embedded: EmbeddedProfile, row: ExplainedRow, values: Mapping[str, An
     profile = embedded.profile
     if not math.isfinite(row.score):
         raise NoReasonsError(f"nothing is decided: the score is {row.score}")
-    hit = [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
+    hit = triggered(profile, values)
     outcome: Outcome = "decline" if hit else outcome_of(profile, row.score)
     reasons: tuple[PrincipalReason, ...] = ()
     warnings = (*outside(profile, values, with_value=False),) if profile.outside == "warn" else ()
@@ -141,6 +143,20 @@ def outcome_of(profile: DecisionProfile, score: float) -> Outcome:
         return "refer"
     is_adverse = score > profile.threshold if profile.adverse == "above" else score < profile.threshold
     return "decline" if is_adverse else "approve"
+
+
+def outcomes_of(profile: DecisionProfile, scores: np.ndarray) -> np.ndarray:
+    """Return the outcome of each score alone, [N] texts; see `outcome_of`."""
+    adverse = scores > profile.threshold if profile.adverse == "above" else scores < profile.threshold
+    outcomes = np.where(adverse, "decline", "approve").astype(object)
+    if profile.refer is not None:
+        outcomes[(profile.refer[0] <= scores) & (scores <= profile.refer[1])] = "refer"
+    return outcomes
+
+
+def triggered(profile: DecisionProfile, values: Mapping[str, Any]) -> list[KnockOut]:
+    """Return the knock-outs that decline these values."""
+    return [rule for rule in profile.knock_outs if fits(rule, values.get(rule.feature))]
 
 
 def principal(

@@ -247,6 +247,31 @@ def _protected(profile: DecisionProfile, known: Known) -> Iterator[str]:
         yield f"allow_protected: {_listed('the name', odd)} is not under protected{guess}"
 
 
+def _actions(profile: DecisionProfile, known: Known) -> Iterator[str]:
+    members = {member: name for name, rule in profile.groups.items() for member in rule.members}
+    features = [*known.features, *(rule.feature for rule in profile.knock_outs)]
+    for name, action in profile.actionable.items():
+        where = f"actionable.{name}"
+        own = profile.groups[name].members if name in profile.groups else (name,)
+        if name in members:
+            yield f"{where} is in the group '{members[name]}': name the group"
+        elif name not in profile.groups and name not in features:
+            yield f"{where}: {_unknown([name], features)}"
+        if fixed := [each for each in (name, *own, *action.moves) if each in profile.protected]:
+            named = _listed("the protected feature", list(dict.fromkeys(fixed)))
+            yield f"{where} changes {named}: leave it out"
+        if unknown := [each for each in action.moves if each not in known.features]:
+            yield f"{where}.moves: {_unknown(unknown, known.features)}"
+        if twice := [each for each in action.moves if each in {name, *profile.actionable}]:
+            yield f"{where}.moves names {_quoted(twice)}, which changes by itself: leave one of both out"
+        words = [each for each in (name, *action.moves) if each in known.texts]
+        if words or name in profile.groups:
+            limits = {"direction": action.direction != "either", "step": action.step, "most": action.most}
+            if given := [key for key, value in {**limits, "moves": action.moves}.items() if value]:
+                kind = "a group" if name in profile.groups else f"the text '{words[0]}'"
+                yield f"{where}.{given[0]} is for numbers, and it changes {kind}: leave it out"
+
+
 def _band(profile: DecisionProfile, _: Known) -> Iterator[str]:
     if profile.refer is None:
         return
@@ -266,6 +291,7 @@ _CHECKS: tuple[Callable[[DecisionProfile, Known], Iterator[str]], ...] = (
     _conditions,
     _undisclosed,
     _protected,
+    _actions,
     _band,
 )
 

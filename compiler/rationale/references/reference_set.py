@@ -335,10 +335,33 @@ def _numbers(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:
     quantiles[0], quantiles[-1] = values[order[0]], values[order[-1]]
     whole = bool((values == np.round(values)).all())
     return {
+        "scale": _scale(values[order], reached),
         "quantiles": tuple(float(v) if whole else float(f"{v:.{_DIGITS}g}") for v in quantiles),
         "whole": whole,
         "missing": missing,
     }
+
+
+def _scale(values: np.ndarray, reached: np.ndarray) -> float:
+    """Return the size of a change that costs 1: see `Spread.scale`.
+
+    Args:
+        values: numbers in ascending order.
+        reached: the sum of the weights up to each of them.
+    """
+
+    def at(share: float, numbers: np.ndarray, sums: np.ndarray) -> float:
+        return float(
+            numbers[min(int(np.searchsorted(sums, share * sums[-1] * (1 - 1e-9))), len(numbers) - 1)]
+        )
+
+    weights = np.diff(reached, prepend=0.0)
+    far = np.abs(values - at(0.5, values, reached))
+    order = np.argsort(far, kind="stable")
+    deviation = at(0.5, far[order], np.cumsum(weights[order]))
+    quartiles = at(0.75, values, reached) - at(0.25, values, reached)
+    scale = deviation or quartiles or float(values[-1] - values[0]) or 1.0
+    return float(f"{scale:.{_DIGITS}g}")
 
 
 def _words(values: np.ndarray, weights: np.ndarray) -> dict[str, Any]:

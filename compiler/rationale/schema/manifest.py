@@ -261,7 +261,23 @@ class Spread(Frozen):
     )
     whole: bool = Field(False, description="whether all of its numbers are whole")
     missing: float = Field(0.0, description="share of the references without a value")
+    scale: float | None = Field(
+        None,
+        description="of a number: the size of a change that costs 1; the median absolute deviation, else the "
+        "interquartile range, else the range, else 1",
+    )
     categories: tuple[Category, ...] = Field((), description="of a text: the most frequent, most first")
+
+
+class TreeScores(Frozen):
+    """The tree ensemble of the plain model whose scores are the explained value, but for a constant."""
+
+    output: str = Field(description="the tensor that the ensemble's node answers")
+    column: int = Field(description="of the ensemble's scores")
+    datatype: str = Field(description="of the numbers that the trees compare")
+    features: tuple[str | None, ...] = Field(
+        description="the feature that each feature of the trees is; null where they split by none"
+    )
 
 
 class References(Frozen):
@@ -614,6 +630,9 @@ class Manifest(Frozen):
         {},
         description="by feature that trees read as it is: the numbers, ascending, from which on they may "
         "answer otherwise; from one to the next they answer the same",
+    )
+    trees: TreeScores | None = Field(
+        None, description="the trees whose scores are explained, if they read features unchanged"
     )
     layers: tuple[ExplainedLayer, ...] = Field((), description="on the way, from the inputs to the output")
     concepts: ExplainedConcepts | None = None

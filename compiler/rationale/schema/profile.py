@@ -14,12 +14,13 @@ from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict, StringConstraints, ValidationError
-from pydantic_core import ErrorDetails, PydanticSerializationError
+from pydantic_core import ErrorDetails, PydanticCustomError, PydanticSerializationError
 
 from rationale.errors import InvalidProfileError
 
 _OUTPUT = re.compile(r"(?P<tensor>.+?)(\[(?P<index>\d{1,9})\])?")
 _FLAG, _WHOLE, _NUMBER = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
+_SHARE = re.compile(r"(\d{1,4}(\.\d{1,9})?) ?%")
 _LARGEST = 1 << 20  # bytes of a file
 _MOST, _LONGEST = 20, 80  # faults in a message, characters of a value in one
 POLICIES = ("near_threshold", "all_applicants", "approved", "custom")
@@ -29,6 +30,18 @@ NAMED_BY_REGULATION_B = ("near_threshold", "all_applicants")
 Number = Annotated[float, Strict()]  # not the text "0.2", nor yes
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, StringConstraints(pattern=r"\S")]  # not blank
+
+
+def _as_change(given: Any) -> Any:
+    """Check the largest change of a value, a number or a share such as 20%."""
+    share = _SHARE.fullmatch(given) if isinstance(given, str) else None
+    number = float(share[1]) if share else given
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < float("inf"):
+        raise PydanticCustomError("largest_change", "a number above 0, or a share such as 20%")
+    return given
+
+
+Change = Annotated[float | str, BeforeValidator(_as_change)]
 
 
 class _Strict(BaseModel):
@@ -104,6 +117,26 @@ class KnockOut(Condition):
     reason: Text
 
 
+class Action(_Strict):
+    """The changes of a feature, or of a group of one-hot columns, that an applicant can make."""
+
+    direction: Literal["up", "down", "either"] = "either"
+    step: Number | None = Field(None, gt=0, description="changed values are whole multiples of it")
+    most: Change | None = Field(
+        None, description="the largest change, a number or its share of the applicant's value: 20%"
+    )
+    cost: Number = Field(1.0, gt=0, description="factor of a change's cost: 2 for one that is twice as hard")
+    moves: tuple[Text, ...] = Field(
+        (), description="features that change by the same amount, such as a total"
+    )
+
+    def largest_change(self, value: float) -> float | None:
+        """Return the largest change of a value; None if there is no limit."""
+        if isinstance(self.most, str):
+            return abs(value) * float(self.most.rstrip(" %")) / 100
+        return self.most
+
+
 class ReferencePolicy(_Strict):
     """The population that an applicant is compared with."""
 
@@ -125,6 +158,8 @@ class DecisionProfile(_Strict):
         space: the sum of attributions: the score, or the margin whose Sigmoid is the score.
         outside: the answer to an applicant with a value that its feature does not accept: no decision, or one
             with a warning.
+        actionable: features and one-hot groups that an applicant can change, and how; no others are part of
+            a plan.
         least_share: the share of all adverse attributions below which none but the largest is a reason.
         never_disclose: features and groups that no notice may name. It is an error if one is a principal
             reason: a notice without it would give other reasons than the true ones.
@@ -148,6 +183,7 @@ class DecisionProfile(_Strict):
     reasons: dict[str, Annotated[ReasonText, BeforeValidator(_as_reason)]] = {}
     knock_outs: tuple[KnockOut, ...] = ()
     outside: Literal["refuse", "warn"] = "refuse"
+    actionable: dict[str, Action] = {}
     never_disclose: tuple[Text, ...] = ()
     protected: tuple[Text, ...] = ()
     allow_protected: tuple[Text, ...] = ()
@@ -331,6 +367,7 @@ _MODELS: Mapping[tuple[str, int], type[BaseModel]] = {  # by a place's first par
     ("reasons", 2): ReasonText,
     ("reasons", 4): Wording,
     ("knock_outs", 2): KnockOut,
+    ("actionable", 2): Action,
 }
 _DUE = {
     "float_type": "a number",

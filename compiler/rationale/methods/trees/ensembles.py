@@ -57,10 +57,12 @@ class Trees(Part):
         player_of: [features] the player of each feature.
         link: the operator that makes the requested output from the scores, such as Exp; empty if there is
             none.
+        answers: the name of the ensemble's output.
     """
 
     ensemble: Ensemble
     reads: str
+    answers: str
     margin: str | None = None
     game: CoalitionGame = NOBODY
     player_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -71,28 +73,45 @@ class Trees(Part):
 
         The result is empty if there are more than MOST_SPLITS.
         """
-        graph, dtype = lowered.model.graph, lowered.specs[self.reads][1].numpy()
-        inputs = [str(v.name) for v in graph.inputs if v.name in lowered.specs]
-        rows = {name: lowered.specs[name][0] for name in inputs}
+        dtype = lowered.specs[self.reads][1].numpy()
+        sizes = {name: prod(row) for name, row in _rows(lowered).items() if prod(row)}
+        found: dict[str, list[set[float]]] = {
+            name: [set() for _ in range(size)] for name, size in sizes.items()
+        }
+        ensemble, elements = self.ensemble, self.elements(lowered, target)
+        for node in np.flatnonzero(ensemble.feature >= 0):
+            if (element := elements[int(ensemble.feature[node])]) is None:
+                continue
+            name, index = element
+            own = ensemble.bounds_of(int(node))
+            bounds = ensemble.bounds[own].astype(dtype)
+            past = np.where(ensemble.strict[own], np.nextafter(bounds, dtype.type(np.inf)), bounds)
+            found[name][index].update(float(str(one)) for one in past[np.abs(past) < _WIDE])
+        if sum(len(each) for own in found.values() for each in own) > MOST_SPLITS:
+            return {}
+        return {name: [sorted(each) for each in own] for name, own in found.items()}
+
+    def elements(self, lowered: Lowered, target: Target) -> list[tuple[str, int] | None]:
+        """Return, for each feature of the trees, the input and the element of its row that it copies.
+
+        None stands for a feature that the model computes.
+        """
+        graph, rows = lowered.model.graph, _rows(lowered)
         behind = reach_backward(graph, self.reads, target.tensors)
         nodes = [n for n in graph if any(v.name in behind for v in n.outputs)]
         places = [(name, j) for name, row in rows.items() for j in range(prod(row))]
         first = {name: places.index((name, 0)) for name, row in rows.items() if prod(row)}
-        sizes = {name: prod(rows[name]) for name in first}
-        numbers = {name: start + np.arange(sizes[name]).reshape(rows[name]) for name, start in first.items()}
-        found: dict[str, list[set[float]]] = {name: [set() for _ in range(sizes[name])] for name in first}
-        ensemble, at = self.ensemble, moved_from(lowered, nodes, numbers, self.reads)
-        for node in np.flatnonzero(ensemble.feature >= 0):
-            if (place := at[int(ensemble.feature[node])]) is None:
-                continue
-            name, element = places[place]
-            own = ensemble.bounds_of(int(node))
-            bounds = ensemble.bounds[own].astype(dtype)
-            past = np.where(ensemble.strict[own], np.nextafter(bounds, dtype.type(np.inf)), bounds)
-            found[name][element].update(float(str(one)) for one in past[np.abs(past) < _WIDE])
-        if sum(len(each) for own in found.values() for each in own) > MOST_SPLITS:
-            return {}
-        return {name: [sorted(each) for each in own] for name, own in found.items()}
+        numbers = {
+            name: start + np.arange(prod(rows[name])).reshape(rows[name]) for name, start in first.items()
+        }
+        copied = moved_from(lowered, nodes, numbers, self.reads)
+        return [None if place is None else places[place] for place in copied]
+
+
+def _rows(lowered: Lowered) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each input's row."""
+    inputs = [str(v.name) for v in lowered.model.graph.inputs if v.name in lowered.specs]
+    return {name: lowered.specs[name][0] for name in inputs}
 
 
 def choose_ensemble(
@@ -140,7 +159,8 @@ def choose_ensemble(
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
     demand_rows(lowered, name, {name, *ends})
     elements = choose_targets(request.targets, name, lowered)
-    trees = Trees(ensemble, reads, margin if method.probability else None, link=link)
+    answers = str(node.outputs[-1].name)
+    trees = Trees(ensemble, reads, answers, margin if method.probability else None, link=link)
     return lowered, Target(leaves, name, elements, notes=notes, closed=closed), trees
 
 

@@ -1,0 +1,116 @@
+"""One applicant: the rows that changes make of its row, and their scores on either side of the threshold."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from rationale.decisions.decide import Decision, outcomes_of
+from rationale.decisions.decided import Undecided
+from rationale.decisions.rows import Tensors, logit, margin_at, profile_of, sigmoid
+from rationale.recourse.levers import Values
+from rationale.schema.manifest import Manifest
+from rationale.schema.profile import DecisionProfile
+
+SAFE = 1e-5  # of a score or margin: a row that is nearer to the threshold depends on rounding
+
+
+class Entry(Protocol):
+    """The functions of a compiled entry that recourse calls."""
+
+    @property
+    def manifest(self) -> Manifest: ...
+
+    def scores(self, inputs: Tensors) -> np.ndarray:
+        """Return the score of each row, [N] float64."""
+        ...
+
+    def decide(self, inputs: Tensors, values: Sequence[Values]) -> list[Decision | Undecided]:
+        """Return the decision on each row.
+
+        Args:
+            inputs: rows by input, [N, …] each.
+            values: the features of each row, and the columns that only knock-outs read.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Applicant:
+    """A row, the entry's decision on it, and the entry.
+
+    A risk is a score, or a score times −1 if small scores are adverse: larger risks are more adverse.
+
+    Attributes:
+        places: the input and the flat index of each feature of the model.
+        inputs: the row of each input, [1, …].
+        values: its features, and the columns that only knock-outs read; None for a missing value.
+    """
+
+    entry: Entry
+    places: Mapping[str, tuple[str, int]]
+    inputs: Tensors
+    values: Values
+    decision: Decision
+
+    @cached_property
+    def profile(self) -> DecisionProfile:
+        return profile_of(self.entry.manifest).profile
+
+    @cached_property
+    def sign(self) -> int:
+        """The factor between a score and its risk."""
+        return 1 if self.profile.adverse == "above" else -1
+
+    @cached_property
+    def bound(self) -> float:
+        """The score at which approvals begin: the threshold, or the end of the band that a person decides."""
+        if self.profile.refer is None:
+            return self.profile.threshold
+        return self.profile.refer[0 if self.sign > 0 else 1]
+
+    @cached_property
+    def has_margin(self) -> bool:
+        """True if the score is the Sigmoid of a margin."""
+        return margin_at(self.entry.manifest) is not None
+
+    @cached_property
+    def total(self) -> float:
+        """The margin of the score; the score itself if it has none."""
+        if self.profile.space == "margin":
+            return self.decision.explained_value
+        return float(logit(self.decision.score)) if self.has_margin else self.decision.score
+
+    def cut(self, *, of_margin: bool) -> float:
+        """Return the largest risk of an approval, of scores or of their margins."""
+        bound = float(logit(self.bound)) if of_margin and self.has_margin else self.bound
+        return self.sign * bound - SAFE * max(abs(bound), float(of_margin) or abs(bound))
+
+    def scores_of(self, totals: np.ndarray) -> np.ndarray:
+        """Return the scores of margins; of scores themselves if they have none."""
+        return sigmoid(totals) if self.has_margin else totals
+
+    def rows(self, overrides: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+        """Return a row of each input for each set of changed features, [len(overrides), …]."""
+        rows = {name: np.repeat(array, len(overrides), axis=0) for name, array in self.inputs.items()}
+        flat = {name: array.reshape(len(overrides), -1) for name, array in rows.items()}
+        for i, features in enumerate(overrides):
+            for name, value in features.items():
+                if name in self.places:
+                    tensor, index = self.places[name]
+                    flat[tensor][i, index] = value
+        return rows
+
+    def risks(self, overrides: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """Return the risk of the row for each set of changed features."""
+        return self.sign * self.entry.scores(self.rows(overrides))
+
+    def outcomes(self, overrides: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """Return the outcome for each set of changed features, by the score alone."""
+        return outcomes_of(self.profile, self.entry.scores(self.rows(overrides)))
+
+    def decide(self, overrides: Sequence[Mapping[str, Any]]) -> list[Decision | Undecided]:
+        """Return the entry's decision for each set of changed features."""
+        return self.entry.decide(self.rows(overrides), [{**self.values, **each} for each in overrides])

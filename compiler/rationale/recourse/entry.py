@@ -1,0 +1,76 @@
+"""The parts of a compiled entry that recourse reads: its scores, its decisions and its trees."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from rationale.decisions.decide import Decision
+from rationale.decisions.decided import Undecided, decide_inputs, knock_outs_beside
+from rationale.decisions.rows import Tensors, profile_of, score_at
+from rationale.recourse.levers import Values
+from rationale.recourse.recourse import RecourseFinder
+from rationale.schema.form import FormField, feature_names, knock_out_fields, model_fields
+from rationale.schema.manifest import Manifest
+from rationale.trees.boxes import Boxes, boxes
+from rationale.trees.read import read_ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class RunEntry:
+    """An entry whose graphs are run by functions.
+
+    Attributes:
+        predict: a function that runs the plain model.
+        explain: a function that runs the combined graph.
+    """
+
+    manifest: Manifest
+    predict: Callable[[Tensors], Tensors]
+    explain: Callable[[Tensors], Tensors]
+
+    def scores(self, inputs: Tensors) -> np.ndarray:
+        tensor, index = score_at(self.manifest)
+        is_plain = any(spec.name == tensor for spec in self.manifest.outputs)
+        answers = (self.predict if is_plain else self.explain)(inputs)[tensor]
+        return answers.reshape(len(answers), -1)[:, index].astype(np.float64)
+
+    def decide(self, inputs: Tensors, values: Sequence[Values]) -> list[Decision | Undecided]:
+        beside = knock_outs_beside(self.manifest, inputs)
+        cells = {name: [own.get(name) for own in values] for name in beside}
+        return list(decide_inputs(self.manifest, self.explain, inputs, cells))
+
+
+def recourse_finder(entry: RunEntry, source: onnx.ModelProto) -> RecourseFinder:
+    """Return the search for recourse of an entry.
+
+    Args:
+        source: the plain model.
+    """
+    return RecourseFinder(entry, form_fields(entry.manifest), tree_boxes(entry.manifest, source))
+
+
+def form_fields(manifest: Manifest) -> tuple[FormField, ...]:
+    """Return the description of each feature, and of those that only knock-outs read."""
+    profile = profile_of(manifest).profile
+    named = [(name, tensor) for tensor, names in feature_names(manifest).items() for name in names]
+    spreads = manifest.references.spreads if manifest.references else ()
+    return (
+        *model_fields(manifest, named, profile, spreads),
+        *knock_out_fields(profile, {name for pair in named for name in pair}),
+    )
+
+
+def tree_boxes(manifest: Manifest, source: onnx.ModelProto) -> Boxes | None:
+    """Return the leaves of the trees whose score decides; larger scores are more adverse."""
+    trees = manifest.trees
+    if trees is None:
+        return None
+    node = next((node for node in source.graph.node if trees.output in node.output), None)
+    if node is None:
+        return None
+    dtype = np.dtype({"FP32": np.float32, "FP64": np.float64}[trees.datatype])
+    ensemble = read_ensemble(node, len(trees.features), dtype)
+    is_adverse = profile_of(manifest).profile.adverse == "above"
+    return boxes(ensemble, len(trees.features), trees.column, dtype, 1.0 if is_adverse else -1.0)

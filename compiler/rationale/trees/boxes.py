@@ -1,0 +1,181 @@
+"""Leaves of an ensemble as boxes: each feature's numbers are cut into cells, between which no tree tells.
+
+A leaf's score counts if the cell of every feature that its path tests lies in the leaf's set of cells. So a
+score as a function of one feature, the others fixed, is a step function that one pass over the leaves gives
+for all features at once (`Boxes.scan`), and the least and the greatest score in a box of cells are bounded by
+the best and the worst leaf of each tree that the box reaches (`Boxes.range`).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from rationale.trees.ensemble import Ensemble
+
+
+@dataclass(frozen=True, eq=False)
+class Boxes:
+    """The leaves of an ensemble for one score.
+
+    The cells of feature f are numbered 0 … len(starts[f]), in ascending order; one more is for NaN. Flat
+    arrays over the cells of all features begin at `offsets[f]`.
+
+    Attributes:
+        starts: for each feature, the least number of each cell but the first, in the type that trees compare.
+        weights: [L], the score of each leaf; the leaves of one tree stand together.
+        trees: [trees], the first leaf of each tree.
+        leaf, feature: [C], the leaf and the feature of each condition on a path.
+        condition, low, high: [I], the condition of each interval of cells, its first cell, and the cell after
+            its last. A condition holds in one of its intervals; they do not overlap.
+    """
+
+    starts: tuple[np.ndarray, ...]
+    weights: np.ndarray
+    trees: np.ndarray
+    leaf: np.ndarray
+    feature: np.ndarray
+    condition: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @cached_property
+    def sizes(self) -> np.ndarray:
+        """[F], the number of cells of each feature, NaN's included."""
+        return np.asarray([len(starts) + 2 for starts in self.starts])
+
+    @cached_property
+    def offsets(self) -> np.ndarray:
+        """[F + 1], where the cells of each feature begin in a flat array."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    def cells(self, row: np.ndarray) -> np.ndarray:
+        """Return [F], the cell of each number of a row."""
+        return np.array(
+            [
+                len(starts) + 1 if np.isnan(x) else np.searchsorted(starts, starts.dtype.type(x), "right")
+                for starts, x in zip(self.starts, row, strict=True)
+            ]
+        )
+
+    def scan(self, cells: np.ndarray) -> np.ndarray:
+        """Return, for each cell of each feature, the score of a row that is changed to that cell alone.
+
+        Args:
+            cells: [F], the row.
+
+        Returns:
+            [cells of all features] float64, flat.
+        """
+        at = cells[self._owner]
+        inside = (self.low <= at) & (at < self.high)
+        holds = np.bincount(self.condition[inside], minlength=len(self.leaf)) > 0
+        broken = np.bincount(self.leaf[~holds], minlength=len(self.weights))
+        of_leaf = broken[self.leaf]
+        reached = holds & (of_leaf == 0)
+        lost = np.bincount(self.feature[reached], self._weight[reached], len(self.starts))
+        free = (of_leaf - ~holds) == 0  # all other conditions of the leaf hold
+        chosen = free[self.condition]
+        owner, weight = self._owner[chosen], self._weight[self.condition[chosen]]
+        first, length = self.offsets[owner], int(self.offsets[-1]) + 1
+        steps = np.bincount(first + self.low[chosen], weight, length)
+        steps -= np.bincount(first + self.high[chosen], weight, length)
+        gained = np.cumsum(steps)[:-1]
+        total = float(self.weights[broken == 0].sum())
+        return gained + np.repeat(total - lost, self.sizes)
+
+    def range(self, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
+        """Return bounds of the scores of all rows in a box of cells.
+
+        Args:
+            low, high: [F], the first cell of each feature, and the cell after its last.
+        """
+        meets = (self.low < high[self._owner]) & (low[self._owner] < self.high)
+        missed = np.bincount(self.condition[meets], minlength=len(self.leaf)) == 0
+        reached = np.ones(len(self.weights), bool)
+        reached[self.leaf[missed]] = False
+        least = np.minimum.reduceat(np.where(reached, self.weights, np.inf), self.trees)
+        most = np.maximum.reduceat(np.where(reached, self.weights, -np.inf), self.trees)
+        return float(least.sum()), float(most.sum())
+
+    @cached_property
+    def _owner(self) -> np.ndarray:
+        """[I], the feature of each interval."""
+        return np.asarray(self.feature[self.condition])
+
+    @cached_property
+    def _weight(self) -> np.ndarray:
+        """[C], the score of each condition's leaf."""
+        return np.asarray(self.weights[self.leaf])
+
+
+def boxes(ensemble: Ensemble, features: int, column: int, dtype: np.dtype, factor: float = 1.0) -> Boxes:
+    """Return the leaves of an ensemble as boxes.
+
+    Args:
+        features: F, the number of features of a row.
+        column: the score whose weights count.
+        dtype: the type in which trees compare numbers.
+        factor: a factor of all scores.
+    """
+    starts = tuple(_starts(ensemble, f, dtype) for f in range(features))
+    weights, trees, leaf, feature, condition, low, high = [list[int]() for _ in range(7)]
+    values = factor * ensemble.weights[:, column]
+    passing = {
+        int(node): _passing(ensemble, int(node), starts) for node in np.flatnonzero(ensemble.feature >= 0)
+    }
+    for root in ensemble.roots:
+        trees.append(len(weights))
+        for end, conditions in _paths(ensemble, int(root), passing):
+            for tested, cells in conditions.items():
+                if cells.all():
+                    continue
+                edges = np.flatnonzero(np.diff(np.concatenate([[False], cells, [False]])))
+                condition += [len(leaf)] * (len(edges) // 2)
+                low += edges[::2].tolist()
+                high += edges[1::2].tolist()
+                leaf.append(len(weights))
+                feature.append(tested)
+            weights.append(values[end])
+    integers = (np.asarray(each, np.int64) for each in (trees, leaf, feature, condition, low, high))
+    return Boxes(starts, np.asarray(weights, np.float64), *integers)
+
+
+def _starts(ensemble: Ensemble, feature: int, dtype: np.dtype) -> np.ndarray:
+    """Return the least number of each cell of a feature but the first."""
+    nodes = np.flatnonzero(ensemble.feature == feature)
+    of_node = [ensemble.bounds_of(int(node)) for node in nodes]
+    if not of_node:
+        return np.zeros(0, dtype)
+    numbers = np.concatenate([ensemble.bounds[bounds] for bounds in of_node]).astype(dtype)
+    strict = np.concatenate([ensemble.strict[bounds] for bounds in of_node])
+    return np.unique(np.where(strict, np.nextafter(numbers, dtype.type(np.inf)), numbers))
+
+
+def _passing(ensemble: Ensemble, node: int, starts: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Return [cells and NaN], whether each cell of a split's feature passes it."""
+    own = starts[ensemble.feature[node]]
+    bounds = ensemble.bounds[ensemble.bounds_of(node)].astype(own.dtype)
+    strict = ensemble.strict[ensemble.bounds_of(node)]
+    firsts = np.where(strict, np.nextafter(bounds, own.dtype.type(np.inf)), bounds)
+    flips = np.bincount(np.searchsorted(own, firsts) + 1, minlength=len(own) + 1)
+    past = np.cumsum(flips) % 2 == 1
+    return np.concatenate([bool(ensemble.below[node]) ^ past, [bool(ensemble.missing[node])]])
+
+
+def _paths(
+    ensemble: Ensemble, root: int, passing: dict[int, np.ndarray]
+) -> Iterator[tuple[int, dict[int, np.ndarray]]]:
+    """Yield each leaf that a number reaches: its row of weights, and its cells by feature."""
+    pending: list[tuple[int, dict[int, np.ndarray]]] = [(root, {})]
+    while pending:
+        node, conditions = pending.pop()
+        feature = int(ensemble.feature[node])
+        if feature < 0:
+            yield int(ensemble.leaf[node]), conditions
+            continue
+        for following, passes in ((ensemble.yes[node], passing[node]), (ensemble.no[node], ~passing[node])):
+            cells = passes & conditions[feature] if feature in conditions else passes
+            if cells.any():
+                pending.append((int(following), {**conditions, feature: cells}))

@@ -1,0 +1,336 @@
+"""Recourse of compiled entries against brute force, against the model, and under the profile's rules."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from rationale import Compiled, DeepShap, TreeShap, compile_model
+from rationale.errors import InvalidProfileError
+from rationale.recourse.recourse import Recourse
+from tests.compiler.models import FEATURES, mlp, rows
+from tests.references import trees
+
+NAMES = [f"x{i}" for i in range(5)]
+REFERENCES = np.random.default_rng(7).standard_normal((60, 5)).astype(np.float32)
+EVERY: dict[str, Any] = {name: {} for name in NAMES}
+
+
+def forest(seed: int = 3, count: int = 10, depth: int = 3) -> onnx.ModelProto:
+    grid = np.round(np.random.default_rng(seed).standard_normal(12), 2).tolist()
+    return trees.regressor(trees.random_trees(seed, ["LEQ", "LT"], trees=count, depth=depth, grid=grid))
+
+
+def compiled(model: onnx.ModelProto, actionable: Mapping[str, Any], **rules: Any) -> Compiled:
+    output = model.graph.output[0].name
+    profile = {"output": output, "threshold": 0.0, "adverse": "above", "actionable": actionable, **rules}
+    return compile_model(model, TreeShap(REFERENCES), decision=profile, feature_names=NAMES)
+
+
+def declined(entry: Compiled, count: int) -> np.ndarray:
+    random = np.random.default_rng(1).standard_normal((400, 5)).astype(np.float32)
+    decisions = entry.decide(random)
+    return random[[d.decision != "approve" for d in decisions]][:count]
+
+
+def scores(model: onnx.ModelProto, x: np.ndarray) -> np.ndarray:
+    import onnxruntime as ort
+
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (answer,) = session.run(None, {"x": x.astype(np.float32)})[:1]
+    return np.asarray(answer).reshape(len(x))
+
+
+def after(row: np.ndarray, changes: Mapping[str, float]) -> np.ndarray:
+    changed = row.astype(np.float64).copy()
+    for name, value in changes.items():
+        changed[NAMES.index(name)] = value
+    return changed.astype(np.float32)
+
+
+@cache
+def whole() -> tuple[onnx.ModelProto, Compiled]:
+    model = forest()
+    return model, compiled(model, EVERY)
+
+
+def cheapest(entry: Compiled, model: onnx.ModelProto, row: np.ndarray) -> float:
+    """Return the least cost of all changes of up to four features, one number for each cell."""
+    spreads = {s.feature: s for s in entry.manifest.references.spreads}  # type: ignore[union-attr]
+    options = list[list[tuple[float, float]]]()
+    for i, name in enumerate(NAMES):
+        starts = np.asarray(entry.manifest.splits.get(name, ()), np.float32)
+        low, high = spreads[name].quantiles[0], spreads[name].quantiles[-1]
+        numbers = [*starts, *np.nextafter(starts, np.float32(-np.inf))]
+        numbers = [n for n in numbers if low <= n <= high]
+        cells: dict[int, tuple[float, float]] = {}
+        own = int(np.searchsorted(starts, row[i], "right"))
+        for number in numbers:
+            cost = abs(float(number) - float(row[i])) / (spreads[name].scale or 1.0)
+            cell = int(np.searchsorted(starts, number, "right"))
+            if cell != own and (cell not in cells or cost < cells[cell][0]):
+                cells[cell] = (cost, float(number))
+        options.append([(0.0, float(row[i])), *cells.values()])
+    every = list(product(*options))
+    costs = np.array([sum(cost for cost, _ in choice) for choice in every])
+    changed = np.array([[number for _, number in choice] for choice in every], np.float32)
+    few = np.array([sum(cost > 0 for cost, _ in choice) <= 4 for choice in every])
+    passes = few & (scores(model, changed) <= -1e-5)
+    return float(costs[passes].min()) if passes.any() else np.inf
+
+
+def test_the_cheapest_plan_is_as_cheap_as_brute_force_finds() -> None:
+    model, entry = whole()
+    ratios = []
+    for row in declined(entry, 12):
+        (found,) = entry.recourse(row[None])
+        due = cheapest(entry, model, row)
+        assert bool(found.plans) == np.isfinite(due)
+        if found.plans:
+            ratios.append(found.plans[0].cost / due)
+    assert len(ratios) > 5
+    assert np.median(ratios) < 1.02  # numbers with fewer digits cost at most 1% of a scale more
+    assert max(ratios) < 1.15
+
+
+def check_plans(entry: Compiled, row: np.ndarray, found: Recourse) -> None:
+    """Each plan flips the decision, needs all its changes, and holds within its regions."""
+    random = np.random.default_rng(0)
+    for plan in found.plans:
+        assert entry.decide(after(row, plan.changes)[None])[0].decision == "approve"
+        for name in plan.changes:
+            rest = {other: value for other, value in plan.changes.items() if other != name}
+            assert entry.decide(after(row, rest)[None])[0].decision != "approve", (plan, name)
+        inside = []
+        for _ in range(50):
+            values = dict(plan.changes)
+            for name, (low, high) in plan.regions.items():
+                ends = (
+                    plan.changes[name] - 5 if low is None else low,
+                    plan.changes[name] + 5 if high is None else high,
+                )
+                values[name] = random.choice([*ends, random.uniform(*ends)])
+            inside.append(after(row, values))
+        assert {d.decision for d in entry.decide(np.array(inside))} == {"approve"}
+    levers = [set(plan.changes) for plan in found.plans]
+    assert not any(a <= b for i, a in enumerate(levers) for b in levers[i + 1 :])
+    assert [plan.cost for plan in found.plans] == sorted(plan.cost for plan in found.plans)
+
+
+def test_plans_flip_the_decision_need_every_change_and_hold_in_their_regions() -> None:
+    _, entry = whole()
+    for row in declined(entry, 10):
+        check_plans(entry, row, entry.recourse(row[None])[0])
+
+
+def test_flip_points_equal_an_exhaustive_scan() -> None:
+    model, entry = whole()
+    spreads = {s.feature: s for s in entry.manifest.references.spreads}  # type: ignore[union-attr]
+    for row in declined(entry, 10):
+        points = {point.feature: point for point in entry.recourse(row[None])[0].flip_points}
+        for i, name in enumerate(NAMES):
+            starts = np.asarray(entry.manifest.splits.get(name, ()), np.float32)
+            low, high = spreads[name].quantiles[0], spreads[name].quantiles[-1]
+            numbers = np.array(
+                [n for n in [*starts, *np.nextafter(starts, np.float32(-9))] if low <= n <= high]
+            )
+            changed = np.tile(row, (len(numbers), 1))
+            changed[:, i] = numbers
+            flips = numbers[scores(model, changed) <= 0] if len(numbers) else numbers
+            assert (name in points) == bool(len(flips)), name
+            if name in points:
+                nearest = flips[np.abs(flips - row[i]).argmin()]
+                off = abs(points[name].value - row[i]) - abs(float(nearest) - row[i])
+                assert -1e-6 <= off <= 0.01 * (spreads[name].scale or 1.0) + 1e-6
+                assert points[name].exact
+
+
+def test_the_order_of_the_features_does_not_matter() -> None:
+    _, entry = whole()
+    row = declined(entry, 1)
+    backwards = {name: EVERY[name] for name in reversed(NAMES)}
+    other = compiled(forest(), backwards)
+    assert [p.changes for p in other.recourse(row)[0].plans] == [
+        p.changes for p in entry.recourse(row)[0].plans
+    ]
+
+
+def test_a_row_has_the_same_plans_alone_and_among_others() -> None:
+    _, entry = whole()
+    several = declined(entry, 4)
+    together = entry.recourse(several)
+    assert [entry.recourse(row[None])[0] for row in several] == together
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An action, and a test of a change from one value to another."""
+
+    action: Mapping[str, Any]
+    allows: Any
+
+
+RULES = {
+    "up": Rule({"direction": "up"}, lambda x, y: y > x),
+    "down": Rule({"direction": "down"}, lambda x, y: y < x),
+    "steps": Rule({"step": 0.25}, lambda _, y: abs(y / 0.25 - round(y / 0.25)) < 1e-9),
+    "most": Rule({"most": 0.5}, lambda x, y: abs(y - x) <= 0.5 + 1e-6),
+    "share": Rule({"most": "40%"}, lambda x, y: abs(y - x) <= 0.4 * abs(x) + 1e-6),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_no_plan_breaks_a_rule(name: str) -> None:
+    rule = RULES[name]
+    entry = compiled(forest(), dict.fromkeys(NAMES[:4], rule.action))
+    plans = 0
+    for row in declined(entry, 12):
+        (found,) = entry.recourse(row[None])
+        for plan in found.plans:
+            plans += 1
+            for feature, value in plan.changes.items():
+                assert feature in NAMES[:4]
+                assert rule.allows(float(row[NAMES.index(feature)]), value), (feature, value)
+        check_plans(entry, row, found)
+    assert plans
+
+
+def test_a_cost_makes_a_feature_the_last_resort() -> None:
+    _, entry = whole()
+    dear = compiled(forest(), {**EVERY, "x0": {"cost": 50}})
+    for row in declined(entry, 6):
+        cheap = entry.recourse(row[None])[0].plans
+        other = dear.recourse(row[None])[0].plans
+        if cheap and other and "x0" in cheap[0].changes:
+            assert other[0].cost >= cheap[0].cost
+
+
+def test_nothing_is_suggested_where_the_profile_says_nothing() -> None:
+    entry = compiled(forest(), {})
+    (found,) = entry.recourse(declined(entry, 1))
+    assert found.plans == ()
+    assert found.flip_points
+    assert found.note
+
+
+def test_an_approval_has_flip_points_and_no_plans() -> None:
+    _, entry = whole()
+    random = np.random.default_rng(1).standard_normal((50, 5)).astype(np.float32)
+    row = next(r for r, d in zip(random, entry.decide(random), strict=True) if d.decision == "approve")
+    (found,) = entry.recourse(row[None])
+    assert found.plans == ()
+    assert {point.to for point in found.flip_points} <= {"decline"}
+
+
+def test_none_is_certified_only_if_there_is_none() -> None:
+    model = forest()
+    entry = compiled(model, {"x0": {"most": 0.05}, "x1": {"most": 0.05}})
+    certified = 0
+    for row in declined(entry, 12):
+        (found,) = entry.recourse(row[None])
+        due = [row[i] + np.linspace(-0.05, 0.05, 101) for i in range(2)]
+        changed = np.tile(row, (101 * 101, 1))
+        changed[:, 0], changed[:, 1] = (axis.ravel() for axis in np.meshgrid(*due))
+        passes = (scores(model, changed) <= 0).any()
+        if found.search == "complete" and not found.plans:
+            certified += 1
+            assert not passes
+    assert certified > 3
+
+
+def test_a_band_that_a_person_decides_must_be_passed() -> None:
+    entry = compiled(forest(), EVERY, refer=[-0.4, 0.3])
+    for row in declined(entry, 8):
+        for plan in entry.recourse(row[None])[0].plans:
+            assert plan.score < -0.4
+
+
+def test_small_scores_may_be_adverse() -> None:
+    entry = compiled(forest(), EVERY, adverse="below")
+    for row in declined(entry, 8):
+        check_plans(entry, row, entry.recourse(row[None])[0])
+
+
+def test_a_knock_out_must_be_settled_too() -> None:
+    rule = {"knock_outs": [{"feature": "x0", "above": 0.5, "reason": "R"}], "reasons": {"R": "text"}}
+    rule["features"] = {name: {"reason": "R"} for name in NAMES}  # type: ignore[assignment]
+    entry = compiled(forest(), EVERY, **rule)
+    hit = [row for row in declined(entry, 60) if row[0] > 0.5][:6]
+    assert hit
+    for row in hit:
+        found = entry.recourse(row[None])[0]
+        assert found.flip_points == ()
+        for plan in found.plans:
+            assert plan.changes["x0"] <= 0.5
+        check_plans(entry, row, found)
+    fixed = compiled(forest(), {"x1": {}}, **rule)
+    found = fixed.recourse(hit[0][None])[0]
+    assert found.plans == ()
+    assert found.search == "complete"
+    assert "x0" in str(found.note)
+
+
+def test_features_that_move_along_do() -> None:
+    entry = compiled(forest(), {"x0": {"moves": ["x1"]}})
+    for row in declined(entry, 12):
+        for plan in entry.recourse(row[None])[0].plans:
+            moved = plan.changes["x1"] - row[1]
+            assert moved == pytest.approx(plan.changes["x0"] - row[0], abs=1e-6)
+
+
+def test_missing_numbers_can_be_given_and_never_taken_away() -> None:
+    _, entry = whole()
+    for row in declined(entry, 8):
+        row[2] = np.nan
+        if entry.decide(row[None])[0].decision != "approve":
+            for plan in entry.recourse(row[None])[0].plans:
+                assert all(np.isfinite(value) for value in plan.changes.values())
+
+
+def test_a_network_has_plans_that_its_entry_confirms() -> None:
+    references = rows(20, FEATURES)
+    names = [f"f{i}" for i in range(FEATURES)]
+    model = mlp()
+    plain = compile_model(model, DeepShap(references), feature_names=names, targets=[2])
+    value = plain.explain(references)["explained_value"][:, 0]
+    profile = {
+        "output": "y[2]",
+        "threshold": round(float(np.quantile(value, 0.6)), 3),
+        "adverse": "above",
+        "actionable": {name: {} for name in names[:4]},
+    }
+    entry = compile_model(model, DeepShap(references), decision=profile, feature_names=names)
+    applicants = rows(30, FEATURES)
+    found = entry.recourse(applicants)
+    decisions = entry.decide(applicants)
+    assert any(each.plans for each in found)
+    for row, decision, each in zip(applicants, decisions, found, strict=True):
+        assert each.search == "heuristic"
+        for plan in each.plans:
+            assert decision.decision == "decline"
+            changed = row.astype(np.float64).copy()
+            for name, value in plan.changes.items():
+                changed[names.index(name)] = value
+            assert entry.decide(changed[None].astype(np.float32))[0].decision == "approve"
+
+
+UNUSABLE: dict[str, Sequence[Any]] = {
+    "unknown": [{"salary": {}}, "salary"],
+    "protected": [{"x0": {}}, "x0"],
+    "moves nothing known": [{"x1": {"moves": ["salary"]}}, "salary"],
+    "moves itself": [{"x1": {"moves": ["x1"]}}, "x1"],
+    "moves what changes too": [{"x1": {"moves": ["x2"]}, "x2": {}}, "x2"],
+    "moves what is protected": [{"x1": {"moves": ["x0"]}}, "x0"],
+}
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_actions_that_make_no_sense_are_refused(case: str) -> None:
+    actions, name = UNUSABLE[case]
+    with pytest.raises(InvalidProfileError, match=f"actionable.*{name}"):
+        compiled(forest(), actions, protected=["x0"], allow_protected=["x0"])
