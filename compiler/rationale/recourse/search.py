@@ -148,7 +148,8 @@ def _frontier(totals: np.ndarray, risks: np.ndarray) -> Iterator[int]:
     there = np.flatnonzero(np.isfinite(totals))
     order = there[np.lexsort([risks[there], totals[there]])]
     least = np.minimum.accumulate(risks[order])
-    better = np.concatenate([[True], risks[order][1:] < least[:-1]]) if len(order) else []
+    better = np.ones(len(order), bool)
+    better[1:] = risks[order][1:] < least[:-1]
     yield from (int(i) for i in order[better])
 
 
