@@ -16,7 +16,6 @@ from rationale.artifact.repository import write_entries, write_explainer
 from rationale.artifact.shap_explanation import shap_explanation
 from rationale.decisions.decide import Decision
 from rationale.decisions.decided import Undecided, cells_in, decide_inputs
-from rationale.decisions.rows import values_of
 from rationale.errors import InvalidOptionError
 from rationale.graph.runtime.session import (
     ModelFile,
@@ -36,7 +35,7 @@ from rationale.pictures.picture import (
     answer_picture,
     compiled_html,
 )
-from rationale.recourse.entry import RunEntry, recourse_finder
+from rationale.recourse.entry import RunEntry, recourse_finder, recourse_of_rows
 from rationale.recourse.recourse import Recourse, RecourseFinder
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
@@ -211,19 +210,17 @@ class Compiled:
         Raises:
             InvalidOptionError: if the model was compiled without a profile; or the rows do not fit it.
         """
+        inputs, cells = self._decided_inputs(x)
+        return list(decide_inputs(self.manifest, self.run, inputs, cells))
+
+    def _decided_inputs(self, x: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
+        """Return rows of each input, and cells of the columns that only knock-outs read."""
         manifest = self.manifest
         if manifest.decision is None:
             raise InvalidOptionError(
                 "the model has no decision profile: compile it with decision=… (--decision decision.yaml)."
             )
         x = frame_of(x) or x  # read once: a query may answer otherwise the next time
-        inputs, cells = self._decided_inputs(x)
-        return list(decide_inputs(manifest, self.run, inputs, cells))
-
-    def _decided_inputs(self, x: Any) -> tuple[dict[str, np.ndarray], dict[str, list[Any]]]:
-        """Return rows of each input, and cells of the columns that only knock-outs read."""
-        manifest = self.manifest
-        assert manifest.decision is not None
         beside = {rule.feature for rule in manifest.decision.profile.knock_outs}
         beside -= {spec.name for spec in manifest.inputs}
         inputs = self.fit({n: a for n, a in x.items() if n not in beside} if isinstance(x, Mapping) else x)
@@ -238,22 +235,14 @@ class Compiled:
         Raises:
             InvalidOptionError: if the model was compiled without a profile; or the rows do not fit it.
         """
-        x = frame_of(x) or x
-        decisions = self.decide(x)
         inputs, cells = self._decided_inputs(x)
-        rows = [{name: array[i : i + 1] for name, array in inputs.items()} for i in range(len(decisions))]
-        values = values_of(self.manifest, inputs)
-        return [
-            self._finder.find(row, {**own, **{name: cells[name][i] for name in cells}}, decision)
-            if isinstance(decision, Decision)
-            else Recourse(note=decision.fault)
-            for i, (row, own, decision) in enumerate(zip(rows, values, decisions, strict=True))
-        ]
+        return [found for _, found in recourse_of_rows(self.recourse_finder, inputs, cells)]
 
     @cached_property
-    def _finder(self) -> RecourseFinder:
-        predict = Runner(self.source, given=True)
-        return recourse_finder(RunEntry(self.manifest, predict, self.run), self.source)
+    def recourse_finder(self) -> RecourseFinder:
+        """The search for recourse of this entry; the first call reads its trees."""
+        entry = RunEntry(self.manifest, Runner(self.source, given=True), self.run)
+        return recourse_finder(entry, self.source)
 
     def rules(self) -> tuple[LayerRule, ...]:
         """Return the rule of LRP, AttnLRP or CP-LRP that each operator got, from the inputs to the output.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from rationale.cli import compile_options as given
-from rationale.cli import decisions, entries, references
+from rationale.cli import decisions, entries, recourse, references
 from rationale.schema.methods import takes_seed
 from rationale.terminal import Panel, Repository, progress_bar, report, reporting_errors
 
@@ -132,6 +132,7 @@ def _request(given: Mapping[str, Any], method_options: Mapping[str, Any]) -> "Co
 
 app.add_typer(entries.app)
 app.add_typer(references.app)
+app.add_typer(recourse.app)
 app.add_typer(decisions.app, name="decisions", rich_help_panel=Panel.DECIDE)
 
 

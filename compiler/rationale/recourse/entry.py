@@ -1,16 +1,16 @@
 """The parts of a compiled entry that recourse reads: its scores, its decisions and its trees."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
 
 from rationale.decisions.decide import Decision
-from rationale.decisions.decided import Undecided, decide_inputs, knock_outs_beside
-from rationale.decisions.rows import Tensors, profile_of, score_at
+from rationale.decisions.decided import Cells, Undecided, decide_inputs, knock_outs_beside
+from rationale.decisions.rows import Tensors, profile_of, score_at, values_of
 from rationale.recourse.levers import Values
-from rationale.recourse.recourse import RecourseFinder
+from rationale.recourse.recourse import Recourse, RecourseFinder
 from rationale.schema.form import FormField, feature_names, knock_out_fields, model_fields
 from rationale.schema.manifest import Manifest
 from rationale.trees.boxes import Boxes, boxes
@@ -49,6 +49,25 @@ def recourse_finder(entry: RunEntry, source: onnx.ModelProto) -> RecourseFinder:
         source: the plain model.
     """
     return RecourseFinder(entry, form_fields(entry.manifest), tree_boxes(entry.manifest, source))
+
+
+def recourse_of_rows(
+    finder: RecourseFinder, inputs: Tensors, cells: Cells
+) -> Iterator[tuple[Decision | Undecided, Recourse]]:
+    """Yield the decision on each row, and its recourse; a row without a decision has none.
+
+    Args:
+        inputs: rows by input, [N, …] each.
+        cells: cells of the columns that knock-outs read and the model does not, by name.
+    """
+    for i, own in enumerate(values_of(finder.entry.manifest, inputs)):
+        values = {**own, **{name: column[i] for name, column in cells.items()}}
+        row = {name: rows[i : i + 1] for name, rows in inputs.items()}
+        (decision,) = finder.entry.decide(row, [values])
+        if isinstance(decision, Decision):
+            yield decision, finder.find(row, values, decision)
+        else:
+            yield decision, Recourse(note=decision.fault)
 
 
 def form_fields(manifest: Manifest) -> tuple[FormField, ...]:
