@@ -1,6 +1,6 @@
 """The result of a compile."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -36,7 +36,7 @@ from rationale.pictures.picture import (
     compiled_html,
 )
 from rationale.recourse.entry import RunEntry, recourse_finder, recourse_of_rows
-from rationale.recourse.recourse import Recourse, RecourseFinder
+from rationale.recourse.recourse import Recourse
 from rationale.schema.manifest import LayerRule, Manifest, is_float
 from rationale.schema.probes import Probes
 from rationale.tables.frames import as_texts, frame_of, in_order, spread
@@ -235,14 +235,19 @@ class Compiled:
         Raises:
             InvalidOptionError: if the model was compiled without a profile; or the rows do not fit it.
         """
-        inputs, cells = self._decided_inputs(x)
-        return [found for _, found in recourse_of_rows(self.recourse_finder, inputs, cells)]
+        return [found for _, found in self.decisions_with_recourse(*self._decided_inputs(x))]
 
-    @cached_property
-    def recourse_finder(self) -> RecourseFinder:
-        """The search for recourse of this entry; the first call reads its trees."""
+    def decisions_with_recourse(
+        self, inputs: Mapping[str, np.ndarray], cells: Mapping[str, Sequence[Any]]
+    ) -> Iterator[tuple[Decision | Undecided, Recourse]]:
+        """Yield the decision on each row and its recourse, one after the other.
+
+        Args:
+            inputs: rows of each input, [N, …].
+            cells: the columns that only knock-outs read; see `artifact.applicants`.
+        """
         entry = RunEntry(self.manifest, Runner(self.source, given=True), self.run)
-        return recourse_finder(entry, self.source)
+        yield from recourse_of_rows(recourse_finder(self.manifest, self.source), entry, inputs, cells)
 
     def rules(self) -> tuple[LayerRule, ...]:
         """Return the rule of LRP, AttnLRP or CP-LRP that each operator got, from the inputs to the output.

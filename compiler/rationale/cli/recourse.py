@@ -48,7 +48,6 @@ def recourse_command(
         from rationale.artifact.applicants import read_applicants
         from rationale.artifact.entry import load
         from rationale.artifact.folder import whole
-        from rationale.recourse.entry import recourse_of_rows
 
         if save is not None and save.suffix != ".jsonl":
             raise InvalidOptionError(f"--save {save}: the answers are written as .jsonl.")
@@ -59,8 +58,7 @@ def recourse_command(
         count = len(next(iter(inputs.values())))
         printed, answers = list[str](), list[str]()
         with progress_bar() as progress:
-            each = recourse_of_rows(compiled.recourse_finder, inputs, cells)
-            for i, (decision, found) in enumerate(each):
+            for i, (decision, found) in enumerate(compiled.decisions_with_recourse(inputs, cells)):
                 progress("finding changes", i, count)
                 answers.append(json.dumps({"row": i, "decision": decision.decision, **found.as_json()}))
                 if i < rows:

@@ -7,21 +7,33 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rationale.decisions.decide import Decision, outcomes_of
+from rationale.decisions.decide import Decision, Outcome, outcomes_of
 from rationale.decisions.decided import Undecided
 from rationale.decisions.rows import Tensors, logit, margin_at, profile_of, sigmoid
 from rationale.recourse.levers import Values
+from rationale.schema.form import feature_names
 from rationale.schema.manifest import Manifest
 from rationale.schema.profile import DecisionProfile
 
+Places = Mapping[str, tuple[str, int]]
 SAFE = 1e-5  # of a score or margin: a row that is nearer to the threshold depends on rounding
+
+
+class Answered(Protocol):
+    """The decision on a row, as far as recourse depends on it."""
+
+    @property
+    def decision(self) -> Outcome: ...
+
+    @property
+    def score(self) -> float: ...
+
+    @property
+    def explained_value(self) -> float: ...
 
 
 class Entry(Protocol):
     """The functions of a compiled entry that recourse calls."""
-
-    @property
-    def manifest(self) -> Manifest: ...
 
     def scores(self, inputs: Tensors) -> np.ndarray:
         """Return the score of each row, [N] float64."""
@@ -37,6 +49,32 @@ class Entry(Protocol):
         ...
 
 
+def places_of(manifest: Manifest) -> dict[str, tuple[str, int]]:
+    """Return the input and the flat index of each feature of a model."""
+    names = feature_names(manifest)
+    return {name: (tensor, i) for tensor, own in names.items() for i, name in enumerate(own)}
+
+
+def changed_rows(
+    places: Places, inputs: Tensors, overrides: Sequence[Mapping[str, Any]]
+) -> dict[str, np.ndarray]:
+    """Return a row of each input for each set of changed features, [len(overrides), …].
+
+    Args:
+        places: the input and the flat index of each feature; others, which only knock-outs read, are skipped.
+        inputs: the row of each input, [1, …].
+    """
+    rows = {name: np.repeat(array, len(overrides), axis=0) for name, array in inputs.items()}
+    flat = {name: array.reshape(len(overrides), -1) for name, array in rows.items()}
+    for i, features in enumerate(overrides):
+        for name, value in features.items():
+            if name in places:
+                tensor, index = places[name]
+                is_text = isinstance(flat[tensor][i, index], bytes)  # as a server's tensors hold texts
+                flat[tensor][i, index] = value.encode() if is_text else value
+    return rows
+
+
 @dataclass(frozen=True, eq=False)
 class Applicant:
     """A row, the entry's decision on it, and the entry.
@@ -44,20 +82,21 @@ class Applicant:
     A risk is a score, or a score times −1 if small scores are adverse: larger risks are more adverse.
 
     Attributes:
-        places: the input and the flat index of each feature of the model.
+        places: the input and the flat index of each feature of the model; see `places_of`.
         inputs: the row of each input, [1, …].
         values: its features, and the columns that only knock-outs read; None for a missing value.
     """
 
     entry: Entry
-    places: Mapping[str, tuple[str, int]]
+    manifest: Manifest
+    places: Places
     inputs: Tensors
     values: Values
-    decision: Decision
+    answer: Answered
 
     @cached_property
     def profile(self) -> DecisionProfile:
-        return profile_of(self.entry.manifest).profile
+        return profile_of(self.manifest).profile
 
     @cached_property
     def sign(self) -> int:
@@ -74,14 +113,14 @@ class Applicant:
     @cached_property
     def has_margin(self) -> bool:
         """True if the score is the Sigmoid of a margin."""
-        return margin_at(self.entry.manifest) is not None
+        return margin_at(self.manifest) is not None
 
     @cached_property
     def total(self) -> float:
         """The margin of the score; the score itself if it has none."""
         if self.profile.space == "margin":
-            return self.decision.explained_value
-        return float(logit(self.decision.score)) if self.has_margin else self.decision.score
+            return self.answer.explained_value
+        return float(logit(self.answer.score)) if self.has_margin else self.answer.score
 
     def cut(self, *, of_margin: bool) -> float:
         """Return the largest risk of an approval, of scores or of their margins."""
@@ -94,14 +133,7 @@ class Applicant:
 
     def rows(self, overrides: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """Return a row of each input for each set of changed features, [len(overrides), …]."""
-        rows = {name: np.repeat(array, len(overrides), axis=0) for name, array in self.inputs.items()}
-        flat = {name: array.reshape(len(overrides), -1) for name, array in rows.items()}
-        for i, features in enumerate(overrides):
-            for name, value in features.items():
-                if name in self.places:
-                    tensor, index = self.places[name]
-                    flat[tensor][i, index] = value
-        return rows
+        return changed_rows(self.places, self.inputs, overrides)
 
     def risks(self, overrides: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """Return the risk of the row for each set of changed features."""

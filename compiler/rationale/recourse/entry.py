@@ -42,30 +42,31 @@ class RunEntry:
         return list(decide_inputs(self.manifest, self.explain, inputs, cells))
 
 
-def recourse_finder(entry: RunEntry, source: onnx.ModelProto) -> RecourseFinder:
+def recourse_finder(manifest: Manifest, source: onnx.ModelProto) -> RecourseFinder:
     """Return the search for recourse of an entry.
 
     Args:
         source: the plain model.
     """
-    return RecourseFinder(entry, form_fields(entry.manifest), tree_boxes(entry.manifest, source))
+    return RecourseFinder(manifest, form_fields(manifest), tree_boxes(manifest, source))
 
 
 def recourse_of_rows(
-    finder: RecourseFinder, inputs: Tensors, cells: Cells
+    finder: RecourseFinder, entry: RunEntry, inputs: Tensors, cells: Cells
 ) -> Iterator[tuple[Decision | Undecided, Recourse]]:
     """Yield the decision on each row, and its recourse; a row without a decision has none.
 
     Args:
+        entry: the functions that score and decide rows.
         inputs: rows by input, [N, …] each.
         cells: cells of the columns that knock-outs read and the model does not, by name.
     """
-    for i, own in enumerate(values_of(finder.entry.manifest, inputs)):
+    for i, own in enumerate(values_of(finder.manifest, inputs)):
         values = {**own, **{name: column[i] for name, column in cells.items()}}
         row = {name: rows[i : i + 1] for name, rows in inputs.items()}
-        (decision,) = finder.entry.decide(row, [values])
+        (decision,) = entry.decide(row, [values])
         if isinstance(decision, Decision):
-            yield decision, finder.find(row, values, decision)
+            yield decision, finder.find(entry, row, values, decision)
         else:
             yield decision, Recourse(note=decision.fault)
 

@@ -46,7 +46,7 @@ def _of_space(applicant: Applicant, space: CellSpace | PointSpace) -> Iterator[F
     outcomes, cost = space.outcomes(), space.candidates.cost
     for place, lever in enumerate(space.candidates.levers):
         own = space.candidates.of(place)
-        others = own[outcomes[own] != applicant.decision.decision]
+        others = own[outcomes[own] != applicant.answer.decision]
         for i in others[np.argsort(cost[others], kind="stable")][:_TRIES].tolist():
             to = outcomes[i]
 

@@ -5,15 +5,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from rationale.decisions.decide import Decision, triggered
+from rationale.decisions.decide import triggered
 from rationale.decisions.rows import Tensors, profile_of
-from rationale.recourse.applicant import Applicant, Entry
+from rationale.recourse.applicant import Answered, Applicant, Entry, Places, places_of
 from rationale.recourse.cells import CellSpace, TreeLevers
 from rationale.recourse.flip_points import FlipPoint, flip_points
 from rationale.recourse.levers import FREE, Lever, Values, levers_of
 from rationale.recourse.plans import Plan, plans
 from rationale.recourse.points import PointSpace, point_space
-from rationale.schema.form import FormField, feature_names
+from rationale.schema.form import FormField
+from rationale.schema.manifest import Manifest
 from rationale.schema.profile import Action, DecisionProfile
 from rationale.trees.boxes import Boxes
 
@@ -48,26 +49,28 @@ class RecourseFinder:
     """The search for recourse of one entry.
 
     Attributes:
+        manifest: the manifest of the compiled entry.
         form: the description of each feature of the model, and of those that only knock-outs read.
         boxes: the leaves of the trees whose score decides, over the features of `manifest.trees`; None for
             another model. A larger score is more adverse.
     """
 
-    entry: Entry
+    manifest: Manifest
     form: tuple[FormField, ...]
     boxes: Boxes | None = None
 
-    def find(self, inputs: Tensors, values: Values, decision: Decision) -> Recourse:
+    def find(self, entry: Entry, inputs: Tensors, values: Values, answer: Answered) -> Recourse:
         """Return flip points, and plans if the decision is no approval.
 
         Args:
+            entry: the functions that score and decide rows.
             inputs: the applicant's row of each input, [1, …].
             values: its features, and what knock-outs read; see `decisions.rows.values_of`.
-            decision: the entry's decision on it.
+            answer: the entry's decision on it.
         """
-        applicant = Applicant(self.entry, self.places, inputs, values, decision)
+        applicant = Applicant(entry, self.manifest, self.places, inputs, values, answer)
         points = tuple(flip_points(applicant, self._flip_spaces(applicant)))
-        if decision.decision == "approve":
+        if answer.decision == "approve":
             return Recourse(points, note="The decision is an approval.")
         if not self.profile.actionable:
             return Recourse(points, note="The decision profile does not say what an applicant can change.")
@@ -104,17 +107,15 @@ class RecourseFinder:
 
     @cached_property
     def profile(self) -> DecisionProfile:
-        return profile_of(self.entry.manifest).profile
+        return profile_of(self.manifest).profile
 
     @cached_property
     def fields(self) -> dict[str, FormField]:
         return {field.name: field for field in self.form}
 
     @cached_property
-    def places(self) -> dict[str, tuple[str, int]]:
-        """The input and the flat index of each feature of the model."""
-        names = feature_names(self.entry.manifest)
-        return {name: (tensor, i) for tensor, own in names.items() for i, name in enumerate(own)}
+    def places(self) -> Places:
+        return places_of(self.manifest)
 
     @cached_property
     def actionable(self) -> tuple[Lever, ...]:
@@ -152,7 +153,7 @@ class RecourseFinder:
 
     def _of_trees(self, levers: Sequence[Lever]) -> TreeLevers | None:
         """Return those of the levers that are features of the trees; None if there are none."""
-        trees = self.entry.manifest.trees
+        trees = self.manifest.trees
         if self.boxes is None or trees is None:
             return None
         own = [
@@ -163,7 +164,7 @@ class RecourseFinder:
         return TreeLevers(self.boxes, trees.features, tuple(own)) if own else None
 
     def _levers(self, actions: Mapping[str, Action]) -> tuple[Lever, ...]:
-        references = self.entry.manifest.references
+        references = self.manifest.references
         spreads = references.spreads if references else ()
         scales = {spread.feature: spread.scale for spread in spreads if spread.scale is not None}
         return tuple(levers_of(actions, self.profile, self.fields, scales))

@@ -21,6 +21,7 @@ from rationale.decisions.drift import SCORE, stability
 from rationale.decisions.rows import profile_of, values_of
 from rationale.schema.manifest import Classes, Manifest
 from rationale.schema.profile import KnockOut
+from rationale_service.decisions.recourse import RecourseSearch, demand_recourse
 from rationale_service.decisions.stability import demand_comparisons, with_survival
 from rationale_service.decisions.trail import AuditTrail, RecordedDecision
 from rationale_service.engine.checks import Faults
@@ -118,6 +119,11 @@ class Decider:
         self._plane = plane
         self._trail = trail
         self._drift = drift
+        self._recourse = RecourseSearch(plane)
+
+    def stop(self) -> None:
+        """Begin no more searches for recourse."""
+        self._recourse.stop()
 
     async def decide(self, call: Call, read: Read, key: str | None = None) -> list[Mapping[str, Any]]:
         """Return the decisions in the order of the instances: all of them, or an error and none.
@@ -142,13 +148,7 @@ class Decider:
         request, entry, inputs = admitted.request, admitted.entry, admitted.inputs
         manifest, rows, deadline_s = _manifest_of(entry), _rows_of(request), admitted.deadline_s
         caller = "" if context is None else context.caller.name
-        if request.stability:
-            demand_comparisons(manifest)
-        if request.dry_run and key is not None:
-            raise MalformedError(
-                "dry_run: nothing is recorded, so that there is nothing to repeat: leave the "
-                "Idempotency-Key out"
-            )
+        _check_options(request, manifest, key)
         if key is not None:
             async with _until(deadline_s):
                 earlier = await self._trail.find(manifest.model, caller, key, rows)
@@ -158,6 +158,8 @@ class Decider:
         decisions = await decisions_of(manifest, rows, inputs, answers, plane.backend.drift(entry))
         if request.stability:
             decisions = await with_survival(plane, manifest, inputs, decisions, deadline_s)
+        if request.recourse:
+            decisions = await self._recourse.find(entry, rows, inputs, decisions, deadline_s)
         if request.dry_run:
             return [{**one, "id": None} for one in decisions]
         latency_ms = (time.monotonic() - (began_s if context is None else context.began_s)) * 1e3
@@ -231,6 +233,19 @@ def _manifest_of(entry: Entry) -> Manifest:
 
 def _rows_of(request: InferenceRequest) -> list[Any]:
     return [] if request.instances is None else request.instances.rows
+
+
+def _check_options(request: InferenceRequest, manifest: Manifest, key: str | None) -> None:
+    """Raise an error if an option does not fit the model, the caller or the other options."""
+    context = current()
+    if request.stability:
+        demand_comparisons(manifest)
+    if request.recourse:
+        demand_recourse(manifest, None if context is None else context.caller)
+    if request.dry_run and key is not None:
+        raise MalformedError(
+            "dry_run: nothing is recorded, so that there is nothing to repeat: leave the Idempotency-Key out"
+        )
 
 
 def _check_key(key: str | None) -> None:

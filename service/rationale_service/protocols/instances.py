@@ -14,6 +14,7 @@ from rationale_service.errors import MalformedError, TooLargeError
 MOST_DECISIONS = 10_000  # each runs and is recorded alone
 DECISION_BYTES = 2000  # approximate size of one as JSON
 _MOST_FEATURES = 100_000  # per instance
+_FLAGS = ("stability", "recourse", "dry_run")
 _CHOOSING = ("explainer", "reference_set", "references", "reference_weights")
 
 
@@ -21,7 +22,7 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     """Return a request for decisions.
 
     Args:
-        options: options beside the rows: `stability`, `dry_run`.
+        options: options beside the rows: those of `_FLAGS`.
 
     Raises:
         MalformedError: if an option has a wrong type.
@@ -29,15 +30,19 @@ def decide_request(options: Mapping[str, Any], rows: Sequence[Any], faults: Faul
     for name in _CHOOSING:
         if options.get(name) is not None:
             faults.note(f"'{name}' is of explanations: a decision's was chosen when the model was compiled")
-    stability, dry_run = options.get("stability"), options.get("dry_run")
-    for name, given in (("stability", stability), ("dry_run", dry_run)):
-        if not isinstance(given, bool | None):
+    flags = {name: options.get(name) for name in _FLAGS}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool | None):
             raise MalformedError(f"{name} must be true or false")
     for i, row in enumerate(rows):
         if not isinstance(row, dict):
             faults.note(f"instances[{i}] must be an object of features, so that reasons have names")
     return InferenceRequest(
-        instances=Instances([*rows]), faults=faults, stability=bool(stability), dry_run=bool(dry_run)
+        instances=Instances([*rows]),
+        faults=faults,
+        stability=bool(flags["stability"]),
+        recourse=bool(flags["recourse"]),
+        dry_run=bool(flags["dry_run"]),
     )
 
 

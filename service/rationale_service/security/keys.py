@@ -36,6 +36,7 @@ class Scope(enum.StrEnum):
     INFER = "infer"
     EXPLAIN = "explain"
     DECIDE = "decide"
+    RECOURSE = "recourse"
     AUDIT = "audit"
     ADMIN = "admin"
 
@@ -46,6 +47,7 @@ ANY_KEY: Scopes = frozenset(Scope)
 INFER: Scopes = frozenset({Scope.INFER})
 EXPLAIN: Scopes = frozenset({Scope.EXPLAIN})
 DECIDE: Scopes = frozenset({Scope.DECIDE})
+RECOURSE: Scopes = frozenset({Scope.RECOURSE})
 AUDIT: Scopes = frozenset({Scope.AUDIT})
 ADMIN: Scopes = frozenset({Scope.ADMIN})
 

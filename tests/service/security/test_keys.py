@@ -39,7 +39,7 @@ from tests.service.messages import GOOD, request
 
 SESSION = pytest.mark.asyncio(loop_scope="session")
 
-INFER, EXPLAIN, DECIDE, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
+INFER, EXPLAIN, DECIDE, _, AUDIT, ADMIN = (frozenset({scope}) for scope in Scope)
 ROWS = {"instances": made.X.tolist()}
 
 

@@ -135,18 +135,21 @@ def canonical(instance: Instance) -> str:
 
 
 def without_values(answer: Mapping[str, Any], values: list[Any]) -> dict[str, Any]:
-    """Return the answer with None for the applicant's values in reasons.
+    """Return the answer with None for the applicant's values in reasons, and for recourse from them.
 
     The values are added to `values`, in order.
     """
     reasons = answer.get("reasons", ())
     values += [reason[name] for reason in reasons for name in _OF_VALUE if name in reason]
-    return {**answer, "reasons": [{**reason, **_of_value(reason, repeat(None))} for reason in reasons]}
+    values += [answer["recourse"]] if "recourse" in answer else []
+    without = {"reasons": [{**reason, **_of_value(reason, repeat(None))} for reason in reasons]}
+    return {**answer, **without, **({"recourse": None} if "recourse" in answer else {})}
 
 
 def with_values(answer: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:
     """Put the values back into an answer of `without_values`."""
-    return {**answer, "reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
+    shown = {"reasons": [{**reason, **_of_value(reason, values)} for reason in answer["reasons"]]}
+    return {**answer, **shown, **({"recourse": next(values)} if "recourse" in answer else {})}
 
 
 def _of_value(reason: Mapping[str, Any], values: Iterator[Any]) -> dict[str, Any]:

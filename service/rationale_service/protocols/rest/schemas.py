@@ -245,6 +245,11 @@ class Applicants(BaseModel):
         description="whether to tell which reasons stay by other references, which takes as many runs more; "
         "of a model compiled with --compare or --draws",
     )
+    recourse: bool | None = Field(
+        None,
+        description="whether to tell which changes would have changed the decision: a search for each row, "
+        "of up to a second",
+    )
     dry_run: bool | None = Field(
         None, description="whether to tell what would be decided, and to record nothing: not with a key"
     )
@@ -278,6 +283,41 @@ class Reason(BaseModel):
     )
 
 
+class FlipPoint(BaseModel):
+    feature: str = Field(description="feature, or group of one-hot columns")
+    value: Scalar = Field(
+        description="nearest to the applicant's at which the decision is another; of a group, the member "
+        "that is 1"
+    )
+    to: Literal["approve", "refer", "decline"] = Field(description="the decision there")
+    region: list[float | None] | None = Field(
+        description="least and greatest number around it with that decision; null is an open end"
+    )
+    exact: bool = Field(description="whether no nearer value exists")
+
+
+class Plan(BaseModel):
+    """Changes that together lead to an approval; the entry has decided on them."""
+
+    changes: dict[str, Scalar] = Field(description="new value of each changed feature")
+    regions: dict[str, list[float | None]] = Field(
+        description="least and greatest number that each may have, whatever the others are within theirs; "
+        "null is an open end"
+    )
+    cost: float = Field(description="sum of the changes, each by its usual size; see docs/recourse.md")
+    score: float
+    decision: Literal["approve", "refer", "decline"]
+
+
+class Recourse(BaseModel):
+    flip_points: list[FlipPoint] = Field(description="of each feature alone that has one")
+    plans: list[Plan] = Field(description="cheapest first; none of an approval")
+    search: Literal["complete", "heuristic"] = Field(
+        description="complete: there is provably no plan within the profile's rules"
+    )
+    note: str | None = Field(description="why there are no plans")
+
+
 class DecisionDigests(BaseModel):
     """SHA-256 each."""
 
@@ -304,6 +344,9 @@ class Decision(BaseModel):
     completeness_gap: float | None
     warnings: list[str] = Field(description="what a reader of the reasons has to know")
     digests: DecisionDigests
+    recourse: Recourse | None = Field(
+        None, description="where it was asked for; null in the trail if the inputs are not kept"
+    )
     drift: float | None = _DRIFT
 
 

@@ -1,0 +1,140 @@
+"""Recourse of decisions, in the same call: a thread searches, and the data plane scores its rows."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+
+from rationale.decisions.decide import Outcome
+from rationale.decisions.rows import profile_of, values_of
+from rationale.recourse.entry import RunEntry, recourse_finder
+from rationale.recourse.recourse import RecourseFinder
+from rationale.schema.manifest import Manifest
+from rationale_service.engine.dataplane import DataPlane
+from rationale_service.errors import DeadlineError, ForbiddenError
+from rationale_service.repository.entry import Entry
+from rationale_service.security.keys import RECOURSE, Caller
+from rationale_service.tensors import Tensors
+
+_KEPT = 8  # finders; one holds the leaves of a model's trees
+
+
+@dataclass(frozen=True)
+class _Answered:
+    """The members of a decision that the search depends on."""
+
+    decision: Outcome
+    score: float
+    explained_value: float
+
+
+def demand_recourse(manifest: Manifest, caller: Caller | None) -> None:
+    """Raise ForbiddenError if the profile says nothing of changes, and the caller may not see flip points."""
+    if not profile_of(manifest).profile.actionable and caller is not None:
+        try:
+            caller.require(RECOURSE)
+        except ForbiddenError as error:
+            raise ForbiddenError(
+                f"recourse: the decision profile of '{manifest.model}' does not say what an applicant can "
+                f"change (actionable), and {error}",
+                scope=" ".join(sorted(RECOURSE)),
+            ) from error
+
+
+class RecourseSearch:
+    """The search for recourse of the entries that a data plane serves."""
+
+    def __init__(self, plane: DataPlane) -> None:
+        self._plane = plane
+        self._finders = OrderedDict[tuple[str, str | None], RecourseFinder]()
+        self._thread = ThreadPoolExecutor(1, "recourse")
+
+    async def find(
+        self,
+        entry: Entry,
+        rows: Sequence[Mapping[str, Any]],
+        inputs: Tensors,
+        decisions: Sequence[Mapping[str, Any]],
+        deadline_s: float,
+    ) -> list[dict[str, Any]]:
+        """Return the decisions, each with its `recourse`.
+
+        The rows take turns with those of other requests.
+
+        Args:
+            rows: the instances of the decisions.
+            inputs: inputs of the model, [N, …] each; a row for each decision.
+
+        Raises:
+            DeadlineError: if the deadline passes.
+            ServiceError: if `DataPlane.infer` raises it.
+        """
+        manifest = entry.manifest
+        assert manifest is not None  # noqa: S101 (it decides)
+        loop, found = asyncio.get_running_loop(), list[dict[str, Any]]()
+        plain = self._plane.repository.entries.get(manifest.model, entry)
+        run = RunEntry(
+            manifest,
+            partial(self._run, loop, plain, deadline_s, by_row=False),
+            partial(self._run, loop, entry, deadline_s, by_row=True),
+        )
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                for i, (decision, values) in enumerate(
+                    zip(decisions, values_of(manifest, inputs, rows), strict=True)
+                ):
+                    row = {name: array[i : i + 1] for name, array in inputs.items()}
+                    search = partial(self._find, entry, run, row, values, decision)
+                    recourse = await loop.run_in_executor(self._thread, search)
+                    found.append({**decision, "recourse": recourse})
+        except TimeoutError as error:
+            raise DeadlineError(
+                "recourse was not found in time: ask for fewer rows, or leave recourse out"
+            ) from error
+        return found
+
+    def stop(self) -> None:
+        """Begin no more searches."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _find(
+        self,
+        entry: Entry,
+        run: RunEntry,
+        row: Tensors,
+        values: Mapping[str, Any],
+        decision: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        answered = _Answered(decision["decision"], decision["score"], decision["explained_value"])
+        return self._finder(entry, run.manifest).find(run, row, values, answered).as_json()
+
+    def _finder(self, entry: Entry, manifest: Manifest) -> RecourseFinder:
+        """Return an entry's finder. Only the thread calls it."""
+        key = (entry.name, entry.graph_digest)
+        if key not in self._finders:
+            self._finders[key] = recourse_finder(
+                manifest, onnx.load(entry.model_path, load_external_data=False)
+            )
+            while len(self._finders) > _KEPT:
+                self._finders.popitem(last=False)
+        self._finders.move_to_end(key)
+        return self._finders[key]
+
+    def _run(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        entry: Entry,
+        deadline_s: float,
+        inputs: Mapping[str, np.ndarray],
+        *,
+        by_row: bool,
+    ) -> Tensors:
+        """Run an entry on the event loop, and wait for it in the thread."""
+        running = self._plane.infer(entry, dict(inputs), None, deadline_s, by_row=by_row)
+        return asyncio.run_coroutine_threadsafe(running, loop).result()
