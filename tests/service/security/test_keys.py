@@ -151,7 +151,7 @@ async def test_without_keys_the_network_may_not_administer(repository: Path) -> 
 
 
 ALL = "0.0.0.0"  # noqa: S104  # the network
-OPEN = frozenset({Scope.INFER, Scope.EXPLAIN, Scope.DECIDE})
+OPEN = frozenset({Scope.INFER, Scope.EXPLAIN, Scope.DECIDE, Scope.RECOURSE})
 
 
 @pytest.mark.parametrize(
