@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rationale.artifact.checks.check import check
 from rationale.artifact.checks.probes import check_open
-from rationale.artifact.comparisons import Compared
+from rationale.artifact.comparisons import CompiledComparison
 from rationale.artifact.compiled import Compiled
 from rationale.artifact.describe import describe
 from rationale.artifact.finishing.finish import finish
@@ -338,12 +338,12 @@ def _compared(
     own: Compiled,
     comparisons: Comparisons,
     progress: Progress,
-) -> tuple[Compared, ...]:
+) -> tuple[CompiledComparison, ...]:
     """Compile the same model with other references."""
     profile = provenance.profile
     assert profile is not None
     request = profile.request.model_copy(update={"features": own.manifest.given_names})
-    others, compared = list(comparisons.methods(profile.method)), list[Compared]()
+    others, compared = list(comparisons.methods(profile.method)), list[CompiledComparison]()
     for i, (name, kind, other) in enumerate(others, start=1):
         where = f"{name} ({i} of {len(others)})"
 
@@ -353,7 +353,9 @@ def _compared(
         compiled = _first_that_compiles(context, profile.alike(other), request, report, Provenance())
         demand_alike(name, own.manifest, compiled.manifest)
         compared.append(
-            Compared(name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes)
+            CompiledComparison(
+                name, kind, compiled.graph, compiled.manifest, compiled.sample, compiled.probes
+            )
         )
     return tuple(compared)
 

@@ -70,9 +70,9 @@ def whole(path: Path) -> Iterator[Path]:
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         with tempfile.TemporaryDirectory(prefix=".rationale-", dir=path.parent) as aside:
-            part = Path(aside) / path.name
-            yield part
-            part.replace(path)
+            file = Path(aside) / path.name
+            yield file
+            file.replace(path)
     except OSError as error:
         raise InvalidOptionError(f"{path}: cannot be written: {error.strerror or error}.") from error
 

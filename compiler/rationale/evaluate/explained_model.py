@@ -37,7 +37,7 @@ class GivenReferences:
         return np.asarray(weights / weights.sum())
 
 
-class Subject:
+class ExplainedModel:
     """The plain model and its explanation over rows of features.
 
     A text is a number here: its index among the distinct texts seen so far.
@@ -88,16 +88,16 @@ class Subject:
         start = 0
         for name, shape in self._shapes.items():
             size = math.prod(shape)
-            part = x[:, start : start + size].reshape(len(x), *shape)
-            fed[name], start = self._of_type(part, name), start + size
+            flat = x[:, start : start + size].reshape(len(x), *shape)
+            fed[name], start = self._of_type(flat, name), start + size
         return fed
 
     def answer(self, x: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return the explained output, flattened, and each contrast: [M, elements] float64 for x [M, F]."""
         name = self.manifest.explained_output
         parts = [
-            self._plain(self._fed(x[part], rows[part]), [name])[name].reshape(part.stop - part.start, -1)
-            for part in slices(len(x), rows_at_once(x.shape[1]))
+            self._plain(self._fed(x[batch], rows[batch]), [name])[name].reshape(batch.stop - batch.start, -1)
+            for batch in slices(len(x), rows_at_once(x.shape[1]))
         ]
         answers = _finite(np.concatenate(parts, dtype=np.float64), "answers")
         pairs = map(ends_of, self.manifest.contrasts)
@@ -114,13 +114,13 @@ class Subject:
     def attributions(self, x: np.ndarray, rows: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """Return attributions [M, t, players] float64 of the targets at manifest `positions` [M, t]."""
         names = [e.attributions for e in self.manifest.attributed]
-        done = []
-        for part in slices(len(x), self.manifest.measured.max_batch):
-            outputs = self._explainer(self._fed(x[part], rows[part]), names)
+        batches = []
+        for batch in slices(len(x), self.manifest.measured.max_batch):
+            outputs = self._explainer(self._fed(x[batch], rows[batch]), names)
             whole = [outputs[name].reshape(*outputs[name].shape[:2], -1) for name in names]
-            index = positions[part][:, :, None]
-            done.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in whole], axis=2))
-        return _finite(np.concatenate(done, dtype=np.float64), "attributes")
+            index = positions[batch][:, :, None]
+            batches.append(np.concatenate([np.take_along_axis(a, index, axis=1) for a in whole], axis=2))
+        return _finite(np.concatenate(batches, dtype=np.float64), "attributes")
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Pairs:
     answers: np.ndarray
 
 
-def pairs_of(subject: Subject) -> Pairs:
+def pairs_of(subject: ExplainedModel) -> Pairs:
     """Return every row with its targets.
 
     "predicted" is the argmax of the original row, and stays fixed when x changes.
@@ -232,7 +232,7 @@ def _answering(compiled: Compiled) -> ir.Model:
         model = ir.from_proto(proto)
         if compiled.manifest.one_shot and proto is compiled.model:
             open_gate(model)
-        found = [v for node in model.graph for v in node.outputs if v.name == name]
-        if found:
-            return restrict(model, found)
+        outputs = [v for node in model.graph for v in node.outputs if v.name == name]
+        if outputs:
+            return restrict(model, outputs)
     raise RepositoryError(f"neither graph of the entry computes {name!r}. Compile it again.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.evaluate.explained_model import Pairs, Subject, slices
+from rationale.evaluate.explained_model import ExplainedModel, Pairs, slices
 from rationale.schema.machine import MAX_BATCH
 from rationale.schema.request import Progress
 
@@ -60,7 +60,7 @@ def cuts_of(players: int, steps: int) -> np.ndarray:
 
 
 def replaced(
-    subject: Subject,
+    subject: ExplainedModel,
     pairs: Pairs,
     ranks: np.ndarray,
     cuts: np.ndarray,
@@ -69,18 +69,18 @@ def replaced(
 ) -> np.ndarray:
     """Return the mean explained output [S + 1] with players of rank < cut at their baseline."""
     total = np.zeros(len(cuts))
-    for part in slices(len(ranks), MAX_BATCH):
-        rows, elements = pairs.rows[part], pairs.elements[part]
+    for batch in slices(len(ranks), MAX_BATCH):
+        rows, elements = pairs.rows[batch], pairs.elements[batch]
         x = subject.features[rows]
         for i, cut in enumerate(cuts):
-            mixed = np.where((ranks[part] < cut)[:, subject.owner], baseline, x)
+            mixed = np.where((ranks[batch] < cut)[:, subject.owner], baseline, x)
             total[i] += subject.answer(mixed, rows)[np.arange(len(rows)), elements].sum()
             count(len(rows))
     return total / len(ranks)
 
 
 def random_orders(
-    subject: Subject,
+    subject: ExplainedModel,
     pairs: Pairs,
     cuts: np.ndarray,
     baseline: np.ndarray,
@@ -99,7 +99,7 @@ def random_orders(
 
 
 def deletion_and_insertion(
-    subject: Subject,
+    subject: ExplainedModel,
     pairs: Pairs,
     cuts: np.ndarray,
     baseline: np.ndarray,
@@ -116,21 +116,21 @@ def deletion_and_insertion(
     count = counter(progress, "deletion and insertion", 2 * len(cuts) * len(ranks))
     deleted = replaced(subject, pairs, ranks, cuts, baseline, count)
     last = ranks.shape[1] - 1
-    kept = replaced(subject, pairs, last - ranks, cuts, baseline, count)
+    inserted = replaced(subject, pairs, last - ranks, cuts, baseline, count)
     fractions = cuts / cuts[-1]
     return (
         Curve(fractions, deleted, control),
-        Curve(1 - fractions[::-1], kept[::-1], control[:, ::-1]),
+        Curve(1 - fractions[::-1], inserted[::-1], control[:, ::-1]),
     )
 
 
 def counter(progress: Progress, stage: str, total: int) -> Callable[[int], None]:
     """Return a function that adds to a count and reports progress."""
-    done = 0
+    counted = 0
 
     def count(more: int) -> None:
-        nonlocal done
-        done += more
-        progress(stage, done, total)
+        nonlocal counted
+        counted += more
+        progress(stage, counted, total)
 
     return count

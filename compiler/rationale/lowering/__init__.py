@@ -89,16 +89,16 @@ def lower(
     on_gpu = sorted({node.op_type for node in lowered.graph if node.domain == MICROSOFT and needs_gpu(node)})
     shared = any(node.op_type in ONE_SCALE for node in lowered.graph)
     rewrite_domain(lowered, MICROSOFT)
-    given = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
+    plain = ir.serde.serialize_model(lowered) if on_gpu else loaded.proto
     fold_weights(lowered)
     freed = lowered.clone()
     fixed = name_batch(freed)
     _free_batch(freed, fixed)
     check_sizes(freed, infer(freed, 1))
-    alone = fixed and (shared or _is_single_row_only(lowered, freed))
-    source = ir.serde.serialize_model(freed) if fixed and not alone else given
+    single_row_only = fixed and (shared or _is_single_row_only(lowered, freed))
+    source = ir.serde.serialize_model(freed) if fixed and not single_row_only else plain
     halves = widen(lowered)
-    settle = _fold_all_sizes if alone else partial(_free_batch, fixed=fixed)
+    settle = _fold_all_sizes if single_row_only else partial(_free_batch, fixed=fixed)
     _unroll(lowered, settle)
     if inline_bodies(lowered, _is_known):
         fold_weights(lowered)
@@ -108,28 +108,30 @@ def lower(
     rewrite(lowered)
     share_prefixes(lowered)
     fold_weights(lowered)
-    if alone:
+    if single_row_only:
         name_batch(lowered)
     else:
         _free_batch(lowered, fixed)
     warnings = (*loaded.warnings, *_notes(fixed, halves, on_gpu))
-    known = _known_of(lowered, alone)
-    return Lowered(source, loaded.digest, lowered, halves, *known, warnings, alone, lengths)
+    values = _describe_values(lowered, single_row_only)
+    return Lowered(source, loaded.digest, lowered, halves, *values, warnings, single_row_only, lengths)
 
 
 def with_model(lowered: Lowered, model: ir.Model) -> Lowered:
     """Return `lowered` with another graph for the model."""
     note_shapes(model)
-    specs, constants, batched = _known_of(model, lowered.single_row_only)
+    specs, constants, batched = _describe_values(model, lowered.single_row_only)
     return replace(lowered, model=model, specs=specs, constants=constants, batched=batched)
 
 
-def _known_of(model: ir.Model, alone: bool) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
+def _describe_values(
+    model: ir.Model, single_row_only: bool
+) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
     """Return `specs`, `constants` and `batched` of a lowered model."""
     specs, constants = at_batch(model, 1)
     check_sizes(model, specs)
-    batched = rows_on_axis_0(specs, infer(model, 2) if alone else at_batch(model, 2)[0])
-    if alone:
+    batched = rows_on_axis_0(specs, infer(model, 2) if single_row_only else at_batch(model, 2)[0])
+    if single_row_only:
         batched &= {str(v.name) for v in model.graph.inputs}
     return specs, constants, batched
 

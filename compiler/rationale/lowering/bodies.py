@@ -40,11 +40,7 @@ def name_outputs(graph: ir.Graph) -> None:
     for i, value in enumerate(list(graph.outputs)):
         if value in inside and value not in list(graph.outputs)[:i]:
             continue
-        own = ir.node("Identity", [value], name=f"{value.name}/output_{i}")
-        own.outputs[0].name, own.outputs[0].type = own.name, value.type
-        own.outputs[0].shape = value.shape
-        graph.append(own)
-        graph.outputs[i] = own.outputs[0]
+        graph.outputs[i] = _append_identity(graph, value, f"{value.name}/output_{i}")
 
 
 def remove_identities(model: ir.Model) -> None:
@@ -53,10 +49,16 @@ def remove_identities(model: ir.Model) -> None:
     passes.IdentityEliminationPass()(model)
     for i, value in enumerate(list(model.graph.outputs)):
         if value.name != names[i]:
-            own = ir.node("Identity", [value], name=names[i])
-            own.outputs[0].name, own.outputs[0].type, own.outputs[0].shape = names[i], value.type, value.shape
-            model.graph.append(own)
-            model.graph.outputs[i] = own.outputs[0]
+            model.graph.outputs[i] = _append_identity(model.graph, value, names[i])
+
+
+def _append_identity(graph: ir.Graph, value: ir.Value, name: str | None) -> ir.Value:
+    """Append an Identity of a value to the graph; return its result, which has the name."""
+    node = ir.node("Identity", [value], name=name)
+    result = node.outputs[0]
+    result.name, result.type, result.shape = name, value.type, value.shape
+    graph.append(node)
+    return result
 
 
 def let_go(node: ir.Node) -> None:
@@ -71,7 +73,7 @@ def let_go(node: ir.Node) -> None:
 
 DOMAIN = "rationale.body"  # domain of the functions until they are inlined
 DEEPEST = 8  # levels of bodies within bodies
-_LEFT = frozenset({"Range", "Bernoulli", "SequenceMap"})
+_NOT_INLINED = frozenset({"Range", "Bernoulli", "SequenceMap"})
 """Operators on sizes, random numbers and sequences: their bodies carry no attributions."""
 
 
@@ -81,7 +83,7 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
     Args:
         is_known: function that tells whether an operator of a domain has a rule or a rewrite.
     """
-    found = False
+    changed = False
     for _ in range(DEEPEST):
         nodes = [
             node for node in model.graph if not is_known(node.op_type, node.domain) and _has_body(model, node)
@@ -92,13 +94,13 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
         called = [_made_call(model, node) for node in nodes if _has_floats(node)]
         if not any(called):
             break
-        found = True
+        changed = True
         passes.InlinePass(lambda function: function.domain == DOMAIN)(model)
         passes.RemoveUnusedFunctionsPass()(model)
         passes.RemoveUnusedNodesPass()(model)  # it removes the nodes of outputs without names
         model.graph.opset_imports.pop(DOMAIN, None)
         passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    return found
+    return changed
 
 
 def has_body(op_type: str, opset: int) -> bool:
@@ -107,7 +109,7 @@ def has_body(op_type: str, opset: int) -> bool:
         schema: Any = onnx.defs.get_schema(op_type, opset, "")
     except onnx.defs.SchemaError:
         return False
-    return bool(schema.has_function or schema.has_context_dependent_function) and op_type not in _LEFT
+    return bool(schema.has_function or schema.has_context_dependent_function) and op_type not in _NOT_INLINED
 
 
 def _has_body(model: ir.Model, node: ir.Node) -> bool:

@@ -11,7 +11,7 @@ from rationale import Compiled, DeepShap, Manifest, compile_model
 from rationale.artifact.entry import check_entry, open_entry
 from rationale.cli.compile import app
 from rationale.errors import RepositoryError
-from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.graph.runtime import session
 from rationale.graph.runtime.session import Runner, asking
 from tests.compiler.artifact.test_one_shot import AGREE, ONE_SHOT, R, X, assert_equal, compiled, weights_of
@@ -105,7 +105,7 @@ def test_evaluated_as_two_entries_are(tmp_path: Path, compiled: Compiled, two_en
     np.save(tmp_path / "x.npy", rows(12, FEATURES, seed=3))
     compiled.write(tmp_path / "repository", "one")
     two_entries.write(tmp_path / "repository", "two")
-    settings = Settings(6, 0)
+    settings = EvaluationSettings(6, 0)
     done = evaluate(
         tmp_path / "repository", ["one", "two"], tmp_path / "x.npy", (), settings, lambda *_: None
     )

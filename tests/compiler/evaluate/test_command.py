@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from rationale import DeepShap, Gradient, compile_model
 from rationale.artifact.folder import write
 from rationale.errors import InvalidOptionError, RepositoryError
-from rationale.evaluate.evaluate import Settings, evaluate
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
 from rationale.evaluate.report import write_report
 from rationale_service.cli.main import app
 from tests.compiler.models import FEATURES, NAMES, contents, mlp, parsed, rows
@@ -32,7 +32,7 @@ def test_the_same_seed_gives_the_same_files(tmp_path: Path) -> None:
     compile_model(mlp(), Gradient()).write(repository, "g")
     np.save(tmp_path / "x.npy", rows(30, FEATURES, seed=9))
     for out, seed in (("one", 3), ("two", 3), ("three", 4)):
-        settings = Settings(rows=10, seed=seed, orders=3)
+        settings = EvaluationSettings(rows=10, seed=seed, orders=3)
         done = evaluate(repository, ["m", "g"], tmp_path / "x.npy", settings=settings)
         write_report(done, settings, tmp_path / "x.npy", tmp_path / out)
     one, two, three = (contents(tmp_path / out) for out in ("one", "two", "three"))
@@ -102,7 +102,7 @@ def test_a_user_error(place: Path, name: str) -> None:
 def test_bad_arguments_from_python(place: Path) -> None:
     for change in ({"rows": 0}, {"seed": -1}, {"orders": 0}):
         with pytest.raises(InvalidOptionError):
-            Settings(**change)
+            EvaluationSettings(**change)
     with pytest.raises(InvalidOptionError, match="give one name"):
         evaluate(place / "model_repository", [], place / "x.csv")
 

@@ -11,8 +11,8 @@ import pytest
 from rationale import DeepShap, ExpectedGradients, Gradient, IntegratedGradients, SmoothGrad, compile_model
 from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
-from rationale.evaluate.evaluate import Evaluation, Settings, evaluate
-from rationale.evaluate.explained_model import Subject, pairs_of
+from rationale.evaluate.evaluate import Evaluation, EvaluationSettings, evaluate
+from rationale.evaluate.explained_model import ExplainedModel, pairs_of
 from rationale.evaluate.faithfulness import cuts_of, ranks_of
 from rationale.methods.engine import Method
 from rationale.methods.propagation.lrp.lrp import Lrp
@@ -23,7 +23,7 @@ from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows, two_inputs
 RATIONALE = Path(sys.executable).with_name("rationale")
 CREDIT = Path(__file__).parents[3] / "examples" / "credit"
 WIDE = 40
-SMALL = Settings(rows=30, orders=4)
+SMALL = EvaluationSettings(rows=30, orders=4)
 
 
 def linear(features: int, seed: int = 7, bias: float = 0.5) -> tuple[onnx.ModelProto, np.ndarray]:
@@ -129,7 +129,7 @@ def test_many_features_are_replaced_in_steps(tmp_path: Path) -> None:
     model, w = linear(250)
     entry(tmp_path, "shap", model, DeepShap(np.zeros((1, 250), np.float32)))
     x = rows(3, 250, seed=4)
-    (done,) = judge(tmp_path, "shap", x=x, settings=Settings(orders=2))
+    (done,) = judge(tmp_path, "shap", x=x, settings=EvaluationSettings(orders=2))
     cuts = (done.deletion.fractions * 250).round().astype(int)
     assert (len(cuts), cuts[0], cuts[-1]) == (101, 0, 250)
     shares = np.sort(w * x, axis=1)[:, ::-1]
@@ -162,7 +162,7 @@ def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
     model = mlp()
     entry(tmp_path, "m", model, DeepShap(rows(4, FEATURES)))
     x = rows(20, FEATURES, seed=9)
-    (done,) = judge(tmp_path, "m", x=x, settings=Settings(orders=2))
+    (done,) = judge(tmp_path, "m", x=x, settings=EvaluationSettings(orders=2))
     y = open_entry(tmp_path / "repo", "m").explain(x)["y"]
     own = y.argmax(axis=1)
     assert set(own) == {0, 1, 2}
@@ -175,7 +175,7 @@ def test_a_predicted_class_is_fixed_at_the_row(tmp_path: Path) -> None:
 def test_an_inner_output_is_answered_by_the_plain_model(tmp_path: Path, output: str) -> None:
     entry(tmp_path, "m", mlp(), DeepShap(rows(4, FEATURES)), output=output, targets=[2, 0])
     compiled, x = open_entry(tmp_path / "repo", "m"), rows(7, FEATURES, seed=9)
-    subject = Subject(compiled, {"x": x})
+    subject = ExplainedModel(compiled, {"x": x})
     pairs = pairs_of(subject)
     explained = compiled.explain(x)
     order = np.argsort(-explained["explained_value"], axis=1)
@@ -190,7 +190,7 @@ def test_an_inner_output_is_answered_by_the_plain_model(tmp_path: Path, output: 
 def test_contrasts_are_differences_of_elements(tmp_path: Path) -> None:
     entry(tmp_path, "m", mlp(), DeepShap(rows(4, FEATURES)), targets=[2, "0-1"])
     x = rows(7, FEATURES, seed=9)
-    subject = Subject(open_entry(tmp_path / "repo", "m"), {"x": x})
+    subject = ExplainedModel(open_entry(tmp_path / "repo", "m"), {"x": x})
     answers = subject.answer(x.astype(np.float64), np.arange(7))
     assert answers[:, 0].min() > 0
     np.testing.assert_array_equal(answers[:, -1], answers[:, 0] - answers[:, 1])
@@ -217,7 +217,7 @@ def test_inputs_that_are_not_explained_stay_with_their_row(tmp_path: Path) -> No
     model = parsed(text, {"axes": np.array([1])})
     entry(tmp_path, "m", model, Gradient(), inputs=["x"])
     x = {"x": rows(5, 3), "z": rows(5, 3, seed=1)}
-    (done,) = judge(tmp_path, "m", x=x, settings=Settings(rows=3))
+    (done,) = judge(tmp_path, "m", x=x, settings=EvaluationSettings(rows=3))
     index = np.sort(np.random.default_rng([0, 0]).choice(5, 3, replace=False))
     y = (x["x"] * x["z"])[index].sum(axis=1)
     assert done.deletion.values[0] == pytest.approx(y.mean(), abs=1e-5)
@@ -247,7 +247,7 @@ def test_deepshap_beats_random_orders_on_the_credit_example(tmp_path: Path) -> N
     table = np.loadtxt(CREDIT / "references.csv", delimiter=",", skiprows=1, dtype=np.float32)
     base, x = table[:50], table[50:]
     entry(tmp_path, "credit", CREDIT / "credit.onnx", DeepShap(base), output="score_logit")
-    (done,) = judge(tmp_path, "credit", x={"applicant": x}, settings=Settings())
+    (done,) = judge(tmp_path, "credit", x={"applicant": x}, settings=EvaluationSettings())
     margin = 0.4  # of the logit; seen 0.6
     assert done.deletion.area < done.deletion.control_areas.mean() - margin
     assert done.insertion.area > done.insertion.control_areas.mean() + margin
@@ -311,7 +311,9 @@ def test_every_method_is_judged_and_made_again(tmp_path: Path, name: str) -> Non
     entry(tmp_path, "m", model, method)
     np.save(tmp_path / "r.npy", references)
     own = [tmp_path / "r.npy"] if isinstance(method.reference_set, np.ndarray) else []
-    (done,) = judge(tmp_path, "m", x=rows(9, WIDE, seed=3), references=own, settings=Settings(orders=2))
+    (done,) = judge(
+        tmp_path, "m", x=rows(9, WIDE, seed=3), references=own, settings=EvaluationSettings(orders=2)
+    )
     assert done.manifest.method.name == name.split()[0] == method.name
     assert done.randomised.left_out is None
     (stage,) = done.randomised.stages

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from rationale import DeepShap, Gradient, TreeShap, compile_model
-from rationale.evaluate.evaluate import Evaluation, Settings, evaluate
-from rationale.evaluate.shapley import Comparison
+from rationale.evaluate.evaluate import Evaluation, EvaluationSettings, evaluate
+from rationale.evaluate.shapley import ShapleyComparison
 from rationale.methods.engine import Method
 from rationale.pictures.panels import Bars
 from tests.compiler.models import parsed, rows, two_inputs
@@ -22,7 +22,7 @@ def judged(
     np.savez(folder / "x.npz", **x)
     references = method.reference_set
     np.savez(folder / "r.npz", **(references if isinstance(references, dict) else {"x": references}))
-    sampled = Settings(rows=30, orders=4, shapley=True)
+    sampled = EvaluationSettings(rows=30, orders=4, shapley=True)
     (done,) = evaluate(folder / "repo", ["m"], folder / "x.npz", [folder / "r.npz"], sampled)
     return done
 
@@ -39,7 +39,7 @@ def test_a_linear_model(tmp_path: Path) -> None:
     after = np.concatenate([np.zeros((N, 1)), shares.cumsum(axis=1)], axis=1)
     np.testing.assert_allclose(done.deletion.fractions, np.arange(5) / 4, atol=1e-15)
     np.testing.assert_allclose(done.deletion.values, (x @ w - after).mean(axis=0), atol=1e-5)
-    assert isinstance(done.shapley, Comparison)
+    assert isinstance(done.shapley, ShapleyComparison)
     assert max(done.shapley.distances) < 1e-5
     assert done.randomised.left_out is None
     (panel, *_) = done.panels
@@ -54,7 +54,7 @@ def test_several_inputs(tmp_path: Path) -> None:
     references = {"a": rows(K, 2, seed=1), "b": rows(K, 4, seed=2)}
     x = {"a": rows(N, 2, seed=3), "b": rows(N, 4, seed=4)}
     done = judged(tmp_path, parsed(text), DeepShap(references), x, {"g": ["b[3]", "b[1]"]})
-    assert isinstance(done.shapley, Comparison)
+    assert isinstance(done.shapley, ShapleyComparison)
     assert max(done.shapley.distances) < 1e-5
     assert len(done.deletion.values) == 2 + 3 + 1
 
@@ -63,7 +63,7 @@ def test_players_of_trees_are_their_shapley_values(tmp_path: Path) -> None:
     trees = of.random_trees(4, ("LEQ", "LT"), columns=1)
     x, references = rows(N, 5, seed=2), rows(K, 5, seed=3)
     done = judged(tmp_path, of.regressor(trees), TreeShap(references), {"x": x}, {"g": ["x[1]", "x[4]"]})
-    assert isinstance(done.shapley, Comparison)
+    assert isinstance(done.shapley, ShapleyComparison)
     assert max(np.subtract(done.shapley.distances, np.multiply(5, done.shapley.errors))) < 1e-5
 
 

@@ -14,13 +14,13 @@ from typer.testing import CliRunner, Result
 
 from rationale import DeepShap, ExactShap, Gradient, IntegratedGradients, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.evaluate.evaluate import Settings, evaluate
-from rationale.evaluate.explained_model import GivenReferences, Subject, pairs_of
+from rationale.evaluate.evaluate import EvaluationSettings, evaluate
+from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, pairs_of
 from rationale.evaluate.shapley import (
     LEAST_ROUNDS,
     PRECISE,
-    Comparison,
-    Reasons,
+    ReasonAgreement,
+    ShapleyComparison,
     compare,
     enumerate_coalitions,
     rounds_within,
@@ -136,9 +136,9 @@ def compared(
     x: object,
     seed: int = 0,
     most: int = 4_000_000,
-) -> Comparison:
+) -> ShapleyComparison:
     compiled = compile_model(model, method, targets="all")
-    subject = Subject(compiled, compiled.fit(x))
+    subject = ExplainedModel(compiled, compiled.fit(x))
     return compare(subject, pairs_of(subject), references, most, seed, lambda *_: None)[0]
 
 
@@ -237,15 +237,18 @@ def test_reasons_of_declines_are_those_of_exact_values(tmp_path: Path) -> None:
             ["deep", "exact"],
             tmp_path / "x.npy",
             [tmp_path / "r.npy"],
-            Settings(shapley=True, orders=1),
+            EvaluationSettings(shapley=True, orders=1),
         )
-        if isinstance(one.shapley, Comparison)
+        if isinstance(one.shapley, ShapleyComparison)
     }
     pairs = [*zip(codes["deep"], codes["exact"], strict=True)]
     lists = np.mean([ours == due for ours, due in pairs])
     sets = np.mean([{*ours} == {*due} for ours, due in pairs])
     assert 0 < lists < sets < 1
-    assert found == {"deep": Reasons(len(pairs), lists, sets), "exact": Reasons(len(pairs), 1, 1)}
+    assert found == {
+        "deep": ReasonAgreement(len(pairs), lists, sets),
+        "exact": ReasonAgreement(len(pairs), 1, 1),
+    }
 
 
 def test_whole_numbers_are_players(tmp_path: Path) -> None:
@@ -255,8 +258,8 @@ def test_whole_numbers_are_players(tmp_path: Path) -> None:
     compile_model(parsed(text), ExactShap(given)).write(tmp_path, "whole")
     np.savez(tmp_path / "x.npz", **given)
     file = tmp_path / "x.npz"
-    (found,) = evaluate(tmp_path, ["whole"], file, [file], Settings(shapley=True, orders=1))
-    assert isinstance(found.shapley, Comparison)
+    (found,) = evaluate(tmp_path, ["whole"], file, [file], EvaluationSettings(shapley=True, orders=1))
+    assert isinstance(found.shapley, ShapleyComparison)
     assert max(found.shapley.distances) < 1e-5
 
 
@@ -330,5 +333,5 @@ def test_what_cannot_be_sampled_is_refused_at_once(name: str) -> None:
 def test_an_image_is_refused_unless_told() -> None:
     """150,528 features: 300,000 answers for each reference and round."""
     with pytest.raises(InvalidOptionError, match="150528 features against 10 references"):
-        rounds_within(Settings().evaluations, 10, 150_528, 10)
+        rounds_within(EvaluationSettings().evaluations, 10, 150_528, 10)
     assert rounds_within(10**10, 10, 150_528, 10) >= LEAST_ROUNDS

@@ -22,13 +22,13 @@ def finish(
     combined: Combined,
     deployment: Deployment,
     span: Span | None,
-    at: Callable[[dict[str, int]], ir.Model],
+    build: Callable[[dict[str, int]], ir.Model],
 ) -> FinishedGraph:
     """Return the graph to serve; this consumes the combined model.
 
     Args:
         span: the open lengths.
-        at: a function that makes the combined graph for one of them: `{name: length}`.
+        build: a function that makes the combined graph for one of them: `{name: length}`.
 
     Raises:
         InvalidOptionError: if the model has a name that a gate needs.
@@ -37,7 +37,7 @@ def finish(
     if deployment.one_shot:
         check_gate_names(lowered)
     if span is not None:
-        any_length(combined.model, at, span)
+        any_length(combined.model, build, span)
     graph = narrow(combined.model, lowered.narrow)
     if span is None:
         state_shapes(graph)

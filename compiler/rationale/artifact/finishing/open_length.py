@@ -102,10 +102,10 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
         _check(longest, build({span.name: length}), f"{span.name} = {length}")
 
 
-def _check(merged: ir.Model, own: ir.Model, where: str) -> None:
+def _check(merged: ir.Model, expected: ir.Model, where: str) -> None:
     """Raise CheckFailedError if the answers are not those of the length's own graph."""
-    rows = probe_rows(interface(own), {})
-    got, want = Runner(merged)(rows), Runner(own)(rows)
+    rows = probe_rows(interface(expected), {})
+    got, want = Runner(merged)(rows), Runner(expected)(rows)
     error = max(relative_error(got[name], answer) for name, answer in want.items())
     if not error <= SAME:
         raise CheckFailedError(
@@ -126,7 +126,7 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
     outputs = [list(m.graph.outputs) for m in models]
     waiting = list(zip(*outputs, strict=True))
     seen: set[tuple[ir.Value, ...]] = set()
-    found: dict[Use, tuple[ir.Value, ...]] = {}
+    constants: dict[Use, tuple[ir.Value, ...]] = {}
     while waiting:
         values = waiting.pop()
         if values in seen:
@@ -144,9 +144,9 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
                 raise DiffersError(f"{_named(nodes[0])} lacks an operand for some lengths")
             if not all(v.const_value is not None for v in operands):
                 waiting.append(operands)
-            elif operands and found.setdefault((nodes[0], i), operands) != operands:
+            elif operands and constants.setdefault((nodes[0], i), operands) != operands:
                 raise DiffersError(f"{_named(nodes[0])} stands for several of another length")
-    return found
+    return constants
 
 
 def _named(node: ir.Node) -> str:
@@ -185,29 +185,31 @@ class _Formulas:
         self.op = Nodes(graph, "rationale/length", before=graph[0])
         self.length = self.op.Squeeze(self.op.Shape(source, start=axis, end=axis + 1))
 
-    def emit(self, found: Formula, longest: ir.Value) -> ir.Value:
-        if isinstance(found, Polynomial):
-            return self._polynomial(found, longest)
-        return self._share(found, longest) if isinstance(found, Share) else self._beginning(found, longest)
+    def emit(self, formula: Formula, longest: ir.Value) -> ir.Value:
+        if isinstance(formula, Polynomial):
+            return self._polynomial(formula, longest)
+        if isinstance(formula, Share):
+            return self._share(formula, longest)
+        return self._beginning(formula, longest)
 
-    def _polynomial(self, found: Polynomial, like: ir.Value) -> ir.Value:
-        total = self.op.constant(found.coefficients[0])
+    def _polynomial(self, polynomial: Polynomial, like: ir.Value) -> ir.Value:
+        total = self.op.constant(polynomial.coefficients[0])
         power = self.length
-        for i, factor in enumerate(found.coefficients[1:]):
+        for i, factor in enumerate(polynomial.coefficients[1:]):
             power = self.op.Mul(power, self.length) if i else power
             if factor.any():
                 total = self.op.Add(total, self.op.Mul(power, factor))
         assert like.dtype is not None
         return total if like.dtype == ir.DataType.INT64 else self.op.Cast(total, to=int(like.dtype))
 
-    def _share(self, found: Share, like: ir.Value) -> ir.Value:
+    def _share(self, share: Share, like: ir.Value) -> ir.Value:
         assert like.dtype is not None
         length = self.op.Cast(self.length, to=int(like.dtype))
-        return self.op.Div(found.numerator.astype(like.dtype.numpy()), length)
+        return self.op.Div(share.numerator.astype(like.dtype.numpy()), length)
 
-    def _beginning(self, found: Beginning, longest: ir.Value) -> ir.Value:
-        starts = self.op.constant([0] * len(found.axes))
-        return self.op.Slice(longest, starts, self._polynomial(found.sizes, starts), list(found.axes))
+    def _beginning(self, beginning: Beginning, longest: ir.Value) -> ir.Value:
+        starts = self.op.constant([0] * len(beginning.axes))
+        return self.op.Slice(longest, starts, self._polynomial(beginning.sizes, starts), list(beginning.axes))
 
 
 def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
@@ -218,10 +220,11 @@ def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.M
     """
     graph = models[0].graph
     uses = differences(models)
-    found = {values: formula([_array(v) for v in values], lengths) for values in dict.fromkeys(uses.values())}
+    groups = dict.fromkeys(uses.values())
+    formulas = {values: formula([_array(v) for v in values], lengths) for values in groups}
     source, axis = _open_axis([list(m.graph.inputs) for m in models])
-    formulas = _Formulas(graph, source, axis)
-    emitted = {values: formulas.emit(how, values[0]) for values, how in found.items() if how is not None}
+    emitter = _Formulas(graph, source, axis)
+    emitted = {values: emitter.emit(how, values[0]) for values, how in formulas.items() if how is not None}
     for (node, i), values in uses.items():
         node.replace_input_with(i, emitted.get(values, values[0]))
     for value in [v for node in graph for v in node.outputs if not v.is_graph_output()]:

@@ -18,7 +18,7 @@ from rationale.graph.nodes import names_read, stand_for
 from rationale.lowering.batch import dependent_on_batch
 from rationale.lowering.bodies import let_go, name_outputs, remove_identities
 from rationale.lowering.control_flow.bounds import positions_read, span
-from rationale.lowering.control_flow.known import constants_of
+from rationale.lowering.control_flow.constants import constants_of
 from rationale.lowering.control_flow.sequences import OPERATORS as SEQUENCES
 from rationale.lowering.control_flow.sequences import resolve_sequences
 from rationale.lowering.inference import BATCH, infer, note_shapes
@@ -81,10 +81,10 @@ def rows_decide(model: ir.Model) -> bool:
     for node in _waiting(model.graph):
         if node.op_type == "Scan" and _scans_rows(node):
             return True
-        given = {v.name for v in node.inputs[: 1 if node.op_type == "If" else 2] if v is not None}
+        conditions = {v.name for v in node.inputs[: 1 if node.op_type == "If" else 2] if v is not None}
         body = node.attributes["body"].as_graph() if node.op_type == "Loop" else None
         ends = body is not None and not _endless(body) and not rows.isdisjoint(names_read(node))
-        if node.op_type != "Scan" and (ends or not rows.isdisjoint(given)):
+        if node.op_type != "Scan" and (ends or not rows.isdisjoint(conditions)):
             return True
     return False
 
@@ -126,13 +126,13 @@ class _Inliner:
             return False
         finally:
             self.names = op.count
-        taken: set[ir.Value] = set()
+        used: set[ir.Value] = set()
         for old, new in zip(node.outputs, outputs, strict=True):
             if not old.name:
                 continue
-            own = new.producer() in op.emitted and new not in taken
-            value = new if own else op.Identity(new)
-            taken.add(value)
+            is_new = new.producer() in op.emitted and new not in used
+            value = new if is_new else op.Identity(new)
+            used.add(value)
             stand_for(old, value)
         graph.remove(node, safe=True)
         let_go(node)
@@ -157,9 +157,9 @@ class _Inliner:
     def _if(self, op: Rewriting, node: ir.Node) -> list[ir.Value]:
         condition = _present(node.inputs[0])
         then, other = (node.attributes[name].as_graph() for name in ("then_branch", "else_branch"))
-        (known,) = constants_of(self.model, [condition])
-        if known is not None:
-            return self._splice(op, then if known.all() else other, [])
+        (constant,) = constants_of(self.model, [condition])
+        if constant is not None:
+            return self._splice(op, then if constant.all() else other, [])
         if not self.by_data:
             raise _StaysError("its condition is not known before the model runs")
         _refuse_sequences(node)
@@ -172,25 +172,25 @@ class _Inliner:
         carried = [_present(v) for v in initial]
         collected: list[list[ir.Value]] = [[] for _ in body.outputs[1 + len(carried) :]]
         most, trips = self._trips(op, count, body)
-        running = _Running(op, self.model, start)
+        state = _LoopState(op, self.model, start)
         too_long = most * len(body) + self.added > LIMIT
-        if running.may and too_long and (_endless(body) or trips is not None):
+        if state.may and too_long and (_endless(body) or trips is not None):
             raise _StaysError(_TOO_LONG)
         t = 0
-        while t < most and running.may:
+        while t < most and state.may:
             if t > LIMIT:
                 raise _StaysError(_TOO_LONG)
             index, true = op.constant(np.asarray(t, np.int64)), op.constant(np.asarray(True))
             if trips is not None:
-                running.go_on(op.Less(index, trips), [])
-            self._check_loop(node, running, most, len(carried))
+                state.go_on(op.Less(index, trips), [])
+            self._check_loop(node, state, most, len(carried))
             going, *new = self._splice(op, body, [index, true, *carried])
             states, parts = new[: len(carried)], new[len(carried) :]
-            for values, part in zip(collected, parts, strict=True):
-                values.append(part)
-            if running.mask is not None:
-                states = self._chosen(op, node, running.mask, states, carried)
-            carried = running.go_on(going, states)
+            for values, value in zip(collected, parts, strict=True):
+                values.append(value)
+            if state.mask is not None:
+                states = self._chosen(op, node, state.mask, states, carried)
+            carried = state.go_on(going, states)
             t += 1
         outputs = body.outputs[1 + len(carried) :]
         return [*carried, *(_stacked(op, like, v) for like, v in zip(outputs, collected, strict=True))]
@@ -202,9 +202,9 @@ class _Inliner:
         """
         if count is None:
             return positions_read(body), None
-        (known,) = constants_of(self.model, [count])
-        if known is not None:
-            return known.item() if known.item() <= LIMIT else positions_read(body), None
+        (constant,) = constants_of(self.model, [count])
+        if constant is not None:
+            return constant.item() if constant.item() <= LIMIT else positions_read(body), None
         if not self.by_data:
             raise _StaysError("its trip count is not known before the model runs")
         most = min(span(count)[1], positions_read(body))
@@ -212,9 +212,9 @@ class _Inliner:
             raise _StaysError(_UNBOUNDED_COUNT)
         return most, _scalar(op, count)
 
-    def _check_loop(self, node: ir.Node, running: "_Running", most: float, carried: int) -> None:
+    def _check_loop(self, node: ir.Node, state: "_LoopState", most: float, carried: int) -> None:
         """Raise _StaysError if a condition is data and cannot be followed."""
-        if running.mask is None:
+        if state.mask is None:
             return
         if math.isinf(most):
             raise _StaysError(_UNBOUNDED)
@@ -233,8 +233,8 @@ class _Inliner:
         for parts in zip(*lanes, strict=True):
             new = self._splice(op, body, [*states, *parts])
             states = new[: len(states)]
-            for values, part in zip(collected, new[len(states) :], strict=True):
-                values.append(part)
+            for values, value in zip(collected, new[len(states) :], strict=True):
+                values.append(value)
         directions = _ints(node, "scan_output_directions", len(collected))
         turned = [v[::-1] if back else v for v, back in zip(collected, directions, strict=True)]
         output_axes = _ints(node, "scan_output_axes", len(collected))
@@ -242,10 +242,10 @@ class _Inliner:
 
     # -- shared by the operators -----------------------------------------------------------------------
 
-    def _splice(self, op: Rewriting, body: ir.Graph, given: Sequence[ir.Value]) -> list[ir.Value]:
-        """Insert a copy of the body before the node, with `given` as its inputs; return its outputs."""
+    def _splice(self, op: Rewriting, body: ir.Graph, arguments: Sequence[ir.Value]) -> list[ir.Value]:
+        """Insert a copy of the body before the node, with `arguments` as its inputs; return its outputs."""
         copy = body.clone(allow_outer_scope_values=True)
-        mapped = dict(zip(copy.inputs, given, strict=True))
+        mapped = dict(zip(copy.inputs, arguments, strict=True))
         outputs = [mapped.get(v, v) for v in copy.outputs]
         copy.outputs.clear()
         for value in copy.inputs:
@@ -277,7 +277,7 @@ class _Inliner:
         return [a if a is b else op.Where(condition, a, b) for a, b in pairs]
 
 
-class _Running:
+class _LoopState:
     """The state of a Loop: whether its next iteration runs.
 
     Attributes:
@@ -293,15 +293,15 @@ class _Running:
 
     def go_on(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
         """Take the next condition; return the states, as constants if they are constant."""
-        known, *others = constants_of(self.model, [condition, *states])
-        if known is None:
+        constant, *constants = constants_of(self.model, [condition, *states])
+        if constant is None:
             here = _scalar(self.op, condition)
             self.mask = here if self.mask is None else self.op.And(self.mask, here)
         else:
-            self.may = bool(known.all())
+            self.may = bool(constant.all())
         return [
             v if a is None or v.producer() is None else self.op.constant(a)
-            for v, a in zip(states, others, strict=True)
+            for v, a in zip(states, constants, strict=True)
         ]
 
 
@@ -368,7 +368,7 @@ def _slices(op: Rewriting, x: ir.Value, axis: int, backwards: int) -> list[ir.Va
     count = int(str(x.shape[axis]))
     if count == 0:
         raise _StaysError(f"it runs over {x.name!r}, which is empty")
-    parts = [op.Squeeze(part, [axis]) for part in op.split(x, [1] * count, axis=axis)]
+    parts = [op.Squeeze(element, [axis]) for element in op.split(x, [1] * count, axis=axis)]
     return parts[::-1] if backwards else parts
 
 

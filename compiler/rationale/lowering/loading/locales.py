@@ -17,9 +17,9 @@ def without_default_locale(proto: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for node in _normalizers(copy):
-        others = [a for a in node.attribute if a.name != "locale"]
+        attributes = [a for a in node.attribute if a.name != "locale"]
         del node.attribute[:]
-        node.attribute.extend([*others, helper.make_attribute("locale", EVERYWHERE)])
+        node.attribute.extend([*attributes, helper.make_attribute("locale", EVERYWHERE)])
     return copy
 
 

@@ -51,14 +51,14 @@ def known_to_runtime(
 
 def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
     """Return the model after one change that removes the cause of an engine's error, and a note, or None."""
-    if (found := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
+    if (match := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
         copy = _copied(proto)
-        copy.ir_version = int(found[1])
+        copy.ir_version = int(match[1])
         return copy, f"its IR version {proto.ir_version} is written down as {copy.ir_version}"
-    if found := _NEWEST.search(error):
-        return _stamped(proto, int(found[1]))
-    if found := _UNKNOWN.search(error):
-        domain, _, operator = next(filter(None, found.groups())).rpartition(":")
+    if match := _NEWEST.search(error):
+        return _stamped(proto, int(match[1]))
+    if match := _UNKNOWN.search(error):
+        domain, _, operator = next(filter(None, match.groups())).rpartition(":")
         return _defined(proto, [(domain, operator)])
     return None
 
@@ -66,7 +66,7 @@ def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | 
 def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
     """Return the model declared as opset `newest`, or None."""
     version = _opset(proto)
-    changed = sorted({n.op_type for n in _nodes(proto) if not _alike(n, newest, version)})
+    changed = sorted({n.op_type for n in _nodes(proto) if not _means_the_same(n, newest, version)})
     if changed:
         return _defined(proto, [("", name) for name in changed])
     copy = _copied(proto)
@@ -102,7 +102,7 @@ def _opset(proto: onnx.ModelProto) -> int:
     return next((e.version for e in proto.opset_import if e.domain in ("", "ai.onnx")), 1)
 
 
-def _alike(node: onnx.NodeProto, newest: int, version: int) -> bool:
+def _means_the_same(node: onnx.NodeProto, newest: int, version: int) -> bool:
     """Tell whether the older opset has everything that the node uses; the engine checks its types."""
     if node.domain not in ("", "ai.onnx"):
         return True
@@ -136,16 +136,16 @@ def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, 
     """Return the model with layout 0 between Transposes, and notes about it for the user."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
-    found: list[str] = []
+    names: list[str] = []
     for nodes in all_node_lists(copy):
         old = list(nodes)
-        found += [node.name or node.output[0] for node in old if rows_come_first(node)]
+        names += [node.name or node.output[0] for node in old if rows_come_first(node)]
         new = [n for node in old for n in (_turned(node) if rows_come_first(node) else [node])]
         del nodes[:]
         nodes.extend(new)
-    if not found:
+    if not names:
         return proto, ()
-    note = f"{', '.join(found)}: ONNX Runtime has no kernel for layout = 1; the entries hold layout 0"
+    note = f"{', '.join(names)}: ONNX Runtime has no kernel for layout = 1; the entries hold layout 0"
     return copy, (f"{note} between Transposes",)
 
 
@@ -157,7 +157,7 @@ def rows_come_first(node: onnx.NodeProto) -> bool:
 def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """Yield the node with layout 0 between Transposes."""
     stem = node.name or next(name for name in node.output if name)
-    kept = [a for a in node.attribute if a.name != "layout"]
+    attributes = [a for a in node.attribute if a.name != "layout"]
     inputs, outputs = list(node.input), list(node.output)
     for i, perm in _ROWS_IN.items():
         if i < len(inputs) and inputs[i]:
@@ -166,7 +166,7 @@ def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
             inputs[i] = moved
     answers = [f"{stem}/layout_0/output_{i}" if name else "" for i, name in enumerate(outputs)]
     turned = helper.make_node(node.op_type, inputs, answers, node.name, domain=node.domain)
-    turned.attribute.extend(kept)
+    turned.attribute.extend(attributes)
     yield turned
     for name, answer, perm in zip(outputs, answers, _ROWS_OUT, strict=False):
         if name:

@@ -122,8 +122,8 @@ def einsum(op: Any, *xs: ir.Value, equation: str) -> Any:
     result, term = xs[0], parsed.inputs[0]
     for i, (x, other) in enumerate(zip(xs[1:], parsed.inputs[1:], strict=True), start=2):
         later = set(parsed.output).union(*parsed.inputs[i:])
-        left = [c for c in dict.fromkeys(term + other) if c in later]
-        out = parsed.output if i == len(xs) else "".join(left)
+        letters = [c for c in dict.fromkeys(term + other) if c in later]
+        out = parsed.output if i == len(xs) else "".join(letters)
         result, term = op.Einsum(result, x, equation=f"{term},{other}->{out}"), out
     return result
 

@@ -17,10 +17,10 @@ _WITHOUT_CACHE = "Export the model without a cache (use_cache=False in transform
 _UNFUSED = "Explain the model as it was before ONNX Runtime's optimiser."
 
 
-def _refuse(op: Rewriting, what: str, present: object, advice: str = _UNFUSED) -> None:
+def _refuse(op: Rewriting, feature: str, present: object, advice: str = _UNFUSED) -> None:
     """Raise UnsupportedModelError if a feature that cannot be explained is present."""
     if present:
-        raise refused(op, f"{what} cannot be explained", advice)
+        raise refused(op, f"{feature} cannot be explained", advice)
 
 
 def _without_cache(op: Rewriting, *past: ir.Value | None) -> None:
@@ -65,8 +65,8 @@ def _attended(
     return _joined(op, op.MatMul(op.Softmax(scores, axis=-1), v))
 
 
-def _scale(given: float, size: int, like: ir.Value) -> np.ndarray:
-    return number(given or size**-0.5, like)
+def _scale(scale: float, size: int, like: ir.Value) -> np.ndarray:
+    return number(scale or size**-0.5, like)
 
 
 # -- masks -------------------------------------------------------------------------------------------------
@@ -100,13 +100,13 @@ def _padding(
         return None
     rank = rank_of(mask)
     if rank == 1:
-        kept = _within(op, mask, rows, k)
+        visible = _within(op, mask, rows, k)
     elif rank == 4:
         ends = op.Concat(_length(op, q, 2), _length(op, k, 2), axis=0)
-        kept = op.Greater(op.Slice(mask, [0, 0], ends, [2, 3]), _zero(mask))
+        visible = op.Greater(op.Slice(mask, [0, 0], ends, [2, 3]), _zero(mask))
     else:
-        kept = op.Greater(op.Unsqueeze(mask, [1, 2] if rank == 2 else [1]), _zero(mask))
-    return op.Where(kept, number(0, rows), number(fill, rows))
+        visible = op.Greater(op.Unsqueeze(mask, [1, 2] if rank == 2 else [1]), _zero(mask))
+    return op.Where(visible, number(0, rows), number(fill, rows))
 
 
 def _zero(mask: ir.Value) -> np.ndarray:
@@ -166,7 +166,7 @@ def attention(
     _refuse(op, "rotary positions inside of Attention", do_rotary)
     sizes = list(qkv_hidden_sizes) or [length_of(weights, 1) // 3] * 3
     projected = op.split(op.plus(op.MatMul(x, weights), bias), sizes, axis=-1)
-    q, k, v = (_heads(op, part, num_heads) for part in projected)
+    q, k, v = (_heads(op, piece, num_heads) for piece in projected)
     masks = [
         attention_bias,
         _padding(op, mask, x, q, k, mask_filter_value),
@@ -240,14 +240,14 @@ def _three_heads(
             _refuse(op, "a bias beside K and V in heads", bias is not None)
             heads.append(x)
             continue
-        own = op.Reshape(bias, [count, -1]) if apart and bias is not None else bias
-        heads.append(_heads(op, op.plus(x, own), count, apart=apart))
+        head_bias = op.Reshape(bias, [count, -1]) if apart and bias is not None else bias
+        heads.append(_heads(op, op.plus(x, head_bias), count, apart=apart))
     return heads
 
 
 def _unpacked(op: Rewriting, x: ir.Value, parts: int) -> list[ir.Value]:
     """Split [N, S, h, parts, d] into parts [N, S, h, d]."""
-    return [op.Squeeze(part, [3]) for part in op.split(x, [1] * parts, axis=3)]
+    return [op.Squeeze(piece, [3]) for piece in op.split(x, [1] * parts, axis=3)]
 
 
 @fused("GroupQueryAttention")
@@ -342,9 +342,9 @@ def rotary_embedding(
     positions = position_ids
     if rank != 2:
         positions = op.Add(_positions(op, x, 2 if heads_first else 1), position_ids)
-    own = [rank] if not heads_first else [1] if rank == 2 else []
+    axes = [rank] if not heads_first else [1] if rank == 2 else []
     table = [op.Gather(t, positions, axis=0) for t in (cos, sin)]
-    c, s = (op.Unsqueeze(t, own) if own else t for t in table)
+    c, s = (op.Unsqueeze(t, axes) if axes else t for t in table)
     heads = x if heads_first else op.Reshape(x, [0, 0, -1, size])
     y = _rotated(op, heads, c, s, size, half, interleaved)
     return y if heads_first else op.Reshape(y, [0, 0, -1])
@@ -360,7 +360,7 @@ def _rotated(
 ) -> ir.Value:
     """Rotate the first 2·half of the last axis; leave the rest unchanged."""
     whole = size == 2 * half
-    turned, *rest = [x] if whole else op.split(x, [2 * half, size - 2 * half], axis=-1)
+    turned, *unrotated = [x] if whole else op.split(x, [2 * half, size - 2 * half], axis=-1)
     if interleaved:
         a, b = (op.Slice(turned, [i], [2 * half], [-1], [2]) for i in (0, 1))
     else:
@@ -369,4 +369,4 @@ def _rotated(
     if interleaved:
         pairs = op.Concat(*(op.Unsqueeze(v, [-1]) for v in new), axis=-1)
         new = [op.Reshape(pairs, op.Concat(op.Shape(pairs, end=-2), [-1], axis=0))]
-    return op.concat([*new, *rest], axis=-1)
+    return op.concat([*new, *unrotated], axis=-1)

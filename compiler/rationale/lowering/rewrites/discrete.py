@@ -40,8 +40,8 @@ def _is_whole(x: ir.Value | None, depth: int = 0) -> bool:
     if node.op_type == "Cast":
         source = node.inputs[0]
         return source is not None and source.dtype is not None and not source.dtype.is_floating_point()
-    kept = node.op_type in _KEEP_WHOLE and all(_is_whole(v, depth + 1) for v in node.inputs)
-    return node.op_type in _WHOLE or kept
+    keeps_whole = node.op_type in _KEEP_WHOLE and all(_is_whole(v, depth + 1) for v in node.inputs)
+    return node.op_type in _WHOLE or keeps_whole
 
 
 @rewrites("Cast")
@@ -176,8 +176,8 @@ def matmul_integer(
     op: Any, a: ir.Value, b: ir.Value, a_zero: ir.Value | None = None, b_zero: ir.Value | None = None
 ) -> Any:
     """Compute (a − zero of a)·(b − zero of b), in floats: exact up to 2²⁴."""
-    left, right = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
-    return op.Cast(op.MatMul(left, right), to=int(ir.DataType.INT32))
+    factor_a, factor_b = centred(op, a, a_zero, rank_of(a) - 2), centred(op, b, b_zero, rank_of(b) - 1)
+    return op.Cast(op.MatMul(factor_a, factor_b), to=int(ir.DataType.INT32))
 
 
 @rewrites("ConvInteger")

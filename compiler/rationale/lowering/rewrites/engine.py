@@ -41,9 +41,9 @@ class Rewriting(Nodes):
 
     def __init__(self, graph: ir.Graph, before: ir.Node) -> None:
         self.result = next((v for v in before.outputs if v.name), before.outputs[0])
-        own = str(before.name)  # begins with the result's name if another rewrite emitted the node
+        name = str(before.name)  # begins with the result's name if another rewrite emitted the node
         super().__init__(
-            graph, own if own.startswith(f"{self.result.name}/") else str(self.result.name), before
+            graph, name if name.startswith(f"{self.result.name}/") else str(self.result.name), before
         )
         self.emitted: set[ir.Node | None] = set()
         self.constants: list[ir.Value] = []
@@ -150,10 +150,10 @@ def rewrite(model: ir.Model, only: Collection[str] | None = None) -> None:
         note_shapes(model)
         before = set(model.graph)
         late = [node for node in nodes if not _rewrite(model.graph, node)]
-        made = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
+        emitted = [n for n in model.graph if n not in before and is_rewritten(n.op_type, n.domain)]
         if late and before == set(model.graph):
             _rewrite(model.graph, late[0], last=True)
-        nodes = [*late, *made]
+        nodes = [*late, *emitted]
         if not nodes:
             return
     for node in nodes:
@@ -193,9 +193,9 @@ def replace_node(
         UnsupportedModelError: if a size or type is unknown, but all `must_be_known`.
     """
     op, attributes = Rewriting(graph, node), {a.name: a.value for a in node.attributes.values()}
-    found = (function(op, *node.inputs, **attributes) for function in functions)
+    candidates = (function(op, *node.inputs, **attributes) for function in functions)
     try:
-        result = next((r for r in found if r is not None), None)
+        result = next((r for r in candidates if r is not None), None)
     except UnsupportedModelError:
         if must_be_known:
             raise
@@ -371,10 +371,10 @@ def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = No
     if len(sizes) < depth:
         return None
     flat = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), sizes, mode="wrap")
-    rest = order[depth:]
-    plane = op.Reshape(_transposed(op, x, [*rest, *order[:depth]]), [0] * len(rest) + [-1])
-    picked = op.Gather(plane, flat.astype(np.int64), axis=len(rest))
-    return _transposed(op, picked, [len(rest) + a if a < count else a - count for a in perm])
+    other_axes = order[depth:]
+    plane = op.Reshape(_transposed(op, x, [*other_axes, *order[:depth]]), [0] * len(other_axes) + [-1])
+    picked = op.Gather(plane, flat.astype(np.int64), axis=len(other_axes))
+    return _transposed(op, picked, [len(other_axes) + a if a < count else a - count for a in perm])
 
 
 def _transposed(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
@@ -395,14 +395,14 @@ def share_prefixes(model: ir.Model) -> None:
     Dense blocks concatenate everything before each layer. When nested, multipliers of the parts are added
     once per layer, rather than once per layer and part.
     """
-    known: dict[tuple[Any, ...], ir.Value] = {}
+    concats: dict[tuple[Any, ...], ir.Value] = {}
     for node in [n for n in model.graph if n.op_type == "Concat"]:
         axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
         lengths = range(len(inputs) - 1, 1, -1)
-        prefix = next((n for n in lengths if (axis, *inputs[:n]) in known), None)
-        known.setdefault((axis, *inputs), node.outputs[0])
+        prefix = next((n for n in lengths if (axis, *inputs[:n]) in concats), None)
+        concats.setdefault((axis, *inputs), node.outputs[0])
         if prefix is not None:
-            nested = [known[axis, *inputs[:prefix]], *inputs[prefix:]]
+            nested = [concats[axis, *inputs[:prefix]], *inputs[prefix:]]
             node.resize_inputs(len(nested))
             for i, value in enumerate(nested):
                 node.replace_input_with(i, value)

@@ -236,8 +236,8 @@ def fused_gemm(
     **attributes: Any,
 ) -> Any:
     """Apply an activation to a Gemm."""
-    given = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
-    settings = {name: value for name, value in given.items() if value is not None}
+    options = {"alpha": activation_alpha, "beta": activation_beta, "gamma": activation_gamma}
+    settings = {name: value for name, value in options.items() if value is not None}
     return _activated(op, op.Gemm(a, b, c, **attributes), activation, settings)
 
 

@@ -42,8 +42,8 @@ def qgemm(
 ) -> Any:
     """Compute Gemm(a − zero of a, b − zero of b, bias)·α·scale of a·scale of b: floats, or requantised."""
     whole = None if bias is None else op.Cast(bias, to=int(ir.DataType.FLOAT))
-    left, right = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
-    steps = op.Gemm(left, right, whole, transA=transA, transB=transB)
+    factor_a, factor_b = centred(op, a, a_zero, None), centred(op, b, b_zero, 0 if transB else 1)
+    steps = op.Gemm(factor_a, factor_b, whole, transA=transA, transB=transB)
     scale = op.Mul(op.Mul(a_scale, np.asarray(alpha, np.float32)), b_scale)
     if y_scale is None or y_zero is None:
         return op.Mul(steps, scale)
@@ -188,8 +188,8 @@ def matmul_nbits(
     steps = _unpacked(_array(b).reshape(N, blocks, -1), bits)[:, :, :block_size]
     zeros: Any = 2 ** (bits - 1)
     if zero_points is not None:
-        given = _array(zero_points)
-        whole = _unpacked(given.reshape(N, -1), bits)[:, :blocks] if given.dtype == np.uint8 else given
+        packed = _array(zero_points)
+        whole = _unpacked(packed.reshape(N, -1), bits)[:, :blocks] if packed.dtype == np.uint8 else packed
         zeros = whole.reshape(N, blocks, 1).astype(np.float32)
     weights = (steps - zeros) * _array(scales).reshape(N, blocks, 1).astype(np.float32)
     return op.plus(op.MatMul(a, weights.reshape(N, -1)[:, :K].T.astype(kind)), bias)

@@ -12,14 +12,14 @@ from rationale.rules.rule import Evaluation, Kind, Trait, rule
 BILINEAR = Kind.BILINEAR
 
 
-def ints(tensor: Tensor | None, what: str) -> list[int]:
+def ints(tensor: Tensor | None, operand: str) -> list[int]:
     """Return a constant operand as a list of ints.
 
     Raises:
         UnsupportedModelError: if it is computed.
     """
     if tensor is None or tensor.constant is None:
-        raise UnsupportedModelError(f"{what} that are computed")
+        raise UnsupportedModelError(f"{operand} that are computed")
     return [int(i) for i in tensor.constant.reshape(-1)]
 
 
@@ -112,8 +112,8 @@ def split(
     axis = axis % x.rank
     if sizes is None:
         count = num_outputs or 1
-        part = -(-x.shape[axis] // count)
-        parts = [min(part, x.shape[axis] - i * part) for i in range(count)]
+        size = -(-x.shape[axis] // count)
+        parts = [min(size, x.shape[axis] - i * size) for i in range(count)]
     else:
         parts = ints(sizes, "Split sizes")
     ys = op.emit("Split", (x, parts), {"axis": axis}, outputs=len(parts))

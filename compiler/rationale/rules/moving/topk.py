@@ -43,8 +43,8 @@ def top_k_multiplier(
     at_x, at_r = (op.emit("TopK", (v, xs[1]), {"axis": axis, **how}, outputs=2)[1] for v in (x, r))
     half = op.Mul(op.Add(_sent_back(op, m, at_x, x, axis), _sent_back(op, m, at_r, x, axis)), 0.5)
     d = op.Sub(x, r)
-    due = op.ReduceSum(op.Mul(m, op.Sub(y, y_r)), along, keepdims=1)
-    missing = op.Sub(due, op.ReduceSum(op.Mul(half, d), along, keepdims=1))
+    change = op.ReduceSum(op.Mul(m, op.Sub(y, y_r)), along, keepdims=1)
+    missing = op.Sub(change, op.ReduceSum(op.Mul(half, d), along, keepdims=1))
     size = op.Max(op.ReduceSum(op.Abs(d), along, keepdims=1), tiny(x))
     return op.Add(half, op.Mul(op.Sign(d), op.Div(missing, size))), None
 
@@ -64,7 +64,7 @@ def hardmax_multiplier(
     It is Δy·(Σ m·Δy)/(Σ Δy·Δx); 0 if the same element wins at both.
     """
     along, change = [axis % xs[0].rank], op.Sub(y, y_r)
-    due = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
+    gain = op.ReduceSum(op.Mul(m, change), along, keepdims=1)
     moved = op.ReduceSum(op.Mul(change, op.Sub(xs[0], rs[0])), along, keepdims=1)
     decided = op.Greater(moved, 0.0)
-    return (op.Mul(change, op.Where(decided, op.Div(due, op.Where(decided, moved, 1.0)), 0.0)),)
+    return (op.Mul(change, op.Where(decided, op.Div(gain, op.Where(decided, moved, 1.0)), 0.0)),)

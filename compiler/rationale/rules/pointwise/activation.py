@@ -21,9 +21,9 @@ POINTWISE = Kind.POINTWISE
 FIFTH, HUNDREDTH = float(np.float32(0.2)), float(np.float32(0.01))  # ONNX stores its defaults in float32
 
 
-def step(op: Ops, x: Tensor, at: float = 0.0) -> Tensor:
+def step(op: Ops, x: Tensor, threshold: float = 0.0) -> Tensor:
     """Return 1 where x > at, else 0."""
-    return op.Cast(op.Greater(x, at), to=int(x.dtype))
+    return op.Cast(op.Greater(x, threshold), to=int(x.dtype))
 
 
 @rule("Relu", kind=POINTWISE, traits=[Trait.HOMOGENEOUS, Trait.NONNEGATIVE, Trait.RISING])
@@ -151,8 +151,8 @@ def clip_slope(
     high: Tensor | None = None,
 ) -> Tensor:
     """Compute the secant by min(max(x, l), h) = l + (x − l)⁺ − (x − h)⁺."""
-    one = op.array([1.0], x)
-    slope = one if low is None else relu_secant(op, op.Sub(x, low), op.Sub(r, low))
+    ones = op.array([1.0], x)
+    slope = ones if low is None else relu_secant(op, op.Sub(x, low), op.Sub(r, low))
     return slope if high is None else op.Sub(slope, relu_secant(op, op.Sub(x, high), op.Sub(r, high)))
 
 

@@ -63,8 +63,8 @@ def _acos_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
 
 def _atanh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     """Compute the secant by atanh x − atanh r = atanh((x − r)/(1 − x·r))."""
-    rest = op.Sub(1.0, op.Mul(x, r))
-    return op.Div(_over(op, "Atanh", op.Div(op.Sub(x, r), rest)), rest)
+    denominator = op.Sub(1.0, op.Mul(x, r))
+    return op.Div(_over(op, "Atanh", op.Div(op.Sub(x, r), denominator)), denominator)
 
 
 def _acosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:

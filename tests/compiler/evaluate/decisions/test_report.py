@@ -21,10 +21,10 @@ from rationale.evaluate.decisions.measures import (
     NO_REFERENCES,
     NOT_RECORDED,
     SMALL,
-    Report,
+    DecisionReport,
     report,
 )
-from rationale.evaluate.decisions.moved import Moved
+from rationale.evaluate.decisions.moved import ScoreMovement
 from rationale.evaluate.decisions.report import tables
 from rationale.references.draws import draws
 from rationale_service.cli.main import app
@@ -71,7 +71,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def done(folder: Path) -> Report:
+def done(folder: Path) -> DecisionReport:
     return report(
         folder / "model_repository",
         "m",
@@ -82,7 +82,7 @@ def done(folder: Path) -> Report:
     )
 
 
-def test_outcomes(done: Report) -> None:
+def test_outcomes(done: DecisionReport) -> None:
     declined = int(BANKRUPT.sum()) + len(BY_SCORE)
     assert done.outcomes == {
         "approve": N - declined - int(REFERRED.sum()),
@@ -96,7 +96,7 @@ def test_outcomes(done: Report) -> None:
     assert done.gaps.above == 0
 
 
-def test_how_often_each_reason_comes_and_stays(done: Report) -> None:
+def test_how_often_each_reason_comes_and_stays(done: DecisionReport) -> None:
     drawn = draws(NEAR, None, DRAWS, SEED)
     own = {i: codes(X[i], NEAR) for i in BY_SCORE}
     others = {i: [codes(X[i], references) for references in (EVERYBODY, *drawn)] for i in BY_SCORE}
@@ -124,7 +124,7 @@ def test_how_often_each_reason_comes_and_stays(done: Report) -> None:
         assert by_name[name].changed == pytest.approx((~same[:, columns]).any(1).mean())
 
 
-def test_groups_and_label(done: Report) -> None:
+def test_groups_and_label(done: DecisionReport) -> None:
     approved = (SCORES <= 0.8) & ~REFERRED & ~BANKRUPT
     rates = {one.value: one for one in done.groups}
     assert [one.value for one in done.groups] == ["a", "b", None]
@@ -162,7 +162,7 @@ def test_moved_features_change_the_score_by_their_attributions(tmp_path: Path) -
     each = WEIGHTS * (X[BY_SCORE] - NEAR[0])
     sums = np.stack([each[:, :2].sum(1), each[:, 2:].sum(1)], axis=1)
     named, others = sums.max(1), sums.min(1)
-    assert isinstance(done.moved, Moved)
+    assert isinstance(done.moved, ScoreMovement)
     means = [done.moved.named, done.moved.others]
     np.testing.assert_allclose(means, [np.mean(named), np.mean(others)], rtol=1e-4, atol=1e-5)
     assert done.moved.declines == len(BY_SCORE)
@@ -190,7 +190,7 @@ def test_a_move_to_exactly_the_threshold_passes(tmp_path: Path) -> None:
     (tmp_path / "near.csv").write_text("a,b\n0.2,0\n")
     (tmp_path / "data.csv").write_text("a,b\n5,0\n")
     done = report(tmp_path / "models", "m", tmp_path / "data.csv", references=tmp_path / "near.csv")
-    assert isinstance(done.moved, Moved)
+    assert isinstance(done.moved, ScoreMovement)
     assert (done.moved.passing, done.moved.passing_others) == (1, 0)
 
 
@@ -208,7 +208,7 @@ def test_rows_without_reasons_are_counted(tmp_path: Path) -> None:
 # -- the command ---------------------------------------------------------------------------------------
 
 
-def test_what_is_printed_of_other_references(done: Report) -> None:
+def test_what_is_printed_of_other_references(done: DecisionReport) -> None:
     """A row for each, the draws as one; and a row for each outcome, reason and group."""
     console = Console(width=200, record=True, file=io.StringIO())
     for table in tables(done):
@@ -248,7 +248,7 @@ def test_the_only_model_that_decides_needs_no_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_the_files(done: Report, tmp_path: Path) -> None:
+def test_the_files(done: DecisionReport, tmp_path: Path) -> None:
     asked = ["data.csv", "m", "--group", "sex", "--label", "paid", "--references", "near.csv"]
     for out in ("one", "two"):
         result = call(*asked, "--out", str(tmp_path / out))
