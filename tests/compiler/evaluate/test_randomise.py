@@ -22,8 +22,8 @@ def test_spearman_is_scipys() -> None:
     assert mean_spearman(a, a) == pytest.approx(1)
     assert mean_spearman(a, -a) == pytest.approx(-1)
     a[0] = 3
-    rest = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a[1:], b[1:], strict=True)])
-    assert mean_spearman(a, b) == pytest.approx(rest, abs=1e-12), "a constant row has no ranks"
+    correlation = np.mean([stats.spearmanr(i, j).statistic for i, j in zip(a[1:], b[1:], strict=True)])
+    assert mean_spearman(a, b) == pytest.approx(correlation, abs=1e-12), "a constant row has no ranks"
     assert mean_spearman(a[:1], b[:1]) is None
 
 
@@ -64,6 +64,6 @@ def test_a_method_is_made_again_from_its_manifest() -> None:
 
 def test_rules_of_lrp_are_read_back() -> None:
     method = Lrp("EpsilonAlpha2Beta1", rules=(("Conv", Gamma(0.5)), ("name:head.*", Epsilon(0.01))))
-    again = method_of(compile_model(cnn(), method, targets=[1]).manifest.request)
-    assert isinstance(again, Lrp)
-    assert (again.composite, again.rules) == (method.composite, method.rules)
+    rebuilt = method_of(compile_model(cnn(), method, targets=[1]).manifest.request)
+    assert isinstance(rebuilt, Lrp)
+    assert (rebuilt.composite, rebuilt.rules) == (method.composite, method.rules)
