@@ -144,8 +144,8 @@ def test_a_gaussian_process_in_float32_is_told_that_float64_holds_it() -> None:
     measured = compiled.manifest.measured
     assert 1e-4 < measured.outputs_error <= 8 * measured.own_rounding
     (warning,) = [w for w in compiled.manifest.warnings if "does not hold" in w]
-    assert f"they change by {measured.own_rounding:.1e}" in warning
-    assert f"differ by {measured.outputs_error:.1e}. Export it in float64" in warning
+    assert f"{measured.own_rounding:.1e}" in warning
+    assert f"{measured.outputs_error:.1e}" in warning
 
 
 def test_a_gaussian_process_in_float64_is_exact() -> None:
@@ -174,8 +174,8 @@ def test_layers_on_whole_numbers_are_named_where_they_answer_otherwise() -> None
     assert np.abs(fused - apart).max() > 0.01
     assert measured.own_rounding == 0
     assert measured.fused_integers == pytest.approx(measured.outputs_error)
-    assert "ONNX Runtime runs quantised layers of this model on whole numbers" in warning
-    assert f"by {measured.fused_integers:.1e} of the largest" in warning
+    assert "session.disable_quant_qdq=1" in warning
+    assert f"{measured.fused_integers:.1e}" in warning
     np.testing.assert_array_equal(compiled.explain(x["x"])["y"], apart)
 
 
@@ -201,7 +201,7 @@ def test_a_gap_may_be_what_another_order_changes(rounding: float, gap: float, fi
             demand(measured, Gap.ROUNDING)
         return
     (warning,) = demand(measured, Gap.ROUNDING)
-    assert ("float32 does not hold this model's outputs" in warning) == (gap > 1e-2)
+    assert ("float64" in warning) == (gap > 1e-2)
 
 
 def cancelling(bias: float) -> onnx.ModelProto:
@@ -217,7 +217,7 @@ def cancelling(bias: float) -> onnx.ModelProto:
 def test_what_float32_does_not_hold_is_told_and_not_refused() -> None:
     """ONNX Runtime folds the normalisation into the convolution, or not, and answers otherwise by a tenth."""
     compiled = compile_model(cancelling(1e7), DeepShap(rows(3, 2, 4, 4)), targets=[0])
-    assert any("float32 does not hold this model's outputs" in w for w in compiled.manifest.warnings)
+    assert any("float64" in w for w in compiled.manifest.warnings)
     assert compiled.manifest.measured.gap_rounding > 1e-2
 
 
@@ -279,7 +279,7 @@ def test_an_output_that_does_not_move_says_that_nothing_was_measured() -> None:
     compiled = compile_model(model, DeepShap(REFERENCES[:1] + 100), targets=[0])
     assert compiled.manifest.measured.completeness_gap is None
     (warning,) = compiled.manifest.warnings
-    assert "was not measured: the explained output does not move" in warning
+    assert "not measured" in warning
     assert ("completeness gap", "not measured: the output does not move on the rows of the check") in list(
         _measured(compiled.manifest)
     )

@@ -119,9 +119,8 @@ def test_the_worst_output_is_named_and_those_not_asked_are_left_out() -> None:
     probes = Probes(source="runtime", runtime="then", inputs=(), outputs=outputs)
     difference = probes.compare({"y": np.array([[1.001]]), "z": np.array([[1.1]])})
     assert (difference.output, difference.is_broken, difference.is_notable) == ("z", True, True)
-    assert "now answers its probe rows otherwise than is due: 'z' differs by 0.1" in difference.describe(
-        "now", "then"
-    )
+    text = difference.describe("now", "then")
+    assert all(word in text for word in ("now", "then", "'z'", "0.1"))
     difference = probes.compare({"y": np.array([[1.0001]])})
     assert (difference.output, difference.is_broken, difference.is_notable) == ("y", False, True)
     assert not probes.compare({"y": np.array([[1.000001]])}).is_notable

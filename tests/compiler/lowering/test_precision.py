@@ -196,7 +196,7 @@ def test_pytorch_s_own_exports(dtype: torch.dtype, dynamo: bool) -> None:
     assert largest(answer["completeness_gap"]) <= COMPLETE_32 * largest(
         answer["explained_value"] - answer["base_value"]
     )
-    assert any("its explanation does in float32" in w for w in compiled.manifest.warnings)
+    assert any("float32" in w for w in compiled.manifest.warnings)
 
 
 def test_the_parts_of_an_answer_add_up_in_its_type() -> None:
@@ -304,5 +304,5 @@ def test_entries_say_their_types() -> None:
     assert manifest.inputs[0].datatype == manifest.outputs[0].datatype == "BF16"
     assert manifest.references is not None
     assert np.isfinite(manifest.references.base_value).all()
-    assert any("no CPU kernels for bfloat16" in w for w in manifest.warnings)
-    assert any("gateway does not carry bfloat16" in w for w in manifest.warnings)
+    assert any("CPU" in w and "bfloat16" in w for w in manifest.warnings)
+    assert any("gateway" in w and "bfloat16" in w for w in manifest.warnings)
