@@ -29,7 +29,7 @@ from rationale.graph.memory.fit import fit
 from rationale.graph.runtime.kernels import found
 from rationale.graph.runtime.session import kernels_of
 from rationale.graph.variants import Variants
-from rationale.lowering import Lowered, lower, plain_for
+from rationale.lowering import Lowered, lower, plain_model_for
 from rationale.lowering.inference import Span, span_of
 from rationale.methods.engine import Method, MethodChoice, combine, request_of
 from rationale.methods.environment import with_batch
@@ -306,7 +306,7 @@ def _compile(
     progress("checking against the original", 0, 1)
     ask = provenance.converted.ask if provenance.converted else None
     checked = check(selection, referenced, graph, ask)
-    plain, notes = plain_for(deployment.provider, selection.lowered)
+    plain, notes = plain_model_for(deployment.provider, selection.lowered)
     why = (f"auto takes {choice.why}{declined}",) * bool(choice.why)
     manifest = describe(
         selection,

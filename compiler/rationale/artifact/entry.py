@@ -70,7 +70,7 @@ def open_entry(repository: Path, name: str) -> Compiled:
             f"{repository}: entry {name!r} cannot be read: {error}. Compile it again."
         ) from error
     for folder, model, names in (
-        (explain, combined, {*outputs, *_promised(manifest)}),
+        (explain, combined, {*outputs, *_expected_outputs(manifest)}),
         (plain, source, set(outputs)),
     ):
         missing = names - {v.name for v in model.graph.output}
@@ -108,7 +108,7 @@ def _folders(repository: Path, name: str) -> tuple[Path, Path]:
     )
 
 
-def _promised(manifest: Manifest) -> set[str]:
+def _expected_outputs(manifest: Manifest) -> set[str]:
     return {*manifest.explanation_outputs, *([EXPLAINED] if manifest.one_shot else [])}
 
 
@@ -125,7 +125,7 @@ def _sample(model: onnx.ModelProto, warmup: Path) -> dict[str, np.ndarray]:
                 dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
                 array = np.frombuffer(file.read_bytes(), dtype)
             dims = [d.dim_value for d in tensor.shape.dim[1:]]
-            rows[value.name] = array.reshape(1, *_closed(dims, array.size))
+            rows[value.name] = array.reshape(1, *_fill_open_lengths(dims, array.size))
     return rows
 
 
@@ -139,7 +139,7 @@ def _texts(raw: bytes) -> np.ndarray:
     return np.array(texts, object)
 
 
-def _closed(dims: Sequence[int], size: int) -> list[int]:
+def _fill_open_lengths(dims: Sequence[int], size: int) -> list[int]:
     """Return the lengths of a row of `size` elements; open lengths, given as 0, are all the same."""
     length = round((size / math.prod(d for d in dims if d)) ** (1 / max(dims.count(0), 1)))
     return [d or length for d in dims]
@@ -156,15 +156,15 @@ def read_inputs(compiled: Compiled, file: Path, *, any_text: bool = False) -> di
     """
     table = read_table(file, compiled.manifest)
     check_table(str(file), table, compiled.manifest)
-    return _fitted(compiled, table.given, any_text=any_text)
+    return _fit_rows(compiled, table.given, any_text=any_text)
 
 
 def inputs_of_arrow(compiled: Compiled, batch: Any, *, any_text: bool = False) -> dict[str, np.ndarray]:
     """Return the rows of an Arrow record batch as `read_inputs` does those of a file."""
-    return _fitted(compiled, batch, any_text=any_text)
+    return _fit_rows(compiled, batch, any_text=any_text)
 
 
-def _fitted(compiled: Compiled, rows: Any, *, any_text: bool) -> dict[str, np.ndarray]:
+def _fit_rows(compiled: Compiled, rows: Any, *, any_text: bool) -> dict[str, np.ndarray]:
     inputs = compiled.fit(rows)
     if not any_text:
         demand_texts(compiled.manifest, inputs)
@@ -233,10 +233,10 @@ def check_entry(repository: Path, name: str, runtime: str = "onnxruntime") -> Ma
     compiled = open_entry(repository, name)
     file = _folders(repository, name)[1] / "1" / "model.onnx"
     with kernels_of(compiled.custom_ops):
-        return _checked(compiled, OpenVinoRunner(file) if runtime != "onnxruntime" else None)
+        return _measure_again(compiled, OpenVinoRunner(file) if runtime != "onnxruntime" else None)
 
 
-def _checked(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
+def _measure_again(compiled: Compiled, run: OpenVinoRunner | None) -> Manifest:
     manifest, names = compiled.manifest, [entry.attributions for entry in compiled.manifest.attributed]
     run_here = compiled.run  # it proves itself first
     most = rows_that_fit(manifest.memory)

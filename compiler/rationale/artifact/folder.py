@@ -60,7 +60,7 @@ def _lock(handle: int, busy: str | None) -> bool:
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """Yield a file to write, which takes the place of `path` at the end.
 
     Raises:

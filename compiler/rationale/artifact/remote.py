@@ -42,7 +42,7 @@ class UnreachableError(RepositoryError):
     """A storage that does not answer, or holds nothing."""
 
 
-def shown(url: str) -> str:
+def without_password(url: str) -> str:
     """Return a URL without a password."""
     return re.sub(r"//[^/@]*@", "//", url)
 
@@ -69,11 +69,11 @@ class RemoteRepository:
             get_filesystem_class(url.partition("://")[0])
         except (ImportError, ValueError) as error:
             raise InvalidOptionError(
-                f"repository {shown(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER or "
-                f"file:///FOLDER, which needs a package: {install('s3')}, or fsspec's for it: {error}"
+                f"repository {without_password(url)}: must be a folder, or a URL such as s3://BUCKET/FOLDER "
+                f"or file:///FOLDER, which needs a package: {install('s3')}, or fsspec's for it: {error}"
             ) from error
         self._url = url
-        self.name = shown(url)
+        self.name = without_password(url)
         self.folder = folder
         self.entries = folder / "repository"
         self._content = folder / "content"
@@ -197,7 +197,9 @@ class RemoteRepository:
             yield
         except Exception as error:  # each storage has errors of its own
             lines = str(error).strip().splitlines() or [type(error).__name__]
-            raise UnreachableError(f"{self.name}: cannot be read: {shown(lines[0])[:_REASON]}") from error
+            raise UnreachableError(
+                f"{self.name}: cannot be read: {without_password(lines[0])[:_REASON]}"
+            ) from error
 
     # --- the copy -----------------------------------------------------------------------------------------
 
@@ -272,7 +274,7 @@ class RemoteRepository:
             ) from error
 
 
-def pulled(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
+def pull_once(url: str, folder: Path | None = None) -> tuple[Path, list[str]]:
     """Return the folder that a command reads once, and warnings for its user.
 
     Args:

@@ -245,7 +245,7 @@ def _draw(
 ) -> "tuple[np.ndarray, np.ndarray | None]":
     """Draw the indices [K] of the set, and weights [K] if they are not equal."""
     from rationale.errors import InvalidOptionError
-    from rationale.evaluate.decisions.decided import plain
+    from rationale.evaluate.decisions.decided import plain_cell
     from rationale.profiles.policies import systematic
     from rationale.references.centroids import keeping_means
     from rationale.references.medoids import medoids
@@ -260,7 +260,7 @@ def _draw(
     strata = None if request.stratify is None else column_of(request.file, applicants.table, request.stratify)
     if request.stratify is not None and strata is None:
         raise InvalidOptionError(f"--stratify {request.stratify!r}: {request.file} has no such column.")
-    return systematic(rows, count, seed, strata and [plain(cell) for cell in strata]), None
+    return systematic(rows, count, seed, strata and [plain_cell(cell) for cell in strata]), None
 
 
 def _measured(

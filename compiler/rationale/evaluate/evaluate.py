@@ -15,13 +15,13 @@ from rationale.evaluate.explained_model import (
     ExplainedModel,
     GivenReferences,
     Pairs,
-    baseline_of,
-    owners_of,
-    pairs_of,
+    evaluated_pairs,
+    feature_owners,
+    warmup_rows,
 )
 from rationale.evaluate.faithfulness import (
     Curve,
-    cuts_of,
+    cut_counts,
     deletion_and_insertion,
     random_orders,
 )
@@ -165,7 +165,7 @@ def _check_shapley(entries: Sequence[_Entry], most: int) -> None:
     for e in entries:
         if e.references and e.without_shapley is None:
             rows = len(next(iter(e.inputs.values())))
-            players = int(owners_of(e.compiled.manifest).max()) + 1
+            players = int(feature_owners(e.compiled.manifest).max()) + 1
             rounds_within(most, rows, players, len(e.references.shares))
 
 
@@ -181,11 +181,11 @@ def _evaluate_one(
 
     stage("explaining", 0, 1)
     subject, seed = ExplainedModel(entry.compiled, entry.inputs), settings.seed
-    pairs = pairs_of(subject)
+    pairs = evaluated_pairs(subject)
     steps, redraws = (25, 1) if subject.features.shape[1] >= LARGE else (100, 5)
-    cuts = cuts_of(pairs.attributions.shape[1], steps)
+    cuts = cut_counts(pairs.attributions.shape[1], steps)
     baseline, baseline_name = _curve_baseline(subject, entry, entries)
-    key = _question(entry.compiled.manifest, baseline)
+    key = _control_key(entry.compiled.manifest, baseline)
     controls = shared.controls
     if key not in controls:
         controls[key] = random_orders(subject, pairs, cuts, baseline, settings.orders, seed, stage)
@@ -242,7 +242,7 @@ def _panels(
         explained = f"{element_name(manifest, target)}: {pairs.answers[p]:.4g}"
         estimate = Estimate(sampled[i].values[0], sampled[i].errors[0]) if sampled else None
         parts = [
-            replace(attributed, explained=_named(attributed.explained, shared.names, model))
+            replace(attributed, explained=_with_names(attributed.explained, shared.names, model))
             for attributed in parts_of(manifest, pairs.attributions[p], subject.values(i))
         ]
         title = f"{entry.name} ({_method(manifest)}), row {row}, {explained}"
@@ -256,7 +256,7 @@ def _panels(
             yield flow(f"{title}: layer by layer", answer, 0, pairs.positions[i, 0])
 
 
-def _named(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -> Attributed:
+def _with_names(e: Attributed, names: Mapping[object, tuple[str, ...]], model: str) -> Attributed:
     feature_names = None if e.of_players else names.get((model, e.tensor.name, e.tensor.shape))
     return e if feature_names is None else e.model_copy(update={"feature_names": feature_names})
 
@@ -288,7 +288,7 @@ def _check_features(manifest: Manifest) -> None:
 # -- baselines -----------------------------------------------------------------------------------------
 
 
-def _question(manifest: Manifest, baseline: np.ndarray) -> object:
+def _control_key(manifest: Manifest, baseline: np.ndarray) -> object:
     """Return a key; entries with the same key have the same curve for the same order of features."""
     inputs = tuple(e.tensor.name for e in manifest.explained)
     question = manifest.digests.model, manifest.explained_output, manifest.targets, inputs, manifest.players
@@ -306,7 +306,7 @@ def _curve_baseline(
     for other in entries:
         if other.compiled.manifest.references and _comparable(manifest, other.compiled.manifest):
             mine = other.compiled.manifest.digests.references == manifest.digests.references
-            baseline = subject.flat(baseline_of(other.compiled))[0]
+            baseline = subject.flat(warmup_rows(other.compiled))[0]
             name = "reference mean" + ("" if mine else f" of {other.name}")
             return baseline, name if baseline.any() else "zeros"
     return subject.baseline, "zeros"
@@ -334,7 +334,7 @@ def _match_references(
         reasons = []
         for i, entry in enumerate(compiled):
             try:
-                reference_set = references_of(entry, names[i], file)
+                reference_set = read_references(entry, names[i], file)
             except InvalidReferencesError as error:
                 reasons.append(str(error))
                 continue
@@ -344,7 +344,7 @@ def _match_references(
     return sets
 
 
-def references_of(entry: Compiled, name: str, file: Path) -> GivenReferences:
+def read_references(entry: Compiled, name: str, file: Path) -> GivenReferences:
     """Read references; raise InvalidReferencesError if the entry was compiled with other ones."""
     table = read_table(file, entry.manifest)
     rows = table.given

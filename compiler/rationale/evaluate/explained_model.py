@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.artifact.compiled import Compiled
-from rationale.artifact.finishing.one_shot import open_gate, restrict
+from rationale.artifact.finishing.one_shot import keep_outputs, open_gate
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.graph.runtime.session import Runner, kernels_of
 from rationale.schema.machine import MAX_BATCH
@@ -55,8 +55,8 @@ class ExplainedModel:
         self._inputs = dict(inputs)
         self._places: dict[str, int] = {}
         self.features = self.flat(inputs)
-        self.baseline = self.flat(baseline_of(compiled))[0]
-        self.owner = owners_of(self.manifest)
+        self.baseline = self.flat(warmup_rows(compiled))[0]
+        self.owner = feature_owners(self.manifest)
         self._plain = plain_runner(compiled)
         self._explainer = compiled.run
 
@@ -142,7 +142,7 @@ class Pairs:
     answers: np.ndarray
 
 
-def pairs_of(subject: ExplainedModel) -> Pairs:
+def evaluated_pairs(subject: ExplainedModel) -> Pairs:
     """Return every row with its targets.
 
     "predicted" is the argmax of the original row, and stays fixed when x changes.
@@ -185,7 +185,7 @@ def _finite(array: np.ndarray, verb: str) -> np.ndarray:
     return array
 
 
-def owners_of(manifest: Manifest) -> np.ndarray:
+def feature_owners(manifest: Manifest) -> np.ndarray:
     """Return [F]: the position of each feature's attribution among those of a row, side by side."""
     alone = sum(math.prod(e.tensor.shape) for e in manifest.explained if e.attributions)
     position = {feature: alone + i for i, p in enumerate(manifest.players) for feature in p.features}
@@ -200,7 +200,7 @@ def owners_of(manifest: Manifest) -> np.ndarray:
     return np.asarray(owners)
 
 
-def baseline_of(compiled: Compiled) -> dict[str, np.ndarray]:
+def warmup_rows(compiled: Compiled) -> dict[str, np.ndarray]:
     """Return the warmup row of the explained inputs, [1, …] each."""
     names = [e.tensor.name for e in compiled.manifest.explained]
     missing = [name for name in names if name not in compiled.sample]
@@ -219,10 +219,10 @@ def is_text(array: np.ndarray) -> bool:
 def plain_runner(compiled: Compiled) -> Runner:
     """Return a runner of the plain model, for the explained tensor."""
     with kernels_of(compiled.custom_ops):
-        return Runner(_answering(compiled), given=True)
+        return Runner(_explained_output_model(compiled), given=True)
 
 
-def _answering(compiled: Compiled) -> ir.Model:
+def _explained_output_model(compiled: Compiled) -> ir.Model:
     """Return the plain model with the explained tensor as its only output.
 
     If only the lowered graph has that tensor, return the part of the combined graph that computes it.
@@ -234,5 +234,5 @@ def _answering(compiled: Compiled) -> ir.Model:
             open_gate(model)
         outputs = [v for node in model.graph for v in node.outputs if v.name == name]
         if outputs:
-            return restrict(model, outputs)
+            return keep_outputs(model, outputs)
     raise RepositoryError(f"neither graph of the entry computes {name!r}. Compile it again.")

@@ -46,7 +46,7 @@ def _area(fractions: np.ndarray, values: np.ndarray) -> np.ndarray:
 # -- deletion and insertion ----------------------------------------------------------------------------
 
 
-def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
+def rank_players(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
     """Return ranks [P, players]: 0 for the largest score of each row; ties in random order."""
     order = np.lexsort((random.random(scores.shape), -scores), axis=1)
     ranks = np.empty_like(order)
@@ -54,12 +54,12 @@ def ranks_of(scores: np.ndarray, random: np.random.Generator) -> np.ndarray:
     return ranks
 
 
-def cuts_of(players: int, steps: int) -> np.ndarray:
+def cut_counts(players: int, steps: int) -> np.ndarray:
     """Return the number of replaced players after each step [S + 1], 0 to all; one by one if they fit."""
     return np.unique(np.linspace(0, players, min(steps, players) + 1).round().astype(np.int64))
 
 
-def replaced(
+def replacement_curve(
     subject: ExplainedModel,
     pairs: Pairs,
     ranks: np.ndarray,
@@ -93,8 +93,8 @@ def random_orders(
     count = counter(progress, "random order", draws * len(cuts) * len(pairs.rows))
     curves = []
     for _ in range(draws):
-        ranks = ranks_of(np.zeros(pairs.attributions.shape), random)
-        curves.append(replaced(subject, pairs, ranks, cuts, baseline, count))
+        ranks = rank_players(np.zeros(pairs.attributions.shape), random)
+        curves.append(replacement_curve(subject, pairs, ranks, cuts, baseline, count))
     return np.stack(curves)
 
 
@@ -112,11 +112,11 @@ def deletion_and_insertion(
     Insertion from the most relevant on equals deletion from the least relevant on, read backwards. A
     reversed random order is as random, so both curves share a control.
     """
-    ranks = ranks_of(pairs.attributions, np.random.default_rng([seed, 2]))
+    ranks = rank_players(pairs.attributions, np.random.default_rng([seed, 2]))
     count = counter(progress, "deletion and insertion", 2 * len(cuts) * len(ranks))
-    deleted = replaced(subject, pairs, ranks, cuts, baseline, count)
+    deleted = replacement_curve(subject, pairs, ranks, cuts, baseline, count)
     last = ranks.shape[1] - 1
-    inserted = replaced(subject, pairs, last - ranks, cuts, baseline, count)
+    inserted = replacement_curve(subject, pairs, last - ranks, cuts, baseline, count)
     fractions = cuts / cuts[-1]
     return (
         Curve(fractions, deleted, control),

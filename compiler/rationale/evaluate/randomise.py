@@ -74,7 +74,7 @@ def randomised_check(
     Args:
         references: the method's references; None without a file.
     """
-    layers = layers_of(compiled.source)
+    layers = find_layers(compiled.source)
     if not layers:
         return Randomised(left_out="no layer has weights of its own")
     try:
@@ -123,7 +123,7 @@ class WeightedLayer:
     weights: tuple[str, ...]
 
 
-def layers_of(model: onnx.ModelProto) -> list[WeightedLayer]:
+def find_layers(model: onnx.ModelProto) -> list[WeightedLayer]:
     """Return layers in the graph's order; a shared tensor belongs to the first layer that reads it."""
     floats = {name for name, t in _constants(model.graph).items() if t.data_type in _FLOATS}
     wrapped = {o: n.input[0] for n in model.graph.node if n.op_type in _WRAPPERS for o in n.output}
@@ -155,7 +155,9 @@ def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
     return constants | {t.name: t for t in graph.initializer}
 
 
-def redrawn(model: onnx.ModelProto, layers: Sequence[WeightedLayer], seed: Sequence[int]) -> onnx.ModelProto:
+def permute_weights(
+    model: onnx.ModelProto, layers: Sequence[WeightedLayer], seed: Sequence[int]
+) -> onnx.ModelProto:
     """Return a copy of the model with every weight of these layers permuted.
 
     A permutation depends only on the seed and the weight's name, so longer cascades keep the shorter ones'.
@@ -189,7 +191,7 @@ def _recompile(
     request = manifest.request.model_copy(update=update)
     if manifest.targets == "predicted":
         request = request.model_copy(update={"targets": _commonest(pairs.elements)})
-    recompiled = compile_request(redrawn(compiled.source, layers, seed), method, request)
+    recompiled = compile_request(permute_weights(compiled.source, layers, seed), method, request)
     if recompiled.manifest.digests.references != manifest.digests.references:
         raise InvalidOptionError(_NO_REFERENCES)  # the method took default references
     return recompiled

@@ -25,7 +25,7 @@ _EXACT = ("exactshap", "treeshap")
 CSV_FILE, JSON_FILE, HTML_FILE = "evaluation.csv", "evaluation.json", "evaluation.html"
 
 
-def numbers(e: Evaluation) -> dict[str, str | int | float | None]:
+def csv_row(e: Evaluation) -> dict[str, str | int | float | None]:
     """Return an entry's row of evaluation.csv."""
     last = e.randomised.stages[-1] if e.randomised.stages else None
     return {
@@ -78,7 +78,7 @@ def _median(values: Sequence[float]) -> float | None:
     return float(np.median(values)) if values else None
 
 
-def show(evaluations: Sequence[Evaluation]) -> Table:
+def summary_table(evaluations: Sequence[Evaluation]) -> Table:
     """Return a table of the numbers that a person compares."""
     table = Table(
         "entry",
@@ -102,7 +102,7 @@ def show(evaluations: Sequence[Evaluation]) -> Table:
     return table
 
 
-def show_shapley(evaluations: Sequence[Evaluation]) -> Table | None:
+def shapley_table(evaluations: Sequence[Evaluation]) -> Table | None:
     """Return a table of distances from Shapley values; None without Shapley values."""
     compared = {e.name: e.shapley for e in evaluations if isinstance(e.shapley, ShapleyComparison)}
     decides = any(c.reasons for c in compared.values())
@@ -194,19 +194,19 @@ def files(
 ) -> dict[str, bytes]:
     """Return evaluation.csv, evaluation.json and evaluation.html by name."""
     return {
-        HTML_FILE: page("Evaluation of explanations", _drawn(evaluations)),
-        CSV_FILE: csv_of([numbers(e) for e in evaluations]),
+        HTML_FILE: page("Evaluation of explanations", _page_elements(evaluations)),
+        CSV_FILE: csv_of([csv_row(e) for e in evaluations]),
         JSON_FILE: _json(evaluations, settings, input_file),
     }
 
 
-def _drawn(evaluations: Sequence[Evaluation]) -> Iterator[Element]:
+def _page_elements(evaluations: Sequence[Evaluation]) -> Iterator[Element]:
     """Yield the notes, the curves, and the first rows as each entry explains them."""
     yield from (element("p", note, class_="note") for note in notes(evaluations))
     for kind in ("deletion", "insertion"):
         yield from _curves(evaluations, kind)
     if redrawn := [e for e in evaluations if e.randomised.stages]:
-        yield _randomised(redrawn)
+        yield _randomised_lines(redrawn)
     side_by_side = zip_longest(*(e.panels for e in evaluations))
     yield from figures(panel for row in side_by_side for panel in row if panel)
 
@@ -233,7 +233,7 @@ def _curves(evaluations: Sequence[Evaluation], kind: str) -> Iterator[Element]:
         yield lines(kind.capitalize(), about, [band, *drawn])
 
 
-def _randomised(evaluations: Sequence[Evaluation]) -> Element:
+def _randomised_lines(evaluations: Sequence[Evaluation]) -> Element:
     drawn = []
     for e in evaluations:
         stages = [s for s in e.randomised.stages if s.correlation is not None]
@@ -263,7 +263,7 @@ def json_of(content: Mapping[str, Any]) -> bytes:
 def _json(evaluations: Sequence[Evaluation], settings: EvaluationSettings, input_file: Path) -> bytes:
     entries = [
         {
-            **numbers(e),
+            **csv_row(e),
             "options": e.manifest.method.options,
             "deletion": _curve(e.deletion),
             "insertion": _curve(e.insertion),

@@ -18,7 +18,7 @@ import numpy as np
 
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, Pairs, rows_at_once, slices
-from rationale.evaluate.faithfulness import counter, ranks_of
+from rationale.evaluate.faithfulness import counter, rank_players
 from rationale.evaluate.randomise import spearmans
 from rationale.methods.coalitions.shapley import MOST_ENUMERATED, ExactShap
 from rationale.schema.request import Progress
@@ -111,7 +111,7 @@ def compare(
     count = counter(progress, "Shapley values", rows)
     values = []
     for i, x in enumerate(subject.features):
-        answer = _answer_of(subject, i, pairs.elements[pairs.rows == i])
+        answer = _answer_for_row(subject, i, pairs.elements[pairs.rows == i])
         random = np.random.default_rng([seed, 5, i])
         if rounds:
             values.append(sample(answer, x, background, weights, rounds, random, subject.owner))
@@ -119,7 +119,7 @@ def compare(
             values.append(enumerate_coalitions(answer, x, background, weights, subject.owner))
         count(1)
     evaluations = sum(_answers(players, len(background), row.rounds) for row in values)
-    return _compared(pairs.attributions, values, evaluations), values
+    return _compare(pairs.attributions, values, evaluations), values
 
 
 def _answers(players: int, references: int, rounds: int) -> int:
@@ -152,11 +152,11 @@ def rounds_within(most: int, rows: int, players: int, references: int) -> int:
     return min(MOST_ROUNDS, (most - fixed) // (rows * 2 * references * max(players - 1, 1)))
 
 
-def _answer_of(subject: ExplainedModel, row: int, elements: np.ndarray) -> Answer:
+def _answer_for_row(subject: ExplainedModel, row: int, elements: np.ndarray) -> Answer:
     return lambda x: subject.answer(x, np.full(len(x), row))[:, elements]
 
 
-def _compared(attributions: np.ndarray, rows: Sequence[ShapleySample], evaluations: int) -> ShapleyComparison:
+def _compare(attributions: np.ndarray, rows: Sequence[ShapleySample], evaluations: int) -> ShapleyComparison:
     """Compare attributions [P, F] with the Shapley values of each row."""
     values, errors = np.concatenate([f.values for f in rows]), np.concatenate([f.errors for f in rows])
     lengths = np.linalg.norm(values, axis=1)
@@ -234,7 +234,7 @@ def sample(
     ends = answer(references), answer(x[None])
     mean = squares = np.zeros((ends[1].shape[1], players))  # Welford's sums
     for n in range(1, rounds + 1):
-        ranks = ranks_of(np.zeros((len(references), players)), random)
+        ranks = rank_players(np.zeros((len(references), players)), random)
         pair = [_walk(answer, x, references, ends, r, owner) for r in (ranks, players - 1 - ranks)]
         round_values = np.tensordot(weights, (pair[0] + pair[1]) / 2, axes=1).T
         before, mean = mean, mean + (round_values - mean) / n

@@ -33,10 +33,10 @@ from rationale.lowering.precision import Narrow, narrow, on_cpu, widen
 from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
 from rationale.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
 from rationale.lowering.rewrites.microsoft import needs_gpu
-from rationale.lowering.sizes import at_batch, check_sizes, fold_sizes, fold_weights
+from rationale.lowering.sizes import check_sizes, fold_sizes, fold_weights, specs_at_batch
 from rationale.rules.rule import find_rule
 
-__all__ = ["Lowered", "lower", "narrow", "plain_for", "with_model"]
+__all__ = ["Lowered", "lower", "narrow", "plain_model_for", "with_model"]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def lower(
     halves = widen(lowered)
     settle = _fold_all_sizes if single_row_only else partial(_free_batch, fixed=fixed)
     _unroll(lowered, settle)
-    if inline_bodies(lowered, _is_known):
+    if inline_bodies(lowered, _has_rule):
         fold_weights(lowered)
         _unroll(lowered, settle)
     rewrite(lowered, only=("CastLike",))  # a CastLike of a constant is constant, which Pow's rewrite needs
@@ -128,9 +128,9 @@ def _describe_values(
     model: ir.Model, single_row_only: bool
 ) -> tuple[dict[str, Spec], dict[str, np.ndarray], frozenset[str]]:
     """Return `specs`, `constants` and `batched` of a lowered model."""
-    specs, constants = at_batch(model, 1)
+    specs, constants = specs_at_batch(model, 1)
     check_sizes(model, specs)
-    batched = rows_on_axis_0(specs, infer(model, 2) if single_row_only else at_batch(model, 2)[0])
+    batched = rows_on_axis_0(specs, infer(model, 2) if single_row_only else specs_at_batch(model, 2)[0])
     if single_row_only:
         batched &= {str(v.name) for v in model.graph.inputs}
     return specs, constants, batched
@@ -139,7 +139,7 @@ def _describe_values(
 def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
     """Tell whether nodes are right only for one row, including nodes inside ONNX's function bodies."""
     opened = model.clone()
-    if inline_bodies(opened, _is_known):
+    if inline_bodies(opened, _has_rule):
         fold_weights(opened)
         _free_batch(opened, fixed=True)
         freed = opened
@@ -151,7 +151,7 @@ def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
     )
 
 
-def _is_known(op_type: str, domain: str) -> bool:
+def _has_rule(op_type: str, domain: str) -> bool:
     return find_rule(op_type, domain) is not None or is_rewritten(op_type, domain)
 
 
@@ -189,7 +189,7 @@ def _notes(fixed: bool, halves: Narrow, on_gpu: Sequence[str]) -> list[str]:
     return notes
 
 
-def plain_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[str]]:
+def plain_model_for(provider: str, lowered: Lowered) -> tuple[onnx.ModelProto, list[str]]:
     """Return the plain model that the provider can run, and notes about it for the user."""
     if provider != "cpu" or ir.DataType.BFLOAT16 not in lowered.narrow.dtypes:
         return lowered.source, []

@@ -61,12 +61,12 @@ def _append_identity(graph: ir.Graph, value: ir.Value, name: str | None) -> ir.V
     return result
 
 
-def let_go(node: ir.Node) -> None:
+def detach_bodies(node: ir.Node) -> None:
     """Detach the values that branches and bodies of a removed node read, so that it no longer uses them."""
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
             for inner in graph:
-                let_go(inner)
+                detach_bodies(inner)
                 for i in range(len(inner.inputs)):
                     inner.replace_input_with(i, None)
 
@@ -91,7 +91,7 @@ def inline_bodies(model: ir.Model, is_known: Callable[[str, str], bool]) -> bool
         if not nodes:
             break
         note_shapes(model)
-        called = [_made_call(model, node) for node in nodes if _has_floats(node)]
+        called = [_turn_into_call(model, node) for node in nodes if _has_floats(node)]
         if not any(called):
             break
         changed = True
@@ -122,7 +122,7 @@ def _has_floats(node: ir.Node) -> bool:
     return any(v.dtype is None or v.dtype.is_floating_point() for v in values)
 
 
-def _made_call(model: ir.Model, node: ir.Node) -> bool:
+def _turn_into_call(model: ir.Model, node: ir.Node) -> bool:
     """Make the node a call of its body; return False if the body needs types that are unknown."""
     opset = model.graph.opset_imports.get("", 21)
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
@@ -132,7 +132,7 @@ def _made_call(model: ir.Model, node: ir.Node) -> bool:
     proto = _body(schema, node, opset)
     if proto is None:
         return False
-    _complete(proto, node)
+    _complete_outputs(proto, node)
     proto.domain, proto.name = DOMAIN, f"{node.op_type}/{node.name or node.outputs[0].name}"
     function = ir.from_proto(proto)
     function.opset_imports[""] = opset
@@ -164,7 +164,7 @@ def _body(schema: Any, node: ir.Node, opset: int) -> onnx.FunctionProto | None:
     return proto
 
 
-def _complete(proto: onnx.FunctionProto, node: ir.Node) -> None:
+def _complete_outputs(proto: onnx.FunctionProto, node: ir.Node) -> None:
     """Leave out outputs that the node lacks; an Identity makes those that the body does not compute."""
     del proto.output[len(node.outputs) :]
     computed = {name for inner in proto.node for name in inner.output}

@@ -31,26 +31,26 @@ def infer_each(model: ir.Model, batches: Sequence[int]) -> list[dict[str, Spec]]
         for dim in dims:
             dim.dim_value = rows
         # Not strict: a batch of 2 may be impossible in places.
-        specs.append(_specs(model, _inferred(outline, strict_mode=False, data_prop=True)))
+        specs.append(_specs(model, _infer_shapes(outline, strict_mode=False, data_prop=True)))
     return specs
 
 
 def known_specs(model: ir.Model) -> dict[str, Spec]:
     """Return static shapes from the model's notes, and those that follow without computing sizes."""
     outline = _outline(model, noted=True)
-    return _specs(model, outline) | _specs(model, _inferred(outline, strict_mode=True, data_prop=False))
+    return _specs(model, outline) | _specs(model, _infer_shapes(outline, strict_mode=True, data_prop=False))
 
 
 def note_shapes(model: ir.Model) -> None:
     """Record, in place, the known types and shapes of the nodes' outputs."""
     results = {v.name: v for v in _results(model)}
-    inferred = _inferred(_outline(model, noted=True), strict_mode=True, data_prop=True)
+    inferred = _infer_shapes(_outline(model, noted=True), strict_mode=True, data_prop=True)
     for info in (*inferred.graph.value_info, *inferred.graph.output):
         if info.name in results:
             ir.serde.deserialize_value_info_proto(info, results[info.name])
 
 
-def _inferred(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
+def _infer_shapes(outline: onnx.ModelProto, *, strict_mode: bool, data_prop: bool) -> onnx.ModelProto:
     """Infer shapes; return the outline itself if inference fails: its C code raises errors of many types."""
     try:
         return onnx.shape_inference.infer_shapes(
@@ -142,7 +142,7 @@ def fix_lengths(model: ir.Model, sizes: Mapping[str, int], references: Shapes) -
     Raises:
         InvalidOptionError: if no input has a length of that name, or it is not a positive integer.
     """
-    names = {_name(value, axis) for value, axis in _open(model)}
+    names = {_name(value, axis) for value, axis in _open_axes(model)}
     unknown = sorted(set(sizes) - names)
     if unknown:
         raise InvalidOptionError(
@@ -152,8 +152,10 @@ def fix_lengths(model: ir.Model, sizes: Mapping[str, int], references: Shapes) -
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
             raise InvalidOptionError(f"length {name!r} must be a whole number, 1 or more, not {size!r}.")
     fixed = {name: int(size) for name, size in sizes.items()}
-    for value, axis in _open(model):
-        shape = references.get(value.name) or (references.get(None) if value is _only(model) else None)
+    for value, axis in _open_axes(model):
+        shape = references.get(value.name) or (
+            references.get(None) if value is _default_input(model) else None
+        )
         if shape and axis < len(shape):
             fixed.setdefault(_name(value, axis), shape[axis])
     for value in model.graph.inputs:
@@ -203,7 +205,7 @@ def length_warnings(lengths: Mapping[str, Size]) -> tuple[str, ...]:
     return (f"the explanation takes rows with {', '.join(named)} alone; the plain entry takes any",)
 
 
-def _open(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
+def _open_axes(model: ir.Model) -> Iterator[tuple[ir.Value, int]]:
     """Yield inputs, and their axes behind the batch whose length the model leaves open."""
     for value in model.graph.inputs:
         for axis, dim in enumerate(value.shape or ()):
@@ -217,7 +219,7 @@ def _name(value: ir.Value, axis: int) -> str:
     return str(dim) if named else f"{value.name}[{axis}]"
 
 
-def _only(model: ir.Model) -> ir.Value | None:
+def _default_input(model: ir.Model) -> ir.Value | None:
     """Return the input to which an array without a name belongs."""
     inputs = list(model.graph.inputs)
     floats = [v for v in inputs if v.dtype is not None and v.dtype.is_floating_point()]

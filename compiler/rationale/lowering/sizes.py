@@ -169,7 +169,7 @@ def fold_sizes(model: ir.Model) -> bool:
     """
     if not any(_reads_size(node) for node in model.graph):
         return False
-    few, many = (_folded(model, specs) for specs in infer_each(model, _BATCHES))
+    few, many = (_fold_at(model, specs) for specs in infer_each(model, _BATCHES))
     values = {str(v.name): v for node in model.graph for v in node.outputs}
     same = [
         name
@@ -249,14 +249,14 @@ def _value(node: ir.Node, position: int) -> ir.Value:
     return value
 
 
-def at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
+def specs_at_batch(model: ir.Model, rows: int) -> tuple[dict[str, Spec], dict[str, np.ndarray]]:
     """Return shape and dtype of every value at a batch size, and the values that depend only on sizes."""
     specs = infer(model, rows)
     constants: dict[str, np.ndarray] = {}
     if not any(_reads_size(node) for node in model.graph):
         return specs, constants
     probe = model.clone()
-    while folded := _folded(probe, specs):
+    while folded := _fold_at(probe, specs):
         constants.update(folded)
         for value in [v for node in probe.graph for v in node.outputs if v.name in folded]:
             replace_by_constant(probe.graph, value, folded[str(value.name)])
@@ -269,7 +269,7 @@ def _reads_size(node: ir.Node) -> bool:
     return node.op_type in _SIZE_READERS and not node.domain
 
 
-def _folded(model: ir.Model, specs: dict[str, Spec]) -> dict[str, np.ndarray]:
+def _fold_at(model: ir.Model, specs: dict[str, Spec]) -> dict[str, np.ndarray]:
     """Return the values that are constant at the shapes `specs` and that others read, by name."""
     probe = model.clone()
     for node in list(probe.graph):

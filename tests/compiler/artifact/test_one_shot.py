@@ -12,7 +12,7 @@ from onnx import TensorProto, numpy_helper
 import rationale
 from rationale import Compiled, DeepShap, Deployment, Gradient, compile_model
 from rationale.artifact.checks.gate import check_gate
-from rationale.artifact.finishing.one_shot import open_gate, plain_model, put_behind_gate, restrict
+from rationale.artifact.finishing.one_shot import keep_outputs, open_gate, plain_model, put_behind_gate
 from rationale.errors import CheckFailedError, InvalidOptionError
 from rationale.graph.runtime.session import Runner, asking
 from rationale.lowering import lower
@@ -276,7 +276,7 @@ def test_an_inner_tensor_of_the_explained_side(compiled: Compiled) -> None:
 
     def answer(model: ir.Model, name: str) -> np.ndarray:
         outputs = [v for node in model.graph for v in node.outputs if v.name == name]
-        return Runner(restrict(model, outputs))({"x": X})[name]
+        return Runner(keep_outputs(model, outputs))({"x": X})[name]
 
     for name, original in (("z1", "z1"), ("one_shot/z1_0", "z1"), ("one_shot/z2_0", "z2")):
         opened = ir.from_proto(compiled.model)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rationale import DeepShap, Gradient, compile_model
 from rationale.artifact.digest import graph_digest
-from rationale.artifact.remote import RemoteRepository, UnreachableError, pulled
+from rationale.artifact.remote import RemoteRepository, UnreachableError, pull_once
 from rationale.cli.compile import app
 from rationale.errors import InvalidOptionError, RepositoryError
 from rationale.schema.manifest import Manifest
@@ -296,7 +296,7 @@ def test_commands_that_read_take_a_url(bucket: Path, tmp_path: Path, monkeypatch
     command = ["explain", "m", "--repository", url, "--input", str(rows_in)]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    folder, warnings = pulled(url)
+    folder, warnings = pull_once(url)
     assert folder.is_relative_to(tmp_path / "cache")
     assert warnings == []
     bucket.rename(bucket.with_name("away"))

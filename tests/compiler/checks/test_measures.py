@@ -215,7 +215,7 @@ def test_what_rounding_makes_of_the_gap() -> None:
 def test_the_largest_batch_is_a_power_of_two_within_its_time(
     seconds: Any, most: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "_timed", lambda *arguments: seconds(arguments[-1]))
+    monkeypatch.setattr(measure, "_seconds_of_run", lambda *arguments: seconds(arguments[-1]))
     assert measure._max_batch(lambda *_: {}, {}, seconds(1), most) == batch
 
 
@@ -251,6 +251,6 @@ def test_a_model_that_mixes_its_rows(factor: float, rounding: float, fine: bool)
 def test_single_answers_are_joined_to_a_batch() -> None:
     """What has no rows is the first's."""
     singles = [{"y": np.full((1, 2), i), "one": np.asarray(7 + i), "zip": [{"a": i}]} for i in range(3)]
-    joined = measure._joined(singles)
+    joined = measure._join_rows(singles)
     np.testing.assert_array_equal(joined["y"], [[0, 0], [1, 1], [2, 2]])
     assert (joined["one"], joined["zip"]) == (7, [{"a": 0}])

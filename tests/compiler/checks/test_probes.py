@@ -152,13 +152,13 @@ def test_a_runtime_that_is_wrong_about_the_model_is_told(monkeypatch: pytest.Mon
     """Release 1.26.0 took the probability of class 1 from that of class 0 in binary forests."""
     model, x = forest()
     converted = convert(model, x).model
-    evaluated = expected._evaluated
+    evaluated = expected._reference_answers
 
     def shifted(*arguments: Any) -> dict[str, np.ndarray]:
         return {n: a - 0.3 if n == "probabilities" else a for n, a in evaluated(*arguments).items()}
 
     assert compile_model(converted, TreeShap(x[:20])).manifest.warnings == ()
-    monkeypatch.setattr(expected, "_evaluated", shifted)
+    monkeypatch.setattr(expected, "_reference_answers", shifted)
     compiled = compile_model(converted, TreeShap(x[:20]))
     assert "'probabilities' differs by" in compiled.manifest.warnings[0]
     assert compiled.probes.source == "runtime"

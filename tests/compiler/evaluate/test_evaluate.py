@@ -12,8 +12,8 @@ from rationale import DeepShap, ExpectedGradients, Gradient, IntegratedGradients
 from rationale.artifact.entry import open_entry
 from rationale.errors import InvalidReferencesError
 from rationale.evaluate.evaluate import Evaluation, EvaluationSettings, evaluate
-from rationale.evaluate.explained_model import ExplainedModel, pairs_of
-from rationale.evaluate.faithfulness import cuts_of, ranks_of
+from rationale.evaluate.explained_model import ExplainedModel, evaluated_pairs
+from rationale.evaluate.faithfulness import cut_counts, rank_players
 from rationale.methods.engine import Method
 from rationale.methods.propagation.lrp.lrp import Lrp
 from rationale.methods.propagation.lrp.rules import Epsilon
@@ -121,13 +121,13 @@ def test_a_constant_model(tmp_path: Path) -> None:
 
 def test_ranks_and_cuts() -> None:
     random = np.random.default_rng(0)
-    np.testing.assert_array_equal(ranks_of(np.array([[0.5, -2.0, 3.0]]), random), [[1, 2, 0]])
-    ties = np.concatenate([ranks_of(np.zeros((1, 4)), random) for _ in range(30)])
+    np.testing.assert_array_equal(rank_players(np.array([[0.5, -2.0, 3.0]]), random), [[1, 2, 0]])
+    ties = np.concatenate([rank_players(np.zeros((1, 4)), random) for _ in range(30)])
     assert set(ties[:, 0]) == {0, 1, 2, 3}, "ties come in any order"
     np.testing.assert_array_equal(np.sort(ties, axis=1), np.tile(np.arange(4), (30, 1)))
-    np.testing.assert_array_equal(cuts_of(3, 100), [0, 1, 2, 3])
-    np.testing.assert_array_equal(cuts_of(10, 4), [0, 2, 5, 8, 10])
-    assert (len(cuts_of(150_528, 25)), cuts_of(150_528, 25)[-1]) == (26, 150_528)
+    np.testing.assert_array_equal(cut_counts(3, 100), [0, 1, 2, 3])
+    np.testing.assert_array_equal(cut_counts(10, 4), [0, 2, 5, 8, 10])
+    assert (len(cut_counts(150_528, 25)), cut_counts(150_528, 25)[-1]) == (26, 150_528)
 
 
 def test_many_features_are_replaced_in_steps(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_an_inner_output_is_answered_by_the_plain_model(tmp_path: Path, output: 
     entry(tmp_path, "m", mlp(), DeepShap(rows(4, FEATURES)), output=output, targets=[2, 0])
     compiled, x = open_entry(tmp_path / "repo", "m"), rows(7, FEATURES, seed=9)
     subject = ExplainedModel(compiled, {"x": x})
-    pairs = pairs_of(subject)
+    pairs = evaluated_pairs(subject)
     explained = compiled.explain(x)
     order = np.argsort(-explained["explained_value"], axis=1)
     np.testing.assert_array_equal(pairs.positions, order)

@@ -7,7 +7,7 @@ from scipy import stats
 
 from rationale import Gradient, compile_model
 from rationale.errors import InvalidOptionError
-from rationale.evaluate.randomise import layers_of, mean_spearman, redrawn
+from rationale.evaluate.randomise import find_layers, mean_spearman, permute_weights
 from rationale.methods.methods import method_of
 from rationale.methods.propagation.lrp.lrp import Lrp
 from rationale.methods.propagation.lrp.rules import Epsilon, Gamma
@@ -35,10 +35,10 @@ def test_which_weights_are_redrawn() -> None:
         c = Constant <value = float[4, 3] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> ()
         [second] y = Gemm (a, c, b) }"""
     model = parsed(text, {"mean": rows(5), "w1": rows(4, 5), "b": rows(3)})
-    layers = layers_of(model)
+    layers = find_layers(model)
     assert [(layer.name, layer.weights) for layer in layers] == [("first", ("w1",)), ("second", ("c", "b"))]
     before = model.SerializeToString()
-    partly, wholly = redrawn(model, layers[1:], [0]), redrawn(model, layers, [0])
+    partly, wholly = permute_weights(model, layers[1:], [0]), permute_weights(model, layers, [0])
     assert model.SerializeToString() == before
     drawn = {t.name: onnx.numpy_helper.to_array(t) for t in wholly.graph.initializer}
     np.testing.assert_array_equal(drawn["mean"], rows(5))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from rationale import DeepShap, ExactShap, Gradient, IntegratedGradients, compile_model
 from rationale.errors import InvalidOptionError
 from rationale.evaluate.evaluate import EvaluationSettings, evaluate
-from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, pairs_of
+from rationale.evaluate.explained_model import ExplainedModel, GivenReferences, evaluated_pairs
 from rationale.evaluate.shapley import (
     LEAST_ROUNDS,
     PRECISE,
@@ -139,7 +139,7 @@ def compared(
 ) -> ShapleyComparison:
     compiled = compile_model(model, method, targets="all")
     subject = ExplainedModel(compiled, compiled.fit(x))
-    return compare(subject, pairs_of(subject), references, most, seed, lambda *_: None)[0]
+    return compare(subject, evaluated_pairs(subject), references, most, seed, lambda *_: None)[0]
 
 
 def test_deepshap_of_a_product_is_exact() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from rationale.artifact.checks.expected import Ask, expect, probe_count
+from rationale.artifact.checks.expected import FittedAnswers, expected_probes, probe_count
 from rationale.artifact.checks.gate import check_gate
 from rationale.artifact.checks.measure import (
     GAP_LIMIT,
@@ -89,7 +89,7 @@ class CheckResult:
 
 
 def check(
-    selection: Selection, referenced: Referenced, graph: FinishedGraph, fitted: Ask | None = None
+    selection: Selection, referenced: Referenced, graph: FinishedGraph, fitted: FittedAnswers | None = None
 ) -> CheckResult:
     """Check the graph against the model, on rows near the references: the sixth stage of a compile.
 
@@ -131,7 +131,7 @@ def check(
     warnings = demand(measurement.measured, method.gap, bool(selection.target.stops))
     count = probe_count(measurement.measured, rows_that_fit(memory))
     rows = (synthetic_probes(probes, _near(selection, referenced, at_random=True), references, count), sample)
-    expected, probe_warnings = expect(source, graph.served, measurement, rows, fitted)
+    expected, probe_warnings = expected_probes(source, graph.served, measurement, rows, fitted)
     return CheckResult(
         measurement.measured.model_copy(update={"probe_rows": expected.rows if expected else 0}),
         measurement.answers,

@@ -28,7 +28,7 @@ SLOW_MS = 1000.0  # a row that takes longer is not computed in a second way
 _EVALUATED_MS, _EVALUATED_BYTES = 1.0, 1 << 20  # the evaluator takes a second for these
 _VALUES = (BASE_VALUE, EXPLAINED_VALUE, GAP, GAP_ERROR)  # all in the unit of the explained output
 Arrays = Mapping[str, np.ndarray]
-Ask = Callable[[Arrays], Mapping[str, np.ndarray]]
+FittedAnswers = Callable[[Arrays], Mapping[str, np.ndarray]]
 
 
 def probe_count(measured: Measured, most: int) -> int:
@@ -36,12 +36,12 @@ def probe_count(measured: Measured, most: int) -> int:
     return ROWS if most >= ROWS and ROWS * measured.latency_ms <= BRIEF_MS else 1
 
 
-def expect(
+def expected_probes(
     source: onnx.ModelProto,
     graph: SerializedGraph,
     measurement: Measurement,
     rows: Sequence[Arrays],
-    fitted: Ask | None = None,
+    fitted: FittedAnswers | None = None,
 ) -> tuple[Probes | None, tuple[str, ...]]:
     """Return the probe rows of a graph with their expected answers, and warnings for the user.
 
@@ -56,7 +56,7 @@ def expect(
         fitted: the fitted model's answers to such rows, by output.
     """
     measured = measurement.measured
-    feeds, answers = _answered(measurement.run, rows)
+    feeds, answers = _first_finite_answers(measurement.run, rows)
     if not answers:
         return None, ()
     names = [v.name for v in source.graph.output if v.name in answers]
@@ -75,11 +75,11 @@ def expect(
     probes = probes.model_copy(update={"kernels": max(*differences, measured.rounding)})
     if fitted is not None:
         expected = {name: array for name, array in fitted(feeds).items() if name in names}
-        return _confirmed(probes, expected, "fitted model") or probes, ()
+        return _confirm(probes, expected, "fitted model") or probes, ()
     is_small = measured.latency_ms <= _EVALUATED_MS and model_bytes(source) <= _EVALUATED_BYTES
     if is_small and not measured.rounding:  # the evaluator rounds half precision at other places
-        expected = _evaluated(source, inputs, names)
-        confirmed = _confirmed(probes, expected, "reference evaluator")
+        expected = _reference_answers(source, inputs, names)
+        confirmed = _confirm(probes, expected, "reference evaluator")
         difference = probes.compare(expected)
         contradicted = confirmed is None and difference.is_broken
         if contradicted and any(node.domain == "ai.onnx.ml" for node in source.graph.node):
@@ -92,7 +92,9 @@ def expect(
     return probes, ()
 
 
-def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _first_finite_answers(
+    run: Run, rows: Sequence[Arrays]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Return the first set of rows with finite answers, reduced to those rows, and the answers."""
     for feeds in rows:
         try:
@@ -112,7 +114,7 @@ def _answered(run: Run, rows: Sequence[Arrays]) -> tuple[dict[str, np.ndarray], 
     return {}, {}
 
 
-def _confirmed(probes: Probes, expected: Arrays, source: str) -> Probes | None:
+def _confirm(probes: Probes, expected: Arrays, source: str) -> Probes | None:
     """Return the probes with these expected answers; None if the runtime's answers differ."""
     if not expected or probes.compare(expected).value > WARNED:
         return None
@@ -123,7 +125,9 @@ def _confirmed(probes: Probes, expected: Arrays, source: str) -> Probes | None:
     return probes.model_copy(update={"outputs": outputs, "source": source})
 
 
-def _evaluated(source: onnx.ModelProto, inputs: Arrays, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _reference_answers(
+    source: onnx.ModelProto, inputs: Arrays, names: Sequence[str]
+) -> dict[str, np.ndarray]:
     """Return the answers of ONNX's reference evaluator; nothing if it fails."""
     from onnx.reference import ReferenceEvaluator  # here, since it is slow to import
 

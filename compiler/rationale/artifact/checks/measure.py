@@ -84,7 +84,7 @@ def measure(
     original, alone = _run_original(comparable, inputs)
     runner = explaining(run or Runner(combined), graph)
     singles, latency_ms = _one_by_one(runner, probes, rows)
-    together = runner(probes) if most >= rows else _joined(singles)
+    together = runner(probes) if most >= rows else _join_rows(singles)
     _demand_separate_rows(original, inputs, alone, rows, halves.rounding)
     sound = _sound_rows(alone, rows) if GAP in together else np.ones(rows, bool)
     explained = {name: together[name] for name in (*attributions, EXPLAINED_VALUE)}
@@ -137,7 +137,7 @@ def _run_original(model: ir.Model, probes: Arrays) -> tuple[Runner, dict[str, np
 
 def storage_error(exact: Runner, checked: Measurement, attributions: Sequence[str], probes: Arrays) -> float:
     """Return the largest error of attributions through float16, over the largest attribution without it."""
-    answers = _joined([exact(_row(probes, i)) for i in range(checked.measured.rows)])
+    answers = _join_rows([exact(_row(probes, i)) for i in range(checked.measured.rows)])
     return max(relative_error(checked.answers[name], answers[name]) for name in attributions)
 
 
@@ -160,7 +160,7 @@ def _one_by_one(runner: Run, probes: Arrays, rows: int) -> tuple[list[dict[str, 
     return answers, float(np.median(times) * 1e3)
 
 
-def _joined(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _join_rows(singles: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Join the answers to single rows to a batch's; one without rows (a ZipMap's list) is the first row's."""
     return {
         name: np.concatenate([s[name] for s in singles])
@@ -183,7 +183,7 @@ def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
     batch = 1
     while 2 * batch <= most and 2 * seconds <= BATCH_SECONDS:
         if seconds < PROPORTIONAL_SECONDS:
-            seconds = _timed(runner, probes, 2 * batch)
+            seconds = _seconds_of_run(runner, probes, 2 * batch)
             if seconds > BATCH_SECONDS:
                 break
         else:
@@ -192,7 +192,7 @@ def _max_batch(runner: Run, probes: Arrays, seconds: float, most: int) -> int:
     return batch
 
 
-def _timed(runner: Run, probes: Arrays, count: int) -> float:
+def _seconds_of_run(runner: Run, probes: Arrays, count: int) -> float:
     """Return the seconds of one run of `count` rows."""
     rows = {name: np.resize(p, (count, *p.shape[1:])) if p.ndim else p for name, p in probes.items()}
     start = time.perf_counter()

@@ -53,7 +53,7 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     outer, branch = model.graph, combined.graph
     for side in (model, combined):
         make_room(side, _is_needed)
-    _leave_to(outer, combined)
+    _drop_outer_outputs(outer, combined)
     _share_weights(outer, branch)
     _rename_apart(model, combined)
     _lift_large(outer, branch)
@@ -76,13 +76,13 @@ def put_behind_gate(lowered: Lowered, combined: ir.Model) -> ir.Model:
     return model
 
 
-def _leave_to(outer: ir.Graph, combined: ir.Model) -> None:
+def _drop_outer_outputs(outer: ir.Graph, combined: ir.Model) -> None:
     """Remove nodes from the combined graph that only the model's outputs need: the outer graph has them."""
     originals = {v.name for v in outer.outputs}
-    restrict(combined, [v for v in combined.graph.outputs if v.name not in originals])
+    keep_outputs(combined, [v for v in combined.graph.outputs if v.name not in originals])
 
 
-def restrict(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
+def keep_outputs(model: ir.Model, outputs: Sequence[ir.Value]) -> ir.Model:
     """Remove all but these outputs and the nodes that they need from the model, and return it."""
     model.graph.outputs.clear()
     model.graph.outputs.extend(outputs)
@@ -209,7 +209,7 @@ def _value(name: str, dtype: ir.DataType, shape: Sequence[Any]) -> ir.Value:
 def plain_model(proto: onnx.ModelProto, outputs: Sequence[str]) -> onnx.ModelProto:
     """Return the plain model of a one-shot graph: the nodes that compute `outputs`, without the gate."""
     model = ir.from_proto(proto)
-    restrict(model, [v for v in model.graph.outputs if v.name in outputs])
+    keep_outputs(model, [v for v in model.graph.outputs if v.name in outputs])
     _drop_gate_input(model.graph)
     return ir.to_proto(model)
 

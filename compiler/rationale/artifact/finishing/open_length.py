@@ -55,7 +55,7 @@ def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: b
         )
 
 
-def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
+def edges_at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
     """Return a model's inputs and outputs at the longest length."""
     copy = onnx.ModelProto()
     copy.CopyFrom(edges)
@@ -66,7 +66,7 @@ def at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
     return copy
 
 
-def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:
+def merge_lengths(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:
     """Turn the graph for the longest length into one for every length of a span, in place.
 
     Args:
@@ -92,7 +92,7 @@ def any_length(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], s
     try:
         if len(models) <= DEGREE:
             raise DiffersError(why)
-        merge(models, lengths, span.name)
+        merge_graphs(models, lengths, span.name)
     except DiffersError as reason:
         raise UnsupportedModelError(
             f"no graph serves {span.name} = {span.least} to {span.most}: {reason}. Give one length "
@@ -141,15 +141,15 @@ def differences(models: Sequence[ir.Model]) -> dict[Use, tuple[ir.Value, ...]]:
         for i, row in enumerate(zip(*(n.inputs for n in nodes), strict=True)):
             operands = tuple(v for v in row if v is not None)
             if operands and len(operands) < len(row):
-                raise DiffersError(f"{_named(nodes[0])} lacks an operand for some lengths")
+                raise DiffersError(f"{_node_label(nodes[0])} lacks an operand for some lengths")
             if not all(v.const_value is not None for v in operands):
                 waiting.append(operands)
             elif operands and constants.setdefault((nodes[0], i), operands) != operands:
-                raise DiffersError(f"{_named(nodes[0])} stands for several of another length")
+                raise DiffersError(f"{_node_label(nodes[0])} stands for several of another length")
     return constants
 
 
-def _named(node: ir.Node) -> str:
+def _node_label(node: ir.Node) -> str:
     return f"{node.op_type} node {node.name!r}"
 
 
@@ -158,14 +158,14 @@ def _demand_same(nodes: Sequence[ir.Node], indices: Sequence[int]) -> None:
     for node in nodes[1:]:
         kinds = {(n.op_type, n.domain, len(n.inputs)) for n in (first, node)}
         if len(kinds) > 1 or len(set(indices)) > 1:
-            raise DiffersError(f"{_named(first)} is {_named(node)} for another length")
+            raise DiffersError(f"{_node_label(first)} is {_node_label(node)} for another length")
         for name in {*first.attributes, *node.attributes}:
             a, b = (n.attributes.get(name) for n in (first, node))
-            if a is None or b is None or _written(a) != _written(b):
-                raise DiffersError(f"{_named(first)}: its {name} depends on the length")
+            if a is None or b is None or _attribute_bytes(a) != _attribute_bytes(b):
+                raise DiffersError(f"{_node_label(first)}: its {name} depends on the length")
 
 
-def _written(attribute: ir.Attr) -> bytes:
+def _attribute_bytes(attribute: ir.Attr) -> bytes:
     """Return an attribute's bytes; raise DiffersError for a body.
 
     A body's reads from outside are not compared.
@@ -212,7 +212,7 @@ class _Formulas:
         return self.op.Slice(longest, starts, self._polynomial(beginning.sizes, starts), list(beginning.axes))
 
 
-def merge(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
+def merge_graphs(models: Sequence[ir.Model], lengths: Sequence[int], name: str) -> ir.Model:
     """Return the first model, that of the longest length, for every length: its axis is called `name`.
 
     Raises:

@@ -74,7 +74,7 @@ class DecidedFile:
     kept_columns: tuple[str, ...] = ()
 
 
-def only_deciding(repository: Path) -> str:
+def find_deciding_model(repository: Path) -> str:
     """Return the name of the repository's only model with a decision profile.
 
     Raises:
@@ -110,14 +110,14 @@ def decide_file(
             f"{name!r} has no decision profile: compile it with --decision decision.yaml."
         )
     embedded = manifest.decision
-    comparisons = [_comparison(repository, each) for each in embedded.comparisons]
+    comparisons = [_open_comparison(repository, each) for each in embedded.comparisons]
     inputs, further, knock_outs = read_applicants(compiled, file, columns)
     values = [
         {**{column: further[column][i] for column in knock_outs}, **cells}
         for i, cells in enumerate(values_of(manifest, inputs))
     ]
     _check_domain(compiled.manifest, inputs, values)
-    explained = _explained(compiled, inputs, "deciding", progress)
+    explained = _explain_rows(compiled, inputs, "deciding", progress)
     rows = []
     for row, cells in zip(explained, values, strict=True):
         try:
@@ -135,7 +135,7 @@ def decide_file(
         for number, (name, other) in enumerate(zip(names, comparisons, strict=True), start=1):
             stage = f"{name} ({number} of {len(comparisons)})"
             other = replace(other, manifest=judged_by(other.manifest, embedded))
-            for i, row in zip(by_score, _explained(other, chosen, stage, progress), strict=True):
+            for i, row in zip(by_score, _explain_rows(other, chosen, stage, progress), strict=True):
                 codes = (*rows[i].comparison_codes, _codes(embedded, row, name))
                 rows[i] = replace(rows[i], comparison_codes=codes)
     return DecidedFile(compiled, embedded.comparisons, tuple(rows), inputs, further, tuple(columns))
@@ -167,7 +167,7 @@ def _codes(embedded: EmbeddedProfile, row: ExplainedRow, name: str) -> Codes:
         return ()
 
 
-def _comparison(repository: Path, comparison: Comparison) -> Compiled:
+def _open_comparison(repository: Path, comparison: Comparison) -> Compiled:
     """Open a comparison; raise RepositoryError if it is missing or is another one."""
     folder = repository / comparison.entry
     if not folder.is_dir():
@@ -183,7 +183,7 @@ def _comparison(repository: Path, comparison: Comparison) -> Compiled:
     return other
 
 
-def _explained(
+def _explain_rows(
     compiled: Compiled, inputs: Mapping[str, np.ndarray], stage: str, progress: Progress
 ) -> list[ExplainedRow]:
     count, explained = len(next(iter(inputs.values()))), list[ExplainedRow]()
@@ -200,7 +200,7 @@ def _explained(
     return explained
 
 
-def plain(cell: Any) -> Any:
+def plain_cell(cell: Any) -> Any:
     """Return a cell's plain value: a number, a text, or None if it is empty or not finite."""
     if cell is None or isinstance(cell, bool):
         return cell

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rationale.artifact.folder import whole
+from rationale.artifact.folder import atomic_file
 from rationale.decisions.rows import profile_of
 from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file
 from rationale.schema.request import Progress, silent
@@ -125,7 +125,7 @@ def lines(change: DecisionDifference) -> list[str]:
 def write_difference(change: DecisionDifference, file: Path) -> None:
     """Write the difference as JSON, atomically."""
     shares = {"flip_share": change.flip_share, "reason_share": change.reason_share}
-    with whole(file) as target:
+    with atomic_file(file) as target:
         target.write_text(json.dumps({**asdict(change), **shares}, indent=1) + "\n")
 
 

@@ -13,9 +13,9 @@ from rationale.decisions.decide import Outcome
 from rationale.decisions.rows import profile_of
 from rationale.decisions.stability import DRAWS, survival
 from rationale.errors import InvalidOptionError
-from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain
+from rationale.evaluate.decisions.decided import DecidedFile, DecidedRow, decide_file, plain_cell
 from rationale.evaluate.decisions.moved import ScoreMovement, measure_movement
-from rationale.evaluate.evaluate import references_of
+from rationale.evaluate.evaluate import read_references
 from rationale.schema.manifest import Manifest
 from rationale.schema.request import Progress, silent
 
@@ -170,7 +170,7 @@ def report(
     columns = [*keep, *groups, *([] if label is None else [label])]
     file = decide_file(repository, name, data, columns, progress)
     manifest = file.compiled.manifest
-    reference_set = None if references is None else references_of(file.compiled, name, references)
+    reference_set = None if references is None else read_references(file.compiled, name, references)
     rated = [rate for column in dict.fromkeys(groups) for rate in _rates(column, file)]
     labelled = None if label is None else _label(label, file)
     by_score = [row for row in file.rows if row.by_score]
@@ -267,7 +267,7 @@ def _agreements(file: DecidedFile, declines: Sequence[DecidedRow]) -> list[Agree
 
 
 def _rates(column: str, file: DecidedFile) -> list[GroupRates]:
-    cells = [plain(cell) for cell in file.further[column]]
+    cells = [plain_cell(cell) for cell in file.further[column]]
     values = sorted({*cells}, key=lambda value: (value is None, isinstance(value, str), value or 0))
     if len(values) > MOST_GROUPS:
         raise InvalidOptionError(
@@ -299,7 +299,7 @@ def _share(rows: Sequence[DecidedRow], outcome: Outcome) -> float:
 
 
 def _label(column: str, file: DecidedFile) -> LabelRates:
-    cells = [plain(cell) for cell in file.further[column]]
+    cells = [plain_cell(cell) for cell in file.further[column]]
     values: list[Any] = sorted({*cells}, key=str)
     if len(values) != 2 or None in values or len({type(value) for value in values}) > 1:
         raise InvalidOptionError(

@@ -72,7 +72,8 @@ def measure_movement(
         drawn = random.choice(len(references.shares), EACH, p=references.shares)
         row = {tensor: array[i : i + 1] for tensor, array in file.inputs.items()}
         rows = [
-            _moved(row, references, drawn, [p for key in keys for p in positions[key]]) for keys in chosen
+            _move_features(row, references, drawn, [p for key in keys for p in positions[key]])
+            for keys in chosen
         ]
         _, scores = score({tensor: np.concatenate([r[tensor] for r in rows]) for tensor in row})
         of_keys = scores.reshape(len(chosen), EACH)
@@ -106,7 +107,7 @@ def positions_of(file: DecidedFile) -> dict[str, Positions]:
     return {key: [single[name] for name in players.get(key, (key,))] for key in keys}
 
 
-def _moved(
+def _move_features(
     row: Mapping[str, np.ndarray], references: GivenReferences, drawn: np.ndarray, positions: Positions
 ) -> dict[str, np.ndarray]:
     """Return a copy of the row per drawn reference, with the reference's values at `positions`."""

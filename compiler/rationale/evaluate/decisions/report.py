@@ -142,7 +142,7 @@ def write_report(report: DecisionReport, data: Path, seed: int, folder: Path) ->
         WHOLE: _json(report, data, seed),
         DECISIONS: csv_of(list(_decisions(report))),
         REASONS: csv_of([_flat(asdict(reason)) for reason in report.reasons]),
-        PAGE: page(f"Decisions by {report.name}", _drawn(report)),
+        PAGE: page(f"Decisions by {report.name}", _page_elements(report)),
     }
     if report.groups:
         contents[GROUPS] = csv_of([asdict(group) for group in report.groups])
@@ -150,7 +150,7 @@ def write_report(report: DecisionReport, data: Path, seed: int, folder: Path) ->
     return list(contents)
 
 
-def _drawn(report: DecisionReport) -> Iterator[Element]:
+def _page_elements(report: DecisionReport) -> Iterator[Element]:
     """Yield the elements of the page: bars of reasons, agreements and groups, and every table."""
     declines = report.outcomes["decline"]
     if report.reasons:

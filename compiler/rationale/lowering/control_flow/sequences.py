@@ -94,7 +94,7 @@ def _length(op: Rewriting, node: ir.Node, sequences: Sequences) -> Result:
     return None if elements is None else op.constant(np.asarray(len(elements), np.int64))
 
 
-def _joined(op: Rewriting, node: ir.Node, sequences: Sequences) -> Result:
+def _concat(op: Rewriting, node: ir.Node, sequences: Sequences) -> Result:
     elements = _elements(node, sequences)
     if not elements:
         return None
@@ -155,7 +155,7 @@ def _has_element(op: Rewriting, node: ir.Node, sequences: Sequences) -> Result:
 
 
 _RESOLVED: dict[str, Callable[[Rewriting, ir.Node, Sequences], Result]] = {
-    "ConcatFromSequence": _joined,
+    "ConcatFromSequence": _concat,
     "Identity": _content,
     "OptionalGetElement": _optional_element,
     "OptionalHasElement": _has_element,

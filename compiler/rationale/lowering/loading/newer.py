@@ -37,7 +37,7 @@ def known_to_runtime(
         InvalidModelError: the error of `load`, if no definition of ONNX's resolves it.
     """
     notes: list[str] = []
-    while len(notes) < _MOST and (changed := _older(proto, str(error))) is not None:
+    while len(notes) < _MOST and (changed := _downgrade(proto, str(error))) is not None:
         proto, note = changed
         notes.append(note)
         try:
@@ -49,26 +49,26 @@ def known_to_runtime(
     raise error
 
 
-def _older(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
+def _downgrade(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
     """Return the model after one change that removes the cause of an engine's error, and a note, or None."""
     if (match := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
         copy = _copied(proto)
         copy.ir_version = int(match[1])
         return copy, f"its IR version {proto.ir_version} is written down as {copy.ir_version}"
     if match := _NEWEST.search(error):
-        return _stamped(proto, int(match[1]))
+        return _declare_opset(proto, int(match[1]))
     if match := _UNKNOWN.search(error):
         domain, _, operator = next(filter(None, match.groups())).rpartition(":")
-        return _defined(proto, [(domain, operator)])
+        return _inline_definitions(proto, [(domain, operator)])
     return None
 
 
-def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
+def _declare_opset(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
     """Return the model declared as opset `newest`, or None."""
     version = _opset(proto)
     changed = sorted({n.op_type for n in _nodes(proto) if not _means_the_same(n, newest, version)})
     if changed:
-        return _defined(proto, [("", name) for name in changed])
+        return _inline_definitions(proto, [("", name) for name in changed])
     copy = _copied(proto)
     for entry in (*copy.opset_import, *(e for f in copy.functions for e in f.opset_import)):
         if entry.domain in ("", "ai.onnx"):
@@ -77,7 +77,9 @@ def _stamped(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str]
     return copy, note
 
 
-def _defined(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> tuple[onnx.ModelProto, str] | None:
+def _inline_definitions(
+    proto: onnx.ModelProto, operators: list[tuple[str, str]]
+) -> tuple[onnx.ModelProto, str] | None:
     """Return the model with ONNX's own definitions in place of operators; None if there are none."""
     before = {(n.domain, n.op_type) for n in _nodes(proto)}
     try:
@@ -140,7 +142,7 @@ def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, 
     for nodes in all_node_lists(copy):
         old = list(nodes)
         names += [node.name or node.output[0] for node in old if rows_come_first(node)]
-        new = [n for node in old for n in (_turned(node) if rows_come_first(node) else [node])]
+        new = [n for node in old for n in (_with_steps_first(node) if rows_come_first(node) else [node])]
         del nodes[:]
         nodes.extend(new)
     if not names:
@@ -154,7 +156,7 @@ def rows_come_first(node: onnx.NodeProto) -> bool:
     return node.op_type in RECURRENT and any(a.name == "layout" and a.i for a in node.attribute)
 
 
-def _turned(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+def _with_steps_first(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
     """Yield the node with layout 0 between Transposes."""
     stem = node.name or next(name for name in node.output if name)
     attributes = [a for a in node.attribute if a.name != "layout"]

@@ -15,14 +15,14 @@ def _ones(x: ir.Value, sizes: Sequence[int]) -> np.ndarray:
     return np.ones(tuple(sizes), dtype_of(x).numpy())
 
 
-def _powered(op: Any, x: ir.Value, p: int) -> Any:
+def _power(op: Any, x: ir.Value, p: int) -> Any:
     """Compute |x|^p."""
     if p == 1:
         return op.Abs(x)
     return op.Mul(x, x) if p == 2 else op.Pow(op.Abs(x), float(p))
 
 
-def _rooted(op: Any, x: ir.Value, p: int) -> Any:
+def _root(op: Any, x: ir.Value, p: int) -> Any:
     """Compute x^(1/p)."""
     if p == 1:
         return x
@@ -62,8 +62,8 @@ def lp_pool(
                 pads[n + i] += more
     attributes: dict[str, Any] = {"strides": strides, "dilations": dilations, "group": channels}
     attributes |= {"pads": pads} if auto_pad == "NOTSET" else {"auto_pad": auto_pad}
-    total = op.Conv(_powered(op, x, p), _ones(x, [channels, 1, *kernel_shape]), **attributes)
-    return _rooted(op, total, p)
+    total = op.Conv(_power(op, x, p), _ones(x, [channels, 1, *kernel_shape]), **attributes)
+    return _root(op, total, p)
 
 
 @rewrites("CumProd")
@@ -189,7 +189,7 @@ def batch_normalization(
     parts = (scale, bias, mean, variance)
     if training_mode:
         fixed = x.shape is not None and isinstance(x.shape[0], int)
-        return _trained(op, x, parts, epsilon, momentum) if fixed else None
+        return _training_outputs(op, x, parts, epsilon, momentum) if fixed else None
     if all(is_constant(v) for v in parts):
         return None
     if rank_of(x) > 2:
@@ -198,7 +198,9 @@ def batch_normalization(
     return op.Add(op.Mul(standardised, scale), bias)
 
 
-def _trained(op: Any, x: ir.Value, parts: Sequence[ir.Value], epsilon: float, momentum: float) -> Any:
+def _training_outputs(
+    op: Any, x: ir.Value, parts: Sequence[ir.Value], epsilon: float, momentum: float
+) -> Any:
     """Return the values of a BatchNormalization in training: y, running mean and running variance."""
     scale, bias, mean, variance = parts
     axes, spatial = [0, *range(2, rank_of(x))], list(range(1, rank_of(x) - 1))

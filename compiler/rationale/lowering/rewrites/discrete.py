@@ -11,7 +11,7 @@ from rationale.lowering.rewrites.engine import (
     UNCHANGED,
     dtype_of,
     is_constant,
-    marked,
+    mark,
     rank_of,
     replace_node,
     rewrites,
@@ -22,7 +22,7 @@ _KEEP_WHOLE = frozenset("Abs Add Clip Conv Identity MatMul Max Min Mul Neg Resha
 _DEEPEST = 6
 
 
-def _of(number: float, x: ir.Value) -> np.ndarray:
+def _number(number: float, x: ir.Value) -> np.ndarray:
     """Return a number in the type of `x`."""
     return np.asarray(number, dtype_of(x).numpy())
 
@@ -51,7 +51,7 @@ def cast(op: Any, x: ir.Value, *, to: int, **_: Any) -> Any:
     if source is None or source in (target, ir.DataType.STRING):
         return None
     if target == ir.DataType.BOOL:
-        return op.Not(op.Equal(x, _of(0, x)))
+        return op.Not(op.Equal(x, _number(0, x)))
     if target.is_floating_point() or target == ir.DataType.STRING or _is_whole(x):
         return None
     return op.Cast(op.Mul(op.Sign(x), op.Floor(op.Abs(x))), to=to)
@@ -94,13 +94,13 @@ def quantize_linear(
     target: ir.DataType = op.before.outputs[0].dtype or ir.DataType.UINT8
     if (is_constant(scale) and is_constant(zero_point) and not block_size) or "INT" not in target.name:
         return None
-    steps = marked(op.Div(x, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
-    y = op.Cast(op.QuantizeLinear(steps, _of(1, x), np.asarray(0, np.int16)), to=int(dtype_of(x)))
+    steps = mark(op.Div(x, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
+    y = op.Cast(op.QuantizeLinear(steps, _number(1, x), np.asarray(0, np.int16)), to=int(dtype_of(x)))
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(dtype_of(x)))
-        y = marked(op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
+        y = mark(op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
     low, high = _limits(target)
-    return op.Cast(op.Clip(y, _of(low, x), _of(high, x)), to=int(target))
+    return op.Cast(op.Clip(y, _number(low, x), _number(high, x)), to=int(target))
 
 
 @rewrites("DynamicQuantizeLinear")
@@ -110,11 +110,11 @@ def dynamic_quantize_linear(op: Any, x: ir.Value) -> Any:
     If x is 0, any scale gives 0; but products with a scale far from another row's would cancel.
     """
     least, most = (f(x, keepdims=0) for f in (op.ReduceMin, op.ReduceMax))
-    least = op.Min(least, _of(0, x))
-    span = op.Sub(op.Max(most, _of(0, x)), least)
-    scale = marked(op.Div(op.Where(op.Equal(span, _of(0, x)), _of(1, x), span), _of(255, x)), HELD)
-    offset = op.Round(op.Clip(op.Neg(op.Div(least, scale)), _of(0, x), _of(255, x)))
-    zero_point = marked(op.Cast(offset, to=int(ir.DataType.UINT8)), HELD)
+    least = op.Min(least, _number(0, x))
+    span = op.Sub(op.Max(most, _number(0, x)), least)
+    scale = mark(op.Div(op.Where(op.Equal(span, _number(0, x)), _number(1, x), span), _number(255, x)), HELD)
+    offset = op.Round(op.Clip(op.Neg(op.Div(least, scale)), _number(0, x), _number(255, x)))
+    zero_point = mark(op.Cast(offset, to=int(ir.DataType.UINT8)), HELD)
     return op.QuantizeLinear(x, scale, zero_point), scale, zero_point
 
 
@@ -156,8 +156,8 @@ def _dequantised(
     y = op.Cast(x, to=int(dtype_of(scale)))
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(dtype_of(scale)))
-        y = marked(op.Sub(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
-    return marked(op.Mul(y, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
+        y = mark(op.Sub(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
+    return mark(op.Mul(y, _per_slice(op, scale, x, axis, block_size)), UNCHANGED)
 
 
 def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None) -> Any:
@@ -168,7 +168,7 @@ def centred(op: Any, x: ir.Value, zero_point: ir.Value | None, axis: int | None)
     offset = op.Cast(zero_point, to=int(ir.DataType.FLOAT))
     if axis is not None and rank_of(zero_point) == 1:
         offset = op.Unsqueeze(offset, [i for i in range(rank_of(x)) if i != axis % rank_of(x)])
-    return marked(op.Sub(y, offset), UNCHANGED)
+    return mark(op.Sub(y, offset), UNCHANGED)
 
 
 @rewrites("MatMulInteger")

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
 from rationale.graph.nodes import Nodes, stand_for
-from rationale.lowering.bodies import let_go
+from rationale.lowering.bodies import detach_bodies
 from rationale.lowering.inference import note_shapes
 
 Rewrite = Callable[..., Any]
@@ -28,7 +28,7 @@ UNCHANGED = "unchanged"  # y is x in another code: all relevance goes to the fir
 HELD = "held"  # a scale or zero point computed from a row's values: relevance propagation holds it constant
 
 
-def marked(x: ir.Value, how: str) -> ir.Value:
+def mark(x: ir.Value, how: str) -> ir.Value:
     """Mark the node that computes a value for relevance propagation; return the value."""
     node = x.producer()
     assert node is not None
@@ -97,7 +97,7 @@ class Rewriting(Nodes):
     def withdraw(self) -> None:
         """Remove the inserted nodes and constants from the graph."""
         for node in filter(None, self.emitted):
-            let_go(node)
+            detach_bodies(node)
         self.graph.remove(reversed([n for n in self.graph if n in self.emitted]), safe=True)
         for value in self.constants:
             self.graph.initializers.pop(str(value.name))
@@ -372,12 +372,12 @@ def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = No
         return None
     flat = np.ravel_multi_index(tuple(np.moveaxis(index, -1, 0)), sizes, mode="wrap")
     other_axes = order[depth:]
-    plane = op.Reshape(_transposed(op, x, [*other_axes, *order[:depth]]), [0] * len(other_axes) + [-1])
+    plane = op.Reshape(_transpose(op, x, [*other_axes, *order[:depth]]), [0] * len(other_axes) + [-1])
     picked = op.Gather(plane, flat.astype(np.int64), axis=len(other_axes))
-    return _transposed(op, picked, [len(other_axes) + a if a < count else a - count for a in perm])
+    return _transpose(op, picked, [len(other_axes) + a if a < count else a - count for a in perm])
 
 
-def _transposed(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
+def _transpose(op: Any, x: ir.Value, perm: list[int]) -> ir.Value:
     return x if perm == sorted(perm) else op.Transpose(x, perm=perm)
 
 

@@ -110,12 +110,12 @@ def scatter_elements(
         return None
     for i in range(length_of(indices, axis)):  # along an axis, indices may repeat; across it they cannot
         places, values = (op.Slice(v, [i], [i + 1], [axis]) for v in (indices, updates))
-        combined = _combined(op, reduction, op.GatherElements(x, places, axis=axis), values)
+        combined = _combine(op, reduction, op.GatherElements(x, places, axis=axis), values)
         x = op.ScatterElements(x, places, combined, axis=axis)
     return x
 
 
-def _combined(op: Any, reduction: str, a: ir.Value, b: ir.Value) -> Any:
+def _combine(op: Any, reduction: str, a: ir.Value, b: ir.Value) -> Any:
     return {"mul": op.Mul, "max": op.Max, "min": op.Min}[reduction](a, b)
 
 
@@ -129,13 +129,13 @@ def scatter_nd(op: Any, x: ir.Value, indices: ir.Value, updates: ir.Value, *, re
     slice_shape = op.Shape(updates, start=len(dims) - 1)
     flat_indices = op.Reshape(indices, [count, dims[-1]])
     flat_updates = op.Reshape(updates, op.Concat([count], slice_shape, axis=0))
-    for group in _apart(indices, count, x.shape):
+    for group in _groups_without_repetition(indices, count, x.shape):
         places, values = (op.Gather(v, group, axis=0) for v in (flat_indices, flat_updates))
-        x = op.ScatterND(x, places, _combined(op, reduction, op.GatherND(x, places), values))
+        x = op.ScatterND(x, places, _combine(op, reduction, op.GatherND(x, places), values))
     return x
 
 
-def _apart(indices: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
+def _groups_without_repetition(indices: ir.Value, count: int, shape: ir.Shape | None) -> list[list[int]]:
     """Group the tuples so that no index occurs twice in a group; one by one if they are computed."""
     if indices.const_value is None:
         return [[i] for i in range(count)]
@@ -169,7 +169,7 @@ def max_unpool(
 
 
 @idiom("Slice")
-def whole(_op: Any, x: ir.Value, *bounds: ir.Value | None) -> Any:
+def whole_slice(_op: Any, x: ir.Value, *bounds: ir.Value | None) -> Any:
     """Replace x[:] of scripted modules by x, on the batch's axis too."""
     constants = [None if v is None or v.const_value is None else v.const_value.numpy() for v in bounds]
     if len(constants) < 2 or constants[0] is None or constants[1] is None:

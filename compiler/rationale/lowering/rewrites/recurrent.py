@@ -87,7 +87,7 @@ def rnn(
     op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *optional: ir.Value | None, **attributes: Any
 ) -> Any:
     """Compute h = f(x·Wᵀ + h·Rᵀ + b), unrolled over the steps."""
-    bias, lengths, h = _padded(optional, 3)
+    bias, lengths, h = _pad_inputs(optional, 3)
     return _unroll(op, x, (w, r, bias, None), lengths, (h,), rnn_step, ("Tanh",), attributes)
 
 
@@ -101,7 +101,7 @@ def gru(
     op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *optional: ir.Value | None, **attributes: Any
 ) -> Any:
     """Compute z, r = σ(…), h̃ = tanh(x·Wᵀ + (r⊙h)·Rᵀ + b), h = (1 − z)⊙h̃ + z⊙h, unrolled over the steps."""
-    bias, lengths, h = _padded(optional, 3)
+    bias, lengths, h = _pad_inputs(optional, 3)
     names = ("Sigmoid", "Tanh")
     return _unroll(op, x, (w, r, bias, None), lengths, (h,), gru_step, names, attributes)
 
@@ -139,7 +139,7 @@ def lstm(
     op: Rewriting, x: ir.Value, w: ir.Value, r: ir.Value, *optional: ir.Value | None, **attributes: Any
 ) -> Any:
     """Compute i, o, f = σ(…), c = f⊙c + i⊙tanh(…), h = o⊙tanh(c), unrolled over the steps."""
-    bias, lengths, h, c, peepholes = _padded(optional, 5)
+    bias, lengths, h, c, peepholes = _pad_inputs(optional, 5)
     names = ("Sigmoid", "Tanh", "Tanh")
     return _unroll(op, x, (w, r, bias, peepholes), lengths, (h, c), lstm_step, names, attributes)
 
@@ -167,7 +167,7 @@ def lstm_step(cell: _Cell, zx: ir.Value, states: tuple[State, ...]) -> tuple[ir.
     return op.Mul(o, h_of(c)), c
 
 
-def _padded(optional: Sequence[ir.Value | None], count: int) -> list[ir.Value | None]:
+def _pad_inputs(optional: Sequence[ir.Value | None], count: int) -> list[ir.Value | None]:
     return [*optional, *[None] * (count - len(optional))]
 
 
@@ -352,11 +352,11 @@ def _activations(
             )
         defaults = _ACTIVATIONS[match]
         parameters = {key: unused[key].pop(0) if unused[key] else defaults[key] for key in defaults}
-        functions.append(partial(_activated, op, match, parameters))
+        functions.append(partial(_apply_activation, op, match, parameters))
     return functions
 
 
-def _activated(op: Rewriting, name: str, parameters: dict[str, float], z: ir.Value) -> ir.Value:
+def _apply_activation(op: Rewriting, name: str, parameters: dict[str, float], z: ir.Value) -> ir.Value:
     if name == "Affine":
         return op.Add(op.Mul(z, parameters["alpha"]), parameters["beta"])
     if name == "ScaledTanh":

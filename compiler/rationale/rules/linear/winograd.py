@@ -52,8 +52,8 @@ def by_minimal_filtering(op: Ops, m: Tensor, w: Tensor, g: Geometry) -> Tensor:
         [op.Conv(_tiles(op, m, i, j, g), filters[_POINTS * i + j]) for j in range(_POINTS)]
         for i in range(_POINTS)
     ]
-    lines = [_two(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
-    outputs = [_two(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
+    lines = [_transform_outputs(op, [products[i][j] for i in range(_POINTS)]) for j in range(_POINTS)]
+    outputs = [_transform_outputs(op, [lines[j][i] for j in range(_POINTS)]) for i in range(2)]
     whole = interleaved(op, [output for line in outputs for output in line], (2, 2))
     return cropped(op, whole, g.size)
 
@@ -82,7 +82,7 @@ def _tiles(op: Ops, m: Tensor, i: int, j: int, g: Geometry) -> Tensor:
     return op.Conv(m, op.constant(kernel), group=g.filters, strides=[2, 2], dilations=dilations, pads=pads)
 
 
-def _two(op: Ops, x: Sequence[Tensor]) -> list[Tensor]:
+def _transform_outputs(op: Ops, x: Sequence[Tensor]) -> list[Tensor]:
     """Return Aᵀx: x₀ + x₁ + x₂ and x₁ − x₂ − x₃. Differences are convolutions by −1, which fuse with Add."""
     first = op.Add(x[0], op.Add(x[1], x[2]))
     second = op.Add(op.Add(x[1], _negative(op, x[2])), _negative(op, x[3]))

@@ -4,7 +4,7 @@ import numpy as np
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.rules.pointwise.unary import nothing
+from rationale.rules.pointwise.unary import zero_pullback
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 from rationale.rules.secants import tiny
 
@@ -15,12 +15,12 @@ def top_k(op: Ops, x: Tensor, k: Tensor, *, axis: int = -1, **how: int) -> Evalu
     y, index = op.emit("TopK", (x, k), {"axis": axis, **how}, outputs=2)
 
     def top_k_pullback(m: Tensor) -> Tensor:
-        return _sent_back(op, m, index, x, axis)
+        return _scatter(op, m, index, x, axis)
 
     return y, (top_k_pullback, None)
 
 
-def _sent_back(op: Ops, m: Tensor, index: Tensor, x: Tensor, axis: int) -> Tensor:
+def _scatter(op: Ops, m: Tensor, index: Tensor, x: Tensor, axis: int) -> Tensor:
     """Return Pᵀ·m."""
     zeros = op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
     return op.ScatterElements(zeros, index, op.expand(m, index.shape), axis=axis % x.rank)
@@ -41,7 +41,7 @@ def top_k_multiplier(
     """Return ½(P_x + P_r)ᵀ·m, plus the rest of m·Δy spread evenly over |Δ|: exact and bounded."""
     along, (x, r) = [axis % xs[0].rank], (xs[0], rs[0])
     at_x, at_r = (op.emit("TopK", (v, xs[1]), {"axis": axis, **how}, outputs=2)[1] for v in (x, r))
-    half = op.Mul(op.Add(_sent_back(op, m, at_x, x, axis), _sent_back(op, m, at_r, x, axis)), 0.5)
+    half = op.Mul(op.Add(_scatter(op, m, at_x, x, axis), _scatter(op, m, at_r, x, axis)), 0.5)
     d = op.Sub(x, r)
     change = op.ReduceSum(op.Mul(m, op.Sub(y, y_r)), along, keepdims=1)
     missing = op.Sub(change, op.ReduceSum(op.Mul(half, d), along, keepdims=1))
@@ -52,7 +52,7 @@ def top_k_multiplier(
 @rule("Hardmax", kind=Kind.LOCAL)
 def hardmax(op: Ops, x: Tensor, *, axis: int = -1) -> Evaluation:
     """Compute y = 1 at the first of the largest along an axis, else 0: a step."""
-    return op.Hardmax(x, axis=axis), nothing(op, x)
+    return op.Hardmax(x, axis=axis), zero_pullback(op, x)
 
 
 @hardmax.deeplift

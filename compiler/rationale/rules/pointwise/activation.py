@@ -6,7 +6,7 @@ import numpy as np
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.rules.pointwise.unary import unary
+from rationale.rules.pointwise.unary import declare_unary
 from rationale.rules.rule import Evaluation, Kind, Trait, rule
 from rationale.rules.secants import (
     exp_secant,
@@ -288,16 +288,18 @@ def softsign_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Ten
     return op.Div(op.Add(inner, 1.0), sizes)
 
 
-def _jump(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
+def _jump_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     return jump_secant(op, x, r, y, y_r, 0.0)
 
 
-unary("Sign", "y = sign x: a step.", None, _jump)
-unary("Floor", "y = ⌊x⌋: steps.", None, _jump)
-unary("Ceil", "y = ⌈x⌉: steps.", None, _jump)
-unary("Round", "y = x rounded to even: steps.", None, _jump)
-unary("Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x), traits=[Trait.SMOOTH])
-unary(
+declare_unary("Sign", "y = sign x: a step.", None, _jump_slope)
+declare_unary("Floor", "y = ⌊x⌋: steps.", None, _jump_slope)
+declare_unary("Ceil", "y = ⌈x⌉: steps.", None, _jump_slope)
+declare_unary("Round", "y = x rounded to even: steps.", None, _jump_slope)
+declare_unary(
+    "Softplus", "y = ln(1 + e^x);  dy/dx = σ(x).", lambda op, x: op.Sigmoid(x), traits=[Trait.SMOOTH]
+)
+declare_unary(
     "Erf",
     "y = erf x;  dy/dx = 2/√π·e^−x².",
     lambda op, x: op.Mul(op.Exp(op.Neg(op.Mul(x, x))), 2 / math.sqrt(math.pi)),

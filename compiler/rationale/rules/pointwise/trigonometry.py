@@ -2,7 +2,7 @@
 
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.rules.pointwise.unary import unary
+from rationale.rules.pointwise.unary import declare_unary
 from rationale.rules.rule import Trait
 from rationale.rules.secants import tiny
 
@@ -74,42 +74,42 @@ def _acosh_secant(op: Ops, x: Tensor, r: Tensor, *_: Tensor) -> Tensor:
     return op.Mul(_over(op, "Asinh", op.Mul(op.Sub(x, r), slope)), slope)
 
 
-unary("Sin", "y = sin x;  dy/dx = cos x.", lambda op, x: op.Cos(x), traits=[Trait.SMOOTH])
-unary("Cos", "y = cos x;  dy/dx = −sin x.", lambda op, x: op.Neg(op.Sin(x)), traits=[Trait.SMOOTH])
-unary("Tan", "y = tan x;  dy/dx = 1/cos² x.", _tan_gradient, _tan_secant)
-unary("Sinh", "y = sinh x;  dy/dx = cosh x.", lambda op, x: op.Cosh(x), _sinh_secant)
-unary("Cosh", "y = cosh x;  dy/dx = sinh x.", lambda op, x: op.Sinh(x), _cosh_secant)
-unary(
+declare_unary("Sin", "y = sin x;  dy/dx = cos x.", lambda op, x: op.Cos(x), traits=[Trait.SMOOTH])
+declare_unary("Cos", "y = cos x;  dy/dx = −sin x.", lambda op, x: op.Neg(op.Sin(x)), traits=[Trait.SMOOTH])
+declare_unary("Tan", "y = tan x;  dy/dx = 1/cos² x.", _tan_gradient, _tan_secant)
+declare_unary("Sinh", "y = sinh x;  dy/dx = cosh x.", lambda op, x: op.Cosh(x), _sinh_secant)
+declare_unary("Cosh", "y = cosh x;  dy/dx = sinh x.", lambda op, x: op.Sinh(x), _cosh_secant)
+declare_unary(
     "Asin",
     "y = asin x;  dy/dx = 1/√(1 − x²).",
     lambda op, x: op.Reciprocal(_below_one(op, x)),
     _asin_secant,
 )
-unary(
+declare_unary(
     "Acos",
     "y = acos x;  dy/dx = −1/√(1 − x²).",
     lambda op, x: op.Neg(op.Reciprocal(_below_one(op, x))),
     _acos_secant,
 )
-unary(
+declare_unary(
     "Atan",
     "y = atan x;  dy/dx = 1/(1 + x²).",
     lambda op, x: op.Reciprocal(op.Add(op.Mul(x, x), 1.0)),
     traits=[Trait.SMOOTH],
 )
-unary(
+declare_unary(
     "Asinh",
     "y = asinh x;  dy/dx = 1/√(1 + x²).",
     lambda op, x: op.Reciprocal(op.Sqrt(op.Add(op.Mul(x, x), 1.0))),
     traits=[Trait.SMOOTH],
 )
-unary(
+declare_unary(
     "Acosh",
     "y = acosh x;  dy/dx = 1/√(x² − 1).",
     lambda op, x: op.Reciprocal(_above_one(op, x)),
     _acosh_secant,
 )
-unary(
+declare_unary(
     "Atanh",
     "y = atanh x;  dy/dx = 1/(1 − x²).",
     lambda op, x: op.Reciprocal(op.Mul(op.Sub(1.0, x), op.Add(1.0, x))),

@@ -121,7 +121,7 @@ def _instance(
     return NormalisationSpec(tuple(range(2, x.rank)), epsilon, per_channel)
 
 
-def _standardising(
+def _declare_normalisation(
     op_type: str, formula: str, describe: Callable[..., NormalisationSpec], traits: Iterable[Trait] = ()
 ) -> None:
     """Declare a normalisation by the way it standardises x; scale and bias are constants."""
@@ -138,13 +138,13 @@ def _standardising(
     local(op_type, traits=traits)(multiplier).relevance(relevance)
 
 
-_standardising("RMSNormalization", "y = γ·x/√(mean x² + ε) over the last axes.", _rms)
+_declare_normalisation("RMSNormalization", "y = γ·x/√(mean x² + ε) over the last axes.", _rms)
 for _op_type, _describe, _over in (
     ("LayerNormalization", _layer, "the last axes"),
     ("InstanceNormalization", _instance, "the places of each channel"),
 ):
     _formula = f"y = γ·(x − mean x)/√(var x + ε) + β over {_over}."
-    _standardising(_op_type, _formula, _describe, [Trait.CENTRING])
+    _declare_normalisation(_op_type, _formula, _describe, [Trait.CENTRING])
 
 
 @local("LpNormalization", traits=[Trait.CONSERVING])
