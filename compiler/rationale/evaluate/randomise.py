@@ -5,6 +5,7 @@ permutes weights within each tensor, so that their distribution stays.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,16 +163,15 @@ def permute_weights(
 
     A permutation depends only on the seed and the weight's name, so longer cascades keep the shorter ones'.
     """
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    constants = _constants(copy.graph)
+    changed = deepcopy(model)
+    constants = _constants(changed.graph)
     for layer in layers:
         for name in layer.weights:
             random = np.random.default_rng([*seed, *name.encode()])
             array = numpy_helper.to_array(constants[name])
             mixed = random.permutation(array.reshape(-1)).reshape(array.shape)
             constants[name].CopyFrom(numpy_helper.from_array(mixed, name))
-    return copy
+    return changed
 
 
 # -- recompiling ---------------------------------------------------------------------------------------

@@ -184,20 +184,13 @@ def write_report(
     Raises:
         InvalidOptionError: if the folder cannot be created or written.
     """
-    contents = files(evaluations, settings, input_file)
-    write(folder, contents)
-    return list(contents)
-
-
-def files(
-    evaluations: Sequence[Evaluation], settings: EvaluationSettings, input_file: Path
-) -> dict[str, bytes]:
-    """Return evaluation.csv, evaluation.json and evaluation.html by name."""
-    return {
+    contents = {
         HTML_FILE: page("Evaluation of explanations", _page_elements(evaluations)),
         CSV_FILE: csv_of([csv_row(e) for e in evaluations]),
         JSON_FILE: _json(evaluations, settings, input_file),
     }
+    write(folder, contents)
+    return list(contents)
 
 
 def _page_elements(evaluations: Sequence[Evaluation]) -> Iterator[Element]:

@@ -277,11 +277,11 @@ def import_packages() -> None:
 def package_of(rule: Rule) -> Extension | None:
     """Return the extension that declares a rule; None for Rationale's own rules, and those of scripts."""
     parts = rule.forward.__module__.split(".")
-    shared = {package: _shared(package.point.module.split("."), parts) for package in rule_packages()}
+    shared = {p: _shared_names(p.point.module.split("."), parts) for p in rule_packages()}
     nearest = max(shared, key=shared.__getitem__, default=None)
     return nearest.recorded if nearest is not None and shared[nearest] else None
 
 
-def _shared(a: list[str], b: list[str]) -> int:
+def _shared_names(a: list[str], b: list[str]) -> int:
     """Return the number of leading names that two modules' paths share."""
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))

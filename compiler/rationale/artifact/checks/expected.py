@@ -88,7 +88,7 @@ def expected_probes(
                 f"{difference.output!r} differs by {difference.value:.2g} of its range. Compare its answers "
                 "with those of the model that it was exported from: either can be wrong.",
             )
-        return confirmed or probes, ()
+        probes = confirmed or probes
     return probes, ()
 
 

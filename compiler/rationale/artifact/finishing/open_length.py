@@ -7,6 +7,7 @@ graph runs: at each compared length, the merged graph is the one made for it.
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 
 import numpy as np
 import onnx
@@ -57,13 +58,12 @@ def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: b
 
 def edges_at_longest(edges: onnx.ModelProto, span: Span) -> onnx.ModelProto:
     """Return a model's inputs and outputs at the longest length."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(edges)
-    for value in (*copy.graph.input, *copy.graph.output):
+    longest = deepcopy(edges)
+    for value in (*longest.graph.input, *longest.graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param == span.name:
                 dim.dim_value = span.most
-    return copy
+    return longest
 
 
 def merge_lengths(longest: ir.Model, build: Callable[[dict[str, int]], ir.Model], span: Span) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -298,11 +299,10 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
     zips = [node for node in proto.graph.node if node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"]
     if not zips:
         return proto, ()
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    outputs = {v.name: v for v in copy.graph.output}
+    changed = deepcopy(proto)
+    outputs = {v.name: v for v in changed.graph.output}
     warnings = []
-    for node in copy.graph.node:
+    for node in changed.graph.node:
         if node.op_type != "ZipMap" or node.domain != "ai.onnx.ml" or len(node.output) != 1:
             continue
         labels = sum(len(a.ints) + len(a.strings) for a in node.attribute if a.name.startswith("classlabels"))
@@ -319,7 +319,7 @@ def without_zip_maps(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str
                 f"output {node.output[0]!r} is a ZipMap (dictionaries), which no server can return; "
                 f"the entries return its tensor [N, {labels}] under that name"
             )
-    return copy, tuple(warnings)
+    return changed, tuple(warnings)
 
 
 def standardise(model: ir.Model) -> ir.Model:

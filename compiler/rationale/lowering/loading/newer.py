@@ -7,6 +7,7 @@ older one in nothing that the model uses is declared as the older one. Recurrent
 
 import re
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import onnx
@@ -52,9 +53,9 @@ def known_to_runtime(
 def _downgrade(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str] | None:
     """Return the model after one change that removes the cause of an engine's error, and a note, or None."""
     if (match := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
-        copy = _copied(proto)
-        copy.ir_version = int(match[1])
-        return copy, f"its IR version {proto.ir_version} is written down as {copy.ir_version}"
+        changed = deepcopy(proto)
+        changed.ir_version = int(match[1])
+        return changed, f"its IR version {proto.ir_version} is written down as {changed.ir_version}"
     if match := _NEWEST.search(error):
         return _declare_opset(proto, int(match[1]))
     if match := _UNKNOWN.search(error):
@@ -66,15 +67,15 @@ def _downgrade(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str
 def _declare_opset(proto: onnx.ModelProto, newest: int) -> tuple[onnx.ModelProto, str] | None:
     """Return the model declared as opset `newest`, or None."""
     version = _opset(proto)
-    changed = sorted({n.op_type for n in _nodes(proto) if not _means_the_same(n, newest, version)})
-    if changed:
-        return _inline_definitions(proto, [("", name) for name in changed])
-    copy = _copied(proto)
-    for entry in (*copy.opset_import, *(e for f in copy.functions for e in f.opset_import)):
+    differing = sorted({n.op_type for n in _nodes(proto) if not _means_the_same(n, newest, version)})
+    if differing:
+        return _inline_definitions(proto, [("", name) for name in differing])
+    changed = deepcopy(proto)
+    for entry in (*changed.opset_import, *(e for f in changed.functions for e in f.opset_import)):
         if entry.domain in ("", "ai.onnx"):
             entry.version = min(entry.version, newest)
     note = f"ONNX Runtime does not know opset {version}; the entries are of opset {newest}, the same here"
-    return copy, note
+    return changed, note
 
 
 def _inline_definitions(
@@ -92,12 +93,6 @@ def _inline_definitions(
         return None
     names = ", ".join(name for _, name in operators)
     return inlined, f"ONNX Runtime does not know this {names}; the entries hold ONNX's definition of it"
-
-
-def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    return copy
 
 
 def _opset(proto: onnx.ModelProto) -> int:
@@ -136,10 +131,9 @@ _ROWS_OUT = [_ANSWER, _STATE, _STATE]  # Y, Y_h, Y_c
 
 def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return the model with layout 0 between Transposes, and notes about it for the user."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    changed = deepcopy(proto)
     names: list[str] = []
-    for nodes in all_node_lists(copy):
+    for nodes in all_node_lists(changed):
         old = list(nodes)
         names += [node.name or node.output[0] for node in old if rows_come_first(node)]
         new = [n for node in old for n in (_with_steps_first(node) if rows_come_first(node) else [node])]
@@ -148,7 +142,7 @@ def without_layout(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, 
     if not names:
         return proto, ()
     note = f"{', '.join(names)}: ONNX Runtime has no kernel for layout = 1; the entries hold layout 0"
-    return copy, (f"{note} between Transposes",)
+    return changed, (f"{note} between Transposes",)
 
 
 def rows_come_first(node: onnx.NodeProto) -> bool:

@@ -16,6 +16,7 @@ from rationale.lowering.rewrites.engine import (
     replace_node,
     rewrites,
 )
+from rationale.rules.pointwise.quantise import limits
 
 _WHOLE = frozenset({"Round", "Floor", "Ceil", "Sign"})
 _KEEP_WHOLE = frozenset("Abs Add Clip Conv Identity MatMul Max Min Mul Neg Reshape Sub Unsqueeze".split())
@@ -73,12 +74,6 @@ def _per_slice(
     return op.Unsqueeze(parameter, [i for i in range(rank) if i != axis % rank])
 
 
-def _limits(dtype: ir.DataType) -> tuple[float, float]:
-    """Return the least and the largest integer of a type."""
-    kind, bits = dtype.name.rstrip("0123456789"), int(dtype.name.lstrip("UINT"))
-    return (0.0, 2.0**bits - 1) if kind == "UINT" else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
-
-
 @rewrites("QuantizeLinear")
 def quantize_linear(
     op: Any,
@@ -99,7 +94,7 @@ def quantize_linear(
     if zero_point is not None:
         offset = op.Cast(zero_point, to=int(dtype_of(x)))
         y = mark(op.Add(y, _per_slice(op, offset, x, axis, block_size, zero_point)), UNCHANGED)
-    low, high = _limits(target)
+    low, high = limits(target.name)
     return op.Cast(op.Clip(y, _number(low, x), _number(high, x)), to=int(target))
 
 

@@ -11,9 +11,9 @@ from rationale.rules.rule import Evaluation, Kind, Trait, rule
 from rationale.rules.secants import (
     exp_secant,
     jump_secant,
+    over_argument,
     relu_secant,
     rescaled_relu,
-    tanh_over,
     tiny,
 )
 
@@ -192,7 +192,7 @@ def sigmoid(op: Ops, x: Tensor) -> Evaluation:
 def sigmoid_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     """Compute the secant by σ(x) − σ(r) = tanh(Δ/2)·(σ(x)σ(−r) + σ(−x)σ(r))."""
     mixed = op.Add(op.Mul(y, op.Sigmoid(op.Neg(r))), op.Mul(op.Sigmoid(op.Neg(x)), y_r))
-    return op.Mul(op.Mul(tanh_over(op, op.Mul(op.Sub(x, r), 0.5)), 0.5), mixed)
+    return op.Mul(op.Mul(over_argument(op, "Tanh", op.Mul(op.Sub(x, r), 0.5)), 0.5), mixed)
 
 
 @rule("Tanh", kind=POINTWISE, traits=[Trait.RISING, Trait.SMOOTH])
@@ -209,7 +209,7 @@ def tanh(op: Ops, x: Tensor) -> Evaluation:
 @tanh.secant
 def tanh_slope(op: Ops, x: Tensor, r: Tensor, y: Tensor, y_r: Tensor) -> Tensor:
     """Compute the secant by tanh x − tanh r = tanh Δ·(1 − tanh x·tanh r)."""
-    return op.Mul(tanh_over(op, op.Sub(x, r)), op.Sub(1.0, op.Mul(y, y_r)))
+    return op.Mul(over_argument(op, "Tanh", op.Sub(x, r)), op.Sub(1.0, op.Mul(y, y_r)))
 
 
 def _elu_gradient(op: Ops, x: Tensor, alpha: float) -> Tensor:
