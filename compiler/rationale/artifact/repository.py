@@ -197,7 +197,7 @@ def _spare_foreign_folders(targets: list[Path]) -> None:
         )
         if strange or (target.exists() and not target.is_dir()):
             raise RepositoryError(
-                f"{target}: is there and was not written by `rationale compile` "
+                f"{target}: exists and was not written by `rationale compile` "
                 f"({', '.join(strange[:3]) or 'a file'}). Choose another --name, or move it away."
             )
 

@@ -180,7 +180,7 @@ def _notes(fixed: bool, halves: Narrow, on_gpu: Sequence[str]) -> list[str]:
         notes.append(f"ONNX Runtime has no CPU kernel for this {names}; the entries hold ONNX's operators")
     if halves.dtypes:
         names = " and ".join(sorted(dtype.name.lower() for dtype in halves.dtypes))
-        notes.append(f"the model computes in {names}; its explanation does in float32")
+        notes.append(f"the model computes in {names}; its explanation in float32")
     if ir.DataType.BFLOAT16 in halves.edges.values():
         notes.append(
             "the gateway does not carry bfloat16: export the model with float32 inputs and outputs to serve "

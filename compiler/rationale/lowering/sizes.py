@@ -73,7 +73,7 @@ def check_inputs(proto: onnx.ModelProto, name: str) -> None:
         if axes > MOST_AXES or math.prod(dims) > LARGEST:
             raise InvalidModelError(
                 f"{name}: input {value.name!r} has {axes} axes and {math.prod(dims)} elements; at most "
-                f"{MOST_AXES} and {LARGEST} can be explained. Look for a size that was meant otherwise."
+                f"{MOST_AXES} and {LARGEST} can be explained. Correct that size."
             )
 
 
@@ -93,8 +93,8 @@ def check_sizes(model: ir.Model, specs: Mapping[str, Spec]) -> None:
         fault = f"takes {in_words(size)}" if size > LARGEST else f"has {len(shape)} axes"
         limit = in_words(LARGEST) if size > LARGEST else MOST_AXES
         raise UnsupportedModelError(
-            f"{where} {value.name!r} {fault} for one row, and {limit} is the limit. Look for a size that was "
-            "meant otherwise, or explain an output before it (--output)."
+            f"{where} {value.name!r} {fault} for one row, and {limit} is the limit. Correct that size, or "
+            "explain an output before it (--output)."
         )
 
 
@@ -116,8 +116,8 @@ def fold_weights(model: ir.Model) -> None:
             node = max(ready, key=result_bytes.__getitem__)
             raise UnsupportedModelError(
                 f"{node.op_type} node {node.name or node.outputs[0].name!r} computes a constant of "
-                f"{in_words(result_bytes[node])}, and all of them take {in_words(total)}. Look for a size "
-                "that was meant otherwise."
+                f"{in_words(result_bytes[node])}, and all of them take {in_words(total)}. Correct "
+                "the size."
             )
         fold_constants(model, ready or nodes, given=True)
 

@@ -184,8 +184,8 @@ def demand(measured: Measured, gap: Gap | None, ended: bool = False) -> tuple[st
     if measured.completeness_gap is None:
         return (
             *messages,
-            "whether attributions add up was not measured: the explained output does not move on the rows of "
-            "the check. Give references near which it does.",
+            "completeness was not measured: the explained output is the same on all probe rows. Give "
+            "references near which it changes.",
         )
     if np.isnan(measured.completeness_gap):
         raise CheckFailedError(
@@ -212,11 +212,11 @@ def _judge_outputs(measured: Measured) -> tuple[str, ...]:
     fused, steps = measured.fused_integers, max(OUTPUTS_LIMIT, OUTPUT_ROUNDINGS * measured.rounding)
     if fused > steps and error <= fused + max(steps, OUTPUT_ROUNDINGS * measured.own_rounding):
         return (
-            "ONNX Runtime runs quantised layers of this model on whole numbers, and answers otherwise than "
-            f"the model's own nodes by {fused:.1e} of the largest: by steps, or by far more where it adds in "
-            "16 bits (x86 without VNNI). The explanation follows the nodes, and its outputs differ by "
-            f"{error:.1e} from the plain entry's as they are here. The session option "
-            "session.disable_quant_qdq=1 runs the nodes as they stand.",
+            "ONNX Runtime computes this model's quantised layers in whole numbers, and its answers differ "
+            f"from the model's own nodes by {fused:.1e} of the largest: by steps, or by far more where it "
+            "adds in 16 bits (x86 without VNNI). The explanation follows the nodes, and its outputs differ "
+            f"from the plain entry's by {error:.1e} here. The session option session.disable_quant_qdq=1 "
+            "runs the nodes unchanged.",
         )
     if not error <= OUTPUT_ROUNDINGS * measured.own_rounding:
         raise CheckFailedError(
@@ -224,10 +224,9 @@ def _judge_outputs(measured: Measured) -> tuple[str, ...]:
             "the model."
         )
     return (
-        "float32 does not hold this model's outputs: where its weights are rounded otherwise or its sums "
-        f"taken in another order they change by {measured.own_rounding:.1e} of the largest, as sums of large "
-        f"terms that almost cancel do; the combined graph's differ by {error:.1e}. Export it in float64 "
-        "(skl2onnx: to_onnx with a float64 row).",
+        "float32 is too coarse for this model: if its weights are rounded otherwise, or its sums taken in "
+        f"another order, its outputs change by {measured.own_rounding:.1e} of the largest; the combined "
+        f"graph's differ by {error:.1e}. Export the model in float64 (skl2onnx: to_onnx with a float64 row).",
     )
 
 
@@ -247,9 +246,9 @@ def _judge_rounding(measured: Measured, gap: float) -> tuple[str, ...]:
     if gap > GAP_LIMIT:
         return (
             f"attributions add up to the output's difference within {gap:.1e} of it only, and the model's "
-            f"own answers change by {measured.gap_rounding:.1e} of it where weights are rounded otherwise or "
-            "sums are taken in another order: float32 does not hold this model's outputs. Look for weights "
-            "that are random, or rows that are not scaled as in training; else export it in float64.",
+            f"own answers change by {measured.gap_rounding:.1e} of it if weights are rounded otherwise or "
+            "sums are taken in another order: float32 is too coarse for this model. Check that its weights "
+            "are trained and that rows are scaled as in training; otherwise export it in float64.",
         )
     if gap > GAP_WARNING:
         return (f"attributions add up to the output's difference within {gap:.1e} of it only",)
@@ -290,9 +289,9 @@ def _judge_absorbed(measured: Measured, gap: float) -> tuple[str, ...]:
     absorbed = max(gap, measured.gap_of_a_row or 0.0)
     if absorbed > ABSORBED_WARNING:
         return (
-            f"biases, stabilisers and Softmax keep up to {absorbed:.3g} times what is explained, by the "
-            "method's definition: attributions do not add up to the output, and tell more of what was kept "
-            "than of it. Hold them against another method's (input-x-gradient, deepshap).",
+            f"biases, stabilisers and Softmax absorb up to {absorbed:.3g} times the explained value, by the "
+            "method's definition, so attributions do not add up to the output. Compare them with another "
+            "method's (input-x-gradient, deepshap).",
         )
     return ()
 

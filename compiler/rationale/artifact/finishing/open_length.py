@@ -40,18 +40,18 @@ def check_span(span: Span, method: Method, deployment: Deployment, *, grouped: b
     """Raise InvalidOptionError for options that fix a length by their nature."""
     if method.reference_set is not None:
         raise InvalidOptionError(
-            f"{method.name} has references, which are of one length, and what is computed of them is stored: "
+            f"{method.name} stores what it computes from its references, which have one length: "
             f"give one length ({span.name}={span.most}), or take a method without references, such as "
             "gradient, lrp or attnlrp."
         )
     if grouped:
         raise InvalidOptionError(
-            "groups are of features that are known one by one: give one length "
+            "groups need features that are known one by one: give one length "
             f"({span.name}={span.most}), or leave the groups out."
         )
     if deployment.one_shot:
         raise InvalidOptionError(
-            f"a one-shot entry answers rows that are not explained by zeros of one shape: give one length "
+            "a one-shot entry answers rows without an explanation with zeros of one shape: give one length "
             f"({span.name}={span.most}), or leave one-shot out."
         )
 

@@ -84,8 +84,8 @@ def find_deciding_model(repository: Path) -> str:
     manifests = [Manifest.read(file) for file in sorted(repository.glob(f"*/{FILE_NAME}"))]
     names = [manifest.model for manifest in manifests if manifest.decision is not None]
     if len(names) != 1:
-        advice = f"several, {', '.join(names)}: name one" if names else "none: compile one with --decision"
-        raise InvalidOptionError(f"{repository}: of models with a decision profile there are {advice}.")
+        advice = f"name one of its models, {', '.join(names)}" if names else "compile one with --decision"
+        raise InvalidOptionError(f"{repository} has {len(names)} models with a decision profile: {advice}.")
     return names[0]
 
 

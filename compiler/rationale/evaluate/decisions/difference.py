@@ -19,10 +19,10 @@ from rationale.schema.request import Progress, silent
 
 SHOWN = 20  # features to print
 OTHER_OUTPUTS = (
-    "the entries explain different outputs (output, space): what the change comes from is not compared"
+    "the entries explain different outputs (output, space), so their attributions are not compared"
 )
 OTHER_REFERENCES = (
-    "the entries start from different references: changes of attributions hold what that changes, too"
+    "the entries have different references, whose effect is part of the changes of attributions"
 )
 
 

@@ -22,15 +22,12 @@ from rationale.schema.request import Progress, silent
 SMALL = 30  # rows; rates of smaller groups say little
 MOST_GROUPS = 20  # values of a protected attribute
 OUTCOMES: tuple[Outcome, ...] = ("approve", "refer", "decline")
-NOT_RECORDED = (
-    "these decisions are beside the audit trail, which has none of them: `rationale decide --audit` "
-    "makes and records decisions"
-)
+NOT_RECORDED = "the audit trail has none of these decisions: `rationale decide --audit` decides and records"
 NO_COMPARISONS = (
-    "the entry has no comparisons, so that nothing is known of the reasons' stability: compile it with "
+    "the stability of the reasons is unknown, since the entry has no comparisons: compile it with "
     "--compare all_applicants=FILE --draws 10"
 )
-NO_REFERENCES = "whether the named reasons carry the score is left out: give --references FILE"
+NO_REFERENCES = "the effect of the named reasons on the score is left out: give --references FILE"
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ def measure_movement(
     manifest = file.compiled.manifest
     profile = profile_of(manifest).profile
     if any(e.at or e.tensor not in manifest.inputs for e in manifest.explained):
-        return "what is explained is no input, whose features could be moved"
+        return "the entry explains no input whose features could be moved"
     positions, random = positions_of(file), np.random.default_rng(seed)
     declined = [i for i, row in enumerate(file.rows) if row.by_score]
     if len(declined) > MOST:
@@ -83,7 +83,7 @@ def measure_movement(
         gains_of_row.append((float(gains[0]), float(gains[1:].mean())))
         passes_of_row.append((float(passes[0]), float(passes[1:].mean())))
     if not gains_of_row:
-        return "no row is declined by its score while other features are left to move"
+        return "no row that its score declines has other features to move"
     gains, passes = np.array(gains_of_row), np.array(passes_of_row)
     return ScoreMovement(
         declines=len(gains_of_row),

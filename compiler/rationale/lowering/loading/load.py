@@ -362,9 +362,9 @@ def demand_no_draws(model: ir.Model) -> None:
         named = ", ".join(f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in drawn[:5])
         verb, more = "draws" if len(drawn) == 1 else "draw", f" and {len(drawn) - 5} more" * (len(drawn) > 5)
         raise UnsupportedModelError(
-            f"{named}{more} {verb} random numbers: the model answers the same row otherwise each time, so "
-            "that no answer has an explanation. Export it in evaluation mode (model.eval()), or make what is "
-            "drawn an input of the model."
+            f"{named}{more} {verb} random numbers: the model answers the same row differently each time, so "
+            "no answer has an explanation. Export it in evaluation mode (model.eval()), or make the random "
+            "numbers an input of the model."
         )
 
 

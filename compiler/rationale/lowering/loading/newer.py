@@ -55,7 +55,7 @@ def _downgrade(proto: onnx.ModelProto, error: str) -> tuple[onnx.ModelProto, str
     if (match := _IR_VERSION.search(error)) and proto.ir_version <= onnx.IR_VERSION:
         changed = deepcopy(proto)
         changed.ir_version = int(match[1])
-        return changed, f"its IR version {proto.ir_version} is written down as {changed.ir_version}"
+        return changed, f"the entries have IR version {changed.ir_version}, not {proto.ir_version}"
     if match := _NEWEST.search(error):
         return _declare_opset(proto, int(match[1]))
     if match := _UNKNOWN.search(error):
