@@ -24,20 +24,20 @@ WIDTH = H * D
 RANDOM = np.random.default_rng(19)
 
 
-class Rows(np.ndarray):
+class BatchRows(np.ndarray):
     """An input of the model, with rows on axis 0; any other array is a constant of it."""
 
 
-def rows(*shape: int, low: float = -2.0, high: float = 2.0) -> Rows:
-    return RANDOM.uniform(low, high, (N, *shape)).astype(np.float32).view(Rows)
+def rows(*shape: int, low: float = -2.0, high: float = 2.0) -> BatchRows:
+    return RANDOM.uniform(low, high, (N, *shape)).astype(np.float32).view(BatchRows)
 
 
 def fixed(*shape: int, low: float = -1.0, high: float = 1.0) -> np.ndarray:
     return RANDOM.uniform(low, high, shape).astype(np.float32)
 
 
-def whole(values: Any) -> Rows:
-    return np.asarray(values, np.int32).view(Rows)
+def whole(values: Any) -> BatchRows:
+    return np.asarray(values, np.int32).view(BatchRows)
 
 
 def one_node(
@@ -60,7 +60,7 @@ def one_node(
     domain = "" if op_type in ("SimplifiedLayerNormalization", "LayerNormalization") else "com.microsoft"
     node = helper.make_node(op_type, names, results, "node", domain=domain, **attributes)
     present = {n: a for n, a in zip(names, operands, strict=True) if a is not None}
-    inputs = {n: np.asarray(a) for n, a in present.items() if isinstance(a, Rows)}
+    inputs = {n: np.asarray(a) for n, a in present.items() if isinstance(a, BatchRows)}
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), ["batch", *a.shape[1:]])
         for n, a in inputs.items()
@@ -286,7 +286,7 @@ CASES += [
     )
 ]
 COS, SIN = fixed(9, D // 2), fixed(9, D // 2)
-PLACES = RANDOM.integers(0, 9, (N, S)).view(Rows)
+PLACES = RANDOM.integers(0, 9, (N, S)).view(BatchRows)
 CASES += [
     ("RotaryEmbedding", operands, how, 1)
     for operands, how in (
@@ -308,17 +308,17 @@ def steps(dtype: Any, *shape: int) -> np.ndarray:
     return RANDOM.integers(least, most, shape, endpoint=True).astype(dtype)
 
 
-BYTES, SIGNED = steps(np.uint8, N, 8).view(Rows), steps(np.int8, N, 8).view(Rows)
+BYTES, SIGNED = steps(np.uint8, N, 8).view(BatchRows), steps(np.int8, N, 8).view(BatchRows)
 # Scales below leave no number at a half, where kernels round to either side.
-PICTURE = steps(np.uint8, N, 3, 4, 5).view(Rows)
+PICTURE = steps(np.uint8, N, 3, 4, 5).view(BatchRows)
 SCALE, SCALES, U8 = np.float32(0.02), fixed(5, low=0.01, high=0.1), np.uint8(7)
 ZEROS, LARGE = steps(np.int8, 5), np.float32(40)
 PACKED = {"N": 5, "K": 40, "block_size": 16}
 CASES += [
     ("QuantizeLinear", (rows(S, WIDTH), np.float32(2e-4), np.uint16(30000)), {}, 1),
     ("QuantizeLinear", (rows(5, 3), SCALES, ZEROS), {"axis": 1}, 1),
-    ("DequantizeLinear", (steps(np.int16, N, 8).view(Rows), SCALE, np.int16(-5)), {}, 1),
-    ("DequantizeLinear", (steps(np.int8, N, 5, 2).view(Rows), SCALES, ZEROS), {"axis": 1}, 1),
+    ("DequantizeLinear", (steps(np.int16, N, 8).view(BatchRows), SCALE, np.int16(-5)), {}, 1),
+    ("DequantizeLinear", (steps(np.int8, N, 5, 2).view(BatchRows), SCALES, ZEROS), {"axis": 1}, 1),
     *(
         ("QGemm", (BYTES, SCALE, U8, b, *how, *more), attributes, 1)
         for b, how, more, attributes in (
@@ -332,7 +332,7 @@ CASES += [
         for name, scale in (("QLinearAdd", 0.041), ("QLinearMul", 0.037))
         for x, y, zero in (
             (BYTES, steps(np.uint8, 8), U8),
-            (SIGNED, steps(np.int8, N, 8).view(Rows), np.int8(-3)),
+            (SIGNED, steps(np.int8, N, 8).view(BatchRows), np.int8(-3)),
         )
     ),
     ("QLinearConcat", (LARGE, U8, BYTES, SCALE, U8, BYTES, LARGE, np.uint8(0)), {"axis": 1}, 1),
