@@ -41,7 +41,7 @@ class Kind(StrEnum):
 
     BILINEAR = "bilinear"  # linear in each input; includes jointly linear operators (Add, Concat)
     POINTWISE = "pointwise"  # one varying input, element by element
-    SELECTION = "selection"  # each output is one of the inputs: its pullback is a `SelectionPullback`
+    SELECTION = "selection"  # each output is one of the inputs: its pullback is a `Selection`
     LOCAL = "local"  # anything else; DeepLIFT needs a rule of its own (`@rule.deeplift`)
 
 
@@ -92,7 +92,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class SelectionPullback:
+class Selection:
     """A selecting operator's choice: `scatter(v, winners)` sends v back to the selected places."""
 
     winners: Tensor

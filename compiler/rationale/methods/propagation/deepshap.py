@@ -21,7 +21,7 @@ from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import PropagationMethod, Pull, pull_back
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.speed import commute, fuse
-from rationale.rules.rule import Kind, SelectionPullback, Trait
+from rationale.rules.rule import Kind, Selection, Trait
 from rationale.rules.secants import difference, tiny
 
 
@@ -151,8 +151,8 @@ def _selection(op: Ops, call: Call, m: Tensor) -> Sequence[Tensor | None]:
     """
     x, r = call.x.first, call.reference.first
     at_x, at_r = call.x.pullbacks[0], call.reference.pullbacks[0]
-    assert isinstance(at_x, SelectionPullback)
-    assert isinstance(at_r, SelectionPullback)
+    assert isinstance(at_x, Selection)
+    assert isinstance(at_r, Selection)
     minus = partial(difference, op) if Trait.MASKED in call.rule.traits else op.Sub
     delta = minus(call.x.y, call.reference.y)
     rises = op.Greater(delta, 0.0)

@@ -8,7 +8,7 @@ import numpy as np
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.rules.moving.shape import ints
-from rationale.rules.rule import Evaluation, Kind, SelectionPullback, Trait, local, rule
+from rationale.rules.rule import Evaluation, Kind, Selection, Trait, local, rule
 from rationale.rules.secants import difference, phi, tiny
 
 
@@ -76,7 +76,7 @@ def reduce_max(
         restored = op.reshape(filled, [x.shape[i] for i in order])
         return op.Transpose(restored, perm=[order.index(i) for i in range(x.rank)])
 
-    return y, (SelectionPullback(winners, scatter), None)
+    return y, (Selection(winners, scatter), None)
 
 
 @local("ReduceL2", traits=[Trait.NONNEGATIVE, Trait.LENGTH, Trait.CONSERVING, Trait.EXPANDED])

@@ -14,7 +14,7 @@ from rationale.graph.tensor import Tensor
 from rationale.graph.variants import Site, Task
 from rationale.rules.linear.conv import explicit_pads
 from rationale.rules.linear.conv_adjoint import Geometry, adjoint, repeated
-from rationale.rules.rule import Evaluation, Kind, SelectionPullback, Trait, rule
+from rationale.rules.rule import Evaluation, Kind, Selection, Trait, rule
 
 
 @rule("MaxPool", kind=Kind.SELECTION)
@@ -55,7 +55,7 @@ def max_pool(
         merged = (op.reshape(t, (1, planes, *y.shape[2:])) for t in (v, to))
         return op.reshape(send_back(op, *merged, geometry=geometry), x.shape)
 
-    return y, SelectionPullback(winners, scatter)
+    return y, Selection(winners, scatter)
 
 
 @dataclass(frozen=True)
