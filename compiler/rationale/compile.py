@@ -252,7 +252,7 @@ class Provenance:
         if self.profile is not None:
             compiled = self.profile.embedded(compiled)
         if self.stands_for is not None:
-            compiled = compiled.warned(self.stands_for.warnings(compiled.manifest))
+            compiled = compiled.with_warnings(self.stands_for.warnings(compiled.manifest))
         return compiled
 
 

@@ -146,7 +146,7 @@ class Compiled:
     def _repr_html_(self) -> str:
         return compiled_html(self.manifest, self.conversion)
 
-    def warned(self, warnings: Sequence[str]) -> "Compiled":
+    def with_warnings(self, warnings: Sequence[str]) -> "Compiled":
         """Return the same model with more warnings."""
         more = {"warnings": (*self.manifest.warnings, *warnings)}
         return replace(self, manifest=self.manifest.model_copy(update=more))

@@ -81,7 +81,7 @@ class RemoteRepository:
         self.fault: str | None = None
         self._is_checked = False  # whether the files were compared with the pulled ones
 
-    def look(self) -> dict[str, Files]:
+    def list_entries(self) -> dict[str, Files]:
         """Return the files of each entry, as the storage lists them now.
 
         Raises:
@@ -128,7 +128,7 @@ class RemoteRepository:
         """
         with self._alone():
             self._drop_damaged()
-            listed = self.look()
+            listed = self.list_entries()
             linked = self._linked()
             keys = {name: _key(name, files) for name, files in listed.items()}
             with tempfile.TemporaryDirectory(prefix=".pulling-", dir=self.folder) as aside:

@@ -109,11 +109,11 @@ def test_all_is_pulled_and_nothing_twice(
 
 def test_what_comes_changes_and_goes_is_followed(remote: RemoteRepository, bucket: Path) -> None:
     remote.pull()
-    seen = remote.look()
-    assert remote.look() == seen
+    seen = remote.list_entries()
+    assert remote.list_entries() == seen
     recompile(bucket)
     subprocess.run(["rm", "-r", bucket / "n", bucket / "n_explain"], check=True)
-    assert remote.look() != seen
+    assert remote.list_entries() != seen
     assert pull(remote) == {}
     assert entries(remote) == ["m", "m_explain"]
     assert same(remote, bucket)
@@ -225,12 +225,12 @@ def test_names_that_lead_elsewhere_are_refused(
 def test_objects_that_stand_for_folders_are_none(
     remote: RemoteRepository, monkeypatch: pytest.MonkeyPatch, marker: str
 ) -> None:
-    seen = remote.look()
+    seen = remote.list_entries()
     storage, root = remote._storage
     find: Callable[..., Any] = storage.find
     more = {f"{root}/{marker}": {"size": 0, "type": "file"}}
     monkeypatch.setattr(storage, "find", lambda *paths, **options: find(*paths, **options) | more)
-    assert remote.look() == seen
+    assert remote.list_entries() == seen
 
 
 def test_a_file_that_is_gone_from_the_copy_comes_back(remote: RemoteRepository, bucket: Path) -> None:

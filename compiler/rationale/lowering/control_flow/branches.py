@@ -174,15 +174,15 @@ class _Inliner:
         most, trips = self._trips(op, count, body)
         state = _LoopState(op, self.model, start)
         too_long = most * len(body) + self.added > LIMIT
-        if state.may and too_long and (_keeps_its_condition(body) or trips is not None):
+        if state.can_run and too_long and (_keeps_its_condition(body) or trips is not None):
             raise _KeepNodeError(_TOO_LONG)
         t = 0
-        while t < most and state.may:
+        while t < most and state.can_run:
             if t > LIMIT:
                 raise _KeepNodeError(_TOO_LONG)
             index, true = op.constant(np.asarray(t, np.int64)), op.constant(np.asarray(True))
             if trips is not None:
-                state.go_on(op.Less(index, trips), [])
+                state.advance(op.Less(index, trips), [])
             self._check_loop(node, state, most, len(carried))
             going, *new = self._splice(op, body, [index, true, *carried])
             states, parts = new[: len(carried)], new[len(carried) :]
@@ -190,7 +190,7 @@ class _Inliner:
                 values.append(value)
             if state.mask is not None:
                 states = self._chosen(op, node, state.mask, states, carried)
-            carried = state.go_on(going, states)
+            carried = state.advance(going, states)
             t += 1
         outputs = body.outputs[1 + len(carried) :]
         return [
@@ -284,24 +284,24 @@ class _LoopState:
     """The state of a Loop: whether its next iteration runs.
 
     Attributes:
-        may: false if it certainly does not run.
+        can_run: false if it certainly does not run.
         mask: the condition if it is data.
     """
 
     def __init__(self, op: Rewriting, model: ir.Model, start: ir.Value | None) -> None:
-        self.op, self.model, self.may = op, model, True
+        self.op, self.model, self.can_run = op, model, True
         self.mask: ir.Value | None = None
         if start is not None:
-            self.go_on(start, [])
+            self.advance(start, [])
 
-    def go_on(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
+    def advance(self, condition: ir.Value, states: Sequence[ir.Value]) -> list[ir.Value]:
         """Take the next condition; return the states, as constants if they are constant."""
         constant, *constants = constants_of(self.model, [condition, *states])
         if constant is None:
             here = _scalar(self.op, condition)
             self.mask = here if self.mask is None else self.op.And(self.mask, here)
         else:
-            self.may = bool(constant.all())
+            self.can_run = bool(constant.all())
         return [
             v if a is None or v.producer() is None else self.op.constant(a)
             for v, a in zip(states, constants, strict=True)
