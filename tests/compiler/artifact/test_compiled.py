@@ -231,7 +231,7 @@ def test_shap_without_a_base_value_or_names() -> None:
 
 @pytest.mark.parametrize("target", [-1, CLASSES])
 def test_shap_of_a_target_that_is_not_there(compiled: Compiled, target: int) -> None:
-    with pytest.raises(InvalidOptionError, match=r"to_shap\(target=.*\b0 to 1\b"):
+    with pytest.raises(InvalidOptionError, match=rf"to_shap\(target=.*\b0 to {CLASSES - 1}\b"):
         compiled.explain(ROWS).to_shap(target)
 
 

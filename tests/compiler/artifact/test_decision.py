@@ -212,7 +212,7 @@ def test_attributions_add_up_to_the_score(model: onnx.ModelProto, change: Mappin
     ("model", "output"), [(COMPLEMENT, "p"), (BESIDE, "p[0]")], ids=["1 - p alone", "1 - p beside p"]
 )
 def test_a_margin_of_the_other_sign_is_refused(model: onnx.ModelProto, output: str) -> None:
-    with pytest.raises(InvalidProfileError, match="margin"):
+    with pytest.raises(InvalidProfileError, match="Sigmoid"):
         decided(model, {"output": output, "space": "margin"})
 
 

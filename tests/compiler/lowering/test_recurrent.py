@@ -166,7 +166,7 @@ def test_a_sequence_of_unknown_length_is_refused() -> None:
     model = a_model("LSTM", layout=1)
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "S"
     model.graph.output[0].type.tensor_type.shape.dim[1].dim_param = "S"
-    with pytest.raises(UnsupportedModelError, match=r"'X'.*fixed length"):
+    with pytest.raises(UnsupportedModelError, match="fixed length"):
         compile_model(model, Gradient())
 
 
