@@ -61,7 +61,7 @@ def whole() -> tuple[onnx.ModelProto, Compiled]:
 
 def cheapest(entry: Compiled, model: onnx.ModelProto, row: np.ndarray) -> float:
     """Return the least cost of all changes of up to four features, one number for each cell."""
-    spreads = {s.feature: s for s in entry.manifest.references.spreads}  # type: ignore[union-attr]
+    spreads = {s.feature: s for s in entry.manifest.references.spreads}
     options = list[list[tuple[float, float]]]()
     for i, name in enumerate(NAMES):
         starts = np.asarray(entry.manifest.splits.get(name, ()), np.float32)
@@ -130,7 +130,7 @@ def test_plans_flip_the_decision_need_every_change_and_hold_in_their_regions() -
 
 def test_flip_points_equal_an_exhaustive_scan() -> None:
     model, entry = whole()
-    spreads = {s.feature: s for s in entry.manifest.references.spreads}  # type: ignore[union-attr]
+    spreads = {s.feature: s for s in entry.manifest.references.spreads}
     for row in declined(entry, 10):
         points = {point.feature: point for point in entry.recourse(row[None])[0].flip_points}
         for i, name in enumerate(NAMES):
@@ -258,7 +258,7 @@ def test_small_scores_may_be_adverse() -> None:
 
 def test_a_knock_out_must_be_settled_too() -> None:
     rule = {"knock_outs": [{"feature": "x0", "above": 0.5, "reason": "R"}], "reasons": {"R": "text"}}
-    rule["features"] = {name: {"reason": "R"} for name in NAMES}  # type: ignore[assignment]
+    rule["features"] = {name: {"reason": "R"} for name in NAMES}
     entry = compiled(forest(), EVERY, **rule)
     hit = [row for row in declined(entry, 60) if row[0] > 0.5][:6]
     assert hit

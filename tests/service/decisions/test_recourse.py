@@ -183,7 +183,11 @@ def test_inputs_that_are_not_shown_are_not_in_recourse_either(
     key = tmp_path / "key"
     key.write_text("k" * 44)
     settings = Settings(
-        repository=folder, state=tmp_path / "state", audit_inputs=kept, audit_key_file=key, request_timeout_s=60
+        repository=folder,
+        state=tmp_path / "state",
+        audit_inputs=kept,
+        audit_key_file=key,
+        request_timeout_s=60,
     )
     with serving(create_app(settings, create_backend(settings))) as address:
         found = decide(f"http://{address}", "trees", recourse=True)
