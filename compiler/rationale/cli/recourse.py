@@ -47,7 +47,7 @@ def recourse_command(
     with reporting_errors():
         from rationale.artifact.applicants import read_applicants
         from rationale.artifact.entry import load
-        from rationale.artifact.folder import whole
+        from rationale.artifact.folder import atomic_file
 
         if save is not None and save.suffix != ".jsonl":
             raise InvalidOptionError(f"--save {save}: the answers are written as .jsonl.")
@@ -67,7 +67,7 @@ def recourse_command(
         if count > rows:
             print(f"… and {count - rows} more rows (--rows, --save)", file=sys.stderr)
         if save is not None:
-            with whole(save) as file:
+            with atomic_file(save) as file:
                 file.write_text("\n".join([*answers, ""]), encoding="utf-8")
             print(f"{save}: {count} rows")
 

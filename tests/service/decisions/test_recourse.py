@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -70,7 +69,7 @@ def url(settings: Settings) -> Iterator[str]:
 
 
 @pytest.fixture
-def store(url: str, settings: Settings) -> Iterator[Ledger]:
+def store(settings: Settings) -> Iterator[Ledger]:
     ledger = open_ledger(settings)
     yield ledger
     ledger.close()
@@ -151,7 +150,7 @@ async def test_over_grpc_it_is_the_same(url: str, settings: Settings, tmp_path: 
 
 def test_recourse_is_a_flag(url: str) -> None:
     body = {"instances": ROWS["net"], "recourse": 1}
-    answer = httpx.post(f"{url}/v1/models/net:decide", json=body)
+    answer = patient.post(f"{url}/v1/models/net:decide", json=body)
     assert (answer.status_code, "recourse" in answer.json()["detail"]) == (400, True)
 
 
