@@ -139,11 +139,11 @@ def _describe_values(
 
 def _is_single_row_only(model: ir.Model, freed: ir.Model) -> bool:
     """Tell whether nodes are right only for one row, including nodes inside ONNX's function bodies."""
-    opened = model.clone()
-    if inline_bodies(opened, _has_rule):
-        fold_weights(opened)
-        _free_batch(opened, fixed=True)
-        freed = opened
+    inlined = model.clone()
+    if inline_bodies(inlined, _has_rule):
+        fold_weights(inlined)
+        _free_batch(inlined, fixed=True)
+        freed = inlined
     return (
         rows_decide(freed)
         or not outputs_grow(freed)

@@ -171,11 +171,11 @@ def with_open_probes(probes: Arrays, references: ReferenceSet | None) -> dict[st
     weights = random.random((ROWS, references.count)) + 0.1
     weights[:, -1] *= references.count == 1
     dtype = next(iter(references.arrays.values())).dtype
-    turned = {
+    rolled = {
         references_name(name): np.stack([np.roll(array, i, axis=0) for i in range(ROWS)])
         for name, array in references.arrays.items()
     }
-    return {**probes, **turned, WEIGHTS: weights.astype(dtype)}
+    return {**probes, **rolled, WEIGHTS: weights.astype(dtype)}
 
 
 def synthetic_probes(
@@ -193,8 +193,8 @@ def synthetic_probes(
     if references is None or not references.is_open:
         return rows
     drawn = {n: synthetic_rows(a, references.count, len(a)) for n, a in references.arrays.items()}
-    opened = with_open_probes({}, replace(references, arrays=drawn))
-    return {**rows, **{name: array[:count] for name, array in opened.items()}}
+    reference_rows = with_open_probes({}, replace(references, arrays=drawn))
+    return {**rows, **{name: array[:count] for name, array in reference_rows.items()}}
 
 
 def synthetic_rows(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
@@ -213,15 +213,15 @@ def synthetic_rows(rows: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
         drawn = values + noise * np.where(values != 0, _SHARE * np.abs(values), 1.0)
         return _rounded(drawn).astype(rows.dtype)
     ordered = np.sort(values, axis=0)  # missing values come last
-    there = np.isfinite(ordered).sum(axis=0)
+    present = np.isfinite(ordered).sum(axis=0)
     place = random.uniform(*_ENDS, (count, *values.shape[1:])) * (len(values) - 1)
     below = np.minimum(np.floor(place).astype(int), len(values) - 2)
     low, high = (np.take_along_axis(ordered, below + step, axis=0) for step in (0, 1))
     high = np.where(np.isfinite(high), high, low)
     drawn = low + (place - below) * (high - low)
-    whole = (np.isnan(values) | (values == np.round(values))).all(axis=0)
-    drawn = np.where(whole, np.round(drawn), np.clip(_rounded(drawn), low, high))
-    return np.where(place > there - 1, np.nan, drawn).astype(rows.dtype)
+    is_integer = (np.isnan(values) | (values == np.round(values))).all(axis=0)
+    drawn = np.where(is_integer, np.round(drawn), np.clip(_rounded(drawn), low, high))
+    return np.where(place > present - 1, np.nan, drawn).astype(rows.dtype)
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:

@@ -36,8 +36,8 @@ def gathered_indices(op: Any, gathered: ir.Value, *, perm: list[int] | None = No
         or gather.attributes.get_int("batch_dims")
     ):
         return None
-    moved, indices = gather.inputs
-    before = moved.producer() if moved is not None else None
+    transposed, indices = gather.inputs
+    before = transposed.producer() if transposed is not None else None
     constant = indices.const_value if indices is not None else None
     if before is None or before.op_type != "Transpose" or "perm" not in before.attributes or constant is None:
         return None
