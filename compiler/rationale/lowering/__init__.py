@@ -30,8 +30,7 @@ from rationale.lowering.control_flow.branches import inline_control_flow, rows_d
 from rationale.lowering.inference import Shapes, Size, fix_lengths, infer, infer_each, note_shapes
 from rationale.lowering.loading.load import demand_no_draws, load, standardise
 from rationale.lowering.precision import Narrow, narrow, on_cpu, widen
-from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain
-from rationale.lowering.rewrites.idioms import share_prefixes
+from rationale.lowering.rewrites.engine import is_rewritten, rewrite, rewrite_domain, share_prefixes
 from rationale.lowering.rewrites.microsoft import DOMAIN as MICROSOFT
 from rationale.lowering.rewrites.microsoft import needs_gpu
 from rationale.lowering.sizes import check_sizes, fold_sizes, fold_weights, specs_at_batch

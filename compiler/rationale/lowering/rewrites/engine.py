@@ -213,6 +213,25 @@ def replace_node(
     return True
 
 
+def share_prefixes(model: ir.Model) -> None:
+    """Replace Concat(a, b, c) by Concat(Concat(a, b), c) if Concat(a, b) exists already.
+
+    Dense blocks concatenate everything before each layer. When nested, multipliers of the parts are added
+    once per layer, rather than once per layer and part.
+    """
+    concats: dict[tuple[Any, ...], ir.Value] = {}
+    for node in [n for n in model.graph if n.op_type == "Concat"]:
+        axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
+        lengths = range(len(inputs) - 1, 1, -1)
+        prefix = next((n for n in lengths if (axis, *inputs[:n]) in concats), None)
+        concats.setdefault((axis, *inputs), node.outputs[0])
+        if prefix is not None:
+            nested = [concats[axis, *inputs[:prefix]], *inputs[prefix:]]
+            node.resize_inputs(len(nested))
+            for i, value in enumerate(nested):
+                node.replace_input_with(i, value)
+
+
 # -- facts about operands ---------------------------------------------------------------------------------
 
 

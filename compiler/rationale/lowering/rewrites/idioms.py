@@ -68,25 +68,6 @@ def _operands(value: ir.Value, op_type: str) -> list[ir.Value]:
     return [v for v in node.inputs if v is not None]
 
 
-def share_prefixes(model: ir.Model) -> None:
-    """Replace Concat(a, b, c) by Concat(Concat(a, b), c) if Concat(a, b) exists already.
-
-    Dense blocks concatenate everything before each layer. When nested, multipliers of the parts are added
-    once per layer, rather than once per layer and part.
-    """
-    concats: dict[tuple[Any, ...], ir.Value] = {}
-    for node in [n for n in model.graph if n.op_type == "Concat"]:
-        axis, inputs = node.attributes["axis"].as_int(), list(node.inputs)
-        lengths = range(len(inputs) - 1, 1, -1)
-        prefix = next((n for n in lengths if (axis, *inputs[:n]) in concats), None)
-        concats.setdefault((axis, *inputs), node.outputs[0])
-        if prefix is not None:
-            nested = [concats[axis, *inputs[:prefix]], *inputs[prefix:]]
-            node.resize_inputs(len(nested))
-            for i, value in enumerate(nested):
-                node.replace_input_with(i, value)
-
-
 @idiom("Where")
 def masked_rows(op: Any, condition: ir.Value, a: ir.Value, b: ir.Value) -> Any:
     """Move the guard in Where(c, a, Softmax(x)) inside, for one c per softmax: Softmax(Where(c, 0, x)).
