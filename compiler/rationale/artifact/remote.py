@@ -137,7 +137,7 @@ class RemoteRepository:
                     for name, files in listed.items()
                     if name not in linked or linked[name].parent.name != keys[name]
                 }
-                current = {name: linked[name] for name in (linked.keys() & listed.keys()) - new.keys()}
+                current = {n: path for n, path in linked.items() if n in listed and n not in new}
                 faults = self._faults(current | new, [*new, *(linked.keys() - listed.keys())])
                 self.refused = {name: faults[model_of(name)] for name in new if model_of(name) in faults}
                 for name in new.keys() - self.refused.keys():
