@@ -66,7 +66,7 @@ _MEMBERS = {*Manifest.model_fields, *ExplainedInput.model_fields}  # the kinds t
 
 
 def describe(
-    selection: Selection,
+    selection: Selection[Any, Any],
     request: CompileRequest,
     referenced: Referenced,
     graph: FinishedGraph,
@@ -181,7 +181,7 @@ def _tools() -> dict[str, str]:
 
 
 def _explained(
-    selection: Selection,
+    selection: Selection[Any, Any],
     specs: Mapping[str, TensorSpec],
     names: Mapping[str, tuple[str, ...] | None],
     references: ReferenceSet | None,
@@ -228,7 +228,7 @@ def _players(target: Target, kind: Literal["player", "sum"]) -> tuple[Player, ..
 
 
 def _splits(
-    selection: Selection, names: Mapping[str, tuple[str, ...] | None]
+    selection: Selection[Any, Any], names: Mapping[str, tuple[str, ...] | None]
 ) -> dict[str, tuple[float, ...]]:
     found = {
         feature: tuple(own)
@@ -280,7 +280,10 @@ def _row_of(lowered: Lowered, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]])
 
 
 def _digests(
-    selection: Selection, references: ReferenceSet | None, span: Span | None, kernels: Sequence[CustomOps]
+    selection: Selection[Any, Any],
+    references: ReferenceSet | None,
+    span: Span | None,
+    kernels: Sequence[CustomOps],
 ) -> Digests:
     target, method = selection.target, selection.method
     options: dict[str, Any] = {
@@ -309,7 +312,7 @@ def _digests(
     return Digests(model=model, references=parts[1], options=chosen, explanation=whole)
 
 
-def _extensions(selection: Selection) -> tuple[Extension, ...]:
+def _extensions(selection: Selection[Any, Any]) -> tuple[Extension, ...]:
     """Return the installed packages that take part: rules of operators, and the method's extensions."""
     rules = (find_rule(node.op_type, node.domain) for node in selection.lowered.model.graph)
     found = (package_of(rule) for rule in dict.fromkeys(rules) if rule is not None)

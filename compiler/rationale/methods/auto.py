@@ -1,20 +1,18 @@
 """The automatic choice of a method: an exact one if possible, chosen after the model is loaded."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from rationale.lowering import Lowered
-from rationale.methods.coalitions.method import Game
 from rationale.methods.coalitions.shapley import ExactShap, PermutationShap
-from rationale.methods.engine import Engine, Method, MethodChoice, References, Selection, Weighted
-from rationale.methods.players import CoalitionGame
+from rationale.methods.engine import Method, MethodChoice, References, Selection, Weighted
 from rationale.methods.propagation.deepshap import DeepShap
 from rationale.methods.propagation.engine import WALK
-from rationale.methods.propagation.path import Path, is_linear
+from rationale.methods.propagation.path import is_linear
 from rationale.methods.trees.ensembles import Trees
 from rationale.methods.trees.treeshap import TreeShap
 from rationale.schema.request import CompileRequest
@@ -39,7 +37,7 @@ class Auto(Weighted):
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "auto"
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
     """The engine until a method is chosen."""
 
     def in_space(self, space: str, transform: str) -> Method:
@@ -69,11 +67,11 @@ class Auto(Weighted):
         walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
         if walked and game and _leaves_words_out(walked, game):
             walked = None  # its attributions would be complete, but only for some of the features
-        if walked and is_linear(walked.target, _path(walked)):
+        if walked and is_linear(walked.target, walked.part):
             why = "deepshap, exact: every operator between the inputs and the output is linear"
             found.append(MethodChoice(deep, why))
         if selected := _selected(lowered, enumerated, request):
-            players = _game(selected).players
+            players = selected.part.game.players
             why = f"exactshap, exact: the model is called for every coalition of {players} features"
             found.append(MethodChoice(enumerated, why))
         if walked:
@@ -92,7 +90,7 @@ class Auto(Weighted):
         return found
 
 
-def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection | None:
+def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection[Any, Any] | None:
     """Return the selection; None if the method cannot answer the request."""
     try:
         return method.engine.select(lowered, method, request)
@@ -100,25 +98,14 @@ def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Sele
         return None
 
 
-def _path(selection: Selection) -> Path:
-    assert isinstance(selection.part, Path)
-    return selection.part
-
-
-def _game(selection: Selection) -> CoalitionGame:
-    assert isinstance(selection.part, Game)
-    return selection.part.game
-
-
-def _leaves_words_out(walked: Selection, game: Selection) -> bool:
+def _leaves_words_out(walked: Selection[Any, Any], game: Selection[Any, Any]) -> bool:
     """Tell whether the game has text inputs as players that get no attributions on a walk."""
     inputs = walked.lowered.model.graph.inputs
     words = {str(v.name) for v in inputs if v.dtype == ir.DataType.STRING}
     return not words.isdisjoint(set(game.target.tensors) - set(walked.target.tensors))
 
 
-def _are_scores(selection: Selection, request: CompileRequest) -> bool:
+def _are_scores(selection: Selection[Any, Trees], request: CompileRequest) -> bool:
     """Tell whether the ensemble's scores are the output itself, or the request names them."""
-    part = selection.part
-    assert isinstance(part, Trees)
-    return bool((part.ensemble.post_transform == "NONE" and not part.link) or request.logits)
+    trees = selection.part
+    return bool((trees.ensemble.post_transform == "NONE" and not trees.link) or request.logits)

@@ -6,10 +6,11 @@ bring another.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -18,18 +19,19 @@ from pydantic import ValidationError
 from rationale.errors import InvalidOptionError
 from rationale.graph.nodes import make_room
 from rationale.graph.ops import Ops
-from rationale.graph.tensor import Chunks
+from rationale.graph.tensor import Chunks, Tensor
 from rationale.graph.variants import Variants
 from rationale.lowering import Lowered, with_model
 from rationale.lowering.rewrites.discrete import spell_out_dequantising
 from rationale.methods.environment import Environment, batch_leading
 from rationale.methods.leaves import Leaf
-from rationale.methods.outputs import Outputs
+from rationale.methods.outputs import Outputs, Seed, attributions_name, emit_values, output_name, total_of
 from rationale.methods.target import Target, check_names
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import names_of_inputs
 from rationale.rules.rule import Rule
 from rationale.schema.manifest import Extension, LayerRule
+from rationale.schema.outputs import OUTPUT_KINDS
 from rationale.schema.request import CompileRequest, FeatureNames, Progress
 
 References = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
@@ -51,7 +53,7 @@ class Method(ABC):
     """
 
     name: ClassVar[str]
-    engine: "ClassVar[Engine]"
+    engine: "ClassVar[Engine[Any, Any]]"
     has_base_value: ClassVar[bool] = False
 
     @property
@@ -81,6 +83,18 @@ class Method(ABC):
     def further_outputs(self) -> Sequence[str]:
         """Kinds of outputs (`rationale/schema/outputs.py`) that the graph answers besides attributions."""
         return ()
+
+    def emit_output(self, kind: str, results: Any) -> Mapping[str, Tensor]:
+        """Return the outputs of a kind that only this method has.
+
+        Args:
+            kind: one of `further_outputs`.
+            results: the engine's `Results`.
+
+        Returns:
+            By explained tensor, like `results.attributions`; under `WHOLE` a number for each target.
+        """
+        raise NotImplementedError(f"{self.name} has outputs of kind {kind!r}, and emits none")
 
     @property
     def extensions(self) -> Sequence[Extension]:
@@ -187,8 +201,12 @@ class Part:
         return {}
 
 
+MethodT = TypeVar("MethodT", bound=Method)
+PartT = TypeVar("PartT", bound=Part)
+
+
 @dataclass(frozen=True)
-class Selection:
+class Selection(Generic[MethodT, PartT]):
     """The parts of a lowered model that an explanation concerns.
 
     Attributes:
@@ -199,9 +217,9 @@ class Selection:
 
     lowered: Lowered
     target: Target
-    method: Method
+    method: MethodT
     feature_names: FeatureNames | None
-    part: Any
+    part: PartT
 
 
 @dataclass(frozen=True)
@@ -218,8 +236,25 @@ class MethodChoice:
     is_exact: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """The results of an engine, from which the outputs of the graph are made.
+
+    Attributes:
+        seed: the start of the explanation, with the explained value and the base value.
+        attributions: attributions by explained tensor (`GROUPS`: all players); `emit_outputs` fills them in.
+    """
+
+    op: Ops
+    seed: Seed
+    attributions: dict[str, Tensor] = field(default_factory=dict)
+
+
+Emitters = Mapping[str, Callable[[], Mapping[str, Tensor]]]
+
+
 @dataclass(frozen=True)
-class Canvas:
+class Canvas(Generic[MethodT, PartT]):
     """A copy of the lowered model, and everything an engine needs to add an explanation to it.
 
     Attributes:
@@ -230,7 +265,7 @@ class Canvas:
     """
 
     op: Ops
-    selection: Selection
+    selection: Selection[MethodT, PartT]
     flat: frozenset[str]
     references: ReferenceSet | None
     progress: Progress
@@ -251,6 +286,33 @@ class Canvas:
         self.op.bind_batch(values.at(source))
         return values
 
+    def emit_outputs(
+        self, results: Results, attributions: Iterable[tuple[str, Tensor]], emitters: Emitters
+    ) -> None:
+        """Add attributions, base value, explained value, gap and the method's further outputs to the graph's.
+
+        Args:
+            attributions: each explained tensor's name (`GROUPS` for all players) and attributions.
+            emitters: functions that emit the engine's own kinds of outputs; the method emits all others.
+        """
+        op, method, outputs, totals = self.op, self.selection.method, list[ir.Value](), list[Tensor]()
+        for name, values in attributions:
+            results.attributions[name] = values
+            outputs.append(op.attributions_output(values, attributions_name(name)))
+            totals.append(total_of(op, outputs[-1], values))
+
+        def emit_further(*, per_row: bool) -> None:
+            for kind in method.further_outputs:
+                if (OUTPUT_KINDS[kind].axes == "NT") is per_row:
+                    emit = emitters.get(kind, partial(method.emit_output, kind, results))
+                    for name, values in emit().items():
+                        outputs.append(op.attributions_output(values, output_name(kind, name)))
+
+        emit_further(per_row=False)
+        outputs += emit_values(op, results.seed, totals, gap=method.gap is not None)
+        emit_further(per_row=True)
+        op.graph.outputs.extend(outputs)
+
 
 class Missing(StrEnum):
     """The permission for rows of an explained input to have missing values; a text may always be empty."""
@@ -260,7 +322,7 @@ class Missing(StrEnum):
     ALWAYS = "always"
 
 
-class Engine(ABC):
+class Engine(ABC, Generic[MethodT, PartT]):
     """The way in which methods of one kind choose parts of a model and add attributions to the graph."""
 
     players: ClassVar[Literal["player", "sum"]] = "player"
@@ -274,11 +336,11 @@ class Engine(ABC):
         return self.missing is not Missing.NEVER
 
     @abstractmethod
-    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(self, lowered: Lowered, method: MethodT, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         """Return the tensors that can get attributions, before an output is chosen."""
 
     @abstractmethod
-    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
+    def select(self, lowered: Lowered, method: MethodT, request: CompileRequest) -> Selection[MethodT, PartT]:
         """Choose the target, and the parts of the model that the engine needs for it.
 
         Raises:
@@ -288,12 +350,12 @@ class Engine(ABC):
             InvalidReferencesError: if references are missing, or their columns do not fit.
         """
 
-    def outputs(self, selection: Selection) -> Outputs:
+    def outputs(self, selection: Selection[MethodT, PartT]) -> Outputs:
         """Return the names of the graph's outputs besides the model's own."""
         return Outputs.of(selection.target, selection.method.further_outputs)
 
     @abstractmethod
-    def emit(self, canvas: Canvas) -> None:
+    def emit(self, canvas: Canvas[MethodT, PartT]) -> None:
         """Add the explanation to the graph.
 
         Raises:
@@ -309,7 +371,7 @@ def demand_no_layers(method: Method, request: CompileRequest) -> None:
 
 
 def combine(
-    selection: Selection, references: ReferenceSet | None, variants: Variants, progress: Progress
+    selection: Selection[Any, Any], references: ReferenceSet | None, variants: Variants, progress: Progress
 ) -> "Plan":
     """Plan the combined model next to the lowered one: the fourth stage of a compile.
 
@@ -334,7 +396,7 @@ class Plan:
         rules: the rule of each operator, if the method has such rules; `build` fills them in.
     """
 
-    selection: Selection
+    selection: Selection[Any, Any]
     references: ReferenceSet | None
     variants: Variants
     progress: Progress
@@ -360,7 +422,7 @@ class Plan:
         return copy.lowered.model
 
 
-def _cloned(selection: Selection) -> tuple[Selection, frozenset[str]]:
+def _cloned(selection: Selection[Any, Any]) -> tuple[Selection[Any, Any], frozenset[str]]:
     """Return a copy of the selection whose graph may be changed, and the names of `batch_leading`.
 
     The copy shares tensors. The names come from the lowered model: this function spells out dequantisation,

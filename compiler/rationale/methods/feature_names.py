@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError, RationaleError
 from rationale.lowering import Lowered
-from rationale.methods.engine import Method, Selection
+from rationale.methods.engine import Method, MethodT, PartT, Selection
 from rationale.methods.players import choose_players
 from rationale.methods.target import Target
 from rationale.references.reference_set import OpenReferences, map_rows
@@ -24,7 +24,7 @@ _ROWS = ("references", "covers")
 _OPTIONS = (*_ROWS, "low", "high", "sigma")  # options of methods with a value for each feature
 
 
-def named(selection: Selection, request: CompileRequest) -> Selection:
+def named(selection: Selection[MethodT, PartT], request: CompileRequest) -> Selection[MethodT, PartT]:
     """Return the selection with the names of its features, arrays for tables, and groups as players.
 
     Raises:
@@ -56,8 +56,8 @@ def _framed(rows: Any) -> Any:
 
 
 def by_name(
-    method: Method, lowered: Lowered, target: Target, names: FeatureNames | None
-) -> tuple[Method, FeatureNames | None]:
+    method: MethodT, lowered: Lowered, target: Target, names: FeatureNames | None
+) -> tuple[MethodT, FeatureNames | None]:
     """Return the method with arrays in place of its tables, and the names of the features.
 
     Without names, the first table's columns name the features, and other tables must have the same columns.

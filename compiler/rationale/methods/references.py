@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from rationale.errors import InvalidModelError, InvalidReferencesError
@@ -29,8 +28,6 @@ from rationale.references.reference_set import (
     whole_numbers,
 )
 from rationale.schema.manifest import is_float
-
-Given = npt.ArrayLike | Mapping[str, npt.ArrayLike] | Baseline | OpenReferences
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,7 @@ def shapes_of(given: References | None) -> dict[str | None, tuple[int, ...]]:
     return found
 
 
-def prepare_references(selection: Selection) -> Referenced:
+def prepare_references(selection: Selection[Any, Any]) -> Referenced:
     """Prepare references for each tensor at which the walk ends: the third stage of a compile.
 
     Raises:
@@ -80,7 +77,7 @@ def prepare_references(selection: Selection) -> Referenced:
     return Referenced(prepare(given, method.reference_weights, rows, missing=missing), fed)
 
 
-def _demand_read(lowered: Lowered, target: Target, given: Given) -> None:
+def _demand_read(lowered: Lowered, target: Target, given: References) -> None:
     """Raise InvalidReferencesError if the output does not depend on an input with references."""
     if not isinstance(given, Mapping):
         return
@@ -94,7 +91,9 @@ def _demand_read(lowered: Lowered, target: Target, given: Given) -> None:
         )
 
 
-def at_leaves(lowered: Lowered, target: Target, given: Given) -> tuple[Given, dict[str, np.ndarray]]:
+def at_leaves(
+    lowered: Lowered, target: Target, given: References
+) -> tuple[References, dict[str, np.ndarray]]:
     """Return references for each tensor at which the walk ends, and the given rows of model inputs.
 
     Args:

@@ -26,7 +26,7 @@ from rationale.decisions.rows import (
 from rationale.errors import InvalidOptionError
 from rationale.lowering import Lowered
 from rationale.methods.answers import holds_numbers
-from rationale.methods.engine import Gap, Method, Selection
+from rationale.methods.engine import Gap, Method, Part, Selection
 from rationale.methods.feature_names import by_name, features_of
 from rationale.methods.logits import is_probability
 from rationale.methods.references import Referenced, prepare_references
@@ -214,7 +214,7 @@ class _Explained:
 
     @cached_property
     def _referenced(self) -> Referenced:
-        return prepare_references(Selection(self.lowered, self.target, self.method, None, None))
+        return prepare_references(Selection(self.lowered, self.target, self.method, None, Part()))
 
     def weights(self, count: int) -> np.ndarray:
         """Return weights of `count` references, which sum to 1."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -89,7 +90,7 @@ class Checked:
 
 
 def check(
-    selection: Selection, referenced: Referenced, graph: FinishedGraph, fitted: Ask | None = None
+    selection: Selection[Any, Any], referenced: Referenced, graph: FinishedGraph, fitted: Ask | None = None
 ) -> Checked:
     """Check the graph against the model, on rows near the references: the sixth stage of a compile.
 
@@ -141,7 +142,9 @@ def check(
     )
 
 
-def _near(selection: Selection, referenced: Referenced, *, nobodys: bool = False) -> dict[str, np.ndarray]:
+def _near(
+    selection: Selection[Any, Any], referenced: Referenced, *, nobodys: bool = False
+) -> dict[str, np.ndarray]:
     """Return rows of the model's inputs to check near; `nobodys` ids are drawn at random."""
     if isinstance(selection.method.reference_set, Baseline):
         return {}

@@ -7,7 +7,6 @@ answer nor the memory depends on the other rows of the batch: docs/adr/0034-coal
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -18,17 +17,8 @@ from rationale.graph.nodes import Nodes, reads
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks, Tensor
 from rationale.methods.coalitions.method import CoalitionMethod, Coalitions, Game
-from rationale.methods.engine import Canvas, Selection
-from rationale.methods.outputs import (
-    STANDARD_ERROR,
-    Outputs,
-    Seed,
-    emit_values,
-    in_two,
-    players_by_output,
-    seed_of,
-    total_of,
-)
+from rationale.methods.engine import Canvas, Results, Selection
+from rationale.methods.outputs import STANDARD_ERROR, Seed, in_two, players_by_output, seed_of
 from rationale.methods.players import CoalitionGame
 from rationale.methods.target import Target, made_by, reach_backward
 from rationale.references.reference_set import ReferenceSet
@@ -65,16 +55,15 @@ class Mixing:
         return (len(self.coalitions.masks) - 1) * self.references.count
 
 
-def _mixing(selection: Selection, references: ReferenceSet, deployment: Deployment) -> Mixing:
+def _mixing(
+    selection: Selection[CoalitionMethod, Game], references: ReferenceSet, deployment: Deployment
+) -> Mixing:
     """Return the game; call this before the graph is changed.
 
     Raises:
         InvalidOptionError: if there are too many players or model calls.
     """
-    target, lowered = selection.target, selection.lowered
-    assert isinstance(selection.part, Game)
-    game = selection.part.game
-    method: Any = selection.method
+    target, lowered, method, game = selection.target, selection.lowered, selection.method, selection.part.game
     coalitions = method.coalitions(game.players)
     mixed = (len(coalitions.masks) - 1) * references.count
     if mixed > MOST_MIXED:
@@ -101,10 +90,9 @@ def _rows_at_once(model: ir.Model, target: Target, mixed: int, deployment: Deplo
     return int(min(room // each, AT_ONCE, mixed))
 
 
-def emit(canvas: Canvas, outputs: Outputs) -> None:
-    """Add the attributions, base value, explained value and gap to the graph's outputs."""
+def emit(canvas: Canvas[CoalitionMethod, Game]) -> None:
+    """Call the model for coalitions, and add the outputs to the graph's."""
     op, selection, target = canvas.op, canvas.selection, canvas.selection.target
-    method: Any = selection.method
     if not selection.lowered.single_row_only:  # the model's own answers are read without reshaping
         canvas = replace(canvas, flat=canvas.flat | {target.output})
     at_x = canvas.at_x()
@@ -116,7 +104,7 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     )
     op.scope = "coalitions"
     operands = [op.flat(at_x.at(name)).value for name in _rows_read(mixing)]
-    body = _Row(op, mixing, method).graph(seed)
+    body = _Row(op, mixing, selection.method).graph(seed)
     given = [*operands, op.flat(seed.explained).value]
     if target.elements == "predicted":
         given.append(op.flat(seed.multiplier).value)
@@ -131,19 +119,10 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     double = ir.DataType.DOUBLE
     base = Tensor(scan.outputs[0], seed.explained.shape, double, frozenset("N"), rows=True)
     answered, *rest = in_two(op, base, seed.explained.dtype)
-    found = _each(op, mixing, scan.outputs[1])
-    answered_values = {
-        name: op.attributions_output(v, outputs.attributions[name]) for name, v in found.items()
-    }
-    totals = [total_of(op, answered_values[name], value) for name, value in found.items()]
-    own = list(answered_values.values())
-    if method.standard_error:
-        errors = _each(op, mixing, scan.outputs[2])
-        own += [
-            op.attributions_output(v, outputs.of_kind(STANDARD_ERROR)[name]) for name, v in errors.items()
-        ]
-    seed = replace(seed, base=answered, rest=rest[0] if rest else None)
-    op.graph.outputs.extend([*own, *emit_values(op, seed, totals, gap=True)])
+    results = Results(op=op, seed=replace(seed, base=answered, rest=rest[0] if rest else None))
+    attributions = _each(op, mixing, scan.outputs[1])
+    errors = {STANDARD_ERROR: lambda: _each(op, mixing, scan.outputs[2])}
+    canvas.emit_outputs(results, attributions.items(), errors)
 
 
 def _each(op: Ops, mixing: Mixing, found: ir.Value) -> dict[str, Tensor]:

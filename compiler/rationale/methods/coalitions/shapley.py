@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.methods.coalitions.engine import COALITIONS
 from rationale.methods.coalitions.method import CoalitionMethod, Coalitions
-from rationale.methods.engine import Engine, References
+from rationale.methods.engine import References
 from rationale.schema.request import whole_number
 
 MOST_PLAYERS, MOST_ENUMERATED = 512, 12
@@ -36,7 +36,7 @@ class ExactShap(CoalitionMethod):
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "exactshap"
-    engine: ClassVar[Engine] = COALITIONS
+    engine = COALITIONS
     standard_error: ClassVar[bool] = False
     pairs: ClassVar[int] = 1
 
@@ -91,7 +91,7 @@ class PermutationShap(CoalitionMethod):
     standard_error: bool = False
 
     name: ClassVar[str] = "permutationshap"
-    engine: ClassVar[Engine] = COALITIONS
+    engine = COALITIONS
 
     def __post_init__(self) -> None:
         whole_number("permutations", self.permutations, 1 + self.standard_error, MOST_PERMUTATIONS)

@@ -5,7 +5,7 @@ explanations through concept relevance propagation", 2023: the multiplier at the
 channel, and the walk goes on from there. The graph's axis C holds the channels; they differ between rows.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,23 +15,20 @@ import onnx_ir as ir
 from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Selection
+from rationale.methods.engine import Canvas, Selection
 from rationale.methods.environment import Call
 from rationale.methods.outputs import (
     GAP_ERROR,
     STANDARD_ERROR,
     attributions_name,
-    emit_values,
     inner_spec,
-    output_name,
-    total_of,
 )
 from rationale.methods.propagation.backward import (
     Carried,
     Explained,
+    FinishedWalk,
     PropagationMethod,
     Relevance,
-    Walked,
     by_name,
     readers_of,
     together,
@@ -39,7 +36,7 @@ from rationale.methods.propagation.backward import (
 from rationale.methods.propagation.path import Path
 from rationale.rules.rule import Trait
 from rationale.schema.manifest import ExplainedConcepts
-from rationale.schema.outputs import OUTPUT_KINDS, WHOLE
+from rationale.schema.outputs import WHOLE
 from rationale.schema.request import Concepts
 
 
@@ -57,8 +54,10 @@ class Draws:
         return standard_error(op, x, self.axis, self.weights, self.effective)
 
 
-def emit_outputs(walked: Walked, layers: Sequence[Explained]) -> None:
-    """Add attributions, base value, explained value, gap and the method's further outputs to the graph's.
+def emit_walk(
+    canvas: Canvas[PropagationMethod, Path], walk: FinishedWalk, layers: Sequence[Explained]
+) -> None:
+    """Add the outputs of a walk to the graph's.
 
     Args:
         layers: tensors to explain besides the inputs; their attributions are part of no sum.
@@ -66,64 +65,41 @@ def emit_outputs(walked: Walked, layers: Sequence[Explained]) -> None:
     Raises:
         InvalidReferencesError: if a standard error is requested, but there is only one reference.
     """
-    op, method = walked.op, walked.method
+    op = walk.op
     op.scope = "attributions"
-    outputs, totals = [], []
-    for name, attributions in walked.by_output(walked.attribute):
-        outputs.append(op.attributions_output(attributions, attributions_name(name)))
-        totals.append(total_of(op, outputs[-1], attributions))
-    outputs += _further(walked, ("NTF", "NTFF"))
-    outputs += emit_values(op, walked.seed, totals, gap=method.gap is not None)
-    outputs += _further(walked, ("NT",))
-    op.graph.outputs.extend(outputs)
+    errors = {STANDARD_ERROR: partial(_standard_errors, walk), GAP_ERROR: partial(_gap_error, walk)}
+    canvas.emit_outputs(walk, walk.by_output(walk.attribute), errors)
     for e in layers:
-        attributions = walked.attribute(e)
+        attributions = walk.attribute(e)
         if e.x.shape[0] != 1:  # tokens of all rows one after the other, as exporters feed a Gemm
             attributions = op.reshape(attributions, (1, *attributions.shape))
         op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
 
 
-def _further(walked: Walked, axes: Collection[str]) -> list[ir.Value]:
-    """Emit the method's further outputs of these axes."""
-    outputs = []
-    for kind in walked.method.further_outputs:
-        if OUTPUT_KINDS[kind].axes in axes:
-            emit = _EMITTERS.get(kind, partial(walked.method.emit_output, kind))
-            for name, value in emit(walked).items():
-                outputs.append(walked.op.attributions_output(value, output_name(kind, name)))
-    return outputs
-
-
-def _standard_errors(walked: Walked) -> dict[str, Tensor]:
-    op, method, draws = walked.op, walked.method, _draws(walked)
+def _standard_errors(walk: FinishedWalk) -> dict[str, Tensor]:
+    op, method, draws = walk.op, walk.method, _draws(walk)
 
     def drawn(e: Explained) -> Tensor:
         return op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape)
 
-    return {name: draws.standard_error(op, values) for name, values in walked.by_output(drawn)}
+    return {name: draws.standard_error(op, values) for name, values in walk.by_output(drawn)}
 
 
-def _gap_error(walked: Walked) -> dict[str, Tensor]:
+def _gap_error(walk: FinishedWalk) -> dict[str, Tensor]:
     """Return the standard error of a gap that is a sampling error.
 
     Explained and base value are exact, so the gap varies as the sum of the attributions does.
     """
-    op, method, draws = walked.op, walked.method, _draws(walked)
-    each = {e.at.tensor: e for e in walked.explained}.values()
+    op, method, draws = walk.op, walk.method, _draws(walk)
+    each = {e.at.tensor: e for e in walk.explained}.values()
     total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in each]
     for other in others:
         total = op.Add(total, other)
     return {WHOLE: draws.standard_error(op, total)}
 
 
-_EMITTERS: Mapping[str, Callable[[Walked], Mapping[str, Tensor]]] = {
-    STANDARD_ERROR: _standard_errors,
-    GAP_ERROR: _gap_error,
-}
-
-
-def _draws(walked: Walked) -> Draws:
-    op, method, references = walked.op, walked.method, walked.references
+def _draws(walk: FinishedWalk) -> Draws:
+    op, method, references = walk.op, walk.method, walk.references
     if method.averages != "K":
         return Draws(method.averages, None, op.counts[method.averages])
     assert references is not None
@@ -135,7 +111,9 @@ def _draws(walked: Walked) -> Draws:
     return Draws("K", references.weights, references.effective)
 
 
-def concepts_of(selection: Selection, concepts: Concepts | None) -> ExplainedConcepts | None:
+def concepts_of(
+    selection: Selection[PropagationMethod, Path], concepts: Concepts | None
+) -> ExplainedConcepts | None:
     """Return the outputs for the requested channels, or None."""
     if concepts is None:
         return None

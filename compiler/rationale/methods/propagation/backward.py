@@ -12,10 +12,10 @@ import numpy as np
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Gap, Method
+from rationale.methods.engine import Gap, Method, Results
 from rationale.methods.environment import At, Call
 from rationale.methods.leaves import OTHERS, Leaf
-from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR, Seed
+from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR
 from rationale.methods.players import Players, by_player
 from rationale.references.reference_set import ReferenceSet
 from rationale.rules.pointwise.conditions import number
@@ -263,17 +263,6 @@ class PropagationMethod(Method):
             r: the references, or the start of the path that `point` returned.
         """
 
-    def emit_output(self, kind: str, walked: "Walked") -> Mapping[str, Tensor]:
-        """Return the outputs of a kind that only this method has.
-
-        Args:
-            kind: one of `further_outputs`.
-
-        Returns:
-            By explained tensor, as `Walked.by_output` yields them; under `WHOLE` a number for each target.
-        """
-        raise NotImplementedError(f"{self.name} has outputs of kind {kind!r}, and emits none")
-
 
 def pull_back(at: At, call: Call, m: Any) -> list[Tensor | None]:
     """Return the multiplier of each varying input, by its pullback at a point; None for other inputs.
@@ -305,19 +294,16 @@ class Explained:
     start: Tensor | None
 
 
-@dataclass(frozen=True)
-class Walked:
-    """A finished walk, from which a method makes its outputs.
+@dataclass(frozen=True, kw_only=True)
+class FinishedWalk(Results):
+    """The results of a walk.
 
     Attributes:
         explained: the explained tensors with their multipliers.
-        seed: start of the walk, with the explained value and the base value.
     """
 
-    op: Ops
     method: PropagationMethod
     explained: Sequence[Explained]
-    seed: Seed
     references: ReferenceSet | None
     players: Players | None
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops, mean
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, References, Weighted
+from rationale.methods.engine import References, Weighted
 from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import PropagationMethod, Pull, pull_back
 from rationale.methods.propagation.engine import WALK
@@ -44,7 +44,7 @@ class DeepShap(Weighted, PropagationMethod):
     standard_error: bool = False
 
     name: ClassVar[str] = "deepshap"
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
     averages: ClassVar[str] = "K"
 
     @property

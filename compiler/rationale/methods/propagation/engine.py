@@ -21,7 +21,7 @@ from rationale.methods.propagation.attributions import (
     concepts_of,
     emit_channels,
     emit_heatmaps,
-    emit_outputs,
+    emit_walk,
     layers_walked,
     requested_layers,
 )
@@ -29,9 +29,9 @@ from rationale.methods.propagation.backward import (
     ByRules,
     Carried,
     Explained,
+    FinishedWalk,
     PropagationMethod,
     Pull,
-    Walked,
     walk,
 )
 from rationale.methods.propagation.imputed import behind_imputers
@@ -42,17 +42,21 @@ from rationale.references.request_time import WEIGHTS, references_name
 from rationale.schema.manifest import LayerRule
 from rationale.schema.request import CompileRequest
 
+WalkSelection = Selection[PropagationMethod, Path]
 
-class Walk(Engine):
+
+class Walk(Engine[PropagationMethod, Path]):
     """The engine of DeepSHAP, gradients and LRP: a walk back from the output, operator by operator."""
 
     players = "sum"
     missing = Missing.NEVER
 
-    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(
+        self, lowered: Lowered, method: PropagationMethod, inputs: Sequence[str] | None
+    ) -> tuple[Leaf, ...]:
         return _choose_leaves(method, lowered, inputs).leaves
 
-    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
+    def select(self, lowered: Lowered, method: PropagationMethod, request: CompileRequest) -> WalkSelection:
         """Find the path from the explained inputs to the explained output.
 
         If an operator before the first of the named layers has no rule, the path begins at that layer.
@@ -81,14 +85,14 @@ class Walk(Engine):
             raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
         return named(Selection(lowered, target, method, None, path), request)
 
-    def outputs(self, selection: Selection) -> Outputs:
-        _, path = _walked(selection)
-        return replace(super().outputs(selection), concepts=concepts_of(selection, path.concepts))
+    def outputs(self, selection: WalkSelection) -> Outputs:
+        concepts = concepts_of(selection, selection.part.concepts)
+        return replace(super().outputs(selection), concepts=concepts)
 
-    def emit(self, canvas: Canvas) -> None:
+    def emit(self, canvas: Canvas[PropagationMethod, Path]) -> None:
         """Walk back from the output to the explained tensors; the graph's own nodes are the forward pass."""
         op, references, selection = canvas.op, canvas.references, canvas.selection
-        (method, path), target = _walked(selection), selection.target
+        method, path, target = selection.method, selection.part, selection.target
         at_x = canvas.at_x(path.active, path.blocked)
         calls = [at_x.evaluate_at_sample(node, rule) for node, rule in path.nodes]
         at_x.lift_outputs()
@@ -135,18 +139,18 @@ class Walk(Engine):
             nothing = {t: op.row_constant(array) for t, array in zeros.items()}
             reached = explained(nothing | walk_from(own[0], masked))
             op.graph.outputs.extend([*outputs, *emit_heatmaps(op, method, concepts, reached, weights)])
-        walked = Walked(op, method, explained(arriving), seed, references, target.players)
-        emit_outputs(walked, [layers[n] for n in kept])
+        walk_results = FinishedWalk(
+            op=op,
+            seed=seed,
+            method=method,
+            explained=explained(arriving),
+            references=references,
+            players=target.players,
+        )
+        emit_walk(canvas, walk_results, [layers[n] for n in kept])
 
 
 WALK = Walk()
-
-
-def _walked(selection: Selection) -> tuple[PropagationMethod, Path]:
-    method, path = selection.method, selection.part
-    assert isinstance(method, PropagationMethod)
-    assert isinstance(path, Path)
-    return method, path
 
 
 def _rules(steps: Sequence[Call], pull: Pull) -> list[LayerRule]:
@@ -194,7 +198,7 @@ def _at_references(at_x: Environment, references: ReferenceSet, path: Path) -> M
 def _onto_paths(
     at_x: Environment,
     at_r: MovedEnvironment | None,
-    selection: Selection,
+    selection: WalkSelection,
     references: ReferenceSet | None,
     calls: list[Call],
 ) -> tuple[dict[str, Tensor | None], list[Call]]:
@@ -202,7 +206,7 @@ def _onto_paths(
 
     The calls change only if the method walks on paths.
     """
-    (method, path), target = _walked(selection), selection.target
+    method, path, target = selection.method, selection.part, selection.target
     starts = {name: at_r.at(name) if at_r else None for name in target.tensors}
     if not method.points:
         return starts, calls

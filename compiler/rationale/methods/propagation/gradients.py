@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops, along, mean, rows_along
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, Gap, References
+from rationale.methods.engine import Gap, References
 from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import Point, PropagationMethod, pull_back
 from rationale.methods.propagation.engine import WALK
@@ -34,7 +34,7 @@ def path_quadrature(steps: int) -> tuple[np.ndarray, np.ndarray]:
 class _Derivative(PropagationMethod):
     """The plain pullback, at x or at the points that `point` returns."""
 
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
 
     def pull(self, op: Ops, call: Call, m: Tensor | tuple[Tensor, ...]) -> Sequence[Tensor | None]:
         return pull_back(call.x, call, m)

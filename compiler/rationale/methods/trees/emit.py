@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -12,29 +11,20 @@ from rationale.graph.ops import Ops
 from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
-from rationale.methods.engine import Canvas, Selection
+from rationale.methods.engine import Canvas, Results, Selection
 from rationale.methods.environment import Environment
-from rationale.methods.outputs import (
-    INTERACTIONS,
-    Outputs,
-    Seed,
-    emit_values,
-    players_by_output,
-    seed_of,
-    total_of,
-)
+from rationale.methods.outputs import INTERACTIONS, Seed, players_by_output, seed_of
 from rationale.methods.target import Target
 from rationale.methods.trees.ensembles import Trees
-from rationale.methods.trees.method import Margins
+from rationale.methods.trees.method import Margins, TreeMethod
 from rationale.references.reference_set import ReferenceSet
 from rationale.trees.covers import expected_scores
 
 
-def emit(canvas: Canvas, outputs: Outputs) -> None:
-    """Add the attributions, base value, explained value and gap to the graph's outputs."""
+def emit(canvas: Canvas[TreeMethod, Trees]) -> None:
+    """Look up the attributions, and add the outputs to the graph's."""
     op, selection = canvas.op, canvas.selection
-    target, trees = selection.target, _trees(selection)
-    method: Any = selection.method
+    target, trees, method = selection.target, selection.part, selection.method
     at_x = canvas.at_x()
     at_x.lift_outputs()
     references = _with_values(selection, canvas.references)
@@ -52,35 +42,34 @@ def emit(canvas: Canvas, outputs: Outputs) -> None:
     between = method.interaction_values(op, *about, found, player_of) if method.interactions else None
     op.scope = "attributions"
     found = _of_target(op, target, seed, op.reshape(found, (1, matrix.shape[1], len(used))))
-    answered, totals = [], list[Tensor]()
     players = players_by_output(target, trees.game.of)
-    for name, own in players.items():
-        values = op.reshape(_of(op, found, used, own.reshape(-1), 1), (1, *own.shape))
-        answered.append(op.attributions_output(values, outputs.attributions[name]))
-        totals.append(total_of(op, answered[-1], values))
-    if between is not None:
+
+    def interactions() -> dict[str, Tensor]:
+        assert between is not None
         ((name, own),) = players.items()
         pairs = op.reshape(between, (1, matrix.shape[1], len(used), len(used)))
         pairs = _of_target(op, target, seed, pairs)
         for axis in (1, 2):
             pairs = _of(op, pairs, used, own.reshape(-1), axis)
-        answered.append(op.attributions_output(pairs, outputs.of_kind(INTERACTIONS)[name]))
-    op.graph.outputs.extend([*answered, *emit_values(op, seed, totals, gap=True)])
+        return {name: pairs}
+
+    attributions = (
+        (name, op.reshape(_of(op, found, used, own.reshape(-1), 1), (1, *own.shape)))
+        for name, own in players.items()
+    )
+    canvas.emit_outputs(Results(op=op, seed=seed), attributions, {INTERACTIONS: interactions})
 
 
-def _trees(selection: Selection) -> Trees:
-    assert isinstance(selection.part, Trees)
-    return selection.part
-
-
-def _with_values(selection: Selection, references: ReferenceSet | None) -> ReferenceSet | None:
+def _with_values(
+    selection: Selection[TreeMethod, Trees], references: ReferenceSet | None
+) -> ReferenceSet | None:
     """Return the references with the tensors that the model computes from them, by name.
 
     These are the trees' features, the explained output, and the margin if attributions are rescaled.
     """
     if references is None:
         return None
-    trees, output = _trees(selection), selection.target.output
+    trees, output = selection.part, selection.target.output
     wanted = {trees.reads, output, trees.margin or output}
     return replace(references, arrays=_answers(selection.lowered, references.arrays, wanted))
 
@@ -95,7 +84,7 @@ def _answers(lowered: Lowered, given: Mapping[str, np.ndarray], wanted: set[str]
     return {**given, **run(given)}
 
 
-def _base_value(selection: Selection, references: ReferenceSet | None) -> np.ndarray:
+def _base_value(selection: Selection[TreeMethod, Trees], references: ReferenceSet | None) -> np.ndarray:
     """Return [1, …], the mean of the explained output over the references.
 
     Without references, return its expectation by the trees' covers: the mean over the leaves, plus the
@@ -105,7 +94,7 @@ def _base_value(selection: Selection, references: ReferenceSet | None) -> np.nda
     Raises:
         InvalidReferencesError: if there are no covers either.
     """
-    trees, output = _trees(selection), selection.target.output
+    trees, output = selection.part, selection.target.output
     if references is not None:
         rows = references.arrays[output]
         return np.asarray(np.average(rows.astype(np.float64), 0, references.weights)[None])

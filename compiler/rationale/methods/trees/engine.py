@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering import Lowered
@@ -12,19 +11,22 @@ from rationale.methods.leaves import Leaf, raw_leaves
 from rationale.methods.logits import choose_logits
 from rationale.methods.players import coalition_game
 from rationale.methods.trees.emit import emit
-from rationale.methods.trees.ensembles import choose_ensemble, players_of_features
+from rationale.methods.trees.ensembles import Trees, choose_ensemble, players_of_features
+from rationale.methods.trees.method import TreeMethod
 from rationale.schema.request import CompileRequest
 
 
-class TreeTables(Engine):
+class TreeTables(Engine[TreeMethod, Trees]):
     """An engine without a walk: tables hold the result for every pattern of the trees' conditions."""
 
     missing = Missing.ALWAYS  # trees choose a side for NaN
 
-    def leaves(self, lowered: Lowered, method: Any, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
+    def leaves(self, lowered: Lowered, method: TreeMethod, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)
 
-    def select(self, lowered: Lowered, method: Any, request: CompileRequest) -> Selection:
+    def select(
+        self, lowered: Lowered, method: TreeMethod, request: CompileRequest
+    ) -> Selection[TreeMethod, Trees]:
         """Find the ensemble, and the player of each feature that it reads.
 
         Raises:
@@ -49,9 +51,9 @@ class TreeTables(Engine):
         player_of = players_of_features(lowered, target, trees, method.name)
         return replace(selection, part=replace(trees, player_of=player_of))
 
-    def emit(self, canvas: Canvas) -> None:
+    def emit(self, canvas: Canvas[TreeMethod, Trees]) -> None:
         """Add lookups in tables of the results for every pattern of conditions that a row can satisfy."""
-        emit(canvas, self.outputs(canvas.selection))
+        emit(canvas)
 
 
 TREES = TreeTables()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, Gap, Method, References
+from rationale.methods.engine import Gap, Method, References
 from rationale.methods.trees.engine import TREES
 from rationale.methods.trees.method import Margins, TreeMethod
 from rationale.references.reference_set import OpenReferences, ReferenceSet
@@ -60,7 +60,7 @@ class TreeShap(TreeMethod):
     weights: npt.ArrayLike | None = None
 
     name: ClassVar[str] = "treeshap"
-    engine: ClassVar[Engine] = TREES
+    engine = TREES
     has_base_value: ClassVar[bool] = True
     gap: ClassVar[Gap | None] = Gap.ROUNDING
 

@@ -14,7 +14,7 @@ import numpy as np
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import Engine, Gap
+from rationale.methods.engine import Gap
 from rationale.methods.environment import Call
 from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
@@ -44,7 +44,7 @@ from rationale.schema.manifest import Extension
 class Propagated(PropagationMethod):
     """The base of methods that propagate relevance, layer by layer."""
 
-    engine: ClassVar[Engine] = WALK
+    engine = WALK
     explains_scores: ClassVar[bool] = True
 
     def pull(self, op: Ops, call: Call, m: Any) -> Sequence[Tensor | None]:
