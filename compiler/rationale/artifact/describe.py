@@ -16,10 +16,10 @@ from rationale.artifact.checks.check import Checked, FinishedGraph, adds_up
 from rationale.distribution import version
 from rationale.errors import UnsupportedModelError
 from rationale.graph.runtime.kernels import digest
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered
 from rationale.lowering.inference import Span, length_warnings
-from rationale.methods.engine import Missing, Selection
+from rationale.methods.engine import MissingValues, Selection
 from rationale.methods.feature_names import features_of
 from rationale.methods.leaves import Leaf
 from rationale.methods.logits import class_names, is_probability
@@ -33,7 +33,7 @@ from rationale.methods.outputs import (
     attributions_name,
     inner_spec,
 )
-from rationale.methods.references import Referenced
+from rationale.methods.references import PreparedReferences
 from rationale.methods.target import Target, stop_notes, stop_warnings
 from rationale.references.reference_set import ReferenceSet, spreads
 from rationale.references.request_time import describe_open
@@ -68,10 +68,10 @@ _MEMBERS = {*Manifest.model_fields, *ExplainedInput.model_fields}  # the kinds t
 def describe(
     selection: Selection[Any, Any],
     request: CompileRequest,
-    referenced: Referenced,
+    referenced: PreparedReferences,
     graph: FinishedGraph,
     checked: Checked,
-    variants: Variants,
+    variants: VariantChoices,
     rules: Sequence[LayerRule] = (),
     *,
     notes: Sequence[str] = (),
@@ -212,11 +212,11 @@ def _explained(
     )
 
 
-def _may_miss(spec: TensorSpec, missing: Missing, references: ReferenceSet | None) -> bool:
+def _may_miss(spec: TensorSpec, missing: MissingValues, references: ReferenceSet | None) -> bool:
     """Tell whether rows of an explained input may hold missing values; a text may always be empty."""
-    if spec.datatype == DATATYPES["STRING"] or (missing is Missing.ALWAYS and spec.datatype in FLOATS):
+    if spec.datatype == DATATYPES["STRING"] or (missing is MissingValues.ALWAYS and spec.datatype in FLOATS):
         return True
-    array = references.arrays.get(spec.name) if references and missing is not Missing.NEVER else None
+    array = references.arrays.get(spec.name) if references and missing is not MissingValues.NEVER else None
     return array is not None and is_float(array.dtype) and bool(np.isnan(array).any())
 
 
@@ -232,7 +232,7 @@ def _splits(
 ) -> dict[str, tuple[float, ...]]:
     found = {
         feature: tuple(own)
-        for name, splits in selection.part.splits(selection.lowered, selection.target).items()
+        for name, splits in selection.choice.splits(selection.lowered, selection.target).items()
         if name in names
         for feature, own in zip(names_of(name, names[name], len(splits)), splits, strict=True)
     }
@@ -293,7 +293,7 @@ def _digests(
         "targets": target.elements,
         "inputs": target.inputs,
         "rationale": version(),
-        **selection.part.options,
+        **selection.choice.options,
     }
     if target.players:
         options["groups"] = dict(zip(target.players.names, target.players.members, strict=True))
@@ -333,7 +333,7 @@ def _open_length(span: Span, combined: onnx.ModelProto) -> OpenLength:
 def _references(
     combined: onnx.ModelProto,
     target: Target,
-    referenced: Referenced,
+    referenced: PreparedReferences,
     names: Mapping[str, tuple[str, ...] | None],
     checked: Checked,
 ) -> References | None:

@@ -219,7 +219,7 @@ def is_text(array: np.ndarray) -> bool:
 def plain_runner(compiled: Compiled) -> Runner:
     """Return a runner of the plain model, for the explained tensor."""
     with kernels_of(compiled.custom_ops):
-        return Runner(_answering(compiled), given=True)
+        return Runner(_answering(compiled), users_model=True)
 
 
 def _answering(compiled: Compiled) -> ir.Model:

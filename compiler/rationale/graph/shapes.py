@@ -78,22 +78,22 @@ def _schema(op_type: str, domain: str, form: ShapeForm) -> defs.OpSchema:
 
 
 def _infer(context: Any, op_type: str, domain: str, form: ShapeForm) -> None:
-    given = [context.get_input_type(i) for i in range(context.get_num_inputs())]
-    types = [t if t is not None and t.HasField("tensor_type") else None for t in given]
-    shapes = [None if t is None else _static(t) for t in types]
+    input_types = [context.get_input_type(i) for i in range(context.get_num_inputs())]
+    types = [t if t is not None and t.HasField("tensor_type") else None for t in input_types]
+    shapes = [None if t is None else _static_shape(t) for t in types]
     present = [t for t in types if t is not None and t.tensor_type.elem_type]
     if not present or any(t is not None and s is None for t, s in zip(types, shapes, strict=True)):
         return
     first = next((t for t in present if t.tensor_type.elem_type in _FLOATS), present[0])
-    found = _called(form, shapes, context, f"{domain}.{op_type}")
-    for i, shape in zip(range(context.get_num_outputs()), found, strict=False):
+    result_shapes = _call_form(form, shapes, context, f"{domain}.{op_type}")
+    for i, shape in zip(range(context.get_num_outputs()), result_shapes, strict=False):
         context.set_output_type(i, helper.make_tensor_type_proto(first.tensor_type.elem_type, shape))
 
 
-def _called(form: ShapeForm, shapes: list[Shape | None], context: Any, name: str) -> Iterable[Shape]:
+def _call_form(form: ShapeForm, shapes: list[Shape | None], context: Any, name: str) -> Iterable[Shape]:
     try:
-        found = form(*shapes, **_attributes(form, context))
-        return [tuple(map(int, shape)) for shape in (found if isinstance(found, list) else [found])]
+        result = form(*shapes, **_attributes(form, context))
+        return [tuple(map(int, shape)) for shape in (result if isinstance(result, list) else [result])]
     except Exception as error:  # a user's own code
         raise RationaleError(
             f"{name}: the shape of its value cannot be told for inputs {shapes}: its rule's shape form "
@@ -103,8 +103,8 @@ def _called(form: ShapeForm, shapes: list[Shape | None], context: Any, name: str
 
 def _attributes(form: ShapeForm, context: Any) -> dict[str, Any]:
     named = [p.name for p in inspect.signature(form).parameters.values() if p.kind is p.KEYWORD_ONLY]
-    found = {name: context.get_attribute(name) for name in named}
-    return {name: _value(a) for name, a in found.items() if a is not None}
+    attributes = {name: context.get_attribute(name) for name in named}
+    return {name: _value(a) for name, a in attributes.items() if a is not None}
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
@@ -112,7 +112,7 @@ def _value(attribute: onnx.AttributeProto) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _static(kind: onnx.TypeProto) -> Shape | None:
+def _static_shape(kind: onnx.TypeProto) -> Shape | None:
     tensor = kind.tensor_type
     if not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in tensor.shape.dim):
         return None
@@ -194,12 +194,14 @@ def result_dtype(
 
     It is that of an operand, the only one that the schema allows, or the attribute `to`.
     """
-    known = _dtype_in_schema(op_type, domain, opset)
-    if isinstance(known, int):
-        operand = tensors[known]
+    dtype_source = _dtype_in_schema(op_type, domain, opset)
+    if isinstance(dtype_source, int):
+        operand = tensors[dtype_source]
         assert operand is not None
         return operand.dtype
-    return ir.DataType(attributes["to"] if known is None else onnx.TensorProto.DataType.Value(known))
+    return ir.DataType(
+        attributes["to"] if dtype_source is None else onnx.TensorProto.DataType.Value(dtype_source)
+    )
 
 
 @functools.cache
@@ -228,17 +230,17 @@ def _spec(proto: onnx.TypeProto | None, op_type: str) -> Spec:
 
 def infer_graph(
     nodes: Iterable[onnx.NodeProto],
-    given: Mapping[str, Spec],
+    input_specs: Mapping[str, Spec],
     constants: Iterable[ir.Value],
     opsets: Mapping[str, int],
 ) -> dict[str, Spec]:
     """Infer static shapes of all values that nodes make or read, by name, without their large constants.
 
     Args:
-        given: specifications of the values that they read, apart from constants.
+        input_specs: specifications of the values that they read, apart from constants.
     """
     skeleton = onnx.GraphProto(name="skeleton", node=nodes)
-    specs = dict(given)
+    specs = dict(input_specs)
     for value in constants:
         array, name = value.const_value, str(value.name)
         assert array is not None
@@ -250,8 +252,8 @@ def infer_graph(
     for name, (shape, dtype) in specs.items():
         skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
     model = onnx.helper.make_model(skeleton, opset_imports=own_opsets(opsets))
-    found = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    kinds = (*found.value_info, *found.input, *found.output)
+    inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    kinds = (*inferred.value_info, *inferred.input, *inferred.output)
     return {v.name: spec for v in kinds if (spec := spec_of(v.type)) is not None}
 
 
@@ -266,7 +268,7 @@ def state_shapes(model: ir.Model) -> None:
     The shapes of outputs of operators with bodies, and of those that count, must be known before.
     """
     nothing: list[Specs] = [{} for _ in _COUNTS]
-    _state(model.graph, model.graph.opset_imports, nothing)
+    _set_shapes(model.graph, model.graph.opset_imports, nothing)
 
 
 def rename_rows(graph: ir.Graph, name: str) -> None:
@@ -274,56 +276,60 @@ def rename_rows(graph: ir.Graph, name: str) -> None:
     for node in ir.traversal.RecursiveGraphIterator(graph):
         for value in node.outputs:
             if value.shape is not None:
-                value.shape = ir.Shape([d if isinstance(d, int) else _renamed(d, name) for d in value.shape])
+                value.shape = ir.Shape(
+                    [d if isinstance(d, int) else _rename_dim(d, name) for d in value.shape]
+                )
 
 
-def _each(dim: ir.SymbolicDim) -> int | None:
+def _length_per_row(dim: ir.SymbolicDim) -> int | None:
     """Return the length per row of a dimension that `in_rows` named, or None."""
     count, times, rows = (dim.value or "").rpartition(TIMES)
     return int(count or 1) if rows == ROWS and (count.isdecimal() or not times) else None
 
 
-def _renamed(dim: ir.SymbolicDim, name: str) -> str | None:
-    return dim.value if _each(dim) is None else f"{str(dim.value).removesuffix(ROWS)}{name}"
+def _rename_dim(dim: ir.SymbolicDim, name: str) -> str | None:
+    return dim.value if _length_per_row(dim) is None else f"{str(dim.value).removesuffix(ROWS)}{name}"
 
 
-def _state(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
+def _set_shapes(graph: ir.Graph, opsets: Mapping[str, int], outside: Sequence[Specs]) -> None:
     """Set the shapes of one graph, then of its bodies, which see the values `outside`, for each count."""
-    known = [_inferred(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)]
+    specs_by_count = [
+        _infer_at(graph, opsets, count, specs) for count, specs in zip(_COUNTS, outside, strict=True)
+    ]
     for node in graph:
         for value in node.outputs:
-            few, many = (specs.get(str(value.name)) for specs in known)
+            few, many = (specs.get(str(value.name)) for specs in specs_by_count)
             if few is not None and many is not None and not value.is_graph_output():
-                value.shape, value.dtype = _shape(few[0], many[0]), few[1]
+                value.shape, value.dtype = _row_shape(few[0], many[0]), few[1]
     for node in graph:
         for body in _bodies(node):
-            _state(body, opsets, known)
+            _set_shapes(body, opsets, specs_by_count)
 
 
 def _bodies(node: ir.Node) -> list[ir.Graph]:
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
 
 
-def _inferred(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
+def _infer_at(graph: ir.Graph, opsets: Mapping[str, int], rows: int, outside: Specs) -> Specs:
     """Infer static shapes at `rows` rows, given the specifications `outside`."""
-    made = {v for n in graph for v in n.outputs}
-    read = [v for v in _read(graph) if v not in made]
+    computed = {v for n in graph for v in n.outputs}
+    read = [v for v in _values_read(graph) if v not in computed]
     constants = [v for v in read if v.const_value is not None]
     hidden = {n for n in graph if _bodies(n) or n.op_type == "Range"}
-    given: Specs = {}
+    read_specs: Specs = {}
     for value in (*read, *(v for n in hidden for v in n.outputs)):
-        if value.const_value is None and (spec := _at(value, rows) or outside.get(str(value.name))):
-            given[str(value.name)] = spec
+        if value.const_value is None and (spec := _spec_at(value, rows) or outside.get(str(value.name))):
+            read_specs[str(value.name)] = spec
     nodes = [ir.serde.serialize_node(n) for n in graph if n not in hidden]
-    return {**outside, **infer_graph(nodes, given, constants, opsets)}
+    return {**outside, **infer_graph(nodes, read_specs, constants, opsets)}
 
 
-def _read(graph: ir.Graph) -> Iterable[ir.Value]:
+def _values_read(graph: ir.Graph) -> Iterable[ir.Value]:
     """Return the values that the nodes of a graph read, each once, and its inputs."""
     return dict.fromkeys([*graph.inputs, *(v for n in graph for v in n.inputs if v is not None)])
 
 
-def _at(value: ir.Value, rows: int) -> Spec | None:
+def _spec_at(value: ir.Value, rows: int) -> Spec | None:
     """Return a value's specification at `rows` rows; an open axis 0 of an input is its rows."""
     if value.dtype is None or value.shape is None:
         return None
@@ -331,7 +337,7 @@ def _at(value: ir.Value, rows: int) -> Spec | None:
     for axis, dim in enumerate(value.shape):
         if isinstance(dim, int):
             dims.append(dim)
-        elif (each := _each(dim)) is not None:
+        elif (each := _length_per_row(dim)) is not None:
             dims.append(rows * each)
         elif axis == 0 and value.is_graph_input():
             dims.append(rows)
@@ -340,21 +346,21 @@ def _at(value: ir.Value, rows: int) -> Spec | None:
     return tuple(dims), value.dtype
 
 
-def _shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
+def _row_shape(few: Sequence[int], many: Sequence[int]) -> ir.Shape | None:
     """Return the shape that is `few` and `many` at these counts."""
     if len(few) != len(many):
         return None
-    return ir.Shape([_dim(a, b) for a, b in zip(few, many, strict=True)])
+    return ir.Shape([_row_dim(a, b) for a, b in zip(few, many, strict=True)])
 
 
-def _dim(few: int, many: int) -> int | str | None:
+def _row_dim(few: int, many: int) -> int | str | None:
     """Return a·N, a number, or None if the length is neither."""
     if few == many:
         return few
-    each, rest = divmod(few, _COUNTS[0])
-    if rest or many != each * _COUNTS[1]:
+    per_row, remainder = divmod(few, _COUNTS[0])
+    if remainder or many != per_row * _COUNTS[1]:
         return None
-    return in_rows(each)
+    return in_rows(per_row)
 
 
 def in_rows(each: int) -> str:

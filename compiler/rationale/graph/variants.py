@@ -51,25 +51,25 @@ class Variant:
 
 
 @dataclass
-class Variants:
+class VariantChoices:
     """The choices of one compile.
 
     Attributes:
-        taken: the number of uses of each variant, by "task: variant".
+        uses: the number of uses of each variant, by "task: variant".
     """
 
     deployment: Deployment
-    taken: Counter[str] = field(default_factory=Counter)
+    uses: Counter[str] = field(default_factory=Counter)
 
     def describe(self) -> Described:
         """Return the choices for the manifest."""
         d = self.deployment
-        taken = dict(sorted(self.taken.items()))
-        return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=taken)
+        uses = dict(sorted(self.uses.items()))
+        return Described(provider=d.provider, threads=d.cores, runtime=d.runtime, taken=uses)
 
     def begin(self) -> None:
         """Forget the choices, before a graph is built (again)."""
-        self.taken.clear()
+        self.uses.clear()
 
 
 class Chooser(Protocol):
@@ -79,7 +79,7 @@ class Chooser(Protocol):
     def sizes(self) -> Mapping[str, int]: ...
 
     @property
-    def variants(self) -> Variants: ...
+    def variants(self) -> VariantChoices: ...
 
 
 class Task:
@@ -109,7 +109,7 @@ class Task:
         batch_axes = frozenset[str]().union(*(t.batch_axes for t in operands))
         site = Site(geometry, prod(op.sizes[a] for a in batch_axes - {"N"}), op.variants.deployment)
         chosen = min(self.fitting(geometry), key=lambda variant: variant.cost(site))
-        op.variants.taken[f"{self.name}: {chosen.name}"] += 1
+        op.variants.uses[f"{self.name}: {chosen.name}"] += 1
         return chosen.emit(op, *operands, geometry)
 
 

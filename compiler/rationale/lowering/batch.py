@@ -199,8 +199,8 @@ def how_rows_mix(
     if _two_rows(model, *_SPANS[0]) is None:
         return None
     try:
-        together = Runner(model, optimise=False, given=True)
-        one = Runner(single or model, optimise=False, given=True)
+        together = Runner(model, optimise=False, users_model=True)
+        one = Runner(single or model, optimise=False, users_model=True)
         pairs = [_answers(together, one, _two_rows(model, *span) or {}, outputs) for span in _SPANS]
     except InvalidModelError as error:
         return f"the model does not run on batches of two rows and of one: {error}"

@@ -54,40 +54,46 @@ class Auto(Weighted):
             InvalidOptionError, UnsupportedModelError, InvalidReferencesError: if no method can answer the
                 request.
         """
-        given, weights = self.references, self.weights
-        trees, deep = TreeShap(given, weights=weights), DeepShap(given, weights)
-        enumerated, drawn = ExactShap(given, weights), PermutationShap(given, weights=weights)
-        found = []
-        ensemble = _selected(lowered, trees, request)
+        references, weights = self.references, self.weights
+        treeshap, deepshap = TreeShap(references, weights=weights), DeepShap(references, weights)
+        exactshap, permutationshap = (
+            ExactShap(references, weights),
+            PermutationShap(references, weights=weights),
+        )
+        choices = []
+        ensemble = _selected(lowered, treeshap, request)
         are_scores = ensemble is not None and _are_scores(ensemble, request)
         if are_scores:
-            found.append(
-                MethodChoice(trees, "treeshap, exact: what is explained is the score of one tree ensemble")
+            choices.append(
+                MethodChoice(treeshap, "treeshap, exact: what is explained is the score of one tree ensemble")
             )
-        walked, game = _selected(lowered, deep, request), _selected(lowered, drawn, request)
-        if walked and game and _leaves_words_out(walked, game):
-            walked = None  # its attributions would be complete, but only for some of the features
-        if walked and is_linear(walked.target, walked.part):
+        walk_selection, game_selection = (
+            _selected(lowered, deepshap, request),
+            _selected(lowered, permutationshap, request),
+        )
+        if walk_selection and game_selection and _leaves_words_out(walk_selection, game_selection):
+            walk_selection = None  # its attributions would be complete, but only for some of the features
+        if walk_selection and is_linear(walk_selection.target, walk_selection.choice):
             why = "deepshap, exact: every operator between the inputs and the output is linear"
-            found.append(MethodChoice(deep, why))
-        if selected := _selected(lowered, enumerated, request):
-            players = selected.part.game.players
+            choices.append(MethodChoice(deepshap, why))
+        if exact_selection := _selected(lowered, exactshap, request):
+            players = exact_selection.choice.game.players
             why = f"exactshap, exact: the model is called for every coalition of {players} features"
-            found.append(MethodChoice(enumerated, why))
-        if walked:
+            choices.append(MethodChoice(exactshap, why))
+        if walk_selection:
             why = "deepshap, which approximates Shapley values: no exact method fits this model"
-            found.append(MethodChoice(deep, why, is_exact=False))
-        if game:
+            choices.append(MethodChoice(deepshap, why, is_exact=False))
+        if game_selection:
             why = (
                 "permutationshap, which estimates Shapley values: no exact method fits this model, "
                 "nor deepshap"
             )
             if ensemble and not are_scores:
                 why += "; treeshap explains the score behind it exactly: logits=True (--logits)"
-            found.append(MethodChoice(drawn, why, is_exact=False))
-        if not found:
-            deep.engine.select(lowered, deep, request)
-        return found
+            choices.append(MethodChoice(permutationshap, why, is_exact=False))
+        if not choices:
+            deepshap.engine.select(lowered, deepshap, request)
+        return choices
 
 
 def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Selection[Any, Any] | None:
@@ -98,14 +104,14 @@ def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Sele
         return None
 
 
-def _leaves_words_out(walked: Selection[Any, Any], game: Selection[Any, Any]) -> bool:
+def _leaves_words_out(walk_selection: Selection[Any, Any], game_selection: Selection[Any, Any]) -> bool:
     """Tell whether the game has text inputs as players that get no attributions on a walk."""
-    inputs = walked.lowered.model.graph.inputs
+    inputs = walk_selection.lowered.model.graph.inputs
     words = {str(v.name) for v in inputs if v.dtype == ir.DataType.STRING}
-    return not words.isdisjoint(set(game.target.tensors) - set(walked.target.tensors))
+    return not words.isdisjoint(set(game_selection.target.tensors) - set(walk_selection.target.tensors))
 
 
 def _are_scores(selection: Selection[Any, Trees], request: CompileRequest) -> bool:
     """Tell whether the ensemble's scores are the output itself, or the request names them."""
-    trees = selection.part
+    trees = selection.choice
     return bool((trees.ensemble.post_transform == "NONE" and not trees.link) or request.logits)

@@ -17,10 +17,10 @@ import onnx_ir as ir
 from pydantic import ValidationError
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.nodes import make_room
+from rationale.graph.nodes import rename_inner_values
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks, Tensor
-from rationale.graph.variants import Variants
+from rationale.graph.variants import VariantChoices
 from rationale.lowering import Lowered, with_model
 from rationale.lowering.rewrites.discrete import spell_out_dequantising
 from rationale.methods.environment import Environment, batch_leading
@@ -168,7 +168,7 @@ class Weighted(Method):
         return self.weights
 
 
-class Part:
+class EngineChoice:
     """The engine's own choice in a model besides the target: a path, an ensemble, a game.
 
     The defaults suit an engine that calls no rules.
@@ -202,24 +202,24 @@ class Part:
 
 
 MethodT = TypeVar("MethodT", bound=Method)
-PartT = TypeVar("PartT", bound=Part)
+ChoiceT = TypeVar("ChoiceT", bound=EngineChoice)
 
 
 @dataclass(frozen=True)
-class Selection(Generic[MethodT, PartT]):
+class Selection(Generic[MethodT, ChoiceT]):
     """The parts of a lowered model that an explanation concerns.
 
     Attributes:
         method: the method, with arrays in place of tables with named columns.
         feature_names: the names that the user gave, or the columns of those tables.
-        part: the engine's own choice; each engine has its own class for it.
+        choice: the engine's own choice; each engine has its own class for it.
     """
 
     lowered: Lowered
     target: Target
     method: MethodT
     feature_names: FeatureNames | None
-    part: PartT
+    choice: ChoiceT
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ Emitters = Mapping[str, Callable[[], Mapping[str, Tensor]]]
 
 
 @dataclass(frozen=True)
-class Canvas(Generic[MethodT, PartT]):
+class Canvas(Generic[MethodT, ChoiceT]):
     """A copy of the lowered model, and everything an engine needs to add an explanation to it.
 
     Attributes:
@@ -265,7 +265,7 @@ class Canvas(Generic[MethodT, PartT]):
     """
 
     op: Ops
-    selection: Selection[MethodT, PartT]
+    selection: Selection[MethodT, ChoiceT]
     flat: frozenset[str]
     references: ReferenceSet | None
     progress: Progress
@@ -283,7 +283,7 @@ class Canvas(Generic[MethodT, PartT]):
         values = Environment(self.op, lowered, self.flat, active, blocked)
         names = [str(v.name) for v in lowered.model.graph.inputs if v.name in lowered.batched]
         source = next(name for name in (*target.tensors, *names) if name in names)  # axis 0 is the batch
-        self.op.bind_batch(values.at(source))
+        self.op.bind_batch(values.tensor(source))
         return values
 
     def emit_outputs(
@@ -314,7 +314,7 @@ class Canvas(Generic[MethodT, PartT]):
         op.graph.outputs.extend(outputs)
 
 
-class Missing(StrEnum):
+class MissingValues(StrEnum):
     """The permission for rows of an explained input to have missing values; a text may always be empty."""
 
     NEVER = "never"
@@ -322,25 +322,27 @@ class Missing(StrEnum):
     ALWAYS = "always"
 
 
-class Engine(ABC, Generic[MethodT, PartT]):
+class Engine(ABC, Generic[MethodT, ChoiceT]):
     """The way in which methods of one kind choose parts of a model and add attributions to the graph."""
 
     players: ClassVar[Literal["player", "sum"]] = "player"
     """The attribution of a group: that of a single player, or the sum over its features."""
 
-    missing: ClassVar[Missing] = Missing.AS_REFERENCES
+    missing: ClassVar[MissingValues] = MissingValues.AS_REFERENCES
 
     @property
     def takes_missing(self) -> bool:
         """Tell whether references may hold missing values."""
-        return self.missing is not Missing.NEVER
+        return self.missing is not MissingValues.NEVER
 
     @abstractmethod
     def leaves(self, lowered: Lowered, method: MethodT, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         """Return the tensors that can get attributions, before an output is chosen."""
 
     @abstractmethod
-    def select(self, lowered: Lowered, method: MethodT, request: CompileRequest) -> Selection[MethodT, PartT]:
+    def select(
+        self, lowered: Lowered, method: MethodT, request: CompileRequest
+    ) -> Selection[MethodT, ChoiceT]:
         """Choose the target, and the parts of the model that the engine needs for it.
 
         Raises:
@@ -350,12 +352,12 @@ class Engine(ABC, Generic[MethodT, PartT]):
             InvalidReferencesError: if references are missing, or their columns do not fit.
         """
 
-    def outputs(self, selection: Selection[MethodT, PartT]) -> Outputs:
+    def outputs(self, selection: Selection[MethodT, ChoiceT]) -> Outputs:
         """Return the names of the graph's outputs besides the model's own."""
         return Outputs.of(selection.target, selection.method.further_outputs)
 
     @abstractmethod
-    def emit(self, canvas: Canvas[MethodT, PartT]) -> None:
+    def emit(self, canvas: Canvas[MethodT, ChoiceT]) -> None:
         """Add the explanation to the graph.
 
         Raises:
@@ -371,7 +373,10 @@ def demand_no_layers(method: Method, request: CompileRequest) -> None:
 
 
 def combine(
-    selection: Selection[Any, Any], references: ReferenceSet | None, variants: Variants, progress: Progress
+    selection: Selection[Any, Any],
+    references: ReferenceSet | None,
+    variants: VariantChoices,
+    progress: Progress,
 ) -> "Plan":
     """Plan the combined model next to the lowered one: the fourth stage of a compile.
 
@@ -383,8 +388,8 @@ def combine(
         InvalidOptionError: if the model already uses a name of the explanation.
     """
     target = selection.target
-    own_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
-    check_names(selection.lowered, selection.method.engine.outputs(selection).names | own_inputs)
+    reference_inputs = names_of_inputs(target.tensors) if references and references.is_open else set()
+    check_names(selection.lowered, selection.method.engine.outputs(selection).names | reference_inputs)
     return Plan(selection, references, variants, progress)
 
 
@@ -398,7 +403,7 @@ class Plan:
 
     selection: Selection[Any, Any]
     references: ReferenceSet | None
-    variants: Variants
+    variants: VariantChoices
     progress: Progress
     rules: list[LayerRule] = field(default_factory=list)
 
@@ -413,12 +418,14 @@ class Plan:
         method, target, references = copy.method, copy.target, self.references
         graph = copy.lowered.model.graph
         lengths = {"T": target.count, "K": references.count if references else 1, "S": method.points or 1}
-        lengths |= {"C": 1, **copy.part.lengths}
+        lengths |= {"C": 1, **copy.choice.lengths}
         dtype = copy.lowered.specs[target.output][1]
         op = Ops(graph, graph.opset_imports.get("", 21), lengths, dtype, self.variants, chunks)
         self.variants.begin()
         method.engine.emit(Canvas(op, copy, flat, references, self.progress, self.rules))
-        make_room(copy.lowered.model, {v.name for v in (*graph.inputs, *graph.outputs)}.__contains__)
+        rename_inner_values(
+            copy.lowered.model, {v.name for v in (*graph.inputs, *graph.outputs)}.__contains__
+        )
         return copy.lowered.model
 
 
@@ -428,19 +435,19 @@ def _cloned(selection: Selection[Any, Any]) -> tuple[Selection[Any, Any], frozen
     The copy shares tensors. The names come from the lowered model: this function spells out dequantisation,
     and lowering knows nothing of the new inner values unless they must be lifted.
     """
-    lowered, part = selection.lowered, selection.part
+    lowered, choice = selection.lowered, selection.choice
     model = lowered.model.clone()
-    copies = dict(zip(lowered.model.graph, model.graph, strict=True))
-    nodes = [(copies[node], rule) for node, rule in part.nodes]
+    copy_of = dict(zip(lowered.model.graph, model.graph, strict=True))
+    nodes = [(copy_of[node], rule) for node, rule in choice.nodes]
     on_path = {node for node, _ in nodes}
     before = len(model.graph)
-    off_path = [n for n in copies.values() if n.op_type == "DequantizeLinear" and n not in on_path]
+    off_path = [n for n in copy_of.values() if n.op_type == "DequantizeLinear" and n not in on_path]
     if off_path:
         spell_out_dequantising(model.graph, off_path)
     to_be_lifted = lowered.single_row_only and len(model.graph) != before
     copy = with_model(lowered, model) if to_be_lifted else replace(lowered, model=model)
-    part = replace(part, nodes=tuple(nodes)) if nodes else part
-    return replace(selection, lowered=copy, part=part), batch_leading(lowered)
+    choice = replace(choice, nodes=tuple(nodes)) if nodes else choice
+    return replace(selection, lowered=copy, choice=choice), batch_leading(lowered)
 
 
 def request_of(method: Method, **fields: Any) -> CompileRequest:
@@ -459,12 +466,12 @@ def request_of(method: Method, **fields: Any) -> CompileRequest:
         name = "input-x-gradient"
     if rules := options.pop("rules", None):
         options["rule"] = ["=".join(rule) for rule in rules]
-    opened = method.reference_set
-    k = opened.count if isinstance(opened, OpenReferences) else None
+    references = method.reference_set
+    open_count = references.count if isinstance(references, OpenReferences) else None
     try:
-        return CompileRequest(method=name, options=options, open_references=k, **fields)
+        return CompileRequest(method=name, options=options, open_references=open_count, **fields)
     except ValidationError as error:
-        first = error.errors()[0]
+        fault = error.errors()[0]
         raise InvalidOptionError(
-            f"{'.'.join(map(str, first['loc']))} {first['input']!r}: {first['msg'].lower()}."
+            f"{'.'.join(map(str, fault['loc']))} {fault['input']!r}: {fault['msg'].lower()}."
         ) from error

@@ -22,21 +22,21 @@ from rationale.schema.request import CompileRequest, Element
 OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # operators that depend on no value
 
 
-def made_by(node: ir.Node, ends: Sequence[str]) -> bool:
+def computes(node: ir.Node, ends: Sequence[str]) -> bool:
     """Tell whether a node computes one of the `ends`."""
     return any(v.name in ends for v in node.outputs)
 
 
 def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
     """Return the names of the values that depend on the `ends`; nodes that compute `ends` do not count."""
-    return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not made_by(n, ends)))
+    return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not computes(n, ends)))
 
 
 def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
     """Return the names of the values from which an output is computed, back to the `ends`."""
     reached = {output}
     for node in reversed(graph):
-        if any(v.name in reached for v in node.outputs) and not made_by(node, ends):
+        if any(v.name in reached for v in node.outputs) and not computes(node, ends):
             reached.update(names_read(node))
     return frozenset(reached)
 
@@ -94,7 +94,9 @@ class Target:
     @property
     def ungrouped(self) -> tuple[str, ...]:
         """Names of the explained inputs without grouped features: each has attributions of its own."""
-        return tuple(name for name in self.inputs if self.players is None or name not in self.players.of)
+        return tuple(
+            name for name in self.inputs if self.players is None or name not in self.players.player_of
+        )
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -113,13 +115,13 @@ class Target:
 
     def matrix(self, size: int) -> np.ndarray:
         """Return [size, T], each target's coefficients of the output's row; not defined for "predicted"."""
-        found = np.zeros((size, self.count))
-        for column, element in zip(found.T, self.elements, strict=True):
+        coefficients = np.zeros((size, self.count))
+        for column, element in zip(coefficients.T, self.elements, strict=True):
             first, against = ends_of(element) if isinstance(element, str) else (int(element), None)
             column[first] = 1
             if against is not None:
                 column[against] = -1
-        return found
+        return coefficients
 
 
 def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
@@ -191,8 +193,8 @@ def with_element(request: CompileRequest, lowered: Lowered) -> CompileRequest:
     if not request.output or not request.output.endswith("]"):
         return request
     tensor, index = element_in(request.output)
-    made = {str(v.name) for node in lowered.model.graph for v in node.outputs}
-    if index is None or request.output in made:
+    inner_names = {str(v.name) for node in lowered.model.graph for v in node.outputs}
+    if index is None or request.output in inner_names:
         return request
     if request.targets is not None:
         raise InvalidOptionError(
@@ -230,13 +232,13 @@ def choose_targets(
         raise InvalidOptionError(
             f"targets {targets!r}: give a list of indices (or contrasts such as '1-0'), 'all' or 'predicted'."
         )
-    given = list(targets)
-    if not given or not all(_is_index(t, size) or _is_contrast(t, size) for t in given):
+    requested = list(targets)
+    if not requested or not all(_is_index(t, size) or _is_contrast(t, size) for t in requested):
         raise InvalidOptionError(
-            f"targets {given}: output {output!r} has indices 0 to {size - 1}, and contrasts of two different "
-            "ones such as '1-0'."
+            f"targets {requested}: output {output!r} has indices 0 to {size - 1}, and contrasts of two "
+            "different ones such as '1-0'."
         )
-    return tuple(t if isinstance(t, str) else int(t) for t in given)
+    return tuple(t if isinstance(t, str) else int(t) for t in requested)
 
 
 def _is_index(target: object, size: int) -> bool:
@@ -246,20 +248,20 @@ def _is_index(target: object, size: int) -> bool:
 
 
 def _is_contrast(target: object, size: int) -> bool:
-    found = _CONTRAST.fullmatch(target) if isinstance(target, str) else None
-    first, second = map(int, found.groups()) if found else (0, 0)
+    parts = _CONTRAST.fullmatch(target) if isinstance(target, str) else None
+    first, second = map(int, parts.groups()) if parts else (0, 0)
     return first != second and max(first, second) < size
 
 
-def check_names(lowered: Lowered, new: Collection[str]) -> None:
+def check_names(lowered: Lowered, names: Collection[str]) -> None:
     """Raise InvalidOptionError if the model's inputs or outputs already have one of these names.
 
     Inner tensors with these names are renamed.
     """
     graph = lowered.source.graph
-    taken = sorted({*new} & {v.name for v in (*graph.input, *graph.output)})
-    if taken:
+    collisions = sorted({*names} & {v.name for v in (*graph.input, *graph.output)})
+    if collisions:
         raise InvalidOptionError(
-            f"the model already has inputs or outputs named {taken}, as outputs of the explanation are: "
+            f"the model already has inputs or outputs named {collisions}, as outputs of the explanation are: "
             "rename them before compiling (input_names and output_names in torch.onnx.export)."
         )

@@ -21,9 +21,9 @@ from tests.compiler.models import FEATURES, cnn, mlp, parsed, rows
 from tests.references.interpreter import run64
 from tests.tolerances import PARITY_32
 
-ONE = {name: r[:1] for name, r in R.items()}
+FIRST_ROWS = {name: r[:1] for name, r in R.items()}
 TOO_FEW: dict[str, Callable[[], Any]] = {
-    "one reference": lambda: DeepShap(ONE, standard_error=True),
+    "one reference": lambda: DeepShap(FIRST_ROWS, standard_error=True),
     "one, repeated": lambda: DeepShap({n: r[[0, 0]] for n, r in R.items()}, standard_error=True),
     "one of any weight": lambda: DeepShap(R, [0, 1, 0], standard_error=True),
     "a baseline": lambda: IntegratedGradients(0, standard_error=True),
@@ -33,9 +33,9 @@ TOO_FEW: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("method", [DeepShap, IntegratedGradients, ExpectedGradients])
 def test_methods_of_references_are_told_apart_by_what_they_are_not_by_their_rows(method: Any) -> None:
     """Arrays have no truth and no hash."""
-    one, other = (method(rows(3, 4)) for _ in range(2))
-    assert one != other
-    assert len({one, other, one}) == 2
+    first, other = (method(rows(3, 4)) for _ in range(2))
+    assert first != other
+    assert len({first, other, first}) == 2
 
 
 @pytest.mark.parametrize("name", TOO_FEW)
@@ -91,10 +91,10 @@ def test_every_option_changes_the_digest() -> None:
     ]
     digests = [compile_model(gated(), m).manifest.digests for m in methods]
     assert len({d.options for d in digests}) == len(methods)
-    again = compile_model(gated(), ExpectedGradients(R, 9))
-    assert again.manifest.digests == digests[5]
+    same_options = compile_model(gated(), ExpectedGradients(R, 9))
+    assert same_options.manifest.digests == digests[5]
     first = compile_model(gated(), ExpectedGradients(R, 9)).model.SerializeToString(deterministic=True)
-    assert again.model.SerializeToString(deterministic=True) == first
+    assert same_options.model.SerializeToString(deterministic=True) == first
 
 
 def test_a_name_is_taken_only_if_it_is_needed() -> None:

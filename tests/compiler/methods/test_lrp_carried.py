@@ -196,10 +196,10 @@ def test_bounds_are_carried_through_the_normalisation() -> None:
     low, high = -3.0, np.linspace(3, 4, 6)
     carried = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox())], low=low, high=high))
     ends = [(WEIGHTS["mean"] - bound) / WEIGHTS["deviation"] for bound in (high, low)]
-    own = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox(*ends))]))
-    assert_equal(carried, own)
+    by_rule = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox(*ends))]))
+    assert_equal(carried, by_rule)
     other = relevance(model_of(text), Lrp(rules=[("first", lrp.ZBox(low, high))]))
-    assert np.abs(other - own).max() > 1e-3 * np.abs(own).max()
+    assert np.abs(other - by_rule).max() > 1e-3 * np.abs(by_rule).max()
 
 
 # -- selectors ------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_the_last_match_wins() -> None:
 
 
 WRITTEN = [
-    *(made() for made in RULES.values()),
+    *(rule_class() for rule_class in RULES.values()),
     *(lrp.Epsilon(0.5), lrp.Gamma(0.5, 1e-3), lrp.Gamma(0.25, 1e-3), lrp.Flat(0.1), lrp.AlphaBeta(1, 0)),
 ]
 
@@ -336,9 +336,9 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     onnx.save(mlp(), "m.onnx")
     command = ["compile", "m.onnx", "--name", "m", "--method", "lrp", "--targets", "0,2"]
     chosen = ["--composite", "EpsilonAlpha2Beta1", "--rule", "Gemm=gamma:0.5", "--rule", "first=zbox"]
-    done = CliRunner().invoke(app, [*command, *chosen, "--low", "-3", "--high", "3"])
-    assert done.exit_code == 0, done.output
-    assert "warning: explains the scores 'z2'" in done.stderr
+    result = CliRunner().invoke(app, [*command, *chosen, "--low", "-3", "--high", "3"])
+    assert result.exit_code == 0, result.output
+    assert "warning: explains the scores 'z2'" in result.stderr
     entry = open_entry(Path("model_repository"), "m")
     method = Lrp("EpsilonAlpha2Beta1", [("Gemm", lrp.Gamma(0.5)), ("first", lrp.ZBox())], low=-3, high=3)
     x = RANDOM.standard_normal((2, 5)).astype(np.float32)

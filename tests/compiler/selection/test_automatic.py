@@ -68,8 +68,8 @@ def test_linear_or_enumerated(body: str) -> None:
     compiled = compile_model(model, Auto(references, np.arange(1, 5)))
     assert compiled.manifest.method.name == ("deepshap" if body in LINEAR else "exactshap")
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    due = of.shapley(lambda z: session.run(["y"], {"x": z})[0], x, references, np.arange(1, 5))
-    np.testing.assert_allclose(compiled.explain(x)["x_attributions"], due, atol=NEAR)
+    expected = of.shapley(lambda z: session.run(["y"], {"x": z})[0], x, references, np.arange(1, 5))
+    np.testing.assert_allclose(compiled.explain(x)["x_attributions"], expected, atol=NEAR)
 
 
 CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str, str]] = {
@@ -125,8 +125,8 @@ def test_which_and_why(name: str) -> None:
     compiled = compile_model(model(), Auto(rows(1, 4, features)), **question)
     assert compiled.manifest.method.name == method
     manifest = compiled.manifest
-    said = manifest.notes if ", exact:" in why else manifest.warnings
-    assert said[0].startswith(f"auto takes {why}")
+    messages = manifest.notes if ", exact:" in why else manifest.warnings
+    assert messages[0].startswith(f"auto takes {why}")
     assert sum("auto takes" in text for text in (*manifest.notes, *manifest.warnings)) == 1
     assert not compiled.manifest.explained_output.endswith("_margin")
 
@@ -142,11 +142,11 @@ def test_the_next_one_where_a_graph_cannot_be_made() -> None:
 @pytest.mark.parametrize(("features", "method"), [(5, "exactshap"), (13, "deepshap")])
 def test_the_one_that_takes_a_missing_reference(features: int, method: str) -> None:
     imputed = network("y = Relu(h)", features)
-    made = [onnx.helper.make_node("IsNaN", ["x"], ["gone"])]
-    made += [onnx.helper.make_node("Where", ["gone", "zero", "x"], ["whole"])]
+    imputing = [onnx.helper.make_node("IsNaN", ["x"], ["gone"])]
+    imputing += [onnx.helper.make_node("Where", ["gone", "zero", "x"], ["whole"])]
     product = next(node for node in imputed.graph.node if node.op_type == "MatMul")
     product.input[0] = "whole"
-    nodes = [n for n in imputed.graph.node if n.op_type == "Constant"] + made
+    nodes = [n for n in imputed.graph.node if n.op_type == "Constant"] + imputing
     nodes += [n for n in imputed.graph.node if n.op_type != "Constant"]
     del imputed.graph.node[:]
     imputed.graph.node.extend(nodes)
@@ -183,8 +183,8 @@ def test_words_are_not_left_out(features: int, method: str) -> None:
 
 def test_a_walk_names_the_inputs_that_it_leaves_out() -> None:
     compiled = compile_model(with_words(5), DeepShap(rows(1, 3, 5)))
-    said = "these inputs change the output and get no attributions: job. They hold no floats"
-    assert compiled.manifest.warnings[0].startswith(said)
+    text = "these inputs change the output and get no attributions: job. They hold no floats"
+    assert compiled.manifest.warnings[0].startswith(text)
     named = compile_model(with_words(5), DeepShap(rows(1, 3, 5)), inputs=["x"])
     assert not any("no attributions" in warning for warning in named.manifest.warnings)
 
@@ -192,13 +192,13 @@ def test_a_walk_names_the_inputs_that_it_leaves_out() -> None:
 def test_the_command_says_it(tmp_path: Path) -> None:
     onnx.save(of.regressor(FOREST), tmp_path / "m.onnx")
     np.save(tmp_path / "r.npy", rows(1, 4, 5))
-    asked = ["compile", tmp_path / "m.onnx", "--name", "m", "--method", "auto", "--targets", "all"]
-    asked += ["--references", tmp_path / "r.npy", "--repository", tmp_path / "repository"]
-    done = CliRunner().invoke(app, [str(a) for a in asked])
-    assert done.exit_code == 0, done.output
-    assert "note: auto takes treeshap, exact" in done.stderr
-    assert "warning: auto" not in done.stderr
-    assert "by x, treeshap" in done.stdout
+    arguments = ["compile", tmp_path / "m.onnx", "--name", "m", "--method", "auto", "--targets", "all"]
+    arguments += ["--references", tmp_path / "r.npy", "--repository", tmp_path / "repository"]
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    assert "note: auto takes treeshap, exact" in result.stderr
+    assert "warning: auto" not in result.stderr
+    assert "by x, treeshap" in result.stdout
     manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")
     assert manifest.method.name == "treeshap"
 

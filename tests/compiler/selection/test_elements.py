@@ -23,8 +23,8 @@ def compiled(output: str, method: Any = TreeShap, **options: Any) -> Compiled:
 @pytest.mark.parametrize("index", [0, 2])
 def test_an_element_is_that_target(method: Any, index: int) -> None:
     named = compiled(f"p[{index}]", method).explain(X)
-    due = compiled("p", method, targets=[index]).explain(X)
-    np.testing.assert_array_equal(named["x_attributions"], due["x_attributions"])
+    expected = compiled("p", method, targets=[index]).explain(X)
+    np.testing.assert_array_equal(named["x_attributions"], expected["x_attributions"])
 
 
 def test_an_element_of_an_inner_tensor() -> None:

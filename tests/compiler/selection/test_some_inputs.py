@@ -41,10 +41,10 @@ def test_a_batch_mixes_nothing_when_only_some_inputs_are_explained() -> None:
 
 
 def test_the_base_value_of_the_predicted_target_differs_by_row() -> None:
-    given = {"a": rows(9, 3, seed=3), "b": rows(9, 4, seed=4)}
+    inputs = {"a": rows(9, 3, seed=3), "b": rows(9, 4, seed=4)}
     method = DeepShap({"a": rows(6, 3)})
-    answer = compile_model(two_inputs(), method, inputs=["a"], targets="predicted").explain(given)
-    every = compile_model(two_inputs(), method, inputs=["a"], targets="all").explain(given)
+    answer = compile_model(two_inputs(), method, inputs=["a"], targets="predicted").explain(inputs)
+    every = compile_model(two_inputs(), method, inputs=["a"], targets="all").explain(inputs)
     winner = answer["y"].argmax(axis=1)
     assert set(winner) == {0, 1}
     np.testing.assert_allclose(

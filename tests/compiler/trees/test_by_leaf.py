@@ -34,8 +34,8 @@ def test_exact(columns: int, weighted: bool) -> None:
     answer = compile_model(of.regressor(trees), TreeShap(references, weights=weights), targets="all").explain(
         x
     )
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 @pytest.mark.usefixtures("few_tables")
@@ -44,14 +44,14 @@ def test_features_of_one_player(monkeypatch: pytest.MonkeyPatch) -> None:
     player_of = [0, 0, 2, 3, 4]
     attributions: Any = TreeShap.attributions
 
-    def of_players(self: TreeShap, *given: Any) -> Tensor:
-        return attributions(self, *given[:5], np.array(player_of))
+    def of_players(self: TreeShap, *arguments: Any) -> Tensor:
+        return attributions(self, *arguments[:5], np.array(player_of))
 
     monkeypatch.setattr(TreeShap, "attributions", of_players)
     trees, references, x = of.random_trees(4, PLAIN), of.rows(1, 7), of.rows(2, 9)
     answer = compile_model(of.regressor(trees), TreeShap(references)).explain(x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, player_of=player_of)
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references, player_of=player_of)
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 def test_tables_up_to_the_most_bytes_are_kept_and_the_largest_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,18 +61,18 @@ def test_tables_up_to_the_most_bytes_are_kept_and_the_largest_is_not(monkeypatch
     )
     trees, player_of = trees_of(ensemble, ensemble.weights), np.arange(3)
     sizes = [2 * 1 * FLOAT, 2**3 * 3 * FLOAT]
-    for most, kept in ((sum(sizes), [1, 1]), (sum(sizes) - 1, [1, 0]), (sizes[0] - 1, [0, 0])):
+    for most, in_tables in ((sum(sizes), [1, 1]), (sum(sizes) - 1, [1, 0]), (sizes[0] - 1, [0, 0])):
         monkeypatch.setattr(by_leaf, "MOST_BYTES", most)
-        tables, leaves = by_leaf.apart(trees, ensemble.weights, player_of)
-        assert [len(tree.groups) for tree in tables] == kept
-        assert [len(tree.groups) for tree in leaves] == [1 - count for count in kept]
+        tables, leaves = by_leaf.split_by_size(trees, ensemble.weights, player_of)
+        assert [len(tree.groups) for tree in tables] == in_tables
+        assert [len(tree.groups) for tree in leaves] == [1 - count for count in in_tables]
 
 
 def test_leaves_of_one_length_and_about_as_many_patterns_stand_together() -> None:
     ensemble = read_ensemble(of.regressor([chain(np.arange(1.0, 5.0))] * 6, 3).graph.node[0], 3)
     trees, references = trees_of(ensemble, ensemble.weights), np.random.default_rng(0).normal(size=(20, 3))
-    found = by_leaf.build_leaves(trees, ensemble.weights, references, None, np.arange(3))
-    (block,) = found.blocks
+    leaves = by_leaf.build_leaves(trees, ensemble.weights, references, None, np.arange(3))
+    (block,) = leaves.blocks
     assert block.shares.shape[0] == 6 * 4  # leaves
     np.testing.assert_allclose(block.shares.sum(axis=1), 1)
 
@@ -94,14 +94,14 @@ def by_masks(values: np.ndarray, x: np.ndarray, references: np.ndarray) -> np.nd
     """[N, F] float64, over all 2^F coalitions at once."""
     count = x.shape[1]
     masks = (np.arange(1 << count)[:, None] >> np.arange(count)) & 1 == 1
-    sizes, found = masks.sum(axis=1), np.zeros(x.shape)
-    for row, out in zip(x, found, strict=True):
+    sizes, attributions = masks.sum(axis=1), np.zeros(x.shape)
+    for row, out in zip(x, attributions, strict=True):
         worth = np.mean([first_not(values, np.where(masks, row, r)) for r in references], axis=0)
         for j in range(count):
             without = np.flatnonzero(~masks[:, j])
             shares = np.array([1 / (count * comb(count - 1, s)) for s in range(count)])[sizes[without]]
             out[j] = shares @ (worth[without + (1 << j)] - worth[without])
-    return found
+    return attributions
 
 
 def deep() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -115,9 +115,9 @@ def deep() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_a_leaf_on_seventeen_features() -> None:
     values, references, x = deep()
     answer = compile_model(of.regressor([chain(values)], DEEP), TreeShap(references)).explain(x)
-    due = by_masks(values, x, references)
-    assert np.abs(answer["x_attributions"][:, 0] - due).max() <= PARITY_32 * np.abs(due).max()
-    assert np.abs(due[:, -1]).max() > 1e-3, "the deepest leaves are not met"
+    expected = by_masks(values, x, references)
+    assert np.abs(answer["x_attributions"][:, 0] - expected).max() <= PARITY_32 * np.abs(expected).max()
+    assert np.abs(expected[:, -1]).max() > 1e-3, "the deepest leaves are not met"
 
 
 def test_a_leaf_on_seventy_features() -> None:
@@ -135,10 +135,10 @@ def test_a_leaf_on_seventy_features() -> None:
         whole[:, played] = z
         return first_not(deepest, whole)[:, None]
 
-    due = of.shapley(of_played, x[:, played], references[:, played])
-    found = answer["x_attributions"]
-    assert np.abs(found[:, :, played] - due).max() <= PARITY_32 * np.abs(due).max()
-    assert not np.delete(found, played, axis=2).any()
+    expected = of.shapley(of_played, x[:, played], references[:, played])
+    attributions = answer["x_attributions"]
+    assert np.abs(attributions[:, :, played] - expected).max() <= PARITY_32 * np.abs(expected).max()
+    assert not np.delete(attributions, played, axis=2).any()
 
 
 def test_the_same_bits_whatever_the_batch_and_threads() -> None:
@@ -156,8 +156,10 @@ def test_the_same_bits_whatever_the_batch_and_threads() -> None:
 def test_too_many_patterns_say_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
     values, references, _ = deep()
     monkeypatch.setattr(by_leaf, "MOST_BYTES", 1000)
-    told = r"14 leaves depend on up to 17 features each, .* about 1\.07 KB, and an answer about .* s for each"
-    with pytest.raises(UnsupportedModelError, match=told):
+    message = (
+        r"14 leaves depend on up to 17 features each, .* about 1\.07 KB, and an answer about .* s for each"
+    )
+    with pytest.raises(UnsupportedModelError, match=message):
         compile_model(of.regressor([chain(values)], DEEP), TreeShap(references))
 
 

@@ -30,8 +30,8 @@ def assert_exact(
     """Attributions of some columns of the trees' scores, and what they add up to."""
     references, x = of.rows(1, K, grid=grid), of.rows(2, N, grid=grid)
     answer = compile_model(model, TreeShap(references), **more).explain(x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references)[:, columns]
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references)[:, columns]
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
     difference = answer["explained_value"] - answer["base_value"]
     scores = of.scores(trees, x) - of.scores(trees, references).mean(axis=0)
     assert np.abs(difference - scores[:, columns]).max() <= PARITY_32 * np.abs(scores).max()
@@ -73,10 +73,10 @@ def test_in_float64() -> None:
     references, x = (of.rows(seed, count).astype(np.float64) for seed, count in ((1, K), (2, N)))
     weights = np.arange(1, K + 1)
     compiled = compile_model(of.ensemble(trees, dtype=np.float64), TreeShap(references, weights=weights))
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
     answer = compiled.explain(x)
     assert answer["x_attributions"].dtype == np.float64
-    assert np.abs(answer["x_attributions"] - due).max() <= COMPLETE_64
+    assert np.abs(answer["x_attributions"] - expected).max() <= COMPLETE_64
     assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_64
 
 
@@ -84,8 +84,8 @@ def test_weights_of_references_count() -> None:
     trees, references, x = of.random_trees(5, ("LEQ",)), of.rows(1, K), of.rows(2, N)
     weights = np.random.default_rng(0).random(K)
     answer = compile_model(of.regressor(trees), TreeShap(references, weights=weights)).explain(x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references, weights)
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_the_predicted_class_of_each_row() -> None:
 def test_an_average_of_trees(model: Callable[..., onnx.ModelProto], average: str | int) -> None:
     trees, references, x = of.random_trees(8, ("LEQ",)), of.rows(1, K), of.rows(2, N)
     answer = compile_model(model(trees, aggregate_function=average), TreeShap(references)).explain(x)
-    due = of.shapley(lambda z: of.scores(trees, z) / len(trees), x, references)
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z) / len(trees), x, references)
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("transform", ["NONE", "LOGISTIC"])
@@ -145,9 +145,9 @@ def test_one_score_for_two_classes(transform: str, signed: bool) -> None:
     model = of.classifier(trees, 2, only=0, post_transform=transform, base_values=[0.25])
     compiled = compile_model(model, TreeShap(references), targets="all")
     answer = compiled.explain(x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references)[:, 0]
-    assert np.abs(answer["x_attributions"][:, 1] - due).max() <= PARITY_32 * np.abs(due).max()
-    assert np.abs(answer["x_attributions"][:, 0] + due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references)[:, 0]
+    assert np.abs(answer["x_attributions"][:, 1] - expected).max() <= PARITY_32 * np.abs(expected).max()
+    assert np.abs(answer["x_attributions"][:, 0] + expected).max() <= PARITY_32 * np.abs(expected).max()
     if transform == "LOGISTIC":
         assert compiled.manifest.explained_output == "p_margin"
         np.testing.assert_allclose(answer["p"], 1 / (1 + np.exp(-answer["explained_value"])), atol=1e-6)
@@ -169,8 +169,8 @@ def test_the_margin_of_a_softmax(transform: str) -> None:
     trees, references, x = of.random_trees(10, ("LEQ",), columns=3), of.rows(1, K), of.rows(2, N)
     model = of.classifier(trees, 3, post_transform=transform, base_values=[0.1, 0.2, 0.3])
     answer = compile_model(model, TreeShap(references), targets="all").explain(x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references)
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references)
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
     powers = np.exp(answer["explained_value"])
     np.testing.assert_allclose(answer["p"], powers / powers.sum(axis=1, keepdims=True), atol=1e-6)
 
@@ -223,5 +223,5 @@ def test_an_input_that_is_moved() -> None:
     graph.node.insert(0, onnx.helper.make_node("Cast", ["x"], ["cast"], to=onnx.TensorProto.FLOAT))
     graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, ["N", 1, 5]))
     answer = compile_model(model, TreeShap(references[:, None].astype(np.float64))).explain(x[:, None])
-    due = of.shapley(lambda z: of.scores(trees, z), x, references)
-    assert np.abs(answer["x_attributions"][:, :, 0] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references)
+    assert np.abs(answer["x_attributions"][:, :, 0] - expected).max() <= PARITY_32 * np.abs(expected).max()

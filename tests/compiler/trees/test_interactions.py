@@ -30,11 +30,11 @@ def test_interventional() -> None:
         compiled.explain(X),
         compile_model(of.regressor(TREES), TreeShap(REFERENCES), targets="all"),
     )
-    found, due = answer["x_interactions"], of.interactions_of(WORTH, 5)
-    assert found.shape == due.shape == (N, 3, 5, 5)
-    assert np.abs(found - due).max() <= PARITY_32 * np.abs(due).max()
-    np.testing.assert_array_equal(found, found.swapaxes(2, 3))
-    np.testing.assert_allclose(found.sum(axis=3), answer["x_attributions"], atol=1e-6)
+    interactions, expected = answer["x_interactions"], of.interactions_of(WORTH, 5)
+    assert interactions.shape == expected.shape == (N, 3, 5, 5)
+    assert np.abs(interactions - expected).max() <= PARITY_32 * np.abs(expected).max()
+    np.testing.assert_array_equal(interactions, interactions.swapaxes(2, 3))
+    np.testing.assert_allclose(interactions.sum(axis=3), answer["x_attributions"], atol=1e-6)
     np.testing.assert_array_equal(answer["x_attributions"], plain.explain(X)["x_attributions"])
     assert compiled.manifest.explained[0].interactions == "x_interactions"
     assert compiled.manifest.method.options == {"interactions": True}
@@ -44,8 +44,8 @@ def test_interventional() -> None:
 def test_path_dependent() -> None:
     rows = of.rows(3, 3000)
     answer = compile_model(of.regressor(TREES), TreeShap(covers=rows, interactions=True), targets=[2, 0])
-    due = of.interactions_of(of.path_dependent(TREES, X, of.covers_of(TREES, rows)), 5)[:, [2, 0]]
-    assert np.abs(answer.explain(X)["x_interactions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected = of.interactions_of(of.path_dependent(TREES, X, of.covers_of(TREES, rows)), 5)[:, [2, 0]]
+    assert np.abs(answer.explain(X)["x_interactions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 def test_players() -> None:
@@ -53,18 +53,18 @@ def test_players() -> None:
     ensemble = read_ensemble(of.regressor(TREES).graph.node[0], 5)
     tables = build_tables(ensemble, ensemble.weights, REFERENCES, None, player_of, pairs=True)
     worth = of.interventional(lambda z: of.scores(TREES, z), X, REFERENCES, player_of=player_of.tolist())
-    due = of.interactions_of(worth, 4)
+    expected = of.interactions_of(worth, 4)
     assert tables.units == ((0, 2), (0, 3), (2, 3))  # player 1 owns nothing
     for unit, values in zip(tables.units, np.moveaxis(looked_up(tables, X), 2, 0), strict=True):
-        assert np.abs(values - due[:, :, unit[0], unit[1]]).max() <= COMPLETE_64
+        assert np.abs(values - expected[:, :, unit[0], unit[1]]).max() <= COMPLETE_64
 
 
 def test_features_that_never_meet() -> None:
     """Stumps: no pair at all, and all lies on the diagonal."""
     stumps = [of.Split(i, "LEQ", (0.0,), False, of.Leaf((1.0,)), of.Leaf((2.0 + i,))) for i in range(4)]
     answer = compile_model(of.regressor(stumps), TreeShap(REFERENCES, interactions=True)).explain(X)
-    due = answer["x_attributions"][..., None] * np.eye(5)
-    np.testing.assert_array_equal(answer["x_interactions"], due)
+    expected = answer["x_attributions"][..., None] * np.eye(5)
+    np.testing.assert_array_equal(answer["x_interactions"], expected)
 
 
 def test_the_predicted_class() -> None:
@@ -86,8 +86,8 @@ def test_batches_answer_the_same_bits() -> None:
         np.concatenate([session.run(["x_interactions"], {"x": X[i : i + n]})[0] for i in range(0, N, n)])
         for n in (N, 2, 1)
     )
-    for part in parts:
-        np.testing.assert_array_equal(part, whole)
+    for batch in parts:
+        np.testing.assert_array_equal(batch, whole)
 
 
 @pytest.mark.parametrize("one_shot", [False, True])
@@ -96,11 +96,11 @@ def test_an_entry(tmp_path: Path, one_shot: bool) -> None:
     np.save(tmp_path / "r.npy", REFERENCES)
     arguments = ["compile", tmp_path / "m.onnx", "--name", "m", "--repository", tmp_path, "--targets", "1"]
     arguments += ["--method", "treeshap", "--references", tmp_path / "r.npy", "--interactions"]
-    done = CliRunner().invoke(app, [str(a) for a in (*arguments, *["--one-shot"] * one_shot)])
-    assert done.exit_code == 0, done.output
-    found = open_entry(tmp_path, "m")
-    due = of.interactions_of(WORTH, 5)[:, 1:2]
-    assert np.abs(found.explain(X)["x_interactions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    result = CliRunner().invoke(app, [str(a) for a in (*arguments, *["--one-shot"] * one_shot)])
+    assert result.exit_code == 0, result.output
+    entry = open_entry(tmp_path, "m")
+    expected = of.interactions_of(WORTH, 5)[:, 1:2]
+    assert np.abs(entry.explain(X)["x_interactions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
 
 
 def test_a_name_that_is_taken() -> None:

@@ -87,8 +87,8 @@ def test_any_link_of_each_score(op_type: str, behind: tuple[str, ...], logits: b
     references, x = of.rows(1, 7), of.rows(2, 4)
     model = linked(op_type, *behind)
     answer = compile_model(model, TreeShap(references), logits=logits, targets=[0, 2]).explain(x)
-    due = of.shapley(lambda z: of.scores(TREES, z), x, references)
-    np.testing.assert_allclose(answer["x_attributions"], due[:, [0, 2]], atol=1e-5)
+    expected = of.shapley(lambda z: of.scores(TREES, z), x, references)
+    np.testing.assert_allclose(answer["x_attributions"], expected[:, [0, 2]], atol=1e-5)
 
 
 def refused(model: onnx.ModelProto) -> str:

@@ -29,9 +29,9 @@ REFERENCES, X = of.rows(1, 7), of.rows(2, 4)
 
 
 def call(*arguments: object) -> str:
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exit_code == 0, done.output
-    return done.output
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 def test_the_commands(tmp_path: Path) -> None:
@@ -51,9 +51,9 @@ def test_the_commands(tmp_path: Path) -> None:
     call("check", "m", *repository)
     saved = tmp_path / "answer.npz"
     call("explain", "m", "--input", tmp_path / "x.npy", *repository, "--save", saved)
-    due = of.shapley(lambda z: of.scores(TREES, z), X, REFERENCES)
+    expected = of.shapley(lambda z: of.scores(TREES, z), X, REFERENCES)
     with np.load(saved) as answer:
-        np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+        np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
     call("evaluate", "m", "--input", tmp_path / "x.npy", *repository)
 
 
@@ -86,18 +86,18 @@ def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
     )
     saved = tmp_path / "answer.npz"
     call("explain", "m", "--input", tmp_path / "x.csv", *repository, "--save", saved)
-    due = of.shapley(lambda z: of.scores(TREES, z), rows["x.csv"], rows["r.csv"])
+    expected = of.shapley(lambda z: of.scores(TREES, z), rows["x.csv"], rows["r.csv"])
     with np.load(saved) as answer:
-        np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+        np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
     call("evaluate", "m", "--input", tmp_path / "x.csv", *references, *repository)
     compile_model(network(), DeepShap(np.zeros((1, 5)))).write(tmp_path / "repository", "n")
     for command in (
         ("compile", tmp_path / "n.onnx", "--name", "n", *references),
         ("explain", "n", "--input", tmp_path / "x.csv"),
     ):
-        done = CliRunner().invoke(app, [str(a) for a in (*command, *repository)])
-        assert done.exit_code == 2, done.output
-        assert "a missing value (an empty cell of a table), which this model does not take" in done.output
+        result = CliRunner().invoke(app, [str(a) for a in (*command, *repository)])
+        assert result.exit_code == 2, result.output
+        assert "a missing value (an empty cell of a table), which this model does not take" in result.output
 
 
 def test_missing_values_of_tables_in_memory() -> None:
@@ -106,8 +106,8 @@ def test_missing_values_of_tables_in_memory() -> None:
     answer = compile_model(of.regressor(TREES), TreeShap(table), targets="all").explain(
         pd.DataFrame(X, columns=list("abcde"))[list("edcba")]
     )
-    due = of.shapley(lambda z: of.scores(TREES, z), X, of.rows(1, 7))
-    np.testing.assert_allclose(answer["x_attributions"], due, atol=1e-5)
+    expected = of.shapley(lambda z: of.scores(TREES, z), X, of.rows(1, 7))
+    np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
     with pytest.raises(InvalidReferencesError, match="has no value in row"):
         compile_model(network(), DeepShap(table))
 
@@ -163,8 +163,8 @@ def test_what_stands_behind_a_scaler_is_explained_by_name() -> None:
     answer = compile_model(scaled(), TreeShap({"x": -references}), inputs=["scaled"], targets="all").explain(
         -x
     )
-    due = of.shapley(lambda z: of.scores(TREES, z), x, references)
-    np.testing.assert_allclose(answer["scaled_attributions"], due, atol=1e-5)
+    expected = of.shapley(lambda z: of.scores(TREES, z), x, references)
+    np.testing.assert_allclose(answer["scaled_attributions"], expected, atol=1e-5)
 
 
 def test_references_that_come_with_a_request() -> None:

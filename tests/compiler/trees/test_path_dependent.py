@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from rationale import InvalidOptionError, InvalidReferencesError, OpenReferences, TreeShap, compile_model
 from rationale.artifact.entry import open_entry
 from rationale.cli.compile import app
-from rationale.trees.covers import counted
+from rationale.trees.covers import with_counted_covers
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import build_tables
 from tests.compiler.trees.test_players import looked_up
@@ -31,25 +31,25 @@ def hit_rates(trees: list[of.Node], covers: of.Covers) -> list[float]:
 
 def drawn_covers(trees: list[of.Node]) -> of.Covers:
     """As no rows would have them: where conditions exclude each other too."""
-    random, found = np.random.default_rng(0), {}
+    random, covers = np.random.default_rng(0), {}
     pending = [(tree, 100.0) for tree in trees]
     while pending:
         node, cover = pending.pop()
-        found[id(node)] = cover
+        covers[id(node)] = cover
         if isinstance(node, of.Split):
             share = random.uniform(0.05, 0.95)
             pending += [(node.yes, share * cover), (node.no, (1 - share) * cover)]
-    return found
+    return covers
 
 
 def assert_exact(model: onnx.ModelProto, method: TreeShap, covers: of.Covers) -> None:
     compiled = compile_model(model, method, targets="all")
     answer = compiled.explain(X)
     worth = of.path_dependent(TREES, X, covers)
-    due, base = of.shapley_of(worth, 5), worth(()) + BASE
-    assert np.abs(answer["x_attributions"] - due).max() <= PARITY_32 * np.abs(due).max()
+    expected, base = of.shapley_of(worth, 5), worth(()) + BASE
+    assert np.abs(answer["x_attributions"] - expected).max() <= PARITY_32 * np.abs(expected).max()
     assert np.abs(answer["base_value"] - base).max() <= PARITY_32 * np.abs(base).max()
-    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * np.abs(due).max()
+    assert np.abs(answer["completeness_gap"]).max() <= COMPLETE_32 * np.abs(expected).max()
     assert compiled.manifest.method.options == {"path_dependent": True}
 
 
@@ -75,19 +75,22 @@ def test_weights_count() -> None:
 def test_players() -> None:
     player_of = [1, 0, 1, 2, 0]
     ensemble = read_ensemble(of.regressor(TREES).graph.node[0], 5)
-    found = looked_up(
-        build_tables(counted(ensemble, ROWS, None), ensemble.weights, None, None, np.array(player_of)), X
+    attributions = looked_up(
+        build_tables(
+            with_counted_covers(ensemble, ROWS, None), ensemble.weights, None, None, np.array(player_of)
+        ),
+        X,
     )
-    due = of.shapley_of(of.path_dependent(TREES, X, of.covers_of(TREES, ROWS), player_of), 3)
-    assert np.abs(found - due).max() <= COMPLETE_64
+    expected = of.shapley_of(of.path_dependent(TREES, X, of.covers_of(TREES, ROWS), player_of), 3)
+    assert np.abs(attributions - expected).max() <= COMPLETE_64
 
 
 def test_references_are_another_game_than_the_covers_of_the_model() -> None:
     covers = drawn_covers(TREES)
     model = of.regressor(TREES, nodes_hitrates=hit_rates(TREES, covers))
     answers = [
-        compile_model(one, TreeShap(ROWS[:7]), targets="all").explain(X)["x_attributions"]
-        for one in (model, of.regressor(TREES))
+        compile_model(source, TreeShap(ROWS[:7]), targets="all").explain(X)["x_attributions"]
+        for source in (model, of.regressor(TREES))
     ]
     np.testing.assert_array_equal(*answers)
 
@@ -102,9 +105,9 @@ def test_references_are_another_game_than_the_covers_of_the_model() -> None:
     ids=["none", "ones", "no numbers"],
 )
 def test_nothing_says_how_many_rows_reach_a_node(rates: Any, error: str) -> None:
-    given = {} if rates is None else {"nodes_hitrates": rates}
+    attributes = {} if rates is None else {"nodes_hitrates": rates}
     with pytest.raises(InvalidReferencesError, match=error):
-        compile_model(of.regressor(TREES, **given), TreeShap())
+        compile_model(of.regressor(TREES, **attributes), TreeShap())
 
 
 def test_covers_that_leave_out_a_split() -> None:
@@ -113,18 +116,18 @@ def test_covers_that_leave_out_a_split() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "options",
     [
         {"references": X, "covers": X},
         {"covers": OpenReferences(3)},
         {"weights": [1.0, 2.0]},
         {"references": OpenReferences(3), "covers": X},
     ],
-    ids=lambda given: "-".join(given),
+    ids=lambda options: "-".join(options),
 )
-def test_what_makes_no_sense(given: dict[str, Any]) -> None:
+def test_what_makes_no_sense(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError):
-        TreeShap(**given)
+        TreeShap(**options)
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -138,9 +141,9 @@ def test_the_command(tmp_path: Path) -> None:
     np.savetxt(tmp_path / "rows.csv", rows[:, order], delimiter=",", header=header, comments="")
     arguments = ["compile", tmp_path / "m.onnx", "--name", "m", "--repository", tmp_path]
     arguments += ["--method", "treeshap", "--covers", tmp_path / "rows.csv", "--features", "f0,f1,f2,f3,f4"]
-    done = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert done.exit_code == 0, done.output
-    found, due = open_entry(tmp_path, "m"), compile_model(model, TreeShap(covers=rows)).explain(X)
-    assert found.manifest.explained[0].feature_names == ("f0", "f1", "f2", "f3", "f4")
-    for name, values in due.items():
-        np.testing.assert_array_equal(found.explain(X)[name], values)
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exit_code == 0, result.output
+    entry, expected = open_entry(tmp_path, "m"), compile_model(model, TreeShap(covers=rows)).explain(X)
+    assert entry.manifest.explained[0].feature_names == ("f0", "f1", "f2", "f3", "f4")
+    for name, values in expected.items():
+        np.testing.assert_array_equal(entry.explain(X)[name], values)

@@ -24,12 +24,12 @@ TESTS = {
 
 def looked_up(tables: Tables, x: np.ndarray) -> np.ndarray:
     """[N, targets, players]"""
-    counts, found = tables.first, np.zeros((len(x), tables.targets * len(tables.units)))
-    for row, out in zip(x, found, strict=True):
+    counts, sums = tables.first, np.zeros((len(x), tables.targets * len(tables.units)))
+    for row, out in zip(x, sums, strict=True):
         bits = np.array([TESTS[test](row[feature], bound) for feature, test, bound in counts.bits], np.int64)
         first = counts.starts + (bits[counts.reads] * counts.steps).sum(axis=1)
         np.add.at(out, tables.column, tables.numbers[first[tables.group] + tables.within])
-    return found.reshape(len(x), tables.targets, len(tables.units))
+    return sums.reshape(len(x), tables.targets, len(tables.units))
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,12 @@ def test_exact(player_of: Sequence[int]) -> None:
     references, x = of.rows(1, K), of.rows(2, N)
     weights = np.arange(1, K + 1) / np.arange(1, K + 1).sum()
     ensemble = read_ensemble(of.regressor(trees).graph.node[0], 5)
-    found = looked_up(build_tables(ensemble, ensemble.weights, references, weights, np.array(player_of)), x)
-    due = of.shapley(lambda z: of.scores(trees, z), x, references, weights, player_of)
-    assert found.shape == due.shape == (N, 2, max(player_of) + 1)
-    assert np.abs(found - due).max() <= COMPLETE_64
+    attributions = looked_up(
+        build_tables(ensemble, ensemble.weights, references, weights, np.array(player_of)), x
+    )
+    expected = of.shapley(lambda z: of.scores(trees, z), x, references, weights, player_of)
+    assert attributions.shape == expected.shape == (N, 2, max(player_of) + 1)
+    assert np.abs(attributions - expected).max() <= COMPLETE_64
 
 
 def test_a_leaf_on_many_features_of_few_players() -> None:
@@ -54,6 +56,6 @@ def test_a_leaf_on_many_features_of_few_players() -> None:
     references, x = of.rows(1, K, 12), of.rows(2, N, 12)
     player_of = np.arange(12) // 7
     ensemble = read_ensemble(of.regressor([leaf], 12).graph.node[0], 12)
-    found = looked_up(build_tables(ensemble, ensemble.weights, references, None, player_of), x)
-    due = of.shapley(lambda z: of.scores([leaf], z), x, references, player_of=player_of.tolist())
-    assert np.abs(found - due).max() <= COMPLETE_64
+    attributions = looked_up(build_tables(ensemble, ensemble.weights, references, None, player_of), x)
+    expected = of.shapley(lambda z: of.scores([leaf], z), x, references, player_of=player_of.tolist())
+    assert np.abs(attributions - expected).max() <= COMPLETE_64

@@ -65,9 +65,9 @@ BAD = {
 }
 
 
-def made(**changed: Any) -> onnx.ModelProto:
-    given = {name: value for name, value in {**STUMP, **changed}.items() if value != []}
-    node = onnx.helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **given)
+def stump(**changed: Any) -> onnx.ModelProto:
+    attributes = {name: value for name, value in {**STUMP, **changed}.items() if value != []}
+    node = onnx.helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
     return of.model_of(node, 5, {"y": 1})
 
 
@@ -75,7 +75,7 @@ def made(**changed: Any) -> onnx.ModelProto:
 def test_what_is_no_tree_is_refused(name: str) -> None:
     changed, words = BAD[name]
     with pytest.raises(InvalidModelError, match=words):
-        compile_model(made(**changed), TreeShap(np.zeros((2, 5))))
+        compile_model(stump(**changed), TreeShap(np.zeros((2, 5))))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_what_is_no_tree_is_refused(name: str) -> None:
 def test_the_newer_operator_too(attribute: str, value: list[int], words: str) -> None:
     model = of.ensemble(of.random_trees(0, ("LEQ",)))
     (node,) = model.graph.node
-    given = next(a for a in node.attribute if a.name == attribute)
-    given.ints[: len(value) or len(given.ints)] = value
+    edited = next(a for a in node.attribute if a.name == attribute)
+    edited.ints[: len(value) or len(edited.ints)] = value
     with pytest.raises(InvalidModelError, match=words):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
@@ -107,8 +107,8 @@ def test_a_number_that_stands_for_no_word(name: str, number: int) -> None:
 
 def test_sets_that_do_not_fit() -> None:
     model = of.ensemble(of.random_trees(0, ("MEMBER",), grid=of.MEMBERS))
-    given = next(a for a in model.graph.node[0].attribute if a.name == "membership_values")
-    given.t.CopyFrom(onnx.numpy_helper.from_array(np.array([1.0, 2.0, np.nan], np.float32), "sets"))
+    membership = next(a for a in model.graph.node[0].attribute if a.name == "membership_values")
+    membership.t.CopyFrom(onnx.numpy_helper.from_array(np.array([1.0, 2.0, np.nan], np.float32), "sets"))
     with pytest.raises(InvalidModelError, match="membership_values hold 1 sets where"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
@@ -141,8 +141,14 @@ def test_a_forest_of_a_hundred_thousand_leaves() -> None:
 
 def near(numbers: Sequence[float], dtype: Any) -> np.ndarray:
     """Rows of these numbers, of those on both sides of each, and of what float32 makes of them; and NaN."""
-    at = np.asarray(numbers, dtype)
-    around = [at, np.nextafter(at, -np.inf), np.nextafter(at, np.inf), at.astype(np.float32), [np.nan]]
+    values = np.asarray(numbers, dtype)
+    around = [
+        values,
+        np.nextafter(values, -np.inf),
+        np.nextafter(values, np.inf),
+        values.astype(np.float32),
+        [np.nan],
+    ]
     return np.repeat(np.concatenate(around).astype(dtype)[:, None], 5, axis=1)
 
 
@@ -172,9 +178,9 @@ def test_a_set_that_names_a_number_twice() -> None:
 def test_what_are_no_covers(cover: list[float]) -> None:
     yes, no, split = np.array([1, 0, 0]), np.array([2, 0, 0]), np.array([True, False, False])
     assert share_of(np.array(cover, float), yes, no, split) is None
-    found = share_of(np.array([4.0, 1.0, 3.0]), yes, no, split)
-    assert found is not None
-    np.testing.assert_array_equal(found, [0.25, np.nan, np.nan])
+    share = share_of(np.array([4.0, 1.0, 3.0]), yes, no, split)
+    assert share is not None
+    np.testing.assert_array_equal(share, [0.25, np.nan, np.nan])
 
 
 def test_leaves_on_too_many_features_get_no_tables() -> None:
@@ -187,18 +193,18 @@ def test_leaves_on_too_many_features_get_no_tables() -> None:
 
 
 def test_leaves_that_are_not_added_up() -> None:
-    model = made(aggregate_function="MAX")
+    model = stump(aggregate_function="MAX")
     with pytest.raises(UnsupportedModelError, match="takes the MAX of its trees"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 
 def test_the_one_leaf_that_counts_is_of_both_classes() -> None:
     """One number of two classes is the second's score, and with its sign turned the first's."""
-    given = {name: value for name, value in STUMP.items() if name.startswith("nodes_")}
+    attributes = {name: value for name, value in STUMP.items() if name.startswith("nodes_")}
     entry = {"treeids": [0], "nodeids": [2], "ids": [0], "weights": [-2.0]}
-    given |= {f"class_{name}": value for name, value in entry.items()} | {"classlabels_int64s": [0, 1]}
+    attributes |= {f"class_{name}": value for name, value in entry.items()} | {"classlabels_int64s": [0, 1]}
     node = onnx.helper.make_node(
-        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **given
+        "TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **attributes
     )
     x = np.array([[-1.0] * 5, [1.0] * 5], np.float32)
     answered = Runner(of.model_of(node, 5, {"p": 2}))({"x": x})["p"]
@@ -208,7 +214,7 @@ def test_the_one_leaf_that_counts_is_of_both_classes() -> None:
 
 def test_equals_in_a_row_are_one_split() -> None:
     """Sets are written as comparisons in a row with one node behind all of them."""
-    model = made(
+    model = stump(
         nodes_treeids=[0] * 4,
         nodes_nodeids=[0, 1, 2, 3],
         nodes_featureids=[0] * 4,

@@ -35,7 +35,7 @@ from rationale.lowering import narrow
 from rationale.lowering.inference import Span
 from rationale.methods.engine import Gap, Selection
 from rationale.methods.outputs import ERRORS, attributions_name, layers_of
-from rationale.methods.references import Referenced
+from rationale.methods.references import PreparedReferences
 from rationale.references.reference_set import Baseline
 from rationale.schema.manifest import Measured, Memory
 from rationale.schema.probes import Probes
@@ -90,7 +90,10 @@ class Checked:
 
 
 def check(
-    selection: Selection[Any, Any], referenced: Referenced, graph: FinishedGraph, fitted: Ask | None = None
+    selection: Selection[Any, Any],
+    referenced: PreparedReferences,
+    graph: FinishedGraph,
+    fitted: Ask | None = None,
 ) -> Checked:
     """Check the graph against the model, on rows near the references: the sixth stage of a compile.
 
@@ -118,7 +121,7 @@ def check(
     except InvalidModelError:  # such as floats that are ids of a small table
         probes, found = measured(unit=False)
     carrying = [
-        n for n in layers if method.gap is not None and selection.part.carries_all(selection.target, n)
+        n for n in layers if method.gap is not None and selection.choice.carries_all(selection.target, n)
     ]
     gaps = {n: layer_gap(found.answers, attributions_name(n)) if n in carrying else None for n in layers}
     if graph.one_shot:
@@ -143,7 +146,7 @@ def check(
 
 
 def _near(
-    selection: Selection[Any, Any], referenced: Referenced, *, nobodys: bool = False
+    selection: Selection[Any, Any], referenced: PreparedReferences, *, nobodys: bool = False
 ) -> dict[str, np.ndarray]:
     """Return rows of the model's inputs to check near; `nobodys` ids are drawn at random."""
     if isinstance(selection.method.reference_set, Baseline):

@@ -109,7 +109,7 @@ def sound_probes(
 def _answers(source: onnx.ModelProto, probes: Arrays) -> bool:
     comparable, _ = on_cpu(ir.from_proto(source))
     try:
-        answers = Runner(comparable, given=True)(probes)
+        answers = Runner(comparable, users_model=True)(probes)
     except InvalidModelError:
         return False
     floats = [a for a in answers.values() if isinstance(a, np.ndarray) and is_float(a.dtype)]

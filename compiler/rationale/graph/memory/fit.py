@@ -30,7 +30,7 @@ from rationale.schema.manifest import Memory
 from rationale.schema.request import Progress
 
 
-class Plan(Protocol):
+class GraphBuilder(Protocol):
     """A graph that can be built whole, or with axes in chunks; it contains no results yet."""
 
     @property
@@ -68,7 +68,7 @@ def _memory(need: Need, deployment: Deployment, axis: Axis | None, recomputed: f
     )
 
 
-def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
+def fit(plan: GraphBuilder, deployment: Deployment, progress: Progress) -> Combined:
     """Build a graph whole if that fits the memory budget, else in chunks of its axes.
 
     Args:
@@ -89,44 +89,57 @@ def fit(plan: Plan, deployment: Deployment, progress: Progress) -> Combined:
     if fits:  # in one chunk: ONNX Runtime would make a float32 copy of the graph's own constants
         chosen = {name: Axis(row.count, row.count) for name, row in rows.items()}
     del model
-    made = _in_chunks(plan, Chunks(chosen), deployment, progress)
-    if not any(v.dtype == ir.DataType.FLOAT16 for v in made.model.graph.initializers.values()):
-        return made
+    combined = _in_chunks(plan, Chunks(chosen), deployment, progress)
+    if not any(v.dtype == ir.DataType.FLOAT16 for v in combined.model.graph.initializers.values()):
+        return combined
     exact = _in_chunks(plan, Chunks(chosen), deployment, progress, precomputed=False)
-    return replace(made, exact=exact.model)
+    return replace(combined, exact=exact.model)
 
 
 def _in_chunks(
-    plan: Plan, chunks: Chunks, deployment: Deployment, progress: Progress, *, precomputed: bool = True
+    plan: GraphBuilder,
+    chunks: Chunks,
+    deployment: Deployment,
+    progress: Progress,
+    *,
+    precomputed: bool = True,
 ) -> Combined:
     model = _sorted(plan.build(chunks))
-    _share(model)
-    size, found = sizes(model, chunks), regions(model.graph)
-    half = deployment.storage == "float16"
-    stored_size = {v: n // 2 for v, n in size.items()} if half else size
-    stored = _choose(model, chunks, found, size, stored_size, deployment.memory_budget if precomputed else 0)
-    kept = {v for b in stored.values() for v in b.kept}
-    need = need_chunked(model, chunks, found, kept, size, stored_size)
+    _merge_equal_nodes(model)
+    size, walked_regions = sizes(model, chunks), regions(model.graph)
+    is_half = deployment.storage == "float16"
+    stored_size = {v: n // 2 for v, n in size.items()} if is_half else size
+    stored = _choose_stored(
+        model, chunks, walked_regions, size, stored_size, deployment.memory_budget if precomputed else 0
+    )
+    precomputed_values = {v for b in stored.values() for v in b.values}
+    need = need_chunked(model, chunks, walked_regions, precomputed_values, size, stored_size)
     if precomputed:
         refuse(need, deployment.memory_budget)
     fold_constants(model)
     _compute_sums(model, chunks, progress)
-    for region in found:
-        _emit(model, region, chunks, stored[region.axis], half, progress)
+    for region in walked_regions:
+        _emit_region(model, region, chunks, stored[region.axis], is_half, progress)
     passes.RemoveUnusedNodesPass()(model)
     fold_constants(model)
-    walked = [w.axis for w in found if w.sums]
-    axis, again = (chunks.axes[walked[0]], stored[walked[0]].recomputed) if walked else (None, 0.0)
-    return Combined(_cleaned(model), _memory(need, deployment, axis, again))
+    walked = [w.axis for w in walked_regions if w.sums]
+    axis, recomputed = (chunks.axes[walked[0]], stored[walked[0]].recomputed) if walked else (None, 0.0)
+    return Combined(_cleaned(model), _memory(need, deployment, axis, recomputed))
 
 
-def _choose(
-    model: ir.Model, chunks: Chunks, found: list[Region], size: Sizes, stored_size: Sizes, budget: int
+def _choose_stored(
+    model: ir.Model,
+    chunks: Chunks,
+    walked_regions: list[Region],
+    size: Sizes,
+    stored_size: Sizes,
+    budget: int,
 ) -> dict[str, Precomputed]:
     """Choose the values to precompute in the room that everything else leaves."""
-    room = budget - need_chunked(model, chunks, found, (), size, stored_size).total
+    room = budget - need_chunked(model, chunks, walked_regions, (), size, stored_size).total
     return {
-        w.axis: choose_precomputed(w, size, stored_size, room / chunks.axes[w.axis].chunks) for w in found
+        w.axis: choose_precomputed(w, size, stored_size, room / chunks.axes[w.axis].chunks)
+        for w in walked_regions
     }
 
 
@@ -145,23 +158,23 @@ def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
 
 def _pending(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that depend on a sum that is not computed yet."""
-    found: set[ir.Value] = set()
+    pending: set[ir.Value] = set()
     for node in graph:
-        if is_pseudo(node, "Sum", "Moments") or any(v in found for v in node.inputs):
-            found.update(node.outputs)
-    return found
+        if is_pseudo(node, "Sum", "Moments") or any(v in pending for v in node.inputs):
+            pending.update(node.outputs)
+    return pending
 
 
-def _emit(
-    model: ir.Model, region: Region, chunks: Chunks, stored: Precomputed, half: bool, progress: Progress
+def _emit_region(
+    model: ir.Model, region: Region, chunks: Chunks, stored: Precomputed, is_half: bool, progress: Progress
 ) -> None:
-    entered = entries(region.precomputed)
-    handed = [*stored.kept, *(v for v in entered if v not in stored.kept)]
+    chunk_values = entries(region.precomputed)
+    body_inputs = [*stored.values, *(v for v in chunk_values if v not in stored.values)]
     if not region.sums:
         return
-    arrays = precompute(model, region, chunks, handed, progress)
-    if half:
-        for value in arrays.keys() - entered:
+    arrays = precompute(model, region, chunks, body_inputs, progress)
+    if is_half:
+        for value in arrays.keys() - chunk_values:
             arrays[value] = in_half(arrays[value])
     emit_scan(model, region, arrays)
 
@@ -178,7 +191,7 @@ def _sorted(model: ir.Model) -> ir.Model:
     return model
 
 
-def _share(model: ir.Model) -> None:
+def _merge_equal_nodes(model: ir.Model) -> None:
     """Merge equal nodes; restore the types of outputs that the pass loses."""
     kinds = [(v.type, v.shape) for v in model.graph.outputs]
     passes.CommonSubexpressionEliminationPass()(model)
@@ -189,7 +202,7 @@ def _share(model: ir.Model) -> None:
 def _cleaned(model: ir.Model) -> ir.Model:
     """Return the model sorted, without duplicates and unused parts."""
     drop_unused_constants(model.graph)
-    _share(model)
+    _merge_equal_nodes(model)
     for cleanup in (
         passes.RemoveUnusedNodesPass(),
         passes.DeduplicateInitializersPass(),
@@ -197,11 +210,11 @@ def _cleaned(model: ir.Model) -> ir.Model:
         passes.TopologicalSortPass(),
     ):
         cleanup(model)
-    _stand_early(model.graph)
+    _move_nodes_early(model.graph)
     return model
 
 
-def _stand_early(graph: ir.Graph) -> None:
+def _move_nodes_early(graph: ir.Graph) -> None:
     """Move each node as early as its inputs allow, in place, also in bodies.
 
     ONNX Runtime takes its order from the file's: it goes back from the outputs, and among a node's inputs
@@ -216,7 +229,7 @@ def _stand_early(graph: ir.Graph) -> None:
         level.update(dict.fromkeys(node.outputs, depth[node]))
         for attribute in node.attributes.values():
             for body in graphs_of(attribute):
-                _stand_early(body)
+                _move_nodes_early(body)
     nodes = sorted(depth, key=lambda node: depth[node])  # stable: otherwise as emitted
     graph.remove(nodes)
     graph.extend(nodes)

@@ -16,7 +16,7 @@ def load_kernels(options: ort.SessionOptions, library: Path) -> None:
     options.register_custom_ops_library(str(library))
 
 
-def found(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
+def library_paths(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
     """Return absolute paths.
 
     Raises:

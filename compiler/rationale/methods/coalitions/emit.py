@@ -13,14 +13,14 @@ import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.memory.budget import peak, sizes
-from rationale.graph.nodes import Nodes, reads
+from rationale.graph.nodes import NodeBuilder, reads
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Chunks, Tensor
 from rationale.methods.coalitions.method import CoalitionMethod, Coalitions, Game
 from rationale.methods.engine import Canvas, Results, Selection
-from rationale.methods.outputs import STANDARD_ERROR, Seed, in_two, players_by_output, seed_of
+from rationale.methods.outputs import STANDARD_ERROR, Seed, players_by_output, seed_of, split_rounding
 from rationale.methods.players import CoalitionGame
-from rationale.methods.target import Target, made_by, reach_backward
+from rationale.methods.target import Target, computes, reach_backward
 from rationale.references.reference_set import ReferenceSet
 from rationale.schema.machine import Deployment, in_words
 from rationale.schema.manifest import ends_of
@@ -29,12 +29,12 @@ MOST_MIXED = 50_000_000  # model rows per explained row: hours for a small netwo
 AT_ONCE = 1024  # mixed rows per call: larger calls are slower, since they do not fit the caches
 SHARE = 8  # the model may take 1/SHARE of the memory budget for the rows of one call
 
-_CHOSEN = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
+_WHERE_TYPES = frozenset({ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.INT64})
 """Types that ONNX Runtime's Where takes; inputs of other number types hold integers."""
 
 
 @dataclass(frozen=True)
-class Mixing:
+class PlayedGame:
     """The game, and the model that plays it.
 
     Attributes:
@@ -57,13 +57,18 @@ class Mixing:
 
 def _mixing(
     selection: Selection[CoalitionMethod, Game], references: ReferenceSet, deployment: Deployment
-) -> Mixing:
+) -> PlayedGame:
     """Return the game; call this before the graph is changed.
 
     Raises:
         InvalidOptionError: if there are too many players or model calls.
     """
-    target, lowered, method, game = selection.target, selection.lowered, selection.method, selection.part.game
+    target, lowered, method, game = (
+        selection.target,
+        selection.lowered,
+        selection.method,
+        selection.choice.game,
+    )
     coalitions = method.coalitions(game.players)
     mixed = (len(coalitions.masks) - 1) * references.count
     if mixed > MOST_MIXED:
@@ -74,7 +79,7 @@ def _mixing(
         )
     model = lowered.model.clone()
     size = 1 if lowered.single_row_only else _rows_at_once(model, target, mixed, deployment)
-    return Mixing(model, target, game, coalitions, references, size)
+    return PlayedGame(model, target, game, coalitions, references, size)
 
 
 def _rows_at_once(model: ir.Model, target: Target, mixed: int, deployment: Deployment) -> int:
@@ -100,16 +105,19 @@ def emit(canvas: Canvas[CoalitionMethod, Game]) -> None:
     mixing = _mixing(selection, canvas.references, op.variants.deployment)
     at_x.lift_outputs()
     seed = seed_of(
-        op, target, at_x.at(target.output), None, selection.lowered.narrow.edges.get(target.output)
+        op, target, at_x.tensor(target.output), None, selection.lowered.narrow.edges.get(target.output)
     )
     op.scope = "coalitions"
-    operands = [op.flat(at_x.at(name)).value for name in _rows_read(mixing)]
-    body = _Row(op, mixing, selection.method).graph(seed)
-    given = [*operands, op.flat(seed.explained).value]
+    operands = [op.flat(at_x.tensor(name)).value for name in _row_inputs(mixing)]
+    body = _RowBody(op, mixing, selection.method).graph(seed)
+    scan_inputs = [*operands, op.flat(seed.explained).value]
     if target.elements == "predicted":
-        given.append(op.flat(seed.multiplier).value)
+        scan_inputs.append(op.flat(seed.multiplier).value)
     scan = ir.node(
-        "Scan", given, {"body": body, "num_scan_inputs": len(given)}, num_outputs=len(body.outputs)
+        "Scan",
+        scan_inputs,
+        {"body": body, "num_scan_inputs": len(scan_inputs)},
+        num_outputs=len(body.outputs),
     )
     scan.name = op._fresh("Scan")
     for i, (value, inside) in enumerate(zip(scan.outputs, body.outputs, strict=True)):
@@ -118,31 +126,36 @@ def emit(canvas: Canvas[CoalitionMethod, Game]) -> None:
     op.graph.append(scan)
     double = ir.DataType.DOUBLE
     base = Tensor(scan.outputs[0], seed.explained.shape, double, frozenset("N"), rows=True)
-    answered, *rest = in_two(op, base, seed.explained.dtype)
-    results = Results(op=op, seed=replace(seed, base=answered, rest=rest[0] if rest else None))
-    attributions = _each(op, mixing, scan.outputs[1])
-    errors = {STANDARD_ERROR: lambda: _each(op, mixing, scan.outputs[2])}
+    base_value, *base_rounding = split_rounding(op, base, seed.explained.dtype)
+    results = Results(
+        op=op, seed=replace(seed, base=base_value, base_rounding=base_rounding[0] if base_rounding else None)
+    )
+    attributions = _by_output(op, mixing, scan.outputs[1])
+    errors = {STANDARD_ERROR: lambda: _by_output(op, mixing, scan.outputs[2])}
     canvas.emit_outputs(results, attributions.items(), errors)
 
 
-def _each(op: Ops, mixing: Mixing, found: ir.Value) -> dict[str, Tensor]:
+def _by_output(op: Ops, mixing: PlayedGame, per_player: ir.Value) -> dict[str, Tensor]:
     """Return each explained tensor's share of [N, T, players]: per element, or per group of elements."""
-    own = players_by_output(mixing.target, mixing.game.of)
-    return {tensor: _of(op, mixing, found, players) for tensor, players in own.items()}
+    players_of_output = players_by_output(mixing.target, mixing.game.player_of)
+    return {
+        tensor: _entries_of_players(op, mixing, per_player, players)
+        for tensor, players in players_of_output.items()
+    }
 
 
-def _of(op: Ops, mixing: Mixing, found: ir.Value, of: np.ndarray) -> Tensor:
-    """Return the entries of [N, T, players] that belong to the players `of`: row shape [1, *of.shape]."""
+def _entries_of_players(op: Ops, mixing: PlayedGame, per_player: ir.Value, players: np.ndarray) -> Tensor:
+    """Return the entries of [N, T, players] that belong to `players`: row shape [1, *players.shape]."""
     dtype = op.dtype
-    if not np.array_equal(of.reshape(-1), np.arange(mixing.game.players)):
-        indices = op.constant(of.reshape(-1).astype(np.int64)).value
-        found = op._node("Gather", [found, indices], {"axis": 2})[0]
+    if not np.array_equal(players.reshape(-1), np.arange(mixing.game.players)):
+        indices = op.constant(players.reshape(-1).astype(np.int64)).value
+        per_player = op._node("Gather", [per_player, indices], {"axis": 2})[0]
     axes = ("N", "T") if op.sizes["T"] > 1 else ("N",)
-    shaped = op._node("Reshape", [found, op._ints([-1, op.sizes["T"], *of.shape])], {})[0]
-    return Tensor(shaped, (1, *of.shape), dtype, frozenset(axes), rows=True, split=axes)
+    entries = op._node("Reshape", [per_player, op._ints([-1, op.sizes["T"], *players.shape])], {})[0]
+    return Tensor(entries, (1, *players.shape), dtype, frozenset(axes), rows=True, split=axes)
 
 
-def _rows_read(mixing: Mixing) -> list[str]:
+def _row_inputs(mixing: PlayedGame) -> list[str]:
     """Return the values that the body reads per row: explained tensors, and the inputs they need.
 
     The body reads inputs without rows directly, since they are the same for all.
@@ -153,13 +166,13 @@ def _rows_read(mixing: Mixing) -> list[str]:
     return [*ends, *(str(v.name) for v in accompanying)]
 
 
-class _Row:
+class _RowBody:
     """The body of the Scan over rows of the batch."""
 
-    def __init__(self, op: Ops, mixing: Mixing, method: CoalitionMethod) -> None:
+    def __init__(self, op: Ops, mixing: PlayedGame, method: CoalitionMethod) -> None:
         self.op, self.mixing, self.method = op, mixing, method
         self.body = ir.Graph([], [], nodes=[], opset_imports=op.graph.opset_imports, name="coalitions/row")
-        self.nodes = Nodes(self.body, "coalitions/row")
+        self.nodes = NodeBuilder(self.body, "coalitions/row")
 
     def graph(self, seed: Seed) -> ir.Graph:
         """Return the body that explains one row.
@@ -169,26 +182,31 @@ class _Row:
         Outputs: base value [T] in float64, attributions [T, players], and their standard errors if these are
         requested.
         """
-        op, mixing, c = self.nodes, self.mixing, self.mixing.coalitions
-        specs = {str(v.name): v for v in _values(mixing.model.graph)}
-        rows = {name: self._input(specs[name], f"x_{i}") for i, name in enumerate(_rows_read(mixing))}
-        explained = self._own("explained", seed.explained.shape[1:], seed.explained.dtype)
+        op, mixing, coalitions = self.nodes, self.mixing, self.mixing.coalitions
+        specs = {
+            str(coalition_values.name): coalition_values for coalition_values in _values(mixing.model.graph)
+        }
+        rows = {name: self._input(specs[name], f"x_{i}") for i, name in enumerate(_row_inputs(mixing))}
+        explained = self._add_input("explained", seed.explained.shape[1:], seed.explained.dtype)
         winner = None
         if mixing.target.elements == "predicted":
-            chosen = self._own("predicted", seed.multiplier.shape[1:], seed.multiplier.dtype)
+            chosen = self._add_input("predicted", seed.multiplier.shape[1:], seed.multiplier.dtype)
             winner = op.ArgMax(op.Reshape(chosen, [-1]), axis=0, keepdims=1)
-        values = self._values_of(rows, winner, seed.explained.shape[1])
-        whole = op.Cast(op.Unsqueeze(explained, [0]), to=ir.DataType.DOUBLE.value)
-        v = op.Concat(values, whole, axis=0)  # [C, T]
-        gains = op.Sub(op.Gather(v, self._shared(c.joined)), op.Gather(v, self._shared(c.before)))
-        weighted = op.Mul(gains, self._shared(c.weights[..., None]))  # [D, P, T]
-        base = op.Reshape(op.Slice(v, [0], [1], [0]), [-1])
-        found = [base, op.Transpose(op.ReduceSum(weighted, [0], keepdims=0), perm=[1, 0])]
+        mixed_values = self._coalition_values(rows, winner, seed.explained.shape[1])
+        row_value = op.Cast(op.Unsqueeze(explained, [0]), to=ir.DataType.DOUBLE.value)
+        coalition_values = op.Concat(mixed_values, row_value, axis=0)  # [C, T]
+        gains = op.Sub(
+            op.Gather(coalition_values, self._shared(coalitions.joined)),
+            op.Gather(coalition_values, self._shared(coalitions.before)),
+        )
+        weighted = op.Mul(gains, self._shared(coalitions.weights[..., None]))  # [D, P, T]
+        base = op.Reshape(op.Slice(coalition_values, [0], [1], [0]), [-1])
+        results = [base, op.Transpose(op.ReduceSum(weighted, [0], keepdims=0), perm=[1, 0])]
         if self.method.standard_error:
-            found.append(self._standard_error(weighted, seed.explained.shape[1]))
+            results.append(self._standard_error(weighted, seed.explained.shape[1]))
         shapes = [[seed.explained.shape[1]], *([seed.explained.shape[1], mixing.game.players],) * 2]
         dtypes = [ir.DataType.DOUBLE, *(seed.explained.dtype,) * 2]
-        for value, shape, dtype in zip(found, shapes, dtypes, strict=False):
+        for value, shape, dtype in zip(results, shapes, dtypes, strict=False):
             out = op.Cast(value, to=dtype.value)
             out.dtype, out.shape = dtype, ir.Shape(shape)
             self.body.outputs.append(out)
@@ -197,17 +215,19 @@ class _Row:
     def _standard_error(self, weighted: ir.Value, targets: int) -> ir.Value:
         """Return √(Σ (φ_p − φ)² / (n(n − 1))) over the n pairs p of orders."""
         op, n = self.nodes, self.method.pairs
-        split = op.Reshape(weighted, [n, -1, self.mixing.game.players, targets])
-        each = op.Mul(op.ReduceSum(split, [1], keepdims=0), np.asarray(float(n)))  # [n, P, T]
-        off = op.Sub(each, op.ReduceMean(each, [0], keepdims=1))
-        squares = op.ReduceSum(op.Mul(off, off), [0], keepdims=0)
+        by_pair = op.Reshape(weighted, [n, -1, self.mixing.game.players, targets])
+        pair_values = op.Mul(op.ReduceSum(by_pair, [1], keepdims=0), np.asarray(float(n)))  # [n, P, T]
+        deviations = op.Sub(pair_values, op.ReduceMean(pair_values, [0], keepdims=1))
+        squares = op.ReduceSum(op.Mul(deviations, deviations), [0], keepdims=0)
         return op.Transpose(op.Sqrt(op.Div(squares, np.asarray(float(n * (n - 1))))), perm=[1, 0])
 
-    def _values_of(self, rows: Mapping[str, ir.Value], winner: ir.Value | None, targets: int) -> ir.Value:
+    def _coalition_values(
+        self, rows: Mapping[str, ir.Value], winner: ir.Value | None, targets: int
+    ) -> ir.Value:
         """Return v [C − 1, T] in float64: the model's answers to mixed rows, averaged over the references."""
         op, mixing, k = self.nodes, self.mixing, self.mixing.references.count
         starts = np.arange(0, mixing.mixed, mixing.size)
-        chunk = _Chunk(self.op, mixing, rows).graph(winner)
+        chunk = _MixedRowsBody(self.op, mixing, rows).graph(winner)
         node = ir.node("Scan", [self._shared(starts)], {"body": chunk, "num_scan_inputs": 1}, num_outputs=1)
         node.name = op.fresh("Scan")
         node.outputs[0].name = node.name
@@ -224,22 +244,22 @@ class _Row:
     def _input(self, value: ir.Value, name: str) -> ir.Value:
         assert value.shape is not None
         assert value.dtype is not None
-        return self._own(name, [d for d in value.shape[1:] if isinstance(d, int)], value.dtype)
+        return self._add_input(name, [d for d in value.shape[1:] if isinstance(d, int)], value.dtype)
 
-    def _own(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
-        made = ir.Value(name=f"coalitions/row/{name}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
-        self.body.inputs.append(made)
-        return made
+    def _add_input(self, name: str, shape: Sequence[int], dtype: ir.DataType) -> ir.Value:
+        body_input = ir.Value(name=f"coalitions/row/{name}", type=ir.TensorType(dtype), shape=ir.Shape(shape))
+        self.body.inputs.append(body_input)
+        return body_input
 
     def _shared(self, array: np.ndarray) -> ir.Value:
         """Return a constant of the main graph; bodies can read it."""
         return self.op.constant(array).value
 
 
-class _Chunk:
+class _MixedRowsBody:
     """The body of the Scan over mixed rows: a chunk of them, and the model's answers at the targets."""
 
-    def __init__(self, op: Ops, mixing: Mixing, rows: Mapping[str, ir.Value]) -> None:
+    def __init__(self, op: Ops, mixing: PlayedGame, rows: Mapping[str, ir.Value]) -> None:
         self.op, self.mixing, self.rows = op, mixing, rows
         start = ir.Value(
             name="coalitions/mixed/start", type=ir.TensorType(ir.DataType.INT64), shape=ir.Shape([])
@@ -247,7 +267,7 @@ class _Chunk:
         self.body = ir.Graph(
             [start], [], nodes=[], opset_imports=op.graph.opset_imports, name="coalitions/mixed"
         )
-        self.nodes = Nodes(self.body, "coalitions/mixed")
+        self.nodes = NodeBuilder(self.body, "coalitions/mixed")
 
     def graph(self, winner: ir.Value | None) -> ir.Graph:
         """Return the body of a chunk. Input: the first mixed row's number. Output: [size, T]."""
@@ -255,16 +275,18 @@ class _Chunk:
         count = np.asarray(references.count, np.int64)
         last = np.asarray(mixing.mixed - 1, np.int64)
         numbers = op.Min(op.Add(self.body.inputs[0], self._shared(np.arange(mixing.size))), last)
-        k = op.Mod(numbers, count)
+        reference_numbers = op.Mod(numbers, count)
         masks = op.Gather(self._shared(mixing.coalitions.masks), op.Div(numbers, count))  # [size, P]
         inputs = {}
         for name, row in self.rows.items():
             shape = [d for d in (row.shape or ()) if isinstance(d, int)]
             x = op.Reshape(row, [1, *shape])
-            if name not in mixing.game.of:
+            if name not in mixing.game.player_of:
                 inputs[name] = op.Expand(x, [mixing.size, *(1 for _ in shape)])
                 continue
-            inputs[name] = self._mixed(self._mask(masks, mixing.game.of[name]), x, references.arrays[name], k)
+            inputs[name] = self._mixed(
+                self._mask(masks, mixing.game.player_of[name]), x, references.arrays[name], reference_numbers
+            )
         y = self._evaluate(inputs)
         answers = self._at_targets(op.Reshape(y, [mixing.size, -1]), winner)
         answers.dtype = self.op.dtype
@@ -274,7 +296,7 @@ class _Chunk:
     def _mixed(self, mask: ir.Value, x: ir.Value, references: np.ndarray, k: ir.Value) -> ir.Value:
         """Return the row's elements if their players are in the coalition, else those of reference k."""
         op, dtype = self.nodes, ir.DataType.from_numpy(references.dtype)
-        if dtype in _CHOSEN:
+        if dtype in _WHERE_TYPES:
             return op.Where(mask, x, op.Gather(self._shared(references), k))
         if references.dtype.kind == "U":
             return op.Where(mask, x, op.Gather(self._text(references), k))
@@ -313,9 +335,11 @@ class _Chunk:
 
     def _evaluate(self, inputs: Mapping[str, ir.Value]) -> ir.Value:
         """Return the explained output of the mixed rows; a copy of the model's nodes computes it."""
-        graph, ends = self.mixing.model.graph, list(inputs)
-        needed = reach_backward(graph, self.mixing.target.output, ends)
-        nodes = [n for n in graph if any(v.name in needed for v in n.outputs) and not made_by(n, ends)]
+        graph, input_names = self.mixing.model.graph, list(inputs)
+        needed = reach_backward(graph, self.mixing.target.output, input_names)
+        nodes = [
+            n for n in graph if any(v.name in needed for v in n.outputs) and not computes(n, input_names)
+        ]
         values = {str(v.name): v for v in _values(graph)}
         graph.outputs.clear()
         for name, value in inputs.items():
@@ -324,16 +348,16 @@ class _Chunk:
         for value in [*graph.inputs, *graph.initializers.values()]:
             ir.convenience.replace_all_uses_with(value, outside[str(value.name)])
         graph.remove(nodes)
-        made = {v for n in nodes for v in n.outputs}
+        inner_values = {v for n in nodes for v in n.outputs}
         for node in nodes:
             missing = [v.name for v in reads(node) if v.graph is graph]
             if missing:
                 raise UnsupportedModelError(
                     f"{node.op_type} node {node.name!r} reads {missing}, made by the node that makes "
-                    f"what is explained ({ends}): explain an input instead (--input)."
+                    f"what is explained ({input_names}): explain an input instead (--input)."
                 )
             node.name = self.nodes.fresh(f"model/{node.name or node.op_type}")
-        for value in made:
+        for value in inner_values:
             value.name, value.shape = f"coalitions/model/{value.name}" if value.name else None, None
         self.nodes.insert(nodes)
         return inputs.get(self.mixing.target.output, values[self.mixing.target.output])

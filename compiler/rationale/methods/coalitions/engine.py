@@ -9,7 +9,7 @@ from rationale.methods.coalitions.emit import emit
 from rationale.methods.coalitions.method import CoalitionMethod, Game
 from rationale.methods.coalitions.target import choose_target
 from rationale.methods.engine import Canvas, Engine, Selection, demand_no_layers
-from rationale.methods.feature_names import named
+from rationale.methods.feature_names import with_named_features
 from rationale.methods.leaves import Leaf, raw_leaves
 from rationale.methods.players import NOBODY, coalition_game
 from rationale.schema.request import CompileRequest
@@ -36,10 +36,10 @@ class CoalitionEngine(Engine[CoalitionMethod, Game]):
         if method.reference_set is None:
             raise InvalidReferencesError(f"{method.name} needs references: an array [K, …] of typical rows.")
         lowered, target = choose_target(lowered, method, request)
-        selection = named(Selection(lowered, target, method, None, Game(NOBODY)), request)
+        selection = with_named_features(Selection(lowered, target, method, None, Game(NOBODY)), request)
         game = coalition_game(lowered, selection.target.leaves, selection.target.players)
         method.coalitions(game.players)
-        return replace(selection, part=Game(game))
+        return replace(selection, choice=Game(game))
 
     def emit(self, canvas: Canvas[CoalitionMethod, Game]) -> None:
         """Add a Scan over rows that calls the model for coalitions of players."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rationale.methods.engine import Part, Weighted
+from rationale.methods.engine import EngineChoice, Weighted
 from rationale.methods.outputs import STANDARD_ERROR
 from rationale.methods.players import CoalitionGame
 
@@ -28,7 +28,7 @@ class Coalitions:
 
 
 @dataclass(frozen=True, eq=False)
-class Game(Part):
+class Game(EngineChoice):
     """The game whose value is the explained output."""
 
     game: CoalitionGame

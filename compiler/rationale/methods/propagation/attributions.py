@@ -16,7 +16,7 @@ from rationale.errors import InvalidOptionError, InvalidReferencesError
 from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Canvas, Selection
-from rationale.methods.environment import Call
+from rationale.methods.environment import RuleCall
 from rationale.methods.outputs import (
     GAP_ERROR,
     STANDARD_ERROR,
@@ -29,9 +29,9 @@ from rationale.methods.propagation.backward import (
     FinishedWalk,
     PropagationMethod,
     Relevance,
-    by_name,
+    by_explained_name,
     readers_of,
-    together,
+    sum_over_tensors,
 )
 from rationale.methods.propagation.path import Path
 from rationale.rules.rule import Trait
@@ -73,7 +73,7 @@ def emit_walk(
         attributions = walk.attribute(e)
         if e.x.shape[0] != 1:  # tokens of all rows one after the other, as exporters feed a Gemm
             attributions = op.reshape(attributions, (1, *attributions.shape))
-        op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.at.name)))
+        op.graph.outputs.append(op.attributions_output(attributions, attributions_name(e.leaf.name)))
 
 
 def _standard_errors(walk: FinishedWalk) -> dict[str, Tensor]:
@@ -91,9 +91,9 @@ def _gap_error(walk: FinishedWalk) -> dict[str, Tensor]:
     Explained and base value are exact, so the gap varies as the sum of the attributions does.
     """
     op, method, draws = walk.op, walk.method, _draws(walk)
-    each = {e.at.tensor: e for e in walk.explained}.values()
-    total, *others = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in each]
-    for other in others:
+    tensors = {e.leaf.tensor: e for e in walk.explained}.values()
+    total, *other_totals = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in tensors]
+    for other in other_totals:
         total = op.Add(total, other)
     return {WHOLE: draws.standard_error(op, total)}
 
@@ -143,21 +143,21 @@ def emit_channels(
     op.scope = "concepts"
     attributions = method.attribute(op, layer.multiplier, layer.x, layer.start, weights)
     axis, rank = requested.axis, attributions.rank
-    others = [i for i in range(1, rank) if i != axis]
-    each = op.ReduceSum(attributions, others, keepdims=0) if others else attributions
-    _, channels = op.emit("TopK", [op.Abs(each), [requested.count]], {"axis": 1}, outputs=2)
-    count = each.shape[1]
+    other_axes = [i for i in range(1, rank) if i != axis]
+    channel_attributions = op.ReduceSum(attributions, other_axes, keepdims=0) if other_axes else attributions
+    _, channels = op.emit("TopK", [op.Abs(channel_attributions), [requested.count]], {"axis": 1}, outputs=2)
+    count = channel_attributions.shape[1]
     row = [1, requested.count, *(count if i == axis else 1 for i in range(1, rank))]
     largest = op.reshape(channels, (1, requested.count, 1))
     chosen = op.Equal(largest, op.constant(np.arange(count, dtype=np.int64)))
     mask = op.along(op.reshape(op.Cast(chosen, to=int(layer.x.dtype)), row), "C")
-    arrived = layer.multiplier
-    if isinstance(arrived, Relevance):
-        masked: Carried = Relevance(op.Mul(arrived.tensor, mask))
+    multiplier = layer.multiplier
+    if isinstance(multiplier, Relevance):
+        masked: Carried = Relevance(op.Mul(multiplier.tensor, mask))
     else:
-        masked = op.Mul(arrived, mask)
+        masked = op.Mul(multiplier, mask)
     outputs = [
-        op.attributions_output(each, requested.attributions),
+        op.attributions_output(channel_attributions, requested.attributions),
         op.attributions_output(channels, requested.channels),
     ]
     return outputs, masked
@@ -177,14 +177,14 @@ def emit_heatmaps(
     """
     op.scope = "concepts"
     outputs = []
-    for name, parts in by_name(explained).items():
-        each = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
-        heatmaps = together(op, parts, each)
+    for name, parts in by_explained_name(explained).items():
+        attributions = [method.attribute(op, e.multiplier, e.x, e.start, weights) for e in parts]
+        heatmaps = sum_over_tensors(op, parts, attributions)
         outputs.append(op.attributions_output(heatmaps, requested.heatmaps[name], "TC"))
     return outputs
 
 
-def requested_layers(path: Path, output: str, calls: Sequence[Call]) -> tuple[str, ...]:
+def requested_layers(path: Path, output: str, calls: Sequence[RuleCall]) -> tuple[str, ...]:
     """Return the names of the values to explain besides the inputs.
 
     "all" means the outputs of operators with weights and of products of two values (attention), and the
@@ -196,13 +196,13 @@ def requested_layers(path: Path, output: str, calls: Sequence[Call]) -> tuple[st
     return tuple(dict.fromkeys((*names, output)))
 
 
-def _is_layer(call: Call) -> bool:
+def _is_layer(call: RuleCall) -> bool:
     traits = call.rule.traits
     return call.rule.layer_form is not None or (Trait.PRODUCT in traits and Trait.ELEMENTWISE not in traits)
 
 
 def layers_walked(
-    kept: Sequence[str], calls: Sequence[Call], steps: Sequence[Call], *, named: bool
+    layers: Sequence[str], calls: Sequence[RuleCall], steps: Sequence[RuleCall], *, are_named: bool
 ) -> tuple[str, ...]:
     """Return the layers' names on the method's walk.
 
@@ -210,7 +210,7 @@ def layers_walked(
 
     Args:
         calls, steps: the operators before and after the method joins some of them.
-        named: true if the user named the layers; if false, the joined operators' output replaces a value
+        are_named: true if the user named the layers; if false, the joined operators' output replaces a value
             between them.
 
     Raises:
@@ -218,17 +218,17 @@ def layers_walked(
     """
     walked = {name for step in steps for name in step.outputs}
     readers = readers_of(calls)
-    found = []
-    for name in kept:
+    found_layers = []
+    for name in layers:
         end = name
         while end not in walked and len(readers[end]) == 1:
             end = readers[end][0].outputs[0]
-        if name not in walked and named:
+        if name not in walked and are_named:
             instead = f": name {end!r} instead" if end in walked else ""
             raise InvalidOptionError(
                 f"layer {name!r} has no attribution of its own, since the method joins its operator with "
                 f"those behind it{instead}."
             )
         if end in walked:
-            found.append(end)
-    return tuple(dict.fromkeys(found))
+            found_layers.append(end)
+    return tuple(dict.fromkeys(found_layers))

@@ -23,7 +23,7 @@ _FEATURES = (
     "export the steps behind it."
 )
 _BLOCKED = "com.microsoft.nchwc"
-_TODAY = {
+_ADVICE_BY_OPERATOR = {
     "TreeEnsemble": _TREES,
     "TreeEnsembleClassifier": _TREES,
     "TreeEnsembleRegressor": _TREES,
@@ -92,10 +92,13 @@ def without_rules(
 def _described(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
     node = path[i]
     opset = lowered.model.graph.opset_imports.get(node.domain, "?")
-    given, made = ([str(v.name) for v in values if v and v.name] for values in (node.inputs, node.outputs))
+    read_names, result_names = (
+        [str(v.name) for v in values if v and v.name] for values in (node.inputs, node.outputs)
+    )
     return (
-        f"{node.domain or 'ai.onnx'}.{node.op_type} (opset {opset}), node {node.name or made[0]!r}, "
-        f"{i + 1} of {len(path)} on the path, {', '.join(given)} -> {', '.join(made)}{_reason(node)}"
+        f"{node.domain or 'ai.onnx'}.{node.op_type} (opset {opset}), node {node.name or result_names[0]!r}, "
+        f"{i + 1} of {len(path)} on the path, {', '.join(read_names)} -> {', '.join(result_names)}"
+        f"{_reason(node)}"
     )
 
 
@@ -122,11 +125,11 @@ def _advice(
             f"to_onnx(…, black_op={{{named}}})."
         )
     for name in dict.fromkeys(operators.values()):
-        if name in _TODAY:
-            yield f"{name}: {_TODAY[name]}"
+        if name in _ADVICE_BY_OPERATOR:
+            yield f"{name}: {_ADVICE_BY_OPERATOR[name]}"
     if any(path[i].domain == _BLOCKED for i in stuck):
         yield f"{_BLOCKED}: weights laid out for one machine. Optimise the model at level EXTENDED, not ALL."
-    if any(operators[i] not in _TODAY for i in stuck):
+    if any(operators[i] not in _ADVICE_BY_OPERATOR for i in stuck):
         yield "Export the model with other operators: `rationale operators` lists those that have rules."
     waists = [(i, name) for i, name in _waists(path, active, ends, output) if _has_rows(lowered, name)]
     behind = [name for i, name in waists if stuck and i >= stuck[-1] and name != output]

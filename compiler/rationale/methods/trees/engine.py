@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.lowering import Lowered
-from rationale.methods.engine import Canvas, Engine, Missing, Selection, demand_no_layers
-from rationale.methods.feature_names import named
+from rationale.methods.engine import Canvas, Engine, MissingValues, Selection, demand_no_layers
+from rationale.methods.feature_names import with_named_features
 from rationale.methods.leaves import Leaf, raw_leaves
 from rationale.methods.logits import choose_logits
 from rationale.methods.players import coalition_game
@@ -19,7 +19,7 @@ from rationale.schema.request import CompileRequest
 class TreeTables(Engine[TreeMethod, Trees]):
     """An engine without a walk: tables hold the result for every pattern of the trees' conditions."""
 
-    missing = Missing.ALWAYS  # trees choose a side for NaN
+    missing = MissingValues.ALWAYS  # trees choose a side for NaN
 
     def leaves(self, lowered: Lowered, method: TreeMethod, inputs: Sequence[str] | None) -> tuple[Leaf, ...]:
         return raw_leaves(lowered, inputs)
@@ -40,7 +40,7 @@ class TreeTables(Engine[TreeMethod, Trees]):
             raise InvalidOptionError("logits and space 'probability' exclude each other: leave one out.")
         if request.logits and trees.ensemble.post_transform == "NONE" and not trees.link:
             choose_logits(lowered.source, target.output)
-        selection = named(Selection(lowered, target, method, None, trees), request)
+        selection = with_named_features(Selection(lowered, target, method, None, trees), request)
         target = selection.target
         if method.interactions and (request.groups or len(target.leaves) > 1):
             raise UnsupportedModelError(
@@ -49,7 +49,7 @@ class TreeTables(Engine[TreeMethod, Trees]):
             )
         trees = replace(trees, game=coalition_game(lowered, target.leaves, target.players))
         player_of = players_of_features(lowered, target, trees, method.name)
-        return replace(selection, part=replace(trees, player_of=player_of))
+        return replace(selection, choice=replace(trees, player_of=player_of))
 
     def emit(self, canvas: Canvas[TreeMethod, Trees]) -> None:
         """Add lookups in tables of the results for every pattern of conditions that a row can satisfy."""

@@ -18,7 +18,7 @@ from rationale.errors import InvalidOptionError, UnsupportedModelError
 from rationale.graph.nodes import extract
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
-from rationale.methods.engine import Part
+from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import raw_leaves
 from rationale.methods.players import NOBODY, CoalitionGame
@@ -28,11 +28,11 @@ from rationale.methods.target import (
     check_shapes,
     choose_output,
     choose_targets,
-    made_by,
+    computes,
     reach_backward,
 )
 from rationale.methods.trees.method import TreeMethod
-from rationale.methods.trees.provenance import made_of, moved_from
+from rationale.methods.trees.provenance import copied_elements, element_origins
 from rationale.references.reference_set import OpenReferences
 from rationale.schema.request import CompileRequest
 from rationale.trees.ensemble import Ensemble
@@ -47,7 +47,7 @@ _WIDE = 1e30  # CatBoost compares with the largest float32 number to detect miss
 
 
 @dataclass(frozen=True)
-class Trees(Part):
+class Trees(EngineChoice):
     """A tree ensemble whose scores are explained.
 
     Attributes:
@@ -76,23 +76,31 @@ class Trees(Part):
         rows = {name: lowered.specs[name][0] for name in inputs}
         behind = reach_backward(graph, self.reads, target.tensors)
         nodes = [n for n in graph if any(v.name in behind for v in n.outputs)]
-        places = [(name, j) for name, row in rows.items() for j in range(prod(row))]
-        first = {name: places.index((name, 0)) for name, row in rows.items() if prod(row)}
+        elements = [(name, j) for name, row in rows.items() for j in range(prod(row))]
+        first = {name: elements.index((name, 0)) for name, row in rows.items() if prod(row)}
         sizes = {name: prod(rows[name]) for name in first}
         numbers = {name: start + np.arange(sizes[name]).reshape(rows[name]) for name, start in first.items()}
-        found: dict[str, list[set[float]]] = {name: [set() for _ in range(sizes[name])] for name in first}
-        ensemble, at = self.ensemble, moved_from(lowered, nodes, numbers, self.reads)
+        split_points: dict[str, list[set[float]]] = {
+            name: [set() for _ in range(sizes[name])] for name in first
+        }
+        ensemble, element_of_feature = self.ensemble, copied_elements(lowered, nodes, numbers, self.reads)
         for node in np.flatnonzero(ensemble.feature >= 0):
-            if (place := at[int(ensemble.feature[node])]) is None:
+            if (element_index := element_of_feature[int(ensemble.feature[node])]) is None:
                 continue
-            name, element = places[place]
-            own = ensemble.bounds_of(int(node))
-            bounds = ensemble.bounds[own].astype(dtype)
-            past = np.where(ensemble.strict[own], np.nextafter(bounds, dtype.type(np.inf)), bounds)
-            found[name][element].update(float(str(one)) for one in past[np.abs(past) < _WIDE])
-        if sum(len(each) for own in found.values() for each in own) > MOST_SPLITS:
+            name, element = elements[element_index]
+            node_bounds = ensemble.bounds_of(int(node))
+            bounds = ensemble.bounds[node_bounds].astype(dtype)
+            crossing = np.where(
+                ensemble.strict[node_bounds], np.nextafter(bounds, dtype.type(np.inf)), bounds
+            )
+            split_points[name][element].update(
+                float(str(bound)) for bound in crossing[np.abs(crossing) < _WIDE]
+            )
+        if sum(len(points) for node_bounds in split_points.values() for points in node_bounds) > MOST_SPLITS:
             return {}
-        return {name: [sorted(each) for each in own] for name, own in found.items()}
+        return {
+            name: [sorted(points) for points in node_bounds] for name, node_bounds in split_points.items()
+        }
 
 
 def choose_ensemble(
@@ -147,35 +155,35 @@ def choose_ensemble(
 def _ensemble_behind(lowered: Lowered, method: str, output: str) -> tuple[ir.Node, ir.Value, str]:
     """Return the tree ensemble behind the output, its scores, and the link applied to them."""
     value = next(v for node in lowered.model.graph for v in node.outputs if v.name == output)
-    ends = _behind_moves(value)
-    node = ends.producer()
-    if _has_scores(node, ends):
-        return node, ends, ""
+    unmoved = _behind_moves(value)
+    node = unmoved.producer()
+    if _has_scores(node, unmoved):
+        return node, unmoved, ""
     if node is not None and not node.domain and node.op_type in _LINKS and node.inputs[0] is not None:
         scores = _behind_moves(node.inputs[0])
         if _has_scores(ensemble := scores.producer(), scores):
             return ensemble, scores, node.op_type
-    scores = ends
-    made = "is an input" if node is None else f"is made by {node.op_type} node {node.name or scores.name!r}"
+    scores = unmoved
+    origin = "is an input" if node is None else f"is made by {node.op_type} node {node.name or scores.name!r}"
     raise UnsupportedModelError(
         f"{method} explains the scores of one tree ensemble ({', '.join(OPERATORS)}), and output {output!r} "
-        f"{made}. {_instead(lowered, output)}"
+        f"{origin}. {_other_choices(lowered, output)}"
     )
 
 
-def _instead(lowered: Lowered, output: str) -> str:
+def _other_choices(lowered: Lowered, output: str) -> str:
     """Return advice: name the scores of the only ensemble behind an output, or take another method."""
     behind = reach_backward(lowered.model.graph, output, ())
-    found = [
+    scores = [
         str(node.outputs[-1].name)
         for node in lowered.model.graph
         if is_ensemble(node.op_type, node.domain) and node.outputs[-1].name in behind
     ]
-    if len(found) == 1:
+    if len(scores) == 1:
         return (
-            f"Name the ensemble's own output (--output {found[0]}), or choose exactshap or permutationshap."
+            f"Name the ensemble's own output (--output {scores[0]}), or choose exactshap or permutationshap."
         )
-    many = f"It is made of {len(found)} ensembles: c" if found else "C"
+    many = f"It is made of {len(scores)} ensembles: c" if scores else "C"
     return f"{many}hoose exactshap or permutationshap."
 
 
@@ -194,35 +202,36 @@ def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: 
             input.
     """
     graph, ends, tensor = lowered.model.graph, target.tensors, trees.reads
-    player_of_element = np.concatenate([trees.game.of[end].reshape(-1) for end in ends])
+    player_of_element = np.concatenate([trees.game.player_of[end].reshape(-1) for end in ends])
     behind = reach_backward(graph, tensor, ends)
-    nodes = [n for n in graph if not made_by(n, ends) and any(v.name in behind for v in n.outputs)]
+    nodes = [n for n in graph if not computes(n, ends) and any(v.name in behind for v in n.outputs)]
     numbers, words = dict[str, np.ndarray](), list[str]()
     for name in (*ends, *(str(v.name) for v in graph.inputs)):
         if name not in numbers and name in lowered.specs:
             row = lowered.specs[name][0]
             numbers[name] = len(words) + np.arange(prod(row)).reshape(row)
             words += [f"{name}[{', '.join(map(str, i[1:]))}]" for i in np.ndindex(*row)]
-    made = made_of(lowered, nodes, numbers, tensor)
-    for feature, of in enumerate(made.of):
-        if len({int(player_of_element[i]) for i in of if i < len(player_of_element)}) > 1:
+    origins = element_origins(lowered, nodes, numbers, tensor)
+    for feature, elements in enumerate(origins.players_of):
+        if len({int(player_of_element[i]) for i in elements if i < len(player_of_element)}) > 1:
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
-                f"{feature} of {tensor!r}, which the trees read, is made of several: {_some(words, of)} "
-                f"({made.joined[of]}). Make them one player (groups=, --group), or explain what the trees "
-                f"read (--input {tensor}), with references of it or of the model's inputs."
+                f"{feature} of {tensor!r}, which the trees read, is made of several: "
+                f"{_some(words, elements)} ({origins.joined[elements]}). Make them one player "
+                f"(groups=, --group), or explain what the trees read (--input {tensor}), with references of it "
+                "or of the model's inputs."
             )
-        if max(of, default=0) >= len(player_of_element):
+        if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
                 f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
-                f"{_some(words, of)}, which is none of what is explained "
+                f"{_some(words, elements)}, which is none of what is explained "
                 f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
             )
-    return np.asarray([player_of_element[min(of, default=0)] for of in made.of])
+    return np.asarray([player_of_element[min(elements, default=0)] for elements in origins.players_of])
 
 
-def _some(words: Sequence[str], of: Collection[int]) -> str:
-    named = [words[i] for i in sorted(of)]
+def _some(words: Sequence[str], elements: Collection[int]) -> str:
+    named = [words[i] for i in sorted(elements)]
     return ", ".join([*named[:MOST_NAMED], *["…"] * (len(named) > MOST_NAMED)])
 
 
@@ -291,22 +300,24 @@ def _with_margin(
     bare = ir.Node(
         twin.domain, twin.op_type, list(twin.inputs), attributes, num_outputs=len(twin.outputs), name=name
     )
-    for copied, own in zip(bare.outputs, twin.outputs, strict=True):
-        copied.name, copied.type = f"{own.name}_of_margin", own.type
+    for copied, original in zip(bare.outputs, twin.outputs, strict=True):
+        copied.name, copied.type = f"{original.name}_of_margin", original.type
     margin = bare.outputs[-1]
     margin.name, margin.dtype = name, scores.dtype or ir.DataType.FLOAT
     model.graph.insert_after(twin, bare)
     read = twin.inputs[0]
     assert read is not None
     probe = {str(read.name): _probes(ensemble, lowered.specs[str(read.name)])}
-    run = Runner(extract(model, [twin, bare], [read], [twin.outputs[-1], margin]), optimise=False, given=True)
+    run = Runner(
+        extract(model, [twin, bare], [read], [twin.outputs[-1], margin]), optimise=False, users_model=True
+    )
     answered = run(probe)
-    made, plain = (answered[str(v.name)].astype(np.float64) for v in (twin.outputs[-1], margin))
-    if np.allclose(made, plain, atol=_SAME):
+    transformed, plain = (answered[str(v.name)].astype(np.float64) for v in (twin.outputs[-1], margin))
+    if np.allclose(transformed, plain, atol=_SAME):
         return lowered, None
     for shift in (np.zeros(plain.shape[1]), np.eye(1, plain.shape[1])[0]):
         # for two classes, −s stands beside the only score s, or 1 − s if no leaf is negative
-        if np.allclose(_MADE[ensemble.post_transform](plain - shift), made, atol=_SAME):
+        if np.allclose(_TRANSFORM_FUNCTIONS[ensemble.post_transform](plain - shift), transformed, atol=_SAME):
             break
     else:
         raise UnsupportedModelError(
@@ -316,13 +327,13 @@ def _with_margin(
         )
     dtype = margin.dtype or ir.DataType.FLOAT
     if shift.any():
-        _shifted(model, margin, shift)
-    for made_there in {name, str(margin.name)}:
-        lowered = _with_spec(lowered, made_there, ensemble, dtype)
+        _subtract_constant(model, margin, shift)
+    for tensor in {name, str(margin.name)}:
+        lowered = _with_spec(lowered, tensor, ensemble, dtype)
     return replace(lowered, model=model), name
 
 
-def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
+def _subtract_constant(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
     """Subtract a constant in place, under the same name."""
     name, node = str(margin.name), margin.producer()
     assert node is not None
@@ -332,9 +343,9 @@ def _shifted(model: ir.Model, margin: ir.Value, shift: np.ndarray) -> None:
     constant = ir.Value(name=array.name, const_value=array)
     constant.dtype, constant.shape = dtype, ir.Shape([1, len(shift)])
     model.graph.register_initializer(constant)
-    taken = ir.node("Sub", [margin, constant], name=f"{name}_shifted")
-    taken.outputs[0].name, taken.outputs[0].dtype = name, dtype
-    model.graph.insert_after(node, taken)
+    subtraction = ir.node("Sub", [margin, constant], name=f"{name}_shifted")
+    subtraction.outputs[0].name, subtraction.outputs[0].dtype = name, dtype
+    model.graph.insert_after(node, subtraction)
 
 
 def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np.ndarray:
@@ -344,8 +355,10 @@ def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np
     rows = random.standard_normal((_PROBES, prod(row)))
     splits = np.flatnonzero(ensemble.feature >= 0)
     for feature in np.unique(ensemble.feature[splits]):
-        own = [ensemble.bounds[ensemble.bounds_of(int(n))] for n in splits if ensemble.feature[n] == feature]
-        bounds = np.concatenate(own)
+        bounds_of_splits = [
+            ensemble.bounds[ensemble.bounds_of(int(n))] for n in splits if ensemble.feature[n] == feature
+        ]
+        bounds = np.concatenate(bounds_of_splits)
         bounds = bounds[np.abs(bounds) < _WIDE].astype(np.float64)
         if len(bounds):
             spread = 1e-3 * (1 + np.abs(bounds).mean()) + bounds.std()
@@ -372,7 +385,7 @@ def _unknown(scores: np.ndarray) -> np.ndarray:
     return np.full_like(scores, np.nan)
 
 
-_MADE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+_TRANSFORM_FUNCTIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "LOGISTIC": _logistic,
     "SOFTMAX": _softmax,
     "SOFTMAX_ZERO": _softmax_zero,

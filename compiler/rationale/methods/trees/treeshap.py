@@ -18,13 +18,13 @@ from rationale.methods.engine import Gap, Method, References
 from rationale.methods.trees.engine import TREES
 from rationale.methods.trees.method import Margins, TreeMethod
 from rationale.references.reference_set import OpenReferences, ReferenceSet
-from rationale.trees.by_leaf import apart, build_leaves
-from rationale.trees.covers import counted
+from rationale.trees.by_leaf import build_leaves, split_by_size
+from rationale.trees.covers import with_counted_covers
 from rationale.trees.emit import emit_interactions, emit_rescaled, emit_tables
 from rationale.trees.emit_leaves import emit_leaves
 from rationale.trees.ensemble import Ensemble
-from rationale.trees.picking import Picking
-from rationale.trees.probability import separated
+from rationale.trees.picking import Picker
+from rationale.trees.probability import separate_slope
 from rationale.trees.tables import Tables, build_tables, trees_of
 
 
@@ -97,9 +97,12 @@ class TreeShap(TreeMethod):
 
     @property
     def options(self) -> dict[str, Any]:
-        known: dict[str, Any] = {"path_dependent": self.references is None, "interactions": self.interactions}
-        known["space"] = self.space if self.probability else None
-        return {name: chosen for name, chosen in known.items() if chosen}
+        options: dict[str, Any] = {
+            "path_dependent": self.references is None,
+            "interactions": self.interactions,
+        }
+        options["space"] = self.space if self.probability else None
+        return {name: chosen for name, chosen in options.items() if chosen}
 
     def in_space(self, space: str, transform: str) -> Method:
         """Return a method for a space; a probability needs a LOGISTIC; rescaled margins explain it."""
@@ -165,7 +168,7 @@ class TreeShap(TreeMethod):
             (rows,), weights = references.arrays.values(), references.weights
             rows = rows.reshape(len(rows), count)
         if self.references is None and rows is not None:
-            ensemble, rows = counted(ensemble, rows, weights), None
+            ensemble, rows = with_counted_covers(ensemble, rows, weights), None
         return build_tables(ensemble, ensemble.weights @ target_matrix, rows, weights, player_of, pairs=pairs)
 
 
@@ -181,11 +184,15 @@ def _by_references(
     (rows,), x = references.arrays.values(), _flat(op, x)
     rows, weights = rows.reshape(len(rows), -1), references.weights
     ensemble = replace(ensemble, share=None)
-    kept, deep = apart(trees_of(ensemble, values), values, player_of)
-    found = emit_tables(op, build_tables(ensemble, values, rows, weights, player_of, trees=kept), x, op.dtype)
-    if not any(tree.groups for tree in deep):
-        return found
-    return op.Add(found, emit_leaves(op, build_leaves(deep, values, rows, weights, player_of), x, op.dtype))
+    in_tables, leaf_by_leaf = split_by_size(trees_of(ensemble, values), values, player_of)
+    looked_up = emit_tables(
+        op, build_tables(ensemble, values, rows, weights, player_of, trees=in_tables), x, op.dtype
+    )
+    if not any(tree.groups for tree in leaf_by_leaf):
+        return looked_up
+    return op.Add(
+        looked_up, emit_leaves(op, build_leaves(leaf_by_leaf, values, rows, weights, player_of), x, op.dtype)
+    )
 
 
 def _rescaled(
@@ -203,15 +210,15 @@ def _rescaled(
     """
     columns = np.flatnonzero(target_matrix.any(axis=1))
     (rows,), x = references.arrays.values(), _flat(op, x)
-    known = margins.at_references.astype(np.float64)
+    reference_margins = margins.at_references.astype(np.float64)
     rows = rows.reshape(len(rows), -1)
-    low, high = ensemble.scores_between() + (known - ensemble.scores(rows)).mean(axis=0)
-    terms = [separated(known[:, c], low[c], high[c]) for c in columns]
-    of_column = np.repeat(columns, [len(t.at) for t in terms])
+    low, high = ensemble.scores_between() + (reference_margins - ensemble.scores(rows)).mean(axis=0)
+    terms = [separate_slope(reference_margins[:, c], low[c], high[c]) for c in columns]
+    of_column = np.repeat(columns, [len(t.margins) for t in terms])
     share = np.full(len(rows), 1 / len(rows)) if references.weights is None else references.weights
     weights = np.concatenate([t.weights for t in terms]) * share
     tables = build_tables(ensemble, ensemble.weights[:, of_column], rows, weights, player_of)
-    return emit_rescaled(op, tables, x, Picking(op)(margins.at_x, columns), terms, target_matrix[columns])
+    return emit_rescaled(op, tables, x, Picker(op)(margins.at_x, columns), terms, target_matrix[columns])
 
 
 def _flat(op: Ops, x: Tensor) -> Tensor:
