@@ -418,7 +418,8 @@ def _demand_independent_rows(lowered: Lowered, output: str, needed: Collection[s
     if quantised is not None:
         raise UnsupportedModelError(
             f"{_describe_node(quantised)}: dynamic quantisation takes one scale of all rows of a batch, so a "
-            "row's answer depends on the other rows. Export the model with a batch of 1 before it is quantised: "
+            "row's answer depends on the other rows. Export the model with a batch of 1 before it is "
+            "quantised: "
             "the entries take any number of rows, each with a scale of its own. Or quantise it statically."
         )
     mixes = first_to_mix(lowered.model, lowered.specs, at_batch(lowered.model, 2)[0], needed)

@@ -218,8 +218,8 @@ def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: 
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
                 f"{feature} of {tensor!r}, which the trees read, is made of several: "
                 f"{_some(words, elements)} ({origins.joined[elements]}). Make them one player "
-                f"(groups=, --group), or explain what the trees read (--input {tensor}), with references of it "
-                "or of the model's inputs."
+                f"(groups=, --group), or explain what the trees read (--input {tensor}), with references of "
+                "it or of the model's inputs."
             )
         if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
