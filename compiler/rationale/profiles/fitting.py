@@ -228,7 +228,7 @@ class _Explained:
         if isinstance(self.method.reference_set, Baseline | OpenReferences | None):
             return None
         referenced = self._referenced
-        given = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+        given = {**referenced.input_rows, **(referenced.set.arrays if referenced.set else {})}
         if not set(self.inputs) <= set(given):
             return None
         types = {v.name: v.type.tensor_type.elem_type for v in self.lowered.source.graph.input}

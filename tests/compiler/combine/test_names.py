@@ -86,5 +86,5 @@ def test_a_name_inside_of_a_branch_gives_way() -> None:
 
 @pytest.mark.parametrize("role", ["x", "y"])
 def test_an_input_or_output_is_refused(role: str) -> None:
-    with pytest.raises(InvalidOptionError, match=r"already has inputs or outputs named \['base_value'\], as"):
+    with pytest.raises(InvalidOptionError, match=r"\['base_value'\].*input_names"):
         compile_model(renamed(**{role: "base_value"}), DeepShap(R))

@@ -1,6 +1,7 @@
 """A smaller budget walks the references in chunks, recomputes them, and answers the same."""
 
 import gc
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,7 @@ def test_without_references_there_is_nothing_to_chunk() -> None:
     gradient = compiled(mlp(WIDE), Gradient(), 1024)
     memory = memory_of(gradient)
     assert (memory.chunk, memory.chunks) == (None, 1)
-    assert "the graph takes about" in gradient.manifest.warnings[-1]
+    assert "memory budget of 1 KB" in gradient.manifest.warnings[-1]
 
 
 def test_an_entry_in_chunks_is_written_and_opened_again(tmp_path: Path) -> None:
@@ -307,12 +308,10 @@ def test_what_is_told_of_a_budget() -> None:
     fits = Memory(budget=2048, needed=2048, weights=0, baked=0, work=1)
     assert beyond_budget(fits) == ()
     (warning,) = beyond_budget(fits.model_copy(update={"needed": 3072}))
-    assert "takes about 3 KB for one row, above its memory budget of 2 KB" in warning
+    assert re.search(r"\b3 KB\b.*\b2 KB\b", warning)
     need = Need(1024, 0, 0, 0)
     refuse(need, COPIES * 1024)
-    with pytest.raises(
-        InvalidOptionError, match=r"budget of 2 KB is too .* take 2 KB \(1 KB of it weights\)"
-    ):
+    with pytest.raises(InvalidOptionError, match=r"\b2 KB .*2 KB \(1 KB .*--memory-budget"):
         refuse(need, COPIES * 1024 - 1)
 
 

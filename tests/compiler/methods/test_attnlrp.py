@@ -208,7 +208,7 @@ def test_what_is_kept_is_warned_of_where_it_is_more_than_the_output() -> None:
     numbers = {"w": np.ones((4, 1)), "b": np.asarray([-2.0])}
     text = "b (double[N, 4] x) => (double[N, 1] y) { h = Sigmoid (x) z = MatMul (h, w) y = Add (z, b) }"
     (warning,) = compile_model(parsed(text, numbers), AttnLrp()).manifest.warnings
-    assert "times what is explained, by the method's definition" in warning
+    assert re.search(r"\d times\b", warning)
 
 
 MASKED = """m (double[N, 4, 5] q, double[N, 5, 4] k) => (double[N, 4, 4] y) {
@@ -360,7 +360,7 @@ def test_a_gate_gets_one_half_or_in_cp_lrp_nothing(formula: str) -> None:
     assert_close(answer["v_attributions"][:, 0], relevance / 2)
     constant = compile_model(model, CpLrp(), targets=[1], inputs=["x"])
     assert_close(run64(constant.model, {"x": x, "v": v})["x_attributions"][:, 0], relevance)
-    with pytest.raises(UnsupportedModelError, match="'v' reaches the explained output through these alone"):
+    with pytest.raises(UnsupportedModelError, match=r"CP-LRP .*'v' .*--output"):
         compile_model(model, CpLrp(), targets=[1])
 
 
@@ -458,7 +458,7 @@ def test_the_gradient_goes_to_what_a_condition_chose() -> None:
 
 @pytest.mark.parametrize("epsilon", [-1.0, float("nan"), float("inf"), "small", True])
 def test_an_epsilon_that_is_none_is_refused(epsilon: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="epsilon must be a number of at least 0"):
+    with pytest.raises(InvalidOptionError, match=r"Epsilon: epsilon\b.*\b0\b"):
         AttnLrp(epsilon)
 
 
@@ -467,5 +467,5 @@ def test_the_command_line_knows_both_and_their_epsilon(name: str, method: type[A
     created = make_method(name, None, {"epsilon": 0.25, "composite": None})
     assert type(created) is method
     assert created == method(0.25)
-    with pytest.raises(InvalidOptionError, match=f"--method {name} takes no --composite"):
+    with pytest.raises(InvalidOptionError, match=f"--method {name} .*--composite"):
         make_method(name, None, {"composite": "EpsilonPlus"})

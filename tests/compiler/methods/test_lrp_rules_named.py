@@ -103,7 +103,7 @@ def test_a_written_entry_and_the_reports_name_them_too(tmp_path: Path) -> None:
     assert line.endswith(": 1 Conv; pass: 1 Relu; winner: 1 MaxPool; epsilon: 1 Gemm")
     assert len(line) < 150  # bounds of an image are not spelled out
     page = Page(compiled._repr_html_())
-    assert "the rules of 4 operators" in [seen.text for seen in page.of("summary")]
+    assert any("4 operators" in seen.text for seen in page.of("summary"))
     assert {"MaxPool pool", "winner"} <= {seen.text for seen in (*page.of("th"), *page.of("td"))}
 
 

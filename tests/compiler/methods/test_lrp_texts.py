@@ -180,12 +180,12 @@ def test_what_a_rule_refuses_by_itself_is_told() -> None:
         def __post_init__(self) -> None:
             raise ValueError("scale must be odd")
 
-    with pytest.raises(InvalidOptionError, match=r"rule 'picky:2': scale must be odd\."):
+    with pytest.raises(InvalidOptionError, match=r"'picky:2': scale\b"):
         parse_rule("picky:2")
 
 
 def test_a_name_of_ours_is_not_taken() -> None:
-    with pytest.raises(InvalidOptionError, match="own rules has the name 'gamma'"):
+    with pytest.raises(InvalidOptionError, match=r"Gamma: .*'gamma'"):
 
         class Gamma(RelevanceRule):
             name: ClassVar[str] = "gamma"

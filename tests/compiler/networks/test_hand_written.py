@@ -356,7 +356,7 @@ def test_complete_row_by_row(name: str, dynamo: bool) -> None:
 def test_relevance(name: str, dynamo: bool) -> None:
     network, inputs = exported(name, dynamo), [n for n in CASES[name].inputs if n != "mask"]
     if CASES[name].refused:
-        with pytest.raises(UnsupportedModelError, match="AttnLRP has no rule") as caught:
+        with pytest.raises(UnsupportedModelError, match=r"^AttnLRP ") as caught:
             compile_model(network.model, AttnLrp(), targets=network.targets, inputs=inputs)
         assert set(re.findall(r"^  (\w+) node", str(caught.value), re.MULTILINE)) == set(CASES[name].refused)
         return

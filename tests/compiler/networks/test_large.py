@@ -108,8 +108,7 @@ def test_a_graph_of_ours_that_does_not_load_is_our_fault(monkeypatch: pytest.Mon
     monkeypatch.setattr(session, "SIZES_BYTES", 1)
     with pytest.raises(
         CheckFailedError,
-        match=r"cannot load a graph that Rationale made of the model: .* external tensors.* Rationale's .*, "
-        r"not the model's: please report it",
+        match=r"^ONNX Runtime [\d.]+ .*external tensors.*Rationale's",
     ):
         explained()
 

@@ -97,7 +97,7 @@ def test_architecture(name: str, dynamo: bool) -> None:
     rows = np.random.default_rng(1).standard_normal((K + N, 3, size, size)).astype(np.float32)
     model = exported_or_skipped(network(name), rows[:2], dynamo=dynamo)
     if name in NEAR_ZERO:
-        with pytest.raises(CheckFailedError, match="divides by values near 0"):
+        with pytest.raises(CheckFailedError, match=r"near 0\b"):
             compile_model(model, DeepShap(rows[:K]))
         return
     compiled = compile_model(model, DeepShap(rows[:K]))
@@ -121,7 +121,7 @@ def test_relevance(name: str) -> None:
     source = network(name)
     model = exported_or_skipped(source, x, dynamo=False)
     if name in QUOTIENTS:
-        with pytest.raises(UnsupportedModelError, match=r"AttnLRP has no rule for \d+ nodes?.*\n  Div node"):
+        with pytest.raises(UnsupportedModelError, match=r"^AttnLRP .*\d+ nodes?.*\n  Div node"):
             compile_model(model, AttnLrp())
         return
     answer = compile_model(model, AttnLrp()).explain(x)

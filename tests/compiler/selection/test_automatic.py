@@ -1,5 +1,6 @@
 """`Auto` takes what is exact for the explained output, and says which and why."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,7 +137,7 @@ def test_the_next_one_where_a_graph_cannot_be_made() -> None:
     references = rows(1, 20_000, 12)
     compiled = compile_model(network("y = Relu(h)", 12), Auto(references))
     assert compiled.manifest.method.name == "deepshap"
-    assert "exactshap was tried before: " in compiled.manifest.warnings[0]
+    assert "exactshap" in compiled.manifest.warnings[0]
 
 
 @pytest.mark.parametrize(("features", "method"), [(5, "exactshap"), (13, "deepshap")])
@@ -196,7 +197,7 @@ def test_the_command_says_it(tmp_path: Path) -> None:
     arguments += ["--references", tmp_path / "r.npy", "--repository", tmp_path / "repository"]
     result = CliRunner().invoke(app, [str(a) for a in arguments])
     assert result.exit_code == 0, result.output
-    assert "note: auto takes treeshap, exact" in result.stderr
+    assert re.search(r"^note: auto\b.*treeshap, exact", result.stderr, re.MULTILINE)
     assert "warning: auto" not in result.stderr
     assert "by x, treeshap" in result.stdout
     manifest = Manifest.read(tmp_path / "repository" / "m_explain" / "explanation.json")

@@ -1,6 +1,5 @@
 """Features in groups: sums of their attributions under a walk, players of their own where coalitions play."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -365,9 +364,9 @@ def test_names_that_groups_need() -> None:
         model = compile_model(parsed(text), DeepShap(references), targets=[1], groups=groups)
         return model.explain({"group": rows(N, 3), "b": rows(N, 2)})
 
-    with pytest.raises(InvalidOptionError, match="'group' would be explained by 'group_attributions'"):
+    with pytest.raises(InvalidOptionError, match=r"'group' .*'group_attributions'"):
         compiled({"a": ["b[0]"]})
-    with pytest.raises(InvalidOptionError, match="group 'b' is called like an explained input"):
+    with pytest.raises(InvalidOptionError, match=r"group 'b' .*input"):
         compiled({"b": ["group[0]"]})
     assert compiled({"b": ["b[0]", "group[1]"]})["group_attributions"].shape == (N, 1, 4)
 
@@ -375,7 +374,7 @@ def test_names_that_groups_need() -> None:
 def test_features_of_an_open_length() -> None:
     text = "g (float[N, L] x) => (float[N, 1] y) { s = ReduceSum <keepdims = 1> (x, axes)\n y = Tanh (s) }"
     model = parsed(text, {"axes": np.array([1])})
-    with pytest.raises(InvalidOptionError, match=re.escape("give one length (L=7), or leave the groups out")):
+    with pytest.raises(InvalidOptionError, match=r"\(L=7\).*groups"):
         compile_model(model, Gradient(), sizes={"L": (2, 7)}, groups={"a": ["x[0]"]})
     compiled = compile_model(model, Gradient(), sizes={"L": 7}, groups={"a": ["x[0]", "x[6]"]})
     assert len(compiled.manifest.players) == 6

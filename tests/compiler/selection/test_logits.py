@@ -56,14 +56,14 @@ def test_the_tensor_before_the_last(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("y = Relu (z)", "'y' ends with Relu, not with a Sigmoid, Softmax or LogSoftmax: leave --logits"),
+        ("y = Relu (z)", "'y' .*Relu.*--logits"),
         ("y = Identity (z)", "ends with MatMul"),
         ("p = Sigmoid (z)  y = Mul (p, z)", "ends with MatMul"),
         ("y = HardSigmoid (z)", "ends with HardSigmoid"),
         ("p = Sigmoid (z)  y = MatMul (p, v)", "ends with MatMul"),
         ("a, b = Split <axis = 1> (z, sizes)  p = Sigmoid (a)  q = Softmax (b)  y = Concat <axis = 1> (p, q)",
-         r"is made of several logits, \['a', 'b'\]: choose one with --output"),
-        ("p = Sigmoid (x)  y = Sub (p, x)", "ends with an input"),
+         r"\['a', 'b'\].*--output"),
+        ("p = Sigmoid (x)  y = Sub (p, x)", "an input"),
     ],
 )  # fmt: skip
 def test_an_output_that_has_none(text: str, says: str) -> None:

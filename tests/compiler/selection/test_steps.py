@@ -111,9 +111,7 @@ def test_a_dynamically_quantised_row_whose_answers_hardly_differ_keeps_its_own_s
 
 
 def test_rows_of_one_scale_are_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        UnsupportedModelError, match=r"node 'q': .* one scale of all rows .* batch of 1 before"
-    ):
+    with pytest.raises(UnsupportedModelError, match=r"node 'q': .*\bscale\b.*batch of 1\b"):
         compile_model(model(DYNAMIC, **INTEGERS), DeepShap(REFERENCES))
 
 
@@ -158,7 +156,7 @@ def test_relevance_goes_to_what_a_condition_chose(method: Any) -> None:
 
 def test_relevance_says_that_conditions_have_none() -> None:
     alone = model("z = MatMul (x, w) c = Less (z, b) y = Where (c, b, u)", b=np.float32(0.3), u=np.float32(1))
-    with pytest.raises(UnsupportedModelError, match="through conditions alone"):
+    with pytest.raises(UnsupportedModelError, match=r"'x' .*DeepSHAP"):
         compile_model(alone, Lrp(), targets="all")
 
 
@@ -333,8 +331,7 @@ def test_a_place_that_nothing_is_missed_by_is_a_note() -> None:
     assert [(s.node, s.tensor) for s in manifest.stopped] == [("pick", "v")]
     assert manifest.warnings == ()
     (note,) = manifest.notes
-    assert note.startswith("attributions add up within ")
-    assert note.endswith(f"although none pass here: GatherElements 'pick' reads 'v': {AMONG_CARRIERS}")
+    assert note.endswith(f": GatherElements 'pick' reads 'v': {AMONG_CARRIERS}")
     of_gradient = compile_model(moving, Gradient(), targets="all").manifest  # which promises no sum
     assert any(w.startswith("attributions end") for w in of_gradient.warnings)
     assert of_gradient.notes == ()

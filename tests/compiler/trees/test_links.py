@@ -1,5 +1,6 @@
 """Trees whose output is a link of their scores: treeshap finds the scores behind it by itself."""
 
+import re
 from typing import Any
 
 import catboost as cb
@@ -103,13 +104,13 @@ def test_the_advice_can_be_followed() -> None:
     assert isinstance(compile_model(shifted, TreeShap(of.rows(1, 7)), output="z"), Compiled)
     network = linked("Exp")
     network.graph.node[0].CopyFrom(onnx.helper.make_node("Relu", ["x"], ["z"]))
-    assert refused(network).endswith("is made by Exp node 'y'. Choose exactshap or permutationshap.")
+    assert re.search(r"Exp node 'y'\. .*exactshap .*permutationshap", refused(network))
 
 
 def test_an_isolation_forest_is_refused_with_methods_that_explain_it() -> None:
     """Its score is made of the depths of several ensembles, of which TreeSHAP takes one."""
     forest = IsolationForest(n_estimators=6, random_state=0).fit(X)
-    with pytest.raises(UnsupportedModelError, match="It is made of 6 ensembles: choose exactshap or perm"):
+    with pytest.raises(UnsupportedModelError, match=r"\b6 ensembles\b.*exactshap.*permutationshap"):
         compile_model(forest, TreeShap(X[:20]))
     for method in (ExactShap(X[:20]), PermutationShap(X[:20])):
         answer = compile_model(forest, method, output="scores").explain(X[:5])
@@ -119,7 +120,7 @@ def test_an_isolation_forest_is_refused_with_methods_that_explain_it() -> None:
 def test_a_profile_of_the_exponential_is_told_what_to_name() -> None:
     model = MODELS["XGBoost reg:gamma"].fit(X, COUNTS + 1)
     profile = {"output": "variable", "threshold": 2.0, "adverse": "above", "output_range": [0, 50]}
-    with pytest.raises(InvalidProfileError, match="say output: /scores with a threshold of its own"):
+    with pytest.raises(InvalidProfileError, match="output: /scores"):
         compile_model(model, TreeShap(X[:20]), decision=profile)
     named = {**profile, "output": "/scores", "threshold": np.log(2.0), "output_range": [-4, 4]}
     assert compile_model(model, TreeShap(X[:20]), decision=named).decide(ROWS)

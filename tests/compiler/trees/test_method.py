@@ -97,7 +97,7 @@ def test_empty_cells_are_missing_values(tmp_path: Path) -> None:
     ):
         result = CliRunner().invoke(app, [str(a) for a in (*command, *repository)])
         assert result.exit_code == 2, result.output
-        assert "a missing value (an empty cell of a table), which this model does not take" in result.output
+        assert "a missing value" in result.output
 
 
 def test_missing_values_of_tables_in_memory() -> None:
@@ -108,7 +108,7 @@ def test_missing_values_of_tables_in_memory() -> None:
     )
     expected = of.shapley(lambda z: of.scores(TREES, z), X, of.rows(1, 7))
     np.testing.assert_allclose(answer["x_attributions"], expected, atol=1e-5)
-    with pytest.raises(InvalidReferencesError, match="has no value in row"):
+    with pytest.raises(InvalidReferencesError, match=r"row \d"):
         compile_model(network(), DeepShap(table))
 
 
@@ -168,21 +168,21 @@ def test_what_stands_behind_a_scaler_is_explained_by_name() -> None:
 
 
 def test_references_that_come_with_a_request() -> None:
-    with pytest.raises(InvalidOptionError, match="cannot come with a request"):
+    with pytest.raises(InvalidOptionError, match=r"treeshap .*request"):
         compile_model(of.regressor(TREES), TreeShap(OpenReferences(4)))
 
 
 def test_infinite_references_and_rows_are_refused() -> None:
     references = REFERENCES.copy()
     references[2, 1] = np.inf
-    with pytest.raises(InvalidReferencesError, match=re.escape("hold inf at [2, 1]")):
+    with pytest.raises(InvalidReferencesError, match=re.escape("inf at [2, 1]")):
         compile_model(of.regressor(TREES), TreeShap(references))
     with pytest.raises(InvalidOptionError, match="holds inf"):
         compile_model(of.regressor(TREES), TreeShap(REFERENCES)).explain(references)
 
 
 def test_other_methods_name_it() -> None:
-    with pytest.raises(UnsupportedModelError, match="--method treeshap explains them"):
+    with pytest.raises(UnsupportedModelError, match=r"TreeEnsembleRegressor: .*--method treeshap"):
         compile_model(of.regressor(TREES), DeepShap(np.zeros((2, 5))))
 
 

@@ -243,7 +243,7 @@ def test_interactions_of_elements() -> None:
 
 def test_interactions_of_several_inputs() -> None:
     model = exported(pipeline(GradientBoostingClassifier(**SMALL)))
-    with pytest.raises(UnsupportedModelError, match="two features of one input without groups"):
+    with pytest.raises(UnsupportedModelError, match=r"interactions.*--input"):
         compile_model(model, TreeShap(REFERENCES, interactions=True))
 
 
@@ -299,7 +299,7 @@ def test_components_of_all_columns() -> None:
 
 def test_some_inputs_alone_are_too_few() -> None:
     model = exported(pipeline(GradientBoostingClassifier(**SMALL)))
-    with pytest.raises(UnsupportedModelError, match=r"is made of amount\[0\], which is none"):
+    with pytest.raises(UnsupportedModelError, match=r"amount\[0\].*\(age\)"):
         compile_model(model, TreeShap(REFERENCES[["age"]]), inputs=["age"])
 
 

@@ -98,7 +98,7 @@ def test_leaves_without_tables_are_refused() -> None:
     for feature in range(14):
         deep = of.Split(feature, "LEQ", (0.0,), False, deep, of.Leaf((-1.0,)))
     trees = of.classifier([deep], 2, 14, only=0, post_transform="LOGISTIC")
-    with pytest.raises(UnsupportedModelError, match="leaves depend on up to 14 features each"):
+    with pytest.raises(UnsupportedModelError, match=r"\b14 features\b"):
         compile_model(trees, TreeShap(of.rows(1, K, 14), space="probability"))
 
 
@@ -137,7 +137,7 @@ def test_what_makes_no_sense() -> None:
         compile_model(model("SOFTMAX"), TreeShap(REFERENCES, space="probability"))
     with pytest.raises(InvalidOptionError, match="by LOGISTIC"):
         compile_model(of.regressor(TREES), TreeShap(REFERENCES, space="probability"))
-    with pytest.raises(InvalidOptionError, match="exclude each other"):
+    with pytest.raises(InvalidOptionError, match=r"logits.*'probability'"):
         compile_model(model(), TreeShap(REFERENCES, space="probability"), logits=True)
 
 

@@ -83,8 +83,8 @@ def test_what_is_no_tree_is_refused(name: str) -> None:
     [
         ("tree_roots", [99], "tree_roots"),
         ("nodes_truenodeids", [99], "nodes_truenodeids names 99"),
-        ("nodes_featureids", [7], "splits by feature 7"),
-        ("leaf_targetids", [3], "a leaf adds to score 3 of 1"),
+        ("nodes_featureids", [7], "feature 7"),
+        ("leaf_targetids", [3], "score 3 of 1"),
         ("nodes_trueleafs", [], "nodes_trueleafs has 0 entries"),
     ],
 )
@@ -123,7 +123,7 @@ def chain(depth: int) -> onnx.ModelProto:
 
 def test_a_tree_that_is_deeper_than_onnx_runtime_survives() -> None:
     started = time.monotonic()
-    with pytest.raises(InvalidModelError, match="20000 splits on one way, and ONNX Runtime takes 2000"):
+    with pytest.raises(InvalidModelError, match=r"\b20000\b.*\b2000\b"):
         compile_model(chain(20_000), TreeShap(np.zeros((2, 5))))
     assert time.monotonic() - started < 30
 
@@ -188,13 +188,13 @@ def test_leaves_on_too_many_features_get_no_tables() -> None:
     for i in range(14):
         node = of.Split(i, "LEQ", (0.0,), False, node, of.Leaf((0.0,)))
     ensemble = read_ensemble(of.regressor([node], 14).graph.node[0], 14)
-    with pytest.raises(UnsupportedModelError, match=r"1 leaves depend on up to 14 features each, 2\^14 rows"):
+    with pytest.raises(UnsupportedModelError, match=r"\b14 features\b.*2\^14"):
         build_tables(ensemble, ensemble.weights, np.zeros((2, 14)), None, np.arange(14))
 
 
 def test_leaves_that_are_not_added_up() -> None:
     model = stump(aggregate_function="MAX")
-    with pytest.raises(UnsupportedModelError, match="takes the MAX of its trees"):
+    with pytest.raises(UnsupportedModelError, match=r"\bMAX\b.*AVERAGE"):
         compile_model(model, TreeShap(np.zeros((2, 5))))
 
 

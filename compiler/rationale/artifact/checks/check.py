@@ -151,11 +151,11 @@ def _near(
     """Return rows of the model's inputs to check near; `nobodys` ids are drawn at random."""
     if isinstance(selection.method.reference_set, Baseline):
         return {}
-    known = {**referenced.fed, **(referenced.set.arrays if referenced.set else {})}
+    known = {**referenced.input_rows, **(referenced.set.arrays if referenced.set else {})}
     leaves = [s for s in selection.target.leaves if s.is_looked_up]
     for name in dict.fromkeys(s.name for s in leaves):
         row = selection.lowered.specs[name][0][1:]
-        given = None if nobodys else referenced.fed.get(name)
+        given = None if nobodys else referenced.input_rows.get(name)
         known[name] = probe_ids([s for s in leaves if s.name == name], row, given)
     return known
 
