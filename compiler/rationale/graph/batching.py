@@ -117,7 +117,7 @@ def lifting_of(node: Node, domain: str) -> Lifted | None:
     return None if any(t.batch_axes for t in fixed) else lifted
 
 
-def touches_first(node: Node) -> bool:
+def works_on_axis_0(node: Node) -> bool:
     """Tell whether a node works along axis 0 of operands that hold rows, and so may mix rows."""
     function = _LIFTINGS.get(node.op_type)
     if node.op_type in _SHAPE_CHECKED or function is None or node.tensors[0] is None:

@@ -19,19 +19,19 @@ def graphs_of(attribute: ir.Attr) -> Sequence[ir.Graph]:
     return attribute.as_graphs() if attribute.type == ir.AttributeType.GRAPHS else []
 
 
-def reads(node: ir.Node) -> list[ir.Value]:
+def values_read(node: ir.Node) -> list[ir.Value]:
     """Return the values that a node reads, as inputs or inside its branches and bodies."""
     values = [v for v in node.inputs if v is not None]
     for attribute in node.attributes.values():
         for graph in graphs_of(attribute):
-            values += [v for inner in graph for v in reads(inner)]
+            values += [v for inner in graph for v in values_read(inner)]
             values.extend(graph.outputs)
     return values
 
 
 def names_read(node: ir.Node) -> set[str]:
     """Return the names of the values that a node reads."""
-    return {v.name for v in reads(node) if v.name}
+    return {v.name for v in values_read(node) if v.name}
 
 
 def reached_from(names: Iterable[str], nodes: Iterable[ir.Node]) -> frozenset[str]:
@@ -122,7 +122,7 @@ def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
     constant_values = set(graph.initializers.values())
     nodes: list[ir.Node] = []
     for node in graph:
-        if node.op_type in RANDOM | LISTS or node.domain == DOMAIN or not _closed(node):
+        if node.op_type in RANDOM | LISTS or node.domain == DOMAIN or not _reads_only_inputs(node):
             continue
         if all(v is None or v in constant_values for v in node.inputs):
             constant_values.update(node.outputs)
@@ -130,7 +130,7 @@ def constant_nodes(graph: ir.Graph) -> list[ir.Node]:
     return nodes
 
 
-def _closed(node: ir.Node) -> bool:
+def _reads_only_inputs(node: ir.Node) -> bool:
     """Tell whether the bodies of a node read only the node's own inputs."""
     for attribute in node.attributes.values():
         if attribute.type == ir.AttributeType.GRAPHS:
@@ -145,7 +145,7 @@ def _closed(node: ir.Node) -> bool:
         }
         if any(v is not None and v not in inner_values for inner in body for v in inner.inputs):
             return False
-        if not all(_closed(inner) for inner in body):
+        if not all(_reads_only_inputs(inner) for inner in body):
             return False
     return True
 

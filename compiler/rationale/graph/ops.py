@@ -26,7 +26,7 @@ import onnx_ir as ir
 from rationale.errors import UnsupportedModelError
 from rationale.graph.batching import Lifted, Node, is_elementwise, lifting_of
 from rationale.graph.scan_fallback import row_by_row
-from rationale.graph.shapes import Spec, in_rows, infer_outputs, result_dtype
+from rationale.graph.shapes import Spec, infer_outputs, result_dtype, rows_dim
 from rationale.graph.tensor import AXES, DOMAIN, NONE, STACKED, BatchAxes, Chunks, Layouts, Operand, Tensor
 from rationale.graph.variants import VariantChoices
 from rationale.schema.machine import HERE
@@ -86,7 +86,7 @@ class Ops(Layouts):
         if x is not None and op_type == "MatMul":
             return [self._emit_matmul(x, tensors[1])]
         if x is not None and x.rows and op_type in _MEASURING:
-            return [self._measured(op_type, x, attributes)]
+            return [self._measure(op_type, x, attributes)]
         specs = infer_outputs(op_type, domain, self.opset, attributes, tensors, outputs)
         if x is not None and x.rows and op_type in _RESHAPING:
             return [self._reshaped(x, specs[0][0])]
@@ -102,7 +102,7 @@ class Ops(Layouts):
     ) -> Tensor:
         aligned, batch_axes, axes = self._align([t for t in tensors if t is not None])
         if axes and op_type != "Clip":
-            aligned = [self._of_rank(t, len(axes) + max(t.rank for t in aligned)) for t in aligned]
+            aligned = [self._with_rank(t, len(axes) + max(t.rank for t in aligned)) for t in aligned]
         queue = iter(aligned)
         values = [None if t is None else next(queue).value for t in tensors]
         value = self._node(op_type, values, attributes, domain=domain)[0]
@@ -111,7 +111,7 @@ class Ops(Layouts):
         dtype = result_dtype(op_type, domain, self.opset, tensors, attributes)
         return Tensor(value, shape, dtype, batch_axes, rows, axes)
 
-    def _of_rank(self, x: Tensor, rank: int) -> Tensor:
+    def _with_rank(self, x: Tensor, rank: int) -> Tensor:
         """Give a constant number `rank` axes: with fewer, ONNX Runtime goes through a tensor row by row."""
         number = x.constant
         if number is None or number.size != 1 or x.batch_axes:
@@ -165,7 +165,7 @@ class Ops(Layouts):
         value = self._node("MatMul", [first.value, second.value], {})[0]
         return Tensor(value, shape, a.dtype, batch_axes, a.rows or b.rows, split)
 
-    def _measured(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
+    def _measure(self, op_type: str, x: Tensor, attributes: Mapping[str, Any]) -> Tensor:
         """Return the Shape or Size of one row."""
         shape = np.asarray(x.shape, np.int64)
         if op_type == "Size":
@@ -279,7 +279,7 @@ class Ops(Layouts):
         value = self._node("Range", [start, scalar, step], {})[0]
         value.dtype = ir.DataType.INT64
         value.shape = ir.Shape(
-            [in_rows(self._count_rows(x.batch_axes - {"N"}) * x.shape[0]) if "N" in x.batch_axes else None]
+            [rows_dim(self._count_rows(x.batch_axes - {"N"}) * x.shape[0]) if "N" in x.batch_axes else None]
         )
         return Tensor(value, (1,), ir.DataType.INT64, x.batch_axes, rows=True)
 
@@ -341,7 +341,7 @@ def mean(op: Ops, x: Tensor, over: str, weights: np.ndarray | None = None) -> Te
         return _by_open_weights(op, x, over)
     if over not in op.chunks:
         return _reduce(op, "ReduceMean", x, over) if weights is None else _weighted_sum(op, x, over, weights)
-    total = _leave(op, "Sum", over, _weighted_sum(op, x, over, weights))
+    total = _leave_chunks(op, "Sum", over, _weighted_sum(op, x, over, weights))
     return _normalised(op, total, over, weights)
 
 
@@ -374,7 +374,7 @@ def _squared_deviations(op: Ops, x: Tensor, over: str, weights: np.ndarray | Non
     average = op.Div(_weighted_sum(op, x, over, weights), some)
     off = op.Sub(x, average)
     squares = _weighted_sum(op, op.Mul(off, off), over, weights)
-    return _leave(op, "Moments", over, squares, average, weight)
+    return _leave_chunks(op, "Moments", over, squares, average, weight)
 
 
 def _weighted_sum(op: Ops, x: Tensor, over: str, weights: np.ndarray | None) -> Tensor:
@@ -416,7 +416,7 @@ def _reduce(op: Ops, op_type: str, x: Tensor, over: str) -> Tensor:
     return replace(x, value=value, batch_axes=x.batch_axes - {over}, split=other_axes or None)
 
 
-def _leave(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
+def _leave_chunks(op: Ops, op_type: str, over: str, *tensors: Tensor) -> Tensor:
     """Emit the pseudo-operator for a value that all chunks share."""
     tensors = tuple(op.split(t, t.batch_axes) if t.batch_axes else t for t in tensors)
     for tensor in tensors:

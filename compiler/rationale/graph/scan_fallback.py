@@ -18,7 +18,7 @@ def row_by_row(
     The body reads nothing from outside: values that all rows share are constants in it, or states that pass
     from row to row.
     """
-    body = _RowBody(op)
+    body = _FallbackBody(op)
     inner = [None if t is None else body.enter(t, batch_axes) for t in node.tensors]
     name = op._fresh(node.op_type)
     attributes = {k: v for k, v in node.attributes.items() if v is not None}
@@ -34,7 +34,7 @@ def row_by_row(
     ]
 
 
-class _RowBody:
+class _FallbackBody:
     """The inputs of the body under construction."""
 
     def __init__(self, op: Layouts) -> None:

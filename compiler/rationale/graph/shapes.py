@@ -2,8 +2,8 @@
 
 A combined graph reshapes between [N, K, …] and [N·K, …], and a runtime that infers its shapes makes a new
 unknown of each −1. ONNX Runtime then neither works in place nor fuses an Add into a convolution, since it
-does not see that two shapes are equal. So `state_shapes` infers them for two numbers of rows, and writes
-differing lengths in terms of N (docs/performance.md shows the gain).
+does not see that two shapes are equal. So `set_symbolic_shapes` infers them for two numbers of rows, and
+writes differing lengths in terms of N (docs/performance.md shows the gain).
 """
 
 import functools
@@ -24,7 +24,7 @@ from rationale.graph.tensor import Tensor
 Shape = tuple[int, ...]
 ShapeForm = Callable[..., Shape | list[Shape]]
 
-OWN_VERSION = 1 << 20  # above any version that a model imports, so that ONNX's checker skips such nodes
+CUSTOM_VERSION = 1 << 20  # above any version that a model imports, so that ONNX's checker skips such nodes
 _ONNX = frozenset({"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"})
 _FLOATS = frozenset(
     {onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16}
@@ -32,14 +32,14 @@ _FLOATS = frozenset(
 _registered: set[tuple[str, str]] = set()
 
 
-def is_own(domain: str) -> bool:
+def is_custom_domain(domain: str) -> bool:
     """Tell whether a domain is custom, that is, none of ONNX's."""
     return domain not in _ONNX
 
 
-def own_opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
+def inference_opsets(imports: Mapping[str, int]) -> list[onnx.OperatorSetIdProto]:
     """Return a model's imports, so that inference finds the shapes that `declare_shape` registered."""
-    return [helper.make_opsetid(d, OWN_VERSION if is_own(d) else v) for d, v in imports.items()]
+    return [helper.make_opsetid(d, CUSTOM_VERSION if is_custom_domain(d) else v) for d, v in imports.items()]
 
 
 def broadcast_shape(*shapes: Shape | None) -> Shape:
@@ -55,7 +55,7 @@ def declare_shape(op_type: str, domain: str, form: ShapeForm) -> None:
             signature names as keywords; returns a tuple, or a list of tuples.
     """
     if (domain, op_type) in _registered:
-        defs.deregister_schema(op_type, OWN_VERSION, domain)
+        defs.deregister_schema(op_type, CUSTOM_VERSION, domain)
     _registered.add((domain, op_type))
     defs.register_schema(_schema(op_type, domain, form))
 
@@ -68,7 +68,7 @@ def _schema(op_type: str, domain: str, form: ShapeForm) -> defs.OpSchema:
     schema = defs.OpSchema(
         op_type,
         domain,
-        OWN_VERSION,
+        CUSTOM_VERSION,
         inputs=[parameter("inputs", "T", **several)],
         outputs=[parameter("outputs", "T", **several)],
         type_constraints=[("T", list(defs.get_schema("Identity").inputs[0].types), "")],
@@ -169,11 +169,11 @@ def infer_outputs(
         constant = tensor.constant if is_small else None
         if constant is not None:
             data[name] = onnx.numpy_helper.from_array(np.asarray(constant), name)
-    imports = own_opsets({domain: opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)})
+    imports = inference_opsets({domain: opset if not domain else max(onnx.defs.onnx_ml_opset_version(), 1)})
     try:
         schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
         if schema.deprecated:  # such as TreeEnsembleClassifier, which files still contain
-            imports = own_opsets({domain: schema.since_version - 1})
+            imports = inference_opsets({domain: schema.since_version - 1})
             schema = onnx.defs.get_schema(op_type, imports[0].version, domain)
     except onnx.defs.SchemaError as error:
         raise UnsupportedModelError(
@@ -251,7 +251,7 @@ def infer_graph(
             specs[name] = tuple(array.shape.numpy()), array.dtype
     for name, (shape, dtype) in specs.items():
         skeleton.input.append(onnx.helper.make_tensor_value_info(name, int(dtype), shape))
-    model = onnx.helper.make_model(skeleton, opset_imports=own_opsets(opsets))
+    model = onnx.helper.make_model(skeleton, opset_imports=inference_opsets(opsets))
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     kinds = (*inferred.value_info, *inferred.input, *inferred.output)
     return {v.name: spec for v in kinds if (spec := spec_of(v.type)) is not None}
@@ -262,7 +262,7 @@ _COUNTS = (5, 7)  # numbers of rows for which shapes are inferred
 Specs = dict[str, Spec]  # by name
 
 
-def state_shapes(model: ir.Model) -> None:
+def set_symbolic_shapes(model: ir.Model) -> None:
     """Set the shape of every value whose shape is known in terms of N, in place.
 
     The shapes of outputs of operators with bodies, and of those that count, must be known before.
@@ -282,7 +282,7 @@ def rename_rows(graph: ir.Graph, name: str) -> None:
 
 
 def _length_per_row(dim: ir.SymbolicDim) -> int | None:
-    """Return the length per row of a dimension that `in_rows` named, or None."""
+    """Return the length per row of a dimension that `rows_dim` named, or None."""
     count, times, rows = (dim.value or "").rpartition(TIMES)
     return int(count or 1) if rows == ROWS and (count.isdecimal() or not times) else None
 
@@ -360,9 +360,9 @@ def _row_dim(few: int, many: int) -> int | str | None:
     per_row, remainder = divmod(few, _COUNTS[0])
     if remainder or many != per_row * _COUNTS[1]:
         return None
-    return in_rows(per_row)
+    return rows_dim(per_row)
 
 
-def in_rows(each: int) -> str:
+def rows_dim(each: int) -> str:
     """Return the name of a dimension with `each` elements per row."""
     return ROWS if each == 1 else f"{each}{TIMES}{ROWS}"

@@ -317,7 +317,7 @@ class Layouts(Emitter):
         value = self._node("Expand", [self.split(x, order).value, target], {})[0]
         return replace(x, value=value, batch_axes=batch_axes | x.batch_axes, split=order)
 
-    def _stands_as(self, x: Tensor, shape: Sequence[int]) -> bool:
+    def _lies_as(self, x: Tensor, shape: Sequence[int]) -> bool:
         """Tell whether `x` lies in memory as [N, *shape]."""
         if x.split is None:
             return x.batch_axes == {"N"} and x.shape == (1, *shape)
@@ -349,7 +349,7 @@ class Layouts(Emitter):
 
     def _output(self, x: Tensor, shape: Sequence[int], name: str) -> ir.Value:
         value = x.value
-        if not self._stands_as(x, shape):
+        if not self._lies_as(x, shape):
             value = self._in_shape(value, [-1, *shape])
         elif value in self.graph.outputs or value.producer() is None or value.name in self._taken:
             value = self._node("Identity", [value], {})[0]

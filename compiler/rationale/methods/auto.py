@@ -9,17 +9,17 @@ import onnx_ir as ir
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
 from rationale.lowering import Lowered
 from rationale.methods.coalitions.shapley import ExactShap, PermutationShap
-from rationale.methods.engine import Method, MethodChoice, References, Selection, Weighted
+from rationale.methods.engine import Method, MethodChoice, References, Selection, WeightedMethod
 from rationale.methods.propagation.deepshap import DeepShap
 from rationale.methods.propagation.engine import WALK
 from rationale.methods.propagation.path import is_linear
-from rationale.methods.trees.ensembles import Trees
+from rationale.methods.trees.ensembles import ExplainedEnsemble
 from rationale.methods.trees.treeshap import TreeShap
 from rationale.schema.request import CompileRequest
 
 
 @dataclass(frozen=True, eq=False)
-class Auto(Weighted):
+class Auto(WeightedMethod):
     """Shapley values by the method that is exact for the explained output, else by an approximation.
 
     TreeShap if the output is the raw score of a tree ensemble; DeepShap if every operator before it is
@@ -111,7 +111,7 @@ def _leaves_words_out(walk_selection: Selection[Any, Any], game_selection: Selec
     return not words.isdisjoint(set(game_selection.target.tensors) - set(walk_selection.target.tensors))
 
 
-def _are_scores(selection: Selection[Any, Trees], request: CompileRequest) -> bool:
+def _are_scores(selection: Selection[Any, ExplainedEnsemble], request: CompileRequest) -> bool:
     """Tell whether the ensemble's scores are the output itself, or the request names them."""
     trees = selection.choice
     return bool((trees.ensemble.post_transform == "NONE" and not trees.link) or request.logits)

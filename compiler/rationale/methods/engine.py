@@ -25,7 +25,14 @@ from rationale.lowering import Lowered, with_model
 from rationale.lowering.rewrites.discrete import spell_out_dequantising
 from rationale.methods.environment import Environment, batch_leading
 from rationale.methods.leaves import Leaf
-from rationale.methods.outputs import Outputs, Seed, attributions_name, emit_values, output_name, total_of
+from rationale.methods.outputs import (
+    Outputs,
+    Seed,
+    attributions_name,
+    emit_values,
+    output_name,
+    total_over_features,
+)
 from rationale.methods.target import Target, check_names
 from rationale.references.reference_set import Baseline, OpenReferences, ReferenceSet
 from rationale.references.request_time import names_of_inputs
@@ -102,7 +109,7 @@ class Method(ABC):
         return ()
 
     @property
-    def open_faults(self) -> Sequence[str]:
+    def features_with_fixed_references(self) -> Sequence[str]:
         """Features of the method that need its references when the graph is made."""
         return ()
 
@@ -147,7 +154,7 @@ class Method(ABC):
         return self
 
 
-class Weighted(Method):
+class WeightedMethod(Method):
     """A method with weighted references, whose attributions add up. Each subclass declares the fields."""
 
     references: References
@@ -299,7 +306,7 @@ class Canvas(Generic[MethodT, ChoiceT]):
         for name, values in attributions:
             results.attributions[name] = values
             outputs.append(op.attributions_output(values, attributions_name(name)))
-            totals.append(total_of(op, outputs[-1], values))
+            totals.append(total_over_features(op, outputs[-1], values))
 
         def emit_further(*, per_row: bool) -> None:
             for kind in method.further_outputs:
@@ -414,7 +421,7 @@ class Plan:
 
     def build(self, chunks: Chunks) -> ir.Model:
         """Emit the combined graph; constants are not folded yet."""
-        copy, flat = _cloned(self.selection)
+        copy, flat = _copy_for_graph(self.selection)
         method, target, references = copy.method, copy.target, self.references
         graph = copy.lowered.model.graph
         lengths = {"T": target.count, "K": references.count if references else 1, "S": method.points or 1}
@@ -429,7 +436,7 @@ class Plan:
         return copy.lowered.model
 
 
-def _cloned(selection: Selection[Any, Any]) -> tuple[Selection[Any, Any], frozenset[str]]:
+def _copy_for_graph(selection: Selection[Any, Any]) -> tuple[Selection[Any, Any], frozenset[str]]:
     """Return a copy of the selection whose graph may be changed, and the names of `batch_leading`.
 
     The copy shares tensors. The names come from the lowered model: this function spells out dequantisation,

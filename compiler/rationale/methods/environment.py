@@ -12,8 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
-from rationale.graph.batching import Node, touches_first
-from rationale.graph.memory.fit import whole
+from rationale.graph.batching import Node, works_on_axis_0
+from rationale.graph.memory.fit import build_whole
 from rationale.graph.nodes import names_read
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
@@ -194,7 +194,9 @@ class Environment:
         outputs = tuple(str(v.name) for v in node.outputs)[: len(point.outputs)]
         point = replace(
             point,
-            outputs=tuple(self._take_over(*pair) for pair in zip(node.outputs, point.outputs, strict=False)),
+            outputs=tuple(
+                self._replace_value(*pair) for pair in zip(node.outputs, point.outputs, strict=False)
+            ),
         )
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
             self.op.graph.remove(node, safe=True)
@@ -235,7 +237,7 @@ class Environment:
                     "operator's rule. Each row must be explained by itself."
                 )
 
-    def _take_over(self, old: ir.Value, new: Tensor) -> Tensor:
+    def _replace_value(self, old: ir.Value, new: Tensor) -> Tensor:
         """Replace `old` by `new`, under its name; keep both if the model lays out the rows differently."""
         name = str(old.name)
         if not self.lies_flat(name):
@@ -345,7 +347,7 @@ def with_batch(lowered: Lowered) -> Lowered:
     at_x = Environment(op, replace(lowered, model=model), batch_leading(lowered))
     op.bind_batch(at_x.tensor(str(model.graph.inputs[0].name)))
     at_x.lift_outputs()
-    source = narrow(whole(model), lowered.narrow)
+    source = narrow(build_whole(model), lowered.narrow)
     if how_rows_mix(source, ir.from_proto(lowered.source), batch_leading=True) is not None:
         raise UnsupportedModelError(
             "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
@@ -369,7 +371,7 @@ def batch_leading(lowered: Lowered) -> frozenset[str]:
     batch_dependent = dependent_on_batch(lowered.model)
     sizes = {name for name in batch_dependent - dependent_on_rows(lowered.model) if _is_size(lowered, name)}
     for node in lowered.model.graph:
-        if names_read(node) & batch_dependent <= leading | sizes and not _touches_first(lowered, node):
+        if names_read(node) & batch_dependent <= leading | sizes and not _works_on_axis_0(lowered, node):
             leading.update(str(v.name) for v in node.outputs if v.name in lowered.batched)
     return frozenset(leading)
 
@@ -379,13 +381,15 @@ def _is_size(lowered: Lowered, name: str) -> bool:
     return name in lowered.specs and len(lowered.specs[name][0]) < 2 and name not in lowered.batched
 
 
-def _touches_first(lowered: Lowered, node: ir.Node) -> bool:
+def _works_on_axis_0(lowered: Lowered, node: ir.Node) -> bool:
     """Tell whether a node changes axis 0; False if shapes are unknown before the model runs."""
     if any(v is not None and v.name not in lowered.specs for v in node.inputs):
         return False
     inputs = [None if v is None else _row_tensor(lowered, v) for v in node.inputs]
     try:
-        return touches_first(Node(node.op_type, inputs, {a.name: a.value for a in node.attributes.values()}))
+        return works_on_axis_0(
+            Node(node.op_type, inputs, {a.name: a.value for a in node.attributes.values()})
+        )
     except UnsupportedModelError:
         return False
 

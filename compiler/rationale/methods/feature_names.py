@@ -51,12 +51,12 @@ def with_frames(method: Method) -> Method:
     if tables:
         dataclass_method: Any = method  # a frozen dataclass, as all methods are
         method = replace(
-            dataclass_method, **{option: map_rows(value, _framed) for option, value in tables.items()}
+            dataclass_method, **{option: map_rows(value, _as_frame) for option, value in tables.items()}
         )
     return method
 
 
-def _framed(rows: Any) -> Any:
+def _as_frame(rows: Any) -> Any:
     frame = None if isinstance(rows, np.ndarray) else frame_of(rows)
     return rows if frame is None else frame
 
@@ -109,7 +109,7 @@ def features_of(
     unknown = sorted(set(feature_names or {}) - set(explained))
     if unknown:
         raise InvalidOptionError(f"feature names for {unknown}; the explained inputs are {list(explained)}.")
-    names = {i: _names_of(i, rows[i], (feature_names or {}).get(i)) for i in explained}
+    names = {i: _checked_names(i, rows[i], (feature_names or {}).get(i)) for i in explained}
     all_names = [n for names_of_input in names.values() if names_of_input for n in names_of_input]
     repeated = (
         sorted({n for n in all_names if all_names.count(n) > 1})
@@ -121,7 +121,9 @@ def features_of(
     return names
 
 
-def _names_of(name: str, row: Sequence[int], feature_names: Sequence[str] | None) -> tuple[str, ...] | None:
+def _checked_names(
+    name: str, row: Sequence[int], feature_names: Sequence[str] | None
+) -> tuple[str, ...] | None:
     count = math.prod(row)
     if -1 in row:
         if feature_names is not None:

@@ -75,7 +75,7 @@ def choose_leaves(
     """
     if inputs is not None:
         _check_names(lowered, inputs)
-        return _with_notes(lowered, tuple(s for name in inputs for s in _leaves_at(lowered, name)))
+        return _with_notes(lowered, tuple(s for name in inputs for s in _leaves_of_input(lowered, name)))
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     floats = [name for name, v in values.items() if is_float(lowered, v) and _has_rows(v)]
     integers = [n for n, v in values.items() if n in referenced and not is_float(lowered, v)]
@@ -84,7 +84,7 @@ def choose_leaves(
         id_inputs = [n for n in values if n in referenced and n not in accompanying]
         return _with_notes(
             lowered,
-            tuple(s for n in id_inputs for s in _leaves_at(lowered, n)),
+            tuple(s for n in id_inputs for s in _leaves_of_input(lowered, n)),
             _note_of_fixed_inputs(accompanying),
         )
     if floats:
@@ -139,7 +139,7 @@ def _check_names(lowered: Lowered, inputs: Sequence[str]) -> None:
         )
 
 
-def _leaves_at(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
+def _leaves_of_input(lowered: Lowered, name: str) -> tuple[Leaf, ...]:
     values = {str(v.name): v for v in lowered.model.graph.inputs}
     if name not in values:
         return (_inner_leaf(lowered, name),)

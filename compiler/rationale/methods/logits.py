@@ -30,20 +30,20 @@ _TO_PROBABILITIES = frozenset({b"LOGISTIC", b"SOFTMAX", b"SOFTMAX_ZERO", b"PROBI
 
 def logits_behind(model: onnx.ModelProto, output: str) -> str | None:
     """Return the only tensor whose Softmax, LogSoftmax or Sigmoid is `output`, or None."""
-    closed = closing(model, output)
+    closed = closing_operator(model, output)
     return None if closed is None else closed[1]
 
 
-def closing(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
+def closing_operator(model: onnx.ModelProto, output: str) -> tuple[str, str] | None:
     """Return the operator that closes `output`, and the tensor behind it, or None."""
-    ends = set(_ends(model.graph, output))
+    ends = set(_end_operators(model.graph, output))
     is_one = len(ends) == 1 and all(operator in _PROBABILITIES for operator, _ in ends)
     return next(iter(ends)) if is_one else None
 
 
 def comes_from_regressors(model: onnx.ModelProto, output: str) -> bool:
     """Tell whether only regressors of ai.onnx.ml give `output` its values, and these are no probabilities."""
-    ends = {operator for operator, _ in _ends(model.graph, output)}
+    ends = {operator for operator, _ in _end_operators(model.graph, output)}
     return bool(ends) and ends <= _REGRESSORS and not is_probability(model, output)
 
 
@@ -56,7 +56,7 @@ def choose_logits(model: onnx.ModelProto, output: str) -> str:
     logits = logits_behind(model, output)
     if logits is not None:
         return logits
-    ends = sorted(set(_ends(model.graph, output)))
+    ends = sorted(set(_end_operators(model.graph, output)))
     other_operators = ", ".join(sorted({operator for operator, _ in ends if operator not in _PROBABILITIES}))
     if ends and not other_operators:
         reason = f"is made of several logits, {[name for _, name in ends]}: choose one with --output"
@@ -137,13 +137,13 @@ def class_names(model: onnx.ModelProto, output: str, count: int) -> tuple[str, .
         label = end.name
         while label in producers and producers[label].op_type in _MOVES:
             label = producers[label].input[0]
-        names, chosen = _label_of(model, producers, label)
+        names, chosen = _names_and_scores_of_label(model, producers, label)
         if len(names) == count and scores & _same_elements(producers, chosen):
             return () if names == tuple(map(str, range(count))) else names
     return ()
 
 
-def _label_of(
+def _names_and_scores_of_label(
     model: onnx.ModelProto, producers: Mapping[str, onnx.NodeProto], label: str
 ) -> tuple[tuple[str, ...], str]:
     """Return the names of a label's classes, and the tensor of scores that chooses one."""
@@ -174,7 +174,7 @@ def _same_elements(producers: Mapping[str, onnx.NodeProto], name: str) -> set[st
     return names
 
 
-def _ends(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
+def _end_operators(graph: onnx.GraphProto, output: str) -> Iterator[tuple[str, str]]:
     """Yield the operators that give `output` its values, with their operands; constants are left out."""
     producers = {name: node for node in graph.node for name in node.output}
     inputs = {v.name for v in graph.input} - {t.name for t in graph.initializer}

@@ -137,7 +137,7 @@ class Seed:
     base_rounding: Tensor | None = None
 
 
-def seed_of(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.DataType | None) -> Seed:
+def make_seed(op: Ops, target: Target, y: Tensor, base: Tensor | None, narrow: ir.DataType | None) -> Seed:
     """Return the seed at x, even if the method walks at other points: it explains the class of x.
 
     Args:
@@ -212,7 +212,7 @@ def split_rounding(op: Ops, base: Tensor | None, dtype: ir.DataType) -> list[Ten
     return [rounded, op.Cast(rounding, to=int(dtype))]
 
 
-def total_of(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
+def total_over_features(op: Ops, value: ir.Value, x: Tensor) -> Tensor:
     """Return Σ over the features of an attributions output: row shape [1, T]."""
     whole = Tensor(value, (1, op.sizes["T"], *x.shape[1:]), x.dtype, frozenset("N"), rows=True)
     axes = list(range(2, whole.rank))

@@ -128,7 +128,7 @@ def references_of_leaves(
     input_rows = {
         name: _rows_of(lowered, name, a) for name, a in arrays.items() if name in input_names - direct
     }
-    nodes, read = _needed(lowered.model.graph, [s.tensor for s in pending])
+    nodes, read = _nodes_and_inputs_behind(lowered.model.graph, [s.tensor for s in pending])
     needed = {str(v.name) for v in read}
     surplus = sorted(set(arrays) - {s.name for s in target.leaves} - needed)
     if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
@@ -139,7 +139,7 @@ def references_of_leaves(
     if input_rows:
         check_count(input_rows)
     if pending:
-        rows_of_tensor |= _computed(lowered, [s.tensor for s in pending], nodes, read, input_rows)
+        rows_of_tensor |= _compute_rows(lowered, [s.tensor for s in pending], nodes, read, input_rows)
     return {s.tensor: rows_of_tensor[s.tensor] for s in target.leaves}, input_rows
 
 
@@ -192,7 +192,7 @@ def _rows_of(lowered: Lowered, name: str, array: np.ndarray) -> np.ndarray:
     return np.asarray(cast)
 
 
-def _computed(
+def _compute_rows(
     lowered: Lowered,
     tensors: Sequence[str],
     nodes: Sequence[ir.Node],
@@ -225,7 +225,7 @@ def _computed(
     return {t: np.concatenate([row[t] for row in rows]) for t in tensors}
 
 
-def _needed(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
+def _nodes_and_inputs_behind(graph: ir.Graph, tensors: Sequence[str]) -> tuple[list[ir.Node], list[ir.Value]]:
     """Return the nodes that compute some tensors, in order, and the graph's inputs that they read."""
     values = [v for v in (*graph.inputs, *(v for n in graph for v in n.outputs)) if v.name in tensors]
     nodes = nodes_behind(graph, values)

@@ -19,7 +19,7 @@ from rationale.schema.manifest import ends_of
 from rationale.schema.profile import element_in
 from rationale.schema.request import CompileRequest, Element
 
-OF_SIZES = frozenset({"Shape", "Size", "EyeLike"})  # operators that depend on no value
+SIZE_OPERATORS = frozenset({"Shape", "Size", "EyeLike"})  # operators that depend on no value
 
 
 def computes(node: ir.Node, ends: Sequence[str]) -> bool:
@@ -29,7 +29,7 @@ def computes(node: ir.Node, ends: Sequence[str]) -> bool:
 
 def reach_forward(graph: ir.Graph, ends: Sequence[str]) -> frozenset[str]:
     """Return the names of the values that depend on the `ends`; nodes that compute `ends` do not count."""
-    return reached_from(ends, (n for n in graph if n.op_type not in OF_SIZES and not computes(n, ends)))
+    return reached_from(ends, (n for n in graph if n.op_type not in SIZE_OPERATORS and not computes(n, ends)))
 
 
 def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozenset[str]:
@@ -128,18 +128,18 @@ def stop_warnings(stops: Sequence[Stop]) -> tuple[str, ...]:
     """Return a warning for the user that names the ends of attributions."""
     if not stops:
         return ()
-    return (f"attributions end, and what goes on from there has none: {_named(stops)}",)
+    return (f"attributions end, and what goes on from there has none: {_list_stops(stops)}",)
 
 
 def stop_notes(stops: Sequence[Stop], gap: float) -> tuple[str, ...]:
     """Return a note for the user about these ends if attributions add up nevertheless."""
     return (
         f"attributions add up within {gap:.1e} of the output's difference on the rows of the check, although "
-        f"none pass here: {_named(stops)}",
+        f"none pass here: {_list_stops(stops)}",
     )
 
 
-def _named(stops: Sequence[Stop]) -> str:
+def _list_stops(stops: Sequence[Stop]) -> str:
     named = [f"{s.operator} {s.node!r} reads {s.tensor!r}: {s.reason}" for s in stops[:MOST_STOPS]]
     more = [f"and {len(stops) - MOST_STOPS} more"] if len(stops) > MOST_STOPS else []
     return "; ".join([*named, *more])

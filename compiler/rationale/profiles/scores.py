@@ -15,7 +15,7 @@ from rationale.graph.nodes import NodeBuilder
 from rationale.graph.runtime.session import Run, Runner
 from rationale.graph.shapes import ROWS
 from rationale.lowering import Lowered, lower
-from rationale.methods.logits import closing
+from rationale.methods.logits import closing_operator
 from rationale.methods.trees.ensembles import with_scores_behind
 from rationale.references.reference_set import check_count, check_rows, unnamed, whole_numbers
 from rationale.schema.manifest import ends_of
@@ -215,9 +215,9 @@ def margin_behind(lowered: Lowered, tensor: str, elements: int, index: int) -> M
         elements: the number of elements in the row.
     """
     transform = transform_of(lowered, tensor)
-    closed = closing(lowered.source, tensor)
+    closed = closing_operator(lowered.source, tensor)
     if closed is None and not transform:  # a lowered classifier of ai.onnx.ml
-        closed = closing(ir.serde.serialize_model(lowered.model), tensor)
+        closed = closing_operator(ir.serde.serialize_model(lowered.model), tensor)
     operator, behind = (transform, tensor) if closed is None else closed
     spec = lowered.specs.get(behind)
     count = elements if closed is None or spec is None else prod(spec[0][1:])

@@ -22,8 +22,8 @@ from rationale.trees.tables import (
     FLOAT,
     MOST_BYTES,
     Bit,
-    Counting,
     Counts,
+    CountsBuilder,
     Units,
     bits_of,
     columns_of,
@@ -142,14 +142,14 @@ def build_leaves(
                 raise _too_large_error(trees, leaf_patterns)
     always = conditions.counting.add((), 1)
     blocks = tuple(_blocks(leaf_patterns, always))
-    return Leaves(values, int(player_of.max()) + 1, conditions.counting.finished(), blocks)
+    return Leaves(values, int(player_of.max()) + 1, conditions.counting.build(), blocks)
 
 
 class _Conditions:
     """The conditions of all leaves, each once."""
 
     def __init__(self) -> None:
-        self.counting = Counting()
+        self.counting = CountsBuilder()
         self._numbers: dict[tuple[tuple[tuple[Bit, int], ...], int], int] = {}
 
     def number(self, tree: Tree, leaf: TreeLeaf, features: Sequence[int]) -> int:

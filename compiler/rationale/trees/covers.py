@@ -10,7 +10,7 @@ from rationale.trees.ensemble import Ensemble
 _ADDS_UP = 1e-2  # relative difference between both sides' covers and the split's; above it they are no covers
 
 
-def share_of(cover: np.ndarray, yes: np.ndarray, no: np.ndarray, split: np.ndarray) -> np.ndarray | None:
+def passing_share(cover: np.ndarray, yes: np.ndarray, no: np.ndarray, split: np.ndarray) -> np.ndarray | None:
     """Return [nodes], the share of each split's cover that passes it, NaN for none; None if it has no covers.
 
     Converters without covers write the same number everywhere.

@@ -12,7 +12,7 @@ from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from rationale.trees.picking import Picker, chunk_columns, concatenate
 from rationale.trees.probability import Terms
-from rationale.trees.tables import Bit, Counts, Tables, Test
+from rationale.trees.tables import Bit, Counts, SplitTest, Tables
 
 _SHELF = 1 << 12  # slots that take as long as a few more nodes
 
@@ -98,7 +98,7 @@ def _shelves(slots: np.ndarray) -> list[tuple[slice, int]]:
 def _bits(op: Ops, pick: Picker, bits: Sequence[Bit], x: Tensor) -> tuple[Tensor, np.ndarray]:
     """Return 0 or 1 for each bit, test by test, and the position of each bit."""
     parts, order = [], []
-    for test in Test:
+    for test in SplitTest:
         tested_bits = [i for i, bit in enumerate(bits) if bit[1] is test]
         if tested_bits:
             bounds = np.asarray([[bits[i][2] for i in tested_bits]], x.dtype.numpy())
@@ -110,15 +110,15 @@ def _bits(op: Ops, pick: Picker, bits: Sequence[Bit], x: Tensor) -> tuple[Tensor
     return op.Cast(concatenate(op, parts), to=int(ir.DataType.INT32)), position
 
 
-def _emit_split_test(op: Ops, test: Test, x: Tensor, bounds: np.ndarray) -> Tensor:
+def _emit_split_test(op: Ops, test: SplitTest, x: Tensor, bounds: np.ndarray) -> Tensor:
     """Return the test's result; every comparison with NaN is false."""
-    if test is Test.MISSING:
+    if test is SplitTest.MISSING:
         return op.IsNaN(x)
-    if test is Test.REACHED:
+    if test is SplitTest.REACHED:
         return op.GreaterOrEqual(x, op.row_constant(bounds))
-    if test is Test.PASSED:
+    if test is SplitTest.PASSED:
         return op.Greater(x, op.row_constant(bounds))
-    under = op.Less if test is Test.REACHED_OR_MISSING else op.LessOrEqual
+    under = op.Less if test is SplitTest.REACHED_OR_MISSING else op.LessOrEqual
     return op.Not(under(x, op.row_constant(bounds)))
 
 

@@ -120,11 +120,11 @@ class Ensemble:
     def outcome(self, node: int, x: np.ndarray) -> np.ndarray:
         """Tell whether numbers of a split's feature pass it."""
         node_bounds = self.bounds_of(node)
-        flips = past(x, self.bounds[node_bounds], self.strict[node_bounds]).sum(axis=1)
+        flips = is_past(x, self.bounds[node_bounds], self.strict[node_bounds]).sum(axis=1)
         return np.asarray(np.where(np.isnan(x), self.missing[node], self.below[node] ^ (flips % 2 == 1)))
 
 
-def past(x: np.ndarray, bounds: np.ndarray, strict: np.ndarray) -> np.ndarray:
+def is_past(x: np.ndarray, bounds: np.ndarray, strict: np.ndarray) -> np.ndarray:
     """Return [len(x), bounds], whether each number is past each bound; NaN is past none."""
     numbers = x[:, None]
     return np.asarray(np.where(strict, numbers > bounds, numbers >= bounds))

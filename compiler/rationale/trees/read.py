@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from rationale.errors import InvalidModelError, UnsupportedModelError
-from rationale.trees.covers import share_of
+from rationale.trees.covers import passing_share
 from rationale.trees.ensemble import Ensemble
 
 OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
@@ -102,7 +102,7 @@ class _Reader:
             self.fault(f"a {kind} is {wrong[0]}")
         return values
 
-    def added(self, trees: int) -> float:
+    def leaf_factor(self, trees: int) -> float:
         """Return the factor of each leaf."""
         aggregate = self.word("aggregate_function", _AGGREGATES, "SUM")
         if aggregate in ("MIN", "MAX"):
@@ -153,7 +153,7 @@ class _Reader:
         below = np.isin(modes, list(_BELOW))
         return below, first, np.concatenate(numbers), np.concatenate(strict)
 
-    def finished(self, ensemble: Ensemble) -> Ensemble:
+    def with_checked_depth(self, ensemble: Ensemble) -> Ensemble:
         try:
             depth = ensemble.depth()
         except ValueError as error:
@@ -185,10 +185,10 @@ class _NumberedNodesReader(_Reader):
         missing = self.ints("nodes_missing_value_tracks_true", count, default=0) != 0
         roots = self._roots(tree)
         leaf = np.where(split, -1, np.cumsum(~split) - 1)
-        weights = self._weights(find, leaf) * self.added(len(roots))
+        weights = self._weights(find, leaf) * self.leaf_factor(len(roots))
         modes, members = self._sets(modes, values, feature, following[0], following[1], missing)
         below, first, bounds, strict = self.bounds(modes, values, members)
-        return self.finished(
+        return self.with_checked_depth(
             Ensemble(
                 roots=roots,
                 feature=np.where(split, feature, -1),
@@ -237,7 +237,7 @@ class _NumberedNodesReader(_Reader):
         rates = self.floats("nodes_hitrates")
         if not len(rates):
             return None
-        return share_of(self.floats("nodes_hitrates", len(split)), yes, no, split)
+        return passing_share(self.floats("nodes_hitrates", len(split)), yes, no, split)
 
     def _modes(self, count: int) -> np.ndarray:
         modes = [
@@ -331,7 +331,9 @@ class _IndexedNodesReader(_Reader):
         if not len(roots) or ((roots < 0) | (roots >= splits)).any():
             self.fault(f"tree_roots {roots[:4].tolist()} are no places among {splits} splits")
         weights = self._tensor("leaf_weights", leaves)
-        scores = self.scores(leaves, columns, np.arange(leaves), target, weights) * self.added(len(roots))
+        scores = self.scores(leaves, columns, np.arange(leaves), target, weights) * self.leaf_factor(
+            len(roots)
+        )
         modes = np.concatenate([modes, np.full(leaves, _LEAF)])
         values = np.concatenate([values, np.zeros(leaves)])
         below, first, bounds, strict = self.bounds(
@@ -339,7 +341,7 @@ class _IndexedNodesReader(_Reader):
         )
         missing = self.ints("nodes_missing_value_tracks_true", splits, default=0) != 0
         ends = np.full(leaves, -1)
-        return self.finished(
+        return self.with_checked_depth(
             Ensemble(
                 roots=roots,
                 feature=np.concatenate([feature, ends]),

@@ -33,7 +33,7 @@ Unit = tuple[int, ...]  # a player, or two
 _Patterns = Callable[[TreeLeaf, Players], np.ndarray]  # [W, 2^k]: frequency of each pattern of conditions
 
 
-class Test(StrEnum):
+class SplitTest(StrEnum):
     """The test of a number that a bit records."""
 
     REACHED = "reached"  # x ≥ bound
@@ -43,7 +43,7 @@ class Test(StrEnum):
     MISSING = "missing"
 
 
-Bit = tuple[int, Test, float]  # a feature, and the test of its number against a bound
+Bit = tuple[int, SplitTest, float]  # a feature, and the test of its number against a bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class Counts:
     starts: np.ndarray
 
 
-class Counting:
+class CountsBuilder:
     """Counts under construction."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class Counting:
         self.starts.append(start)
         return len(self.slots) - 1
 
-    def finished(self) -> Counts:
+    def build(self) -> Counts:
         shape = len(self.slots), max(map(len, self.slots), default=0)
         reads, steps = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for i, count_slots in enumerate(self.slots):
@@ -140,14 +140,14 @@ def build_tables(
     trees = trees_of(ensemble, values) if trees is None else trees
     units = Units(player_of, pairs)
     _check_sizes(trees, values, units)
-    layout = _Layout(trees, values, units)
+    layout = _TablesBuilder(trees, values, units)
     for tree in trees:
         patterns = _cover_patterns if references is None else _ReferencePatterns(tree, references, weights)
         groups = {id(leaf): group for group in tree.groups for leaf in group.leaves}
         leaves = [leaf for g in tree.groups for leaf in g.leaves]
         for leaf, unit_values in _leaf_tables(leaves, patterns, units):
             layout.add(groups[id(leaf)], leaf, unit_values)
-    return layout.finished()
+    return layout.build()
 
 
 def trees_of(ensemble: Ensemble, values: np.ndarray) -> list[Tree]:
@@ -200,7 +200,7 @@ class Units:
             players.setdefault(int(self.player_of[feature]), []).append(feature)
         return players
 
-    def of(self, players: Iterable[int]) -> list[Unit]:
+    def of_players(self, players: Iterable[int]) -> list[Unit]:
         """Return the units of players, in the order of `leaf_values` or `leaf_interactions`."""
         if self.pairs:
             return [(min(two), max(two)) for two in combinations(players, 2)]
@@ -208,11 +208,11 @@ class Units:
 
     def of_group(self, group: LeafGroup) -> list[Unit]:
         if not self.pairs:
-            return self.of(self.players(group.states))
-        leaves = (self.of(self.players(leaf.satisfied)) for leaf in group.leaves)
+            return self.of_players(self.players(group.states))
+        leaves = (self.of_players(self.players(leaf.satisfied)) for leaf in group.leaves)
         return sorted({unit for units in leaves for unit in units})
 
-    def every(self, trees: Sequence[Tree]) -> tuple[Unit, ...]:
+    def all_units(self, trees: Sequence[Tree]) -> tuple[Unit, ...]:
         if not self.pairs:
             return tuple((player,) for player in range(int(self.player_of.max()) + 1))
         groups = [group for tree in trees for group in tree.groups]
@@ -268,13 +268,13 @@ def _cover_patterns(leaf: TreeLeaf, players: Players) -> np.ndarray:
     return reduce(np.kron, [np.array([1 - share, share]) for share in shares])[None]
 
 
-class _Layout:
+class _TablesBuilder:
     """The positions of the groups' tables."""
 
     def __init__(self, trees: Sequence[Tree], values: np.ndarray, units: Units) -> None:
         self.values, self.units, self.targets = values, units, values.shape[1]
-        self.every = units.every(trees)
-        self.position = {unit: i for i, unit in enumerate(self.every)}
+        self.all_units = units.all_units(trees)
+        self.position = {unit: i for i, unit in enumerate(self.all_units)}
         members = [(tree, group) for tree in trees for group in tree.groups]
         self.columns = {id(g): {c: i for i, c in enumerate(columns_of(g, values, units))} for _, g in members}
         sizes = [group.rows * len(self.columns[id(group)]) for _, group in members]
@@ -284,7 +284,7 @@ class _Layout:
             id(group): self.numbers[start : start + size].reshape(group.rows, -1)
             for (_, group), start, size in zip(members, starts, sizes, strict=False)
         }
-        self.counting = Counting()
+        self.counting = CountsBuilder()
         for (tree, group), start in zip(members, starts, strict=False):
             self.counting.add(list(self._slots(tree, group)), start)
         self.counting.add((), starts[-1])
@@ -313,20 +313,20 @@ class _Layout:
             pattern = 2 * pattern + (code & all_of == all_of)
         for target in np.flatnonzero(self.values[leaf.row]):
             values_by_row = leaf_values[target % len(leaf_values), pattern]
-            table_columns = [columns[int(target), unit] for unit in self.units.of(players)]
+            table_columns = [columns[int(target), unit] for unit in self.units.of_players(players)]
             table[:, table_columns] += self.values[leaf.row, target] * values_by_row
 
-    def finished(self) -> Tables:
+    def build(self) -> Tables:
         columns = [column for group_columns in self.columns.values() for column in group_columns]
         widths = [len(group_columns) for group_columns in self.columns.values()]
         return Tables(
             self.targets,
-            self.every,
-            self.counting.finished(),
+            self.all_units,
+            self.counting.build(),
             self.numbers,
             group=np.repeat(np.arange(len(widths)), widths),
             within=np.concatenate([np.arange(width) for width in [0, *widths]]),
-            column=np.array([t * len(self.every) + self.position[unit] for t, unit in columns], np.int64),
+            column=np.array([t * len(self.all_units) + self.position[unit] for t, unit in columns], np.int64),
         )
 
 
@@ -345,12 +345,12 @@ def bits_of(feature: int, states: np.ndarray, bounds: FeatureBounds) -> Iterator
             int(pieces[i + 1] - pieces[i]),
         )
     if not len(missing_alike):
-        yield (feature, Test.MISSING, 0.0), missing
+        yield (feature, SplitTest.MISSING, 0.0), missing
 
 
 _TESTS = {
-    (False, False): Test.REACHED,
-    (False, True): Test.REACHED_OR_MISSING,
-    (True, False): Test.PASSED,
-    (True, True): Test.PASSED_OR_MISSING,
+    (False, False): SplitTest.REACHED,
+    (False, True): SplitTest.REACHED_OR_MISSING,
+    (True, False): SplitTest.PASSED,
+    (True, True): SplitTest.PASSED_OR_MISSING,
 }

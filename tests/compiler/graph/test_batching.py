@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from rationale import DeepShap, Gradient, compile_model
 from rationale.errors import UnsupportedModelError
-from rationale.graph.batching import Node, touches_first
+from rationale.graph.batching import Node, works_on_axis_0
 from rationale.graph.ops import Ops
 from rationale.graph.tensor import Tensor
 from tests.compiler.models import parsed, rows
@@ -223,7 +223,7 @@ TOUCHES = {
 @pytest.mark.parametrize("name", TOUCHES)
 def test_what_touches_axis_0(name: str) -> None:
     node, touched = TOUCHES[name]
-    assert touches_first(node) is touched
+    assert works_on_axis_0(node) is touched
 
 
 def _inputs(case: Case) -> tuple[list[np.ndarray | None], list[str]]:

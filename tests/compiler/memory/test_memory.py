@@ -32,15 +32,15 @@ from rationale.graph.memory.budget import (
     Need,
     Region,
     RowNeed,
-    beyond_budget,
+    budget_warnings,
+    check_budget,
     choose_axes,
     choose_precomputed,
     peak,
-    refuse,
     rows_that_fit,
     sizes,
 )
-from rationale.graph.memory.scan import in_half
+from rationale.graph.memory.scan import to_float16
 from rationale.graph.runtime.session import MAPPED_BYTES, ModelFile
 from rationale.graph.tensor import DOMAIN, Axis, Chunks
 from rationale.schema.manifest import Memory
@@ -208,10 +208,10 @@ def test_the_last_chunk_is_filled_up(count: int, size: int) -> None:
 
 def test_numbers_that_float16_does_not_hold_stay_as_they_are() -> None:
     array = rows(3, 4, 5)
-    assert in_half(array).dtype == np.float16
+    assert to_float16(array).dtype == np.float16
     for scale in (1e6, 1e-9):
-        assert in_half(array * np.float32(scale)).dtype == np.float32
-    assert in_half(np.arange(6).reshape(2, 3)).dtype == np.int64
+        assert to_float16(array * np.float32(scale)).dtype == np.float32
+    assert to_float16(np.arange(6).reshape(2, 3)).dtype == np.int64
 
 
 def test_nodes_stand_as_early_as_what_they_read_allows() -> None:
@@ -306,13 +306,13 @@ def test_rows_of_a_batch(room: int, most: int) -> None:
 
 def test_what_is_told_of_a_budget() -> None:
     fits = Memory(budget=2048, needed=2048, weights=0, baked=0, work=1)
-    assert beyond_budget(fits) == ()
-    (warning,) = beyond_budget(fits.model_copy(update={"needed": 3072}))
+    assert budget_warnings(fits) == ()
+    (warning,) = budget_warnings(fits.model_copy(update={"needed": 3072}))
     assert re.search(r"\b3 KB\b.*\b2 KB\b", warning)
     need = Need(1024, 0, 0, 0)
-    refuse(need, COPIES * 1024)
+    check_budget(need, COPIES * 1024)
     with pytest.raises(InvalidOptionError, match=r"\b2 KB .*2 KB \(1 KB .*--memory-budget"):
-        refuse(need, COPIES * 1024 - 1)
+        check_budget(need, COPIES * 1024 - 1)
 
 
 def test_the_most_that_is_alive_at_once() -> None:

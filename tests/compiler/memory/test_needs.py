@@ -11,9 +11,9 @@ from rationale.graph.memory.budget import (
     RowNeed,
     _cost,
     _products,
-    beyond_budget,
+    budget_warnings,
+    check_budget,
     choose_axes,
-    refuse,
     rows_that_fit,
 )
 from rationale.graph.runtime.session import MAPPED_BYTES
@@ -44,10 +44,10 @@ def test_what_a_graph_takes(need: Need, total: int) -> None:
 def test_a_budget_that_is_just_enough(budget: int, fits: bool) -> None:
     need = Need(weights=7, baked=5, work=11, folding=0)
     if fits:
-        refuse(need, budget)
+        check_budget(need, budget)
     else:
         with pytest.raises(InvalidOptionError, match=r"too small: one row .* Raise --memory-budget"):
-            refuse(need, budget)
+            check_budget(need, budget)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_the_rows_that_a_budget_holds(changes: dict[str, int], count: int) -> No
 
 
 def test_a_graph_above_its_budget_is_told_of() -> None:
-    assert beyond_budget(memory(needed=1000)) == ()
-    (warning,) = beyond_budget(memory(needed=1001))
+    assert budget_warnings(memory(needed=1000)) == ()
+    (warning,) = budget_warnings(memory(needed=1001))
     assert "memory budget" in warning
 
 

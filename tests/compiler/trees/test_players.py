@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from rationale.trees.read import read_ensemble
+from rationale.trees.tables import SplitTest as Bit
 from rationale.trees.tables import Tables, build_tables
-from rationale.trees.tables import Test as Bit
 from tests.references import trees as of
 from tests.tolerances import COMPLETE_64
 

@@ -10,7 +10,7 @@ import pytest
 
 from rationale import InvalidModelError, TreeShap, UnsupportedModelError, compile_model
 from rationale.graph.runtime.session import Runner
-from rationale.trees.covers import share_of
+from rationale.trees.covers import passing_share
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import build_tables
 from tests.references import trees as of
@@ -177,8 +177,8 @@ def test_a_set_that_names_a_number_twice() -> None:
 )
 def test_what_are_no_covers(cover: list[float]) -> None:
     yes, no, split = np.array([1, 0, 0]), np.array([2, 0, 0]), np.array([True, False, False])
-    assert share_of(np.array(cover, float), yes, no, split) is None
-    share = share_of(np.array([4.0, 1.0, 3.0]), yes, no, split)
+    assert passing_share(np.array(cover, float), yes, no, split) is None
+    share = passing_share(np.array([4.0, 1.0, 3.0]), yes, no, split)
     assert share is not None
     np.testing.assert_array_equal(share, [0.25, np.nan, np.nan])
 

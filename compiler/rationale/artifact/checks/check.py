@@ -29,7 +29,7 @@ from rationale.artifact.checks.probes import (
     with_open_sample,
 )
 from rationale.errors import CheckFailedError, InvalidModelError
-from rationale.graph.memory.budget import beyond_budget, rows_that_fit
+from rationale.graph.memory.budget import budget_warnings, rows_that_fit
 from rationale.graph.runtime.session import Runner, SerializedGraph
 from rationale.lowering import narrow
 from rationale.lowering.inference import Span
@@ -139,7 +139,7 @@ def check(
         found.answers,
         memory,
         sample,
-        (*warnings, *told, *beyond_budget(memory)),
+        (*warnings, *told, *budget_warnings(memory)),
         gaps,
         due,
     )

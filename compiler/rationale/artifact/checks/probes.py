@@ -150,7 +150,7 @@ def _broadcast(weights: np.ndarray | None, to: np.ndarray) -> np.ndarray | None:
 def check_open(method: Method, deployment: Deployment) -> None:
     """Raise InvalidOptionError for options that need the references when the graph is made."""
     wrong = {
-        **dict.fromkeys(method.open_faults, True),
+        **dict.fromkeys(method.features_with_fixed_references, True),
         "--one-shot": deployment.one_shot,
         "--storage float16": deployment.storage != "float32",
     }

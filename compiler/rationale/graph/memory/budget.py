@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError
-from rationale.graph.nodes import constant_nodes, frontier, nodes_behind, reads
+from rationale.graph.nodes import constant_nodes, frontier, nodes_behind, values_read
 from rationale.graph.runtime.session import MAPPED_BYTES
 from rationale.graph.shapes import Spec, infer_graph
 from rationale.graph.tensor import DOMAIN, Axis, Chunks
@@ -41,7 +41,7 @@ class Region:
         return {v for n in self.precomputed for v in n.outputs}
 
     @property
-    def demanded(self) -> list[ir.Value]:
+    def values_for_body(self) -> list[ir.Value]:
         """The precomputed values that the body reads, each once."""
         available = self.precomputed_values
         return list(dict.fromkeys(v for n in (*self.body, *self.sums) for v in n.inputs if v in available))
@@ -57,7 +57,7 @@ def is_pseudo(node: ir.Node, *op_types: str) -> bool:
     return node.domain == DOMAIN and (not op_types or node.op_type in op_types)
 
 
-def entries(nodes: Iterable[ir.Node]) -> set[ir.Value]:
+def values_of_chunks(nodes: Iterable[ir.Node]) -> set[ir.Value]:
     """Return the outputs of the Chunk nodes among some nodes."""
     return {n.outputs[0] for n in nodes if is_pseudo(n, "Chunk")}
 
@@ -68,7 +68,7 @@ def regions(graph: ir.Graph) -> list[Region]:
     row_dependent = set(graph.inputs)  # values that depend on the explained row
     region_of: dict[str, Region] = {}
     for node in graph:
-        inputs = reads(node)
+        inputs = values_read(node)
         axes = {axis_of[v] for v in inputs if v in axis_of}
         if is_pseudo(node, "Chunk"):
             axes = {node.attributes["axis"].as_string()}
@@ -95,7 +95,7 @@ def sizes(model: ir.Model, chunks: Chunks) -> dict[ir.Value, int]:
     A tensor without a static shape counts as 0: it is an index or a condition.
     """
     nodes: list[onnx.NodeProto] = []
-    input_specs = {str(value.name): _of_one_row(value) for value in model.graph.inputs}
+    input_specs = {str(value.name): _one_row_spec(value) for value in model.graph.inputs}
     for node in model.graph:
         result_name = str(node.outputs[0].name)
         if is_pseudo(node, "Chunk"):
@@ -110,7 +110,7 @@ def sizes(model: ir.Model, chunks: Chunks) -> dict[ir.Value, int]:
     return {v: _bytes(specs.get(str(v.name))) for n in model.graph for v in n.outputs}
 
 
-def _of_one_row(value: ir.Value) -> Spec:
+def _one_row_spec(value: ir.Value) -> Spec:
     assert value.dtype is not None
     assert value.shape is not None
     return tuple(d if isinstance(d, int) else 1 for d in value.shape), value.dtype
@@ -133,7 +133,7 @@ def peak(nodes: Sequence[ir.Node], size: Sizes, counted: Iterable[ir.Value] | No
     results = {v for n in nodes for v in n.outputs}
     counted_values = results if counted is None else results & set(counted)
     viewed = _viewed_values(nodes)
-    last = {viewed.get(v, v): i for i, n in enumerate(nodes) for v in (*reads(n), *n.outputs)}
+    last = {viewed.get(v, v): i for i, n in enumerate(nodes) for v in (*values_read(n), *n.outputs)}
     ending: dict[int, list[ir.Value]] = {}
     for value, i in last.items():
         ending.setdefault(i, []).append(value)
@@ -202,7 +202,7 @@ class RowNeed:
 def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tuple[Need, dict[str, RowNeed]]:
     """Return the need of a graph without chunks, and the share of each row of `axes`, by axis name."""
     graph, size = model.graph, sizes(model, chunks)
-    along = {axis: _along(graph, [v for v, a in chunks.whole.items() if a == axis]) for axis in axes}
+    along = {axis: _values_along(graph, [v for v, a in chunks.whole.items() if a == axis]) for axis in axes}
     constant = constant_nodes(graph)
     folded = set(constant)
     running = [n for n in graph if n not in folded]
@@ -222,7 +222,7 @@ def need_whole(model: ir.Model, chunks: Chunks, axes: Mapping[str, int]) -> tupl
     return need, rows
 
 
-def _along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
+def _values_along(graph: ir.Graph, starts: Iterable[ir.Value]) -> set[ir.Value]:
     along = set(starts)
     for node in graph:
         if any(v in along for v in node.inputs):
@@ -269,15 +269,17 @@ def choose_precomputed(region: Region, size: Sizes, stored_size: Sizes, room: fl
     that the walk goes on from them. The chosen cut leaves the fewest operations to repeat.
     """
     nodes = _by_depth([n for n in region.precomputed if not is_pseudo(n)])
-    demanded = region.demanded
-    entered = entries(region.precomputed)
+    values_for_body = region.values_for_body
+    entered = values_of_chunks(region.precomputed)
     cost = {n: _cost(n, size) for n in nodes}
-    total_cost = sum(cost[n] for n in nodes_behind(nodes, demanded, entered)) or 1.0
-    best = Precomputed(tuple(v for v in demanded if v in entered), 1.0)
-    for stored in _cuts(nodes, demanded, entered):
+    total_cost = sum(cost[n] for n in nodes_behind(nodes, values_for_body, entered)) or 1.0
+    best = Precomputed(tuple(v for v in values_for_body if v in entered), 1.0)
+    for stored in _cuts(nodes, values_for_body, entered):
         if sum(stored_size[v] for v in stored if v not in entered) > room:
             continue
-        remaining = sum(cost[n] for n in nodes_behind(nodes, demanded, {*stored, *entered})) / total_cost
+        remaining = (
+            sum(cost[n] for n in nodes_behind(nodes, values_for_body, {*stored, *entered})) / total_cost
+        )
         if remaining < best.recomputed:
             best = Precomputed(tuple(stored), remaining)
     return best
@@ -287,22 +289,24 @@ def _by_depth(nodes: Sequence[ir.Node]) -> list[ir.Node]:
     """Sort nodes by depth, so that a layer and the step back that reads it stand together."""
     depth: dict[ir.Value, int] = {}
     for node in nodes:
-        depth.update(dict.fromkeys(node.outputs, 1 + max((depth.get(v, 0) for v in reads(node)), default=0)))
+        depth.update(
+            dict.fromkeys(node.outputs, 1 + max((depth.get(v, 0) for v in values_read(node)), default=0))
+        )
     return sorted(nodes, key=lambda n: depth[n.outputs[0]])
 
 
 def _cuts(
-    nodes: Sequence[ir.Node], demanded: Sequence[ir.Value], entered: Collection[ir.Value]
+    nodes: Sequence[ir.Node], values_for_body: Sequence[ir.Value], entered: Collection[ir.Value]
 ) -> Iterable[list[ir.Value]]:
     """Yield all demanded values, then the values that each cut stores."""
     depth = {v: i for i, n in enumerate(nodes) for v in n.outputs}
-    yield list(demanded)
+    yield list(values_for_body)
     for cut in range(1, len(nodes)):
-        yield [v for v in demanded if depth.get(v, cut) >= cut]
+        yield [v for v in values_for_body if depth.get(v, cut) >= cut]
         early = {v for n in nodes[:cut] for v in n.outputs}
-        late = nodes_behind(nodes[cut:], [v for v in demanded if v not in early], entered)
+        late = nodes_behind(nodes[cut:], [v for v in values_for_body if v not in early], entered)
         crossing = {v for n in late for v in n.inputs if v in early}
-        yield [v for n in nodes[:cut] for v in n.outputs if v in crossing or v in demanded]
+        yield [v for n in nodes[:cut] for v in n.outputs if v in crossing or v in values_for_body]
 
 
 def _cost(node: ir.Node, size: Sizes) -> float:
@@ -338,11 +342,13 @@ def need_chunked(
     constant = constant_nodes(graph)
     folded = set(constant)
     outer = [n for n in graph if n not in folded and n not in walked]
-    bodies = {w.axis: _body(w, precomputed) for w in walked_regions}
+    bodies = {w.axis: _body_nodes(w, precomputed) for w in walked_regions}
     inside = sum(_constants(b) for b in bodies.values())
     weights = inside + _constants(outer) + sum(size[v] for v in frontier(constant))
     chunk_counts = {w.axis: chunks.axes[w.axis].chunks for w in walked_regions}
-    computed = {v: w.axis for w in walked_regions for v in w.precomputed_values - entries(w.precomputed)}
+    computed = {
+        v: w.axis for w in walked_regions for v in w.precomputed_values - values_of_chunks(w.precomputed)
+    }
     baked = sum(stored_size[v] * chunk_counts[computed[v]] for v in precomputed if v in computed)
     entered = sum(parts.nbytes for _, parts in chunks.parts)
     work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
@@ -350,8 +356,8 @@ def need_chunked(
     return Need(weights, baked + entered, work, max(folding, peak(constant, size)), chunked=True)
 
 
-def _body(region: Region, precomputed: Collection[ir.Value]) -> list[ir.Node]:
-    available = {*precomputed, *entries(region.precomputed)}
+def _body_nodes(region: Region, precomputed: Collection[ir.Value]) -> list[ir.Node]:
+    available = {*precomputed, *values_of_chunks(region.precomputed)}
     read = [v for n in (*region.body, *region.sums) for v in n.inputs if v is not None]
     recomputed = nodes_behind([n for n in region.precomputed if not is_pseudo(n)], read, available)
     return [*recomputed, *region.body, *region.sums]
@@ -361,7 +367,7 @@ def _constants(nodes: Sequence[ir.Node]) -> int:
     return constant_bytes(v for n in nodes for v in n.inputs if v is not None)
 
 
-def refuse(need: Need, budget: int) -> None:
+def check_budget(need: Need, budget: int) -> None:
     """Raise InvalidOptionError if not even the smallest chunks fit."""
     if need.total > budget:
         raise InvalidOptionError(
@@ -377,7 +383,7 @@ def rows_that_fit(memory: Memory, most: int = MAX_BATCH) -> int:
     return max(1, min(most, int((memory.budget - fixed) / max(each, 1))))
 
 
-def beyond_budget(memory: Memory) -> tuple[str, ...]:
+def budget_warnings(memory: Memory) -> tuple[str, ...]:
     """Return a warning if the graph exceeds its budget and has nothing to chunk."""
     if memory.needed <= memory.budget:
         return ()

@@ -12,18 +12,24 @@ from rationale.graph.memory.budget import (
     Precomputed,
     Region,
     Sizes,
+    check_budget,
     choose_axes,
     choose_precomputed,
-    entries,
     is_pseudo,
     need_chunked,
     need_whole,
-    refuse,
     regions,
     sizes,
+    values_of_chunks,
 )
-from rationale.graph.memory.scan import emit_scan, in_half, precompute, precompute_sums
-from rationale.graph.nodes import drop_unused_constants, fold_constants, graphs_of, reads, replace_by_constant
+from rationale.graph.memory.scan import emit_scan, precompute, precompute_sums, to_float16
+from rationale.graph.nodes import (
+    drop_unused_constants,
+    fold_constants,
+    graphs_of,
+    replace_by_constant,
+    values_read,
+)
 from rationale.graph.tensor import Axis, Chunks
 from rationale.schema.machine import Deployment
 from rationale.schema.manifest import Memory
@@ -78,13 +84,13 @@ def fit(plan: GraphBuilder, deployment: Deployment, progress: Progress) -> Combi
         InvalidOptionError: if not even chunks of one row fit the budget.
     """
     axes, chunks = plan.axes, Chunks()
-    model = _sorted(plan.build(chunks))
+    model = _sort_nodes(plan.build(chunks))
     need, rows = need_whole(model, chunks, axes)
     fits = need.total <= deployment.memory_budget
     if (fits and deployment.storage == "float32") or not axes:
         progress("computing the references", 0, 1)
         fold_constants(model)
-        return Combined(_cleaned(model), _memory(need, deployment, None, 0.0))
+        return Combined(_clean(model), _memory(need, deployment, None, 0.0))
     chosen = choose_axes(need, rows, deployment.memory_budget)
     if fits:  # in one chunk: ONNX Runtime would make a float32 copy of the graph's own constants
         chosen = {name: Axis(row.count, row.count) for name, row in rows.items()}
@@ -104,7 +110,7 @@ def _in_chunks(
     *,
     precomputed: bool = True,
 ) -> Combined:
-    model = _sorted(plan.build(chunks))
+    model = _sort_nodes(plan.build(chunks))
     _merge_equal_nodes(model)
     size, walked_regions = sizes(model, chunks), regions(model.graph)
     is_half = deployment.storage == "float16"
@@ -115,7 +121,7 @@ def _in_chunks(
     precomputed_values = {v for b in stored.values() for v in b.values}
     need = need_chunked(model, chunks, walked_regions, precomputed_values, size, stored_size)
     if precomputed:
-        refuse(need, deployment.memory_budget)
+        check_budget(need, deployment.memory_budget)
     fold_constants(model)
     _compute_sums(model, chunks, progress)
     for region in walked_regions:
@@ -124,7 +130,7 @@ def _in_chunks(
     fold_constants(model)
     walked = [w.axis for w in walked_regions if w.sums]
     axis, recomputed = (chunks.axes[walked[0]], stored[walked[0]].recomputed) if walked else (None, 0.0)
-    return Combined(_cleaned(model), _memory(need, deployment, axis, recomputed))
+    return Combined(_clean(model), _memory(need, deployment, axis, recomputed))
 
 
 def _choose_stored(
@@ -146,7 +152,7 @@ def _choose_stored(
 def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
     """Replace sums over all references by their values, those that need no other such sum first."""
     while any(w.precomputed_sums for w in regions(model.graph)):
-        pending = _pending(model.graph)
+        pending = _values_behind_sums(model.graph)
         for region in regions(model.graph):
             ready = [n for n in region.precomputed_sums if pending.isdisjoint(n.inputs)]
             for node, array in precompute_sums(model, region, ready, chunks, progress).items():
@@ -156,7 +162,7 @@ def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
         fold_constants(model)
 
 
-def _pending(graph: ir.Graph) -> set[ir.Value]:
+def _values_behind_sums(graph: ir.Graph) -> set[ir.Value]:
     """Return the values that depend on a sum that is not computed yet."""
     pending: set[ir.Value] = set()
     for node in graph:
@@ -168,24 +174,24 @@ def _pending(graph: ir.Graph) -> set[ir.Value]:
 def _emit_region(
     model: ir.Model, region: Region, chunks: Chunks, stored: Precomputed, is_half: bool, progress: Progress
 ) -> None:
-    chunk_values = entries(region.precomputed)
+    chunk_values = values_of_chunks(region.precomputed)
     body_inputs = [*stored.values, *(v for v in chunk_values if v not in stored.values)]
     if not region.sums:
         return
     arrays = precompute(model, region, chunks, body_inputs, progress)
     if is_half:
         for value in arrays.keys() - chunk_values:
-            arrays[value] = in_half(arrays[value])
+            arrays[value] = to_float16(arrays[value])
     emit_scan(model, region, arrays)
 
 
-def whole(model: ir.Model) -> ir.Model:
+def build_whole(model: ir.Model) -> ir.Model:
     """Return a graph without chunks, with its constants folded."""
-    fold_constants(_sorted(model))
-    return _cleaned(model)
+    fold_constants(_sort_nodes(model))
+    return _clean(model)
 
 
-def _sorted(model: ir.Model) -> ir.Model:
+def _sort_nodes(model: ir.Model) -> ir.Model:
     for step in (passes.RemoveUnusedNodesPass(), passes.TopologicalSortPass()):
         step(model)
     return model
@@ -199,7 +205,7 @@ def _merge_equal_nodes(model: ir.Model) -> None:
         value.type, value.shape = kind, shape
 
 
-def _cleaned(model: ir.Model) -> ir.Model:
+def _clean(model: ir.Model) -> ir.Model:
     """Return the model sorted, without duplicates and unused parts."""
     drop_unused_constants(model.graph)
     _merge_equal_nodes(model)
@@ -225,7 +231,7 @@ def _move_nodes_early(graph: ir.Graph) -> None:
     level: dict[ir.Value, int] = {}
     depth: dict[ir.Node, int] = {}
     for node in graph:
-        depth[node] = 1 + max((level.get(v, 0) for v in reads(node)), default=0)
+        depth[node] = 1 + max((level.get(v, 0) for v in values_read(node)), default=0)
         level.update(dict.fromkeys(node.outputs, depth[node]))
         for attribute in node.attributes.values():
             for body in graphs_of(attribute):

@@ -51,7 +51,7 @@ def precompute_sums(
     return {n: totals[v] for n, v in zip(nodes, leaving, strict=True)}
 
 
-def in_half(array: np.ndarray) -> np.ndarray:
+def to_float16(array: np.ndarray) -> np.ndarray:
     """Return [chunks, …] in float16, or unchanged if float16 would lose too much."""
     if array.dtype != np.float32:
         return array
@@ -115,7 +115,7 @@ def emit_scan(model: ir.Model, region: Region, arrays: Mapping[ir.Value, np.ndar
     for node in region.sums:
         _ACCUMULATE[node.op_type](body, node)
     _copy_constants_into(body)
-    _append(graph, body, region.axis)
+    _append_scan(graph, body, region.axis)
     graph.remove(region.sums, safe=True)
 
 
@@ -195,7 +195,7 @@ def _constant(name: str, array: np.ndarray) -> ir.Value:
     )
 
 
-def _append(graph: ir.Graph, body: _ScanBody, axis: str) -> None:
+def _append_scan(graph: ir.Graph, body: _ScanBody, axis: str) -> None:
     inner = ir.Graph(
         [*body.before, *body.slices],
         body.after,

@@ -39,7 +39,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
             f"{method.name} holds its references in the graph: they cannot come with a request. "
             "Give a reference set."
         )
-    leaves = players_leaves(lowered, request.inputs, _names_of(lowered, references))
+    leaves = leaves_of_players(lowered, request.inputs, _names_of(lowered, references))
     ends = tuple(s.tensor for s in leaves)
     check_shapes(lowered, ends)
     graph = lowered.model.graph
@@ -49,7 +49,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
     needed = reach_backward(graph, name, ends)
     leaves = tuple(s for s in leaves if s.tensor in needed)
     if name not in lowered.specs:
-        lowered = _with_spec(lowered, name, references)
+        lowered = _with_row_spec(lowered, name, references)
     if not lowered.specs[name][1].is_floating_point():
         raise UnsupportedModelError(
             f"{name!r} holds {lowered.specs[name][1].name}: explain floats, such as the scores behind it "
@@ -68,7 +68,7 @@ def _names_of(lowered: Lowered, references: References | None) -> list[str]:
     return [str(v.name) for v in lowered.model.graph.inputs if frame and v.name in frame.labels]
 
 
-def players_leaves(
+def leaves_of_players(
     lowered: Lowered, inputs: Sequence[str] | None, referenced: Sequence[str]
 ) -> tuple[Leaf, ...]:
     values = {str(v.name): v for v in lowered.model.graph.inputs}
@@ -83,7 +83,7 @@ def players_leaves(
         return tuple(leaf_of[name] for name in inputs)
     referenced_inputs = [n for n in values if n in referenced]
     if referenced_inputs or referenced:
-        return players_leaves(
+        return leaves_of_players(
             lowered, referenced_inputs + [n for n in referenced if n not in referenced_inputs], ()
         )
     floats = [n for n, v in with_rows.items() if is_float(lowered, v)]
@@ -110,7 +110,7 @@ def _note_of_fixed_inputs(
 # -- an output without a declared shape ---------------------------------------------------------------
 
 
-def _with_spec(lowered: Lowered, name: str, references: References | None) -> Lowered:
+def _with_row_spec(lowered: Lowered, name: str, references: References | None) -> Lowered:
     """Add a tensor's row shape and type, read from the model's answers to a few rows.
 
     ONNX infers no shapes for a Loop or for trees.

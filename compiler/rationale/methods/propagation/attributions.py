@@ -25,7 +25,7 @@ from rationale.methods.outputs import (
 )
 from rationale.methods.propagation.backward import (
     Carried,
-    Explained,
+    ExplainedTensor,
     FinishedWalk,
     PropagationMethod,
     Relevance,
@@ -55,7 +55,7 @@ class Draws:
 
 
 def emit_walk(
-    canvas: Canvas[PropagationMethod, Path], walk: FinishedWalk, layers: Sequence[Explained]
+    canvas: Canvas[PropagationMethod, Path], walk: FinishedWalk, layers: Sequence[ExplainedTensor]
 ) -> None:
     """Add the outputs of a walk to the graph's.
 
@@ -79,10 +79,10 @@ def emit_walk(
 def _standard_errors(walk: FinishedWalk) -> dict[str, Tensor]:
     op, method, draws = walk.op, walk.method, _draws(walk)
 
-    def drawn(e: Explained) -> Tensor:
+    def attributions_by_draw(e: ExplainedTensor) -> Tensor:
         return op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape)
 
-    return {name: draws.standard_error(op, values) for name, values in walk.by_output(drawn)}
+    return {name: draws.standard_error(op, values) for name, values in walk.by_output(attributions_by_draw)}
 
 
 def _gap_error(walk: FinishedWalk) -> dict[str, Tensor]:
@@ -132,7 +132,7 @@ def emit_channels(
     op: Ops,
     method: PropagationMethod,
     requested: ExplainedConcepts,
-    layer: Explained,
+    layer: ExplainedTensor,
     weights: np.ndarray | None,
 ) -> tuple[list[ir.Value], Carried]:
     """Emit the attribution of each channel [N, T, channels], and the C largest by size [N, T, C].
@@ -167,7 +167,7 @@ def emit_heatmaps(
     op: Ops,
     method: PropagationMethod,
     requested: ExplainedConcepts,
-    explained: Sequence[Explained],
+    explained: Sequence[ExplainedTensor],
     weights: np.ndarray | None,
 ) -> list[ir.Value]:
     """Emit the attributions of each input through each channel: [N, T, C, …].

@@ -161,7 +161,7 @@ def _add(op: Ops, multipliers: Sequence[Tensor]) -> Tensor:
 
 
 @runtime_checkable
-class ByRules(Protocol):
+class RulePull(Protocol):
     """A `Pull` that applies a rule of relevance propagation to each operator."""
 
     def __call__(self, op: Ops, call: RuleCall, m: Any) -> Sequence[Carried | None]: ...
@@ -213,7 +213,7 @@ class PropagationMethod(Method):
         return [kind for kind, is_answered in errors if is_answered]
 
     @property
-    def open_faults(self) -> Sequence[str]:
+    def features_with_fixed_references(self) -> Sequence[str]:
         drawn = bool(self.points) and not self.each_reference
         faults = [f"{self.name} draws from the references when the graph is made"] if drawn else []
         return faults + ["a standard error"] * self.standard_error
@@ -287,7 +287,7 @@ def pull_back(point: RulePoint, call: RuleCall, m: Any) -> list[Tensor | None]:
 
 
 @dataclass(frozen=True)
-class Explained:
+class ExplainedTensor:
     """A tensor at the walk's end: its multiplier, and the start of its path to x."""
 
     leaf: Leaf
@@ -305,16 +305,16 @@ class FinishedWalk(Results):
     """
 
     method: PropagationMethod
-    explained: Sequence[Explained]
+    explained: Sequence[ExplainedTensor]
     references: ReferenceSet | None
     players: Players | None
 
-    def attribute(self, e: Explained) -> Tensor:
+    def attribute(self, e: ExplainedTensor) -> Tensor:
         """Return the attributions of one tensor."""
         weights = self.references.weights if self.references else None
         return self.method.attribute(self.op, e.multiplier, e.x, e.start, weights)
 
-    def by_output(self, value: Callable[[Explained], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    def by_output(self, value: Callable[[ExplainedTensor], Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Yield each ungrouped tensor's name and value, then the value of all players together."""
         op, players, grouped = self.op, self.players, {}
         for name, parts in by_explained_name(self.explained).items():
@@ -327,15 +327,15 @@ class FinishedWalk(Results):
             yield GROUPS, by_player(op, players, grouped)
 
 
-def by_explained_name(explained: Sequence[Explained]) -> dict[str, list[Explained]]:
+def by_explained_name(explained: Sequence[ExplainedTensor]) -> dict[str, list[ExplainedTensor]]:
     """Return the explained tensors by the name of the input, or tensor, that they explain."""
-    groups: dict[str, list[Explained]] = {}
+    groups: dict[str, list[ExplainedTensor]] = {}
     for e in explained:
         groups.setdefault(e.leaf.name, []).append(e)
     return groups
 
 
-def sum_over_tensors(op: Ops, parts: Sequence[Explained], attributions: Sequence[Tensor]) -> Tensor:
+def sum_over_tensors(op: Ops, parts: Sequence[ExplainedTensor], attributions: Sequence[Tensor]) -> Tensor:
     """Return the attributions of one input, summed over the tensors that explain it."""
     total, *rest_of_tensors = [sum_by_id(op, e.leaf, a) for e, a in zip(parts, attributions, strict=True)]
     for other in rest_of_tensors:

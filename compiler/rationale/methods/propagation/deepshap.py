@@ -16,7 +16,7 @@ import numpy.typing as npt
 from rationale.errors import UnsupportedModelError
 from rationale.graph.ops import Ops, mean
 from rationale.graph.tensor import Tensor
-from rationale.methods.engine import References, Weighted
+from rationale.methods.engine import References, WeightedMethod
 from rationale.methods.environment import RuleCall
 from rationale.methods.propagation.backward import PropagationMethod, Pull, pull_back
 from rationale.methods.propagation.engine import WALK
@@ -26,7 +26,7 @@ from rationale.rules.secants import difference, tiny
 
 
 @dataclass(frozen=True, eq=False)
-class DeepShap(Weighted, PropagationMethod):
+class DeepShap(WeightedMethod, PropagationMethod):
     """Shapley values of a network, approximated by the DeepLIFT rule over a reference set.
 
     Exact if the network is a sum of functions of single inputs and of products of two; for other networks

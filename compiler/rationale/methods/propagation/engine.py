@@ -16,7 +16,7 @@ from rationale.methods.engine import Canvas, Engine, Method, MissingValues, Sele
 from rationale.methods.environment import Environment, MovedEnvironment, RuleCall
 from rationale.methods.feature_names import with_named_features
 from rationale.methods.leaves import ChosenLeaves, Leaf, choose_leaves
-from rationale.methods.outputs import Outputs, attributions_name, check_group_names, seed_of
+from rationale.methods.outputs import Outputs, attributions_name, check_group_names, make_seed
 from rationale.methods.propagation.attributions import (
     concepts_of,
     emit_channels,
@@ -26,12 +26,12 @@ from rationale.methods.propagation.attributions import (
     requested_layers,
 )
 from rationale.methods.propagation.backward import (
-    ByRules,
     Carried,
-    Explained,
+    ExplainedTensor,
     FinishedWalk,
     PropagationMethod,
     Pull,
+    RulePull,
     walk,
 )
 from rationale.methods.propagation.imputed import behind_imputers
@@ -107,7 +107,7 @@ class Walk(Engine[PropagationMethod, Path]):
         if at_r is not None and method.has_base_value:
             output_at_references = op.reshape(at_r.tensor(target.output), (1, int(np.prod(y.shape))))
             base = _mean_over_references(op, output_at_references, weights)
-        seed = seed_of(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
+        seed = make_seed(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
         requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
         concept_layers = [path.concepts.layer] if path.concepts else []
         kept_values = {*requested, *concept_layers}
@@ -130,13 +130,16 @@ class Walk(Engine[PropagationMethod, Path]):
                 {*layer_names, *concept_layers},
             )
 
-        def explained(arriving: Mapping[str, Any]) -> list[Explained]:
+        def explained(arriving: Mapping[str, Any]) -> list[ExplainedTensor]:
             leaves = target.leaves
-            return [Explained(s, at_x.tensor(s.tensor), arriving[s.tensor], starts[s.tensor]) for s in leaves]
+            return [
+                ExplainedTensor(s, at_x.tensor(s.tensor), arriving[s.tensor], starts[s.tensor])
+                for s in leaves
+            ]
 
         arriving = walk_from(target.output, seed.multiplier)
         layers = {
-            n: Explained(Leaf(n, n), at_x.tensor(n), arriving[n], at_r.tensor(n) if at_r else None)
+            n: ExplainedTensor(Leaf(n, n), at_x.tensor(n), arriving[n], at_r.tensor(n) if at_r else None)
             for n in (*layer_names, *concept_layers)
         }
         if concepts is not None:
@@ -165,7 +168,7 @@ WALK = Walk()
 
 def _rules(steps: Sequence[RuleCall], pull: Pull) -> list[LayerRule]:
     """Return the rule of each operator on the walk, first to last; empty for methods without such rules."""
-    if not isinstance(pull, ByRules):
+    if not isinstance(pull, RulePull):
         return []
     with_named_features = [(call, pull.rule_of(call)) for call in steps]
     return [

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.graph.batching import is_elementwise
-from rationale.graph.nodes import extract, nodes_behind, reads
+from rationale.graph.nodes import extract, nodes_behind, values_read
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
 from rationale.methods.leaves import OTHER_INPUT, ChosenLeaves, Leaf, is_float, keeps_batch
@@ -57,7 +57,7 @@ def _single_source_ends(lowered: Lowered, elements: Mapping[str, np.ndarray]) ->
     sources = dict(elements)
     ends: dict[ir.Value, np.ndarray] = {}
     for node in lowered.model.graph:
-        read = {v: sources[str(v.name)] for v in reads(node) if v.name in sources}
+        read = {v: sources[str(v.name)] for v in values_read(node) if v.name in sources}
         results = _result_sources(lowered, node, sources) if read else {}
         sources.update(results)
         if not results:
@@ -69,7 +69,7 @@ def _result_sources(
     lowered: Lowered, node: ir.Node, sources: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return the source element of each element of a node's results; empty if one has several sources."""
-    varying = list(dict.fromkeys(v for v in reads(node) if not v.is_initializer()))
+    varying = list(dict.fromkeys(v for v in values_read(node) if not v.is_initializer()))
     names = [str(v.name) for v in node.outputs]
     if any(v.name not in sources for v in varying) or any(name not in lowered.specs for name in names):
         return {}

@@ -21,12 +21,12 @@ from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import ChosenLeaves, choose_leaves, keeps_batch
 from rationale.methods.logits import choose_logits, logits_behind
-from rationale.methods.propagation.unsupported import without_rules, without_slope
+from rationale.methods.propagation.unsupported import no_rules_error, no_slope_error
 from rationale.methods.target import (
     AMONG_CARRIERS,
     BY_PLACE,
     MOST_NAMED,
-    OF_SIZES,
+    SIZE_OPERATORS,
     Stop,
     Target,
     check_shapes,
@@ -66,19 +66,21 @@ def follow_attributions(lowered: Lowered, ends: Sequence[str]) -> AttributionFlo
         if (
             active.isdisjoint(names_read(node))
             or computes(node, ends)
-            or node.op_type in OF_SIZES | _CONSTANT
+            or node.op_type in SIZE_OPERATORS | _CONSTANT
         ):
             continue
-        operator = _Operator(node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered)
+        operator = _OperatorFlow(
+            node, find_rule(node.op_type, node.domain), type_letters(node, opset), lowered
+        )
         first = str(node.outputs[0].name)
         carried = [i for i, v in enumerate(node.inputs) if v is not None and v.name in active]
-        carrying = [i for i in carried if operator.takes(i)]
+        carrying = [i for i in carried if operator.carries_input(i)]
         for i in carried:
             if i not in carrying:
                 blocked.add((first, i))
                 stops.append((first, operator.stop(i, AMONG_CARRIERS if carrying else BY_PLACE)))
         inner = bool(carried) is False  # read from inside a branch or a body
-        given_floats = [v for j, v in enumerate(node.outputs) if v.name and operator.gives(j)]
+        given_floats = [v for j, v in enumerate(node.outputs) if v.name and operator.carries_output(j)]
         if carrying or inner:
             active.update(str(v.name) for v in given_floats)
             if operator.rule is None and not given_floats:
@@ -97,7 +99,7 @@ def is_number(lowered: Lowered, value: ir.Value) -> bool:
 
 
 @dataclass(frozen=True)
-class _Operator:
+class _OperatorFlow:
     """A node, and the inputs and outputs that may carry attributions."""
 
     node: ir.Node
@@ -105,13 +107,13 @@ class _Operator:
     types: tuple[list[str], list[str], dict[str, bool]]
     lowered: Lowered
 
-    def takes(self, i: int) -> bool:
+    def carries_input(self, i: int) -> bool:
         """Tell whether an active input may carry an attribution."""
         value = self.node.inputs[i]
         assert value is not None
         return self._carries(value, self.types[0], i)
 
-    def gives(self, j: int) -> bool:
+    def carries_output(self, j: int) -> bool:
         value = self.node.outputs[j]
         if self.rule is None:
             return is_number(self.lowered, value)
@@ -149,7 +151,7 @@ def type_letters(node: ir.Node, opset: int) -> tuple[list[str], list[str], dict[
 _TRUNCATING = frozenset({"Div", "ReduceMean"})  # with integers, their result has no fraction
 
 
-def in_floats(
+def with_float_casts(
     lowered: Lowered,
     nodes: Sequence[ir.Node],
     active: frozenset[str],
@@ -164,9 +166,9 @@ def in_floats(
         dtype: the float type in which they are computed.
     """
     chosen = {
-        node: [v for v in _carrying(node, active, blocked) if not is_number(lowered, v)]
+        node: [v for v in _carrying_values(node, active, blocked) if not is_number(lowered, v)]
         for node in nodes
-        if _knows_floats_alone(node)
+        if _takes_only_floats(node)
     }
     if not any(chosen.values()):
         return lowered
@@ -178,14 +180,16 @@ def in_floats(
     return with_model(lowered, model)
 
 
-def _carrying(node: ir.Node, active: frozenset[str], blocked: Collection[tuple[str, int]]) -> list[ir.Value]:
+def _carrying_values(
+    node: ir.Node, active: frozenset[str], blocked: Collection[tuple[str, int]]
+) -> list[ir.Value]:
     """Return the inputs and outputs through which attributions pass."""
     first = str(node.outputs[0].name)
     inputs = [v for i, v in enumerate(node.inputs) if v is not None and (first, i) not in blocked]
     return [v for v in (*inputs, *node.outputs) if v.name in active]
 
 
-def _knows_floats_alone(node: ir.Node) -> bool:
+def _takes_only_floats(node: ir.Node) -> bool:
     rule = find_rule(node.op_type, node.domain)
     return rule is not None and Trait.DISCRETE not in rule.traits
 
@@ -197,8 +201,8 @@ def _cast_around(
 
     Casts convert every operand that shares a carrying value's type, and convert the results back.
     """
-    takes, gives, _ = type_letters(node, graph.opset_imports.get("", 21))
-    pairs = [*zip(node.inputs, takes, strict=False), *zip(node.outputs, gives, strict=False)]
+    input_letters, output_letters, _ = type_letters(node, graph.opset_imports.get("", 21))
+    pairs = [*zip(node.inputs, input_letters, strict=False), *zip(node.outputs, output_letters, strict=False)]
     whole = {v: letter for v, letter in pairs if v is not None and not is_number(lowered, v)}
     letters = {letter for v, letter in whole.items() if v.name in carrying}
     op = NodeBuilder(graph, f"{node.name or node.outputs[0].name}/in_floats", before=node)
@@ -285,11 +289,13 @@ def choose_path(
         notes += more
     route = _route_to(lowered, name, chosen)
     if request.inputs is None and not chosen.notes:  # such notes name the inputs beside token ids
-        notes += _without_attributions(lowered, chosen, route)
+        notes += _note_of_unexplained_inputs(lowered, chosen, route)
     leaves = tuple(s for s in chosen.leaves if s.tensor in route.active)
     check_shapes(lowered, [s.tensor for s in leaves])
     dtype = lowered.specs[leaves[0].tensor][1]
-    floats = in_floats(lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype)
+    floats = with_float_casts(
+        lowered, [n for n, _ in route.nodes], route.active, route.flowing.blocked, dtype
+    )
     if floats is not lowered:
         lowered, route = floats, _route_to(floats, name, chosen)
     demand_rows(lowered, name, route.needed)
@@ -330,16 +336,16 @@ def _route_to(lowered: Lowered, output: str, chosen: ChosenLeaves) -> _Route:
     graph, ends = lowered.model.graph, tuple(s.tensor for s in chosen.leaves)
     flowing, needed = follow_attributions(lowered, ends), reach_backward(graph, output, ends)
     if output not in flowing.active:
-        raise without_slope(graph, output, chosen.names, flowing.active, needed)
+        raise no_slope_error(graph, output, chosen.names, flowing.active, needed)
     active = flowing.active & needed
     between = _between(graph, active, ends)
     nodes = tuple((n, rule) for n in between if (rule := find_rule(n.op_type, n.domain)) is not None)
     if len(nodes) < len(between):  # nodes without a rule often lack a known shape too: report them first
-        raise without_rules(lowered, between, active, ends, output)
+        raise no_rules_error(lowered, between, active, ends, output)
     return _Route(flowing, needed, active, nodes)
 
 
-def _without_attributions(lowered: Lowered, chosen: ChosenLeaves, route: _Route) -> tuple[str, ...]:
+def _note_of_unexplained_inputs(lowered: Lowered, chosen: ChosenLeaves, route: _Route) -> tuple[str, ...]:
     """Return a note for inputs that change the output and are not explained, such as words."""
     read = [v for v in lowered.model.graph.inputs if v.name in route.needed and v.name not in chosen.names]
     if not (names := [str(v.name) for v in read if v.shape is not None and v.shape.rank() > 0]):

@@ -36,7 +36,7 @@ _ADVICE_BY_OPERATOR = {
 }
 
 
-def without_slope(
+def no_slope_error(
     graph: ir.Graph,
     output: str,
     explained: Sequence[str],
@@ -70,7 +70,7 @@ def _with_rules(nodes: Sequence[ir.Node]) -> set[str]:
     return {f"{n.domain}.{n.op_type}" for n in nodes if find_rule(n.op_type, n.domain) is not None}
 
 
-def without_rules(
+def no_rules_error(
     lowered: Lowered, path: Sequence[ir.Node], active: Collection[str], ends: Sequence[str], output: str
 ) -> UnsupportedModelError:
     """Return the error that nodes of the path have no rule; it lists them all, with advice.
@@ -83,13 +83,13 @@ def without_rules(
     count = "1 node" if len(missing) == 1 else f"{len(missing)} nodes"
     verb = "has" if len(missing) == 1 else "have"
     lines = [f"{count} on the way to {output!r} {verb} no rule:"]
-    lines += [f"  {_described(lowered, path, i)}" for i in missing]
+    lines += [f"  {_describe_node(lowered, path, i)}" for i in missing]
     lines += ["What can be done today:"]
     lines += [f"  {advice}" for advice in _advice(lowered, path, missing, active, ends, output)]
     return UnsupportedModelError("\n".join(lines))
 
 
-def _described(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
+def _describe_node(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
     node = path[i]
     opset = lowered.model.graph.opset_imports.get(node.domain, "?")
     read_names, result_names = (

@@ -13,15 +13,15 @@ from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Results, Selection
 from rationale.methods.environment import Environment
-from rationale.methods.outputs import INTERACTIONS, Seed, players_by_output, seed_of
+from rationale.methods.outputs import INTERACTIONS, Seed, make_seed, players_by_output
 from rationale.methods.target import Target
-from rationale.methods.trees.ensembles import Trees
+from rationale.methods.trees.ensembles import ExplainedEnsemble
 from rationale.methods.trees.method import Margins, TreeMethod
 from rationale.references.reference_set import ReferenceSet
 from rationale.trees.covers import expected_scores
 
 
-def emit(canvas: Canvas[TreeMethod, Trees]) -> None:
+def emit(canvas: Canvas[TreeMethod, ExplainedEnsemble]) -> None:
     """Look up the attributions, and add the outputs to the graph's."""
     op, selection = canvas.op, canvas.selection
     target, trees, method = selection.target, selection.choice, selection.method
@@ -31,7 +31,7 @@ def emit(canvas: Canvas[TreeMethod, Trees]) -> None:
     op.scope = "seed"
     y = at_x.tensor(target.output)
     base = op.row_constant(_base_value(selection, references).reshape(1, -1))
-    seed = seed_of(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
+    seed = make_seed(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
     op.scope = "trees"
     feature_references = references and replace(
         references, arrays={trees.reads: references.arrays[trees.reads]}
@@ -73,7 +73,7 @@ def emit(canvas: Canvas[TreeMethod, Trees]) -> None:
 
 
 def _with_values(
-    selection: Selection[TreeMethod, Trees], references: ReferenceSet | None
+    selection: Selection[TreeMethod, ExplainedEnsemble], references: ReferenceSet | None
 ) -> ReferenceSet | None:
     """Return the references with the tensors that the model computes from them, by name.
 
@@ -96,7 +96,9 @@ def _answers(lowered: Lowered, rows: Mapping[str, np.ndarray], tensors: set[str]
     return {**rows, **run(rows)}
 
 
-def _base_value(selection: Selection[TreeMethod, Trees], references: ReferenceSet | None) -> np.ndarray:
+def _base_value(
+    selection: Selection[TreeMethod, ExplainedEnsemble], references: ReferenceSet | None
+) -> np.ndarray:
     """Return [1, …], the mean of the explained output over the references.
 
     Without references, return its expectation by the trees' covers: the mean over the leaves, plus the
@@ -133,7 +135,7 @@ def _columns_of_players(
     return gathered if is_used.all() else op.Mul(gathered, op.row_constant(mask))
 
 
-def _margins(at_x: Environment, trees: Trees, references: ReferenceSet | None) -> Margins | None:
+def _margins(at_x: Environment, trees: ExplainedEnsemble, references: ReferenceSet | None) -> Margins | None:
     if trees.margin is None or references is None:
         return None
     margins = references.arrays[trees.margin].reshape(-1, trees.ensemble.columns)

@@ -47,7 +47,7 @@ _WIDE = 1e30  # CatBoost compares with the largest float32 number to detect miss
 
 
 @dataclass(frozen=True)
-class Trees(EngineChoice):
+class ExplainedEnsemble(EngineChoice):
     """A tree ensemble whose scores are explained.
 
     Attributes:
@@ -105,7 +105,7 @@ class Trees(EngineChoice):
 
 def choose_ensemble(
     lowered: Lowered, method: TreeMethod, request: CompileRequest
-) -> tuple[Lowered, Target, Trees]:
+) -> tuple[Lowered, Target, ExplainedEnsemble]:
     """Find the tree ensemble whose scores are the output; the returned model has its margin beside it.
 
     Raises:
@@ -148,7 +148,7 @@ def choose_ensemble(
         lowered = _with_spec(lowered, name, ensemble, scores.dtype or ir.DataType.FLOAT)
     demand_rows(lowered, name, {name, *ends})
     elements = choose_targets(request.targets, name, lowered)
-    trees = Trees(ensemble, reads, margin if method.probability else None, link=link)
+    trees = ExplainedEnsemble(ensemble, reads, margin if method.probability else None, link=link)
     return lowered, Target(leaves, name, elements, notes=notes, closed=closed), trees
 
 
@@ -192,7 +192,9 @@ def _has_scores(node: ir.Node | None, value: ir.Value) -> TypeGuard[ir.Node]:
     return node is not None and is_ensemble(node.op_type, node.domain) and value is node.outputs[-1]
 
 
-def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: str) -> np.ndarray:
+def players_of_features(
+    lowered: Lowered, target: Target, trees: ExplainedEnsemble, method: str
+) -> np.ndarray:
     """Return the player of each of the [features] that an ensemble reads.
 
     The player of a constant feature does not matter.
@@ -217,20 +219,20 @@ def players_of_features(lowered: Lowered, target: Target, trees: Trees, method: 
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
                 f"{feature} of {tensor!r}, which the trees read, is made of several: "
-                f"{_some(words, elements)} ({origins.joined[elements]}). Make them one player "
+                f"{_listed(words, elements)} ({origins.joined[elements]}). Make them one player "
                 f"(groups=, --group), or explain what the trees read (--input {tensor}), with references of "
                 "it or of the model's inputs."
             )
         if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
                 f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
-                f"{_some(words, elements)}, which is none of what is explained "
+                f"{_listed(words, elements)}, which is none of what is explained "
                 f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
             )
     return np.asarray([player_of_element[min(elements, default=0)] for elements in origins.players_of])
 
 
-def _some(words: Sequence[str], elements: Collection[int]) -> str:
+def _listed(words: Sequence[str], elements: Collection[int]) -> str:
     named = [words[i] for i in sorted(elements)]
     return ", ".join([*named[:MOST_NAMED], *["…"] * (len(named) > MOST_NAMED)])
 

@@ -13,10 +13,10 @@ import onnx_ir as ir
 
 from rationale.errors import UnsupportedModelError
 from rationale.graph.batching import is_elementwise
-from rationale.graph.nodes import reads
+from rationale.graph.nodes import values_read
 from rationale.graph.runtime.session import Runner
 from rationale.lowering import Lowered
-from rationale.methods.target import OF_SIZES
+from rationale.methods.target import SIZE_OPERATORS
 
 _MOVES = frozenset(
     "Expand Flatten Gather GatherElements GatherND Identity Reshape Slice Split Squeeze Tile Transpose "
@@ -77,7 +77,7 @@ def copied_elements(
         nodes, places: like those of `element_origins`.
     """
     tracker = _OriginTracker(lowered)
-    keep = [node for node in nodes if tracker.keeps(node)]
+    keep = [node for node in nodes if tracker.keeps_numbers(node)]
     return tuple(
         min(players_of) if len(players_of) == 1 else None
         for players_of in element_origins(lowered, keep, places, tensor).players_of
@@ -91,7 +91,7 @@ def _track(lowered: Lowered, nodes: Sequence[ir.Node], players: Mapping[str, np.
             [frozenset({int(p)}) for p in elements.flat], elements.shape
         )
     for node in nodes:
-        tracker.through(node)
+        tracker.record(node)
     return tracker
 
 
@@ -128,19 +128,19 @@ class _OriginTracker:
             )
         return self.lowered.specs[name][0]
 
-    def through(self, node: ir.Node) -> None:
+    def record(self, node: ir.Node) -> None:
         """Record the players of a node's outputs."""
-        operands = [v for v in reads(node) if v.name in self.numbers_of]
-        if not operands or node.op_type in OF_SIZES:
+        operands = [v for v in values_read(node) if v.name in self.numbers_of]
+        if not operands or node.op_type in SIZE_OPERATORS:
             return
-        if self._misses_nothing(node):
+        if self._has_no_missing(node):
             self.whole.add(str(node.outputs[0].name))
         if self._is_zero(node):
             numbers = [np.zeros(self.shape(str(node.outputs[0].name)), np.int64)]
         elif self._moves(node):
             numbers = self._moved(node)
         elif (position := _looks_up(node)) is not None:
-            numbers = [self._spread(node, position)]
+            numbers = [self._repeat_over_rows(node, position)]
         elif is_elementwise(node.op_type, node.domain) or (node.domain, node.op_type) in _EACH:
             numbers = [self._broadcast(node)]
         else:
@@ -150,11 +150,11 @@ class _OriginTracker:
             numbers = [np.full(self.shape(str(v.name)), every) for v in node.outputs if v.name]
         self.numbers_of.update(zip((str(v.name) for v in node.outputs if v.name), numbers, strict=False))
 
-    def keeps(self, node: ir.Node) -> bool:
+    def keeps_numbers(self, node: ir.Node) -> bool:
         """Tell whether a node keeps numbers, apart from rounding to another float type."""
         return self._moves(node) or (node.op_type == "Cast" and node.attributes["to"].as_int() in _FLOATS)
 
-    def _misses_nothing(self, node: ir.Node) -> bool:
+    def _has_no_missing(self, node: ir.Node) -> bool:
         """Tell whether a node's output has no missing numbers: an Imputer's Where, or its moved result."""
         if node.op_type == "Where":
             test = node.inputs[0].producer() if node.inputs[0] is not None else None
@@ -218,7 +218,7 @@ class _OriginTracker:
         constant = value.const_value
         return np.zeros(self.shape(str(value.name)) if constant is None else constant.numpy().shape, np.int64)
 
-    def _spread(self, node: ir.Node, position: int) -> np.ndarray:
+    def _repeat_over_rows(self, node: ir.Node, position: int) -> np.ndarray:
         """Repeat each element's number along the axes of the table row that it looks up."""
         by, shape = self._operand_numbers(node, position), self.shape(str(node.outputs[0].name))
         return np.broadcast_to(by.reshape(*by.shape, *(1 for _ in shape[by.ndim :])), shape)

@@ -46,7 +46,7 @@ def detach(calls: Sequence[RuleCall], detached: Detached) -> list[RuleCall]:
     return varying_calls
 
 
-def reaching(calls: Sequence[RuleCall], outputs: Sequence[str]) -> list[RuleCall]:
+def calls_reaching(calls: Sequence[RuleCall], outputs: Sequence[str]) -> list[RuleCall]:
     """Return the calls from which varying values lead to one of the outputs."""
     read = set(outputs)
     reaching_calls = []
@@ -63,7 +63,7 @@ def free_names(calls: Sequence[RuleCall]) -> set[str]:
     return {name for call in calls for name in call.sources} - computed
 
 
-def refusal(
+def no_rule_error(
     method: str, missing: Sequence[RuleCall], calls: Sequence[RuleCall], advice: str
 ) -> UnsupportedModelError:
     """Return an error that names the operators without a rule in a method, with advice.
@@ -122,7 +122,7 @@ def hold_constants(calls: Sequence[RuleCall]) -> list[RuleCall]:
         chooses, recodes = Trait.CHOOSING in call.rule.traits, call.relevance == UNCHANGED
         return call.inputs[i] in held or (i == 0 and chooses) or (i > 0 and recodes)
 
-    remaining = reaching(detach(calls, is_constant), calls[-1].outputs)
+    remaining = calls_reaching(detach(calls, is_constant), calls[-1].outputs)
     lost = sorted(free_names(calls) - free_names(remaining))
     if lost:
         raise UnsupportedModelError(
@@ -149,7 +149,7 @@ def holds_deviations(calls: Sequence[RuleCall]) -> Detached:
         if not is_product(call) or not all(call.varying):
             continue
         for i, name in enumerate(call.inputs):
-            normed, other = _normed(producers, str(name)), str(call.inputs[1 - i])
+            normed, other = _normed_values(producers, str(name)), str(call.inputs[1 - i])
             if normed == {other} or (
                 normed
                 and i == 1
@@ -160,7 +160,7 @@ def holds_deviations(calls: Sequence[RuleCall]) -> Detached:
     return lambda call, i: (call.outputs[0], i) in held
 
 
-def _normed(producers: Mapping[str, RuleCall], name: str) -> set[str]:
+def _normed_values(producers: Mapping[str, RuleCall], name: str) -> set[str]:
     """Return every v such that `name` depends only on their norms: f(mean v²), f not linear, or ‖v‖."""
     normed: set[str] = set()
     pending = [(name, False)]
@@ -220,7 +220,7 @@ def join_activations(calls: Sequence[RuleCall]) -> list[RuleCall]:
             call = _activation(call, *variable)
         producers.update((name, call) for name in call.outputs)
         joined.append(call)
-    return reaching(joined, calls[-1].outputs)
+    return calls_reaching(joined, calls[-1].outputs)
 
 
 def _single_variable(

@@ -21,6 +21,7 @@ from rationale.methods.engine import Gap
 from rationale.methods.environment import RuleCall
 from rationale.methods.propagation.backward import Pull
 from rationale.methods.propagation.lrp.attention import (
+    calls_reaching,
     detach,
     free_names,
     hold_constants,
@@ -28,18 +29,17 @@ from rationale.methods.propagation.lrp.attention import (
     holds_deviations,
     holds_gates,
     join_activations,
-    reaching,
-    refusal,
+    no_rule_error,
 )
 from rationale.methods.propagation.lrp.layers import LinearLayer, is_linear, is_product, join_affine_maps
-from rationale.methods.propagation.lrp.lrp import Propagated, Propagation
+from rationale.methods.propagation.lrp.lrp import RelevanceMethod, RelevancePropagation
 from rationale.methods.propagation.lrp.modified import InputBounds
 from rationale.methods.propagation.lrp.rules import STABILISER, Epsilon, Zero
 from rationale.rules.rule import Kind, Trait
 
 
 @dataclass(frozen=True)
-class AttnLrp(Propagated):
+class AttnLrp(RelevanceMethod):
     """Relevance of the inputs for an output of a transformer, through its attention.
 
     Args:
@@ -70,7 +70,7 @@ class AttnLrp(Propagated):
         joined, layers = join_affine_maps(op, read)
         epsilons = _stabilisers(joined, layers, self.epsilon)
         rules = {name: Epsilon(epsilon) for name, epsilon in epsilons.items()}
-        return joined, Propagation(layers, rules, Zero(), InputBounds(joined, None, None))
+        return joined, RelevancePropagation(layers, rules, Zero(), InputBounds(joined, None, None))
 
     def read(self, calls: Sequence[RuleCall]) -> Sequence[RuleCall]:
         """Return the calls through which the walk carries relevance."""
@@ -85,7 +85,9 @@ class CpLrp(AttnLrp):
 
     def read(self, calls: Sequence[RuleCall]) -> Sequence[RuleCall]:
         detached = detach(detach(calls, holds_attention(calls)), holds_gates(calls))
-        remaining = reaching([c for c in detached if Trait.SHARING not in c.rule.traits], calls[-1].outputs)
+        remaining = calls_reaching(
+            [c for c in detached if Trait.SHARING not in c.rule.traits], calls[-1].outputs
+        )
         _demand_reached(calls, remaining)
         return remaining
 
@@ -116,7 +118,7 @@ def _demand_rules(calls: Sequence[RuleCall]) -> None:
         if call.rule.kind is Kind.LOCAL and not is_linear(call) and not call.rule.has_relevance
     ]
     if missing:
-        raise refusal("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
+        raise no_rule_error("AttnLRP", missing, calls, "Take deepshap, or lrp with a rule of your choice.")
 
 
 def _demand_reached(calls: Sequence[RuleCall], remaining: Sequence[RuleCall]) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from rationale.errors import InvalidOptionError
 from rationale.methods.environment import RuleCall
-from rationale.methods.propagation.lrp.layers import LinearLayer, is_linear, preparations, sums
+from rationale.methods.propagation.lrp.layers import LinearLayer, input_preparations, is_linear, summing_calls
 from rationale.methods.propagation.lrp.rules import (
     AlphaBeta,
     DeconvRelu,
@@ -156,12 +156,12 @@ def assign(
     ordinals = _ordinals(layers)
     rules: dict[str, RelevanceRule] = {}
     if not composite.is_gradient:
-        rules |= {call.outputs[0]: Epsilon() for call in sums(calls)}
+        rules |= {call.outputs[0]: Epsilon() for call in summing_calls(calls)}
     rules |= dict.fromkeys(ordinals[None], composite.default)
     for text, rule in composite.choices:
         rules |= _matching_rules(parse_selector(text), rule, calls, layers, ordinals)
     if not composite.is_gradient:
-        rules |= {call.outputs[0]: Pass() for call in preparations(calls)}
+        rules |= {call.outputs[0]: Pass() for call in input_preparations(calls)}
     for text, rule in chosen:
         selector = parse_selector(text)
         matching_rules = _matching_rules(selector, rule, calls, layers, ordinals)

@@ -76,12 +76,12 @@ def is_product(call: RuleCall) -> bool:
     return {Trait.PRODUCT, Trait.ELEMENTWISE} <= call.rule.traits
 
 
-def sums(calls: Sequence[RuleCall]) -> list[RuleCall]:
+def summing_calls(calls: Sequence[RuleCall]) -> list[RuleCall]:
     """Return the linear operators that add values: sums, averages, matrix products, offsets."""
     return [c for c in calls if is_linear(c) and Trait.MOVING not in c.rule.traits and not is_product(c)]
 
 
-def preparations(calls: Sequence[RuleCall]) -> list[RuleCall]:
+def input_preparations(calls: Sequence[RuleCall]) -> list[RuleCall]:
     """Return the affine maps at the very start of an input's path, such as (x − mean)/deviation."""
     inputs = {name for call in calls for name in call.inputs} - {n for c in calls for n in c.outputs}
     affine_maps = []

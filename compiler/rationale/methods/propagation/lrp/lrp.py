@@ -18,10 +18,15 @@ from rationale.methods.engine import Gap
 from rationale.methods.environment import RuleCall
 from rationale.methods.propagation.backward import Carried, PropagationMethod, Pull, Relevance, pull_back
 from rationale.methods.propagation.engine import WALK
-from rationale.methods.propagation.lrp.attention import hold_constants, join_activations, refusal
+from rationale.methods.propagation.lrp.attention import hold_constants, join_activations, no_rule_error
 from rationale.methods.propagation.lrp.composites import COMPOSITES, Choice, assign, parse_selector, takes
 from rationale.methods.propagation.lrp.layers import LinearLayer, is_linear, is_product, join_affine_maps
-from rationale.methods.propagation.lrp.modified import InputBounds, hand_back, multiplier, relevance_of
+from rationale.methods.propagation.lrp.modified import (
+    InputBounds,
+    multiplier,
+    propagate_through_layer,
+    relevance_of,
+)
 from rationale.methods.propagation.lrp.registry import check_rule, origins
 from rationale.methods.propagation.lrp.rules import (
     Bound,
@@ -41,7 +46,7 @@ from rationale.rules.rule import Kind, Trait
 from rationale.schema.manifest import Extension
 
 
-class Propagated(PropagationMethod):
+class RelevanceMethod(PropagationMethod):
     """The base of methods that propagate relevance, layer by layer."""
 
     engine = WALK
@@ -57,7 +62,7 @@ class Propagated(PropagationMethod):
 
 
 @dataclass(frozen=True, eq=False)
-class Lrp(Propagated):
+class Lrp(RelevanceMethod):
     """Relevance of the inputs for an output, by rules chosen for each operator.
 
     Args:
@@ -124,7 +129,9 @@ class Lrp(Propagated):
         default_rule = Taylor() if composite.is_gradient else Zero()
         if not composite.is_gradient:
             _demand_rules(joined, rules)
-        return joined, Propagation(layers, rules, default_rule, InputBounds(joined, self.low, self.high))
+        return joined, RelevancePropagation(
+            layers, rules, default_rule, InputBounds(joined, self.low, self.high)
+        )
 
     def attribute(
         self, op: Ops, m: Carried, x: Tensor, r: Tensor | None, weights: np.ndarray | None
@@ -168,11 +175,11 @@ def _demand_rules(calls: Sequence[RuleCall], rules: Mapping[str, RelevanceRule])
         )
         advice = f"Take attnlrp for attention and normalisations, or first-order expansions ({expanded})"
         advice += f", or hand relevance on unchanged ({passed})." if passing else "."
-        raise refusal("LRP", missing, calls, advice)
+        raise no_rule_error("LRP", missing, calls, advice)
 
 
 @dataclass(frozen=True)
-class Propagation:
+class RelevancePropagation:
     """The way in which relevance leaves each operator; rules and layers by an operator's first output.
 
     Attributes:
@@ -204,7 +211,7 @@ class Propagation:
             return [op.Max(m, 0.0)]
         if layer is not None:
             other_inputs = [None for _ in call.inputs[1:]]
-            return [hand_back(op, rule, layer, m, self.bounds), *other_inputs]
+            return [propagate_through_layer(op, rule, layer, m, self.bounds), *other_inputs]
         return _PULL[Kind.BILINEAR if is_linear(call) else call.rule.kind](op, call, m, rule)
 
 

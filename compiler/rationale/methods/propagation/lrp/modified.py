@@ -50,7 +50,7 @@ class InputBounds:
         """
         who = f"ZBox at {layer.call.rule.op_type} {layer.call.name!r}"
         if rule.low is not None:
-            ends = _row(op, rule.low, layer.x, who), _row(op, rule.high, layer.x, who)
+            ends = _bound_row(op, rule.low, layer.x, who), _bound_row(op, rule.high, layer.x, who)
         elif self.low is not None:
             ends = self._mapped_bounds(op, str(layer.call.inputs[0]), layer.x, who)
         else:
@@ -64,7 +64,7 @@ class InputBounds:
         """Return the bounds of a value that moves and elementwise affine maps compute from the input."""
         call = next((c for c in self.calls if name in c.outputs), None)
         if call is None:
-            return _row(op, self.low, x, who), _row(op, self.high, x, who)
+            return _bound_row(op, self.low, x, who), _bound_row(op, self.high, x, who)
         if not is_plain(call):
             raise InvalidOptionError(
                 f"{who}: low and high bound the model's input, which reaches this layer through "
@@ -81,7 +81,7 @@ class InputBounds:
         return op.Min(a, b), op.Max(a, b)
 
 
-def _row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
+def _bound_row(op: Ops, bound: Bound, x: Tensor, who: str) -> Tensor:
     try:
         array = np.broadcast_to(np.asarray(bound, x.dtype.numpy()), x.shape)
     except ValueError as error:
@@ -126,17 +126,21 @@ def _denominator(op: Ops, rule: RelevanceRule, z: Tensor) -> Tensor:
     return denominator
 
 
-def hand_back(op: Ops, rule: RelevanceRule, layer: LinearLayer, m: Carried, bounds: InputBounds) -> Carried:
+def propagate_through_layer(
+    op: Ops, rule: RelevanceRule, layer: LinearLayer, m: Carried, bounds: InputBounds
+) -> Carried:
     """Return a multiplier of x if all terms of the rule read x itself, else relevance."""
     if _divides_by_y(rule) and not isinstance(m, Relevance):
         return _pullback(op, layer)(m)
     y = layer.call.x.y
     relevance = relevance_of(op, m, y)
     groups = rule.groups()
-    stand_ins = _stand_ins(op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {})
+    stand_ins = _operand_tensors(
+        op, groups, layer, bounds.of(op, rule, layer) if isinstance(rule, ZBox) else {}
+    )
     leaving: dict[Operand, Tensor] = {}
     for group in groups:
-        z, pullbacks = _evaluate(op, layer, group, stand_ins)
+        z, pullbacks = _evaluate_group(op, layer, group, stand_ins)
         if z is None:
             continue
         s = op.Div(_share(op, relevance, y, group), _denominator(op, rule, z))
@@ -155,7 +159,7 @@ def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
     return relevance if group.share == 1 else op.Mul(relevance, group.share)
 
 
-def _stand_ins(
+def _operand_tensors(
     op: Ops, groups: Sequence[Group], layer: LinearLayer, bounds: dict[Operand, Tensor]
 ) -> dict[Operand, Tensor]:
     """Return the tensor for each operand of the rule's terms, in this layer."""
@@ -167,7 +171,7 @@ def _stand_ins(
     }
 
 
-def _evaluate(
+def _evaluate_group(
     op: Ops, layer: LinearLayer, group: Group, stand_ins: Mapping[Operand, Tensor]
 ) -> tuple[Tensor | None, list[tuple[Operand, Pullback]]]:
     """Return z of the group and each term's pullback; z is None if no modified weights remain."""
@@ -178,11 +182,11 @@ def _evaluate(
     for term in group.terms:
         if term.operand is negative and layer.nonnegative:
             continue
-        term_result = _call(op, layer, term, stand_ins[term.operand])
+        term_result = _evaluate_term(op, layer, term, stand_ins[term.operand])
         if term_result is None:
             continue
         y, pullback = term_result
-        bias = None if layer.bias is None or term.bias is None else modified(op, layer.bias, term.bias)
+        bias = None if layer.bias is None or term.bias is None else modify_weights(op, layer.bias, term.bias)
         if bias is not None:
             y = op.Add(y, bias)
         parts.append(_scaled(op, y, term.sign))
@@ -193,7 +197,7 @@ def _evaluate(
 _UNMODIFIED = {Zero().groups()[0].terms}
 
 
-def _call(op: Ops, layer: LinearLayer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
+def _evaluate_term(op: Ops, layer: LinearLayer, term: Term, x: Tensor) -> tuple[Tensor, Pullback] | None:
     """Return ρ(W)·x and its pullback with the term's sign; None if ρ(W) = 0."""
     scale = 1.0
     if layer.weights is None:  # equal and positive weights: ρ can only scale them
@@ -202,7 +206,7 @@ def _call(op: Ops, layer: LinearLayer, term: Term, x: Tensor) -> tuple[Tensor, P
             return None
         point = layer.linear(op, x, None)
     else:
-        point = layer.linear(op, x, modified(op, layer.weights.weight, term.weight))
+        point = layer.linear(op, x, modify_weights(op, layer.weights.weight, term.weight))
     unsigned_pullback = point.pullback()
 
     def pullback(s: Tensor) -> Tensor:
@@ -233,7 +237,7 @@ def _as_multiplier(op: Ops, layer: LinearLayer, leaving: Mapping[Operand, Tensor
     return op.Where(op.Greater(x, 0.0), leaving.get(positive, zero), leaving.get(negative, zero))
 
 
-def modified(op: Ops, w: Tensor, modification: Modified) -> Tensor:
+def modify_weights(op: Ops, w: Tensor, modification: Modified) -> Tensor:
     """Return ρ(W)."""
     if not isinstance(modification, Parts):
         return modification(op, w)

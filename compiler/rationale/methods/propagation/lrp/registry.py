@@ -12,7 +12,7 @@ from rationale.methods.propagation.lrp.rules import NAME, RULES, Group, Relevanc
 from rationale.schema.manifest import Extension
 
 
-def find(name: str) -> type[RelevanceRule]:
+def find_rule_class(name: str) -> type[RelevanceRule]:
     """Return the class of that name; a package's class has precedence over a script's.
 
     Raises:
@@ -31,10 +31,10 @@ def find(name: str) -> type[RelevanceRule]:
         raise ExtensionError(f"{matches[0]}: one of Rationale's own rules has that name. Choose another.")
     if len(matches) > 1:
         raise ExtensionError(f"{matches[0]}, and {matches[1]}: rules of one name. Uninstall one of the two.")
-    return _loaded(matches[0])
+    return _load(matches[0])
 
 
-def _loaded(extension: Installed) -> type[RelevanceRule]:
+def _load(extension: Installed) -> type[RelevanceRule]:
     cls = extension.load()
     if not isinstance(cls, type) or not issubclass(cls, RelevanceRule):
         raise ExtensionError(f"{extension}: {cls!r} is no class derived from rationale.RelevanceRule.")

@@ -14,7 +14,7 @@ from typing import Any
 
 from rationale.errors import InvalidOptionError
 from rationale.methods.propagation.lrp.composites import Choice, parse_selector
-from rationale.methods.propagation.lrp.registry import find
+from rationale.methods.propagation.lrp.registry import find_rule_class
 from rationale.methods.propagation.lrp.rules import NAME, RelevanceRule, fits, kind_of
 
 _WRITTEN = re.compile(rf"({NAME.pattern})(?::([^()\"']*)|\((.*)\))?", re.DOTALL)
@@ -54,7 +54,7 @@ def parse_rule(text: str) -> RelevanceRule:
             f"rule {text!r}: write a name alone, or gamma:0.25, or gamma(0.25) with literals as in Python."
         )
     name, values, call_text = written.groups()
-    cls = find(name)
+    cls = find_rule_class(name)
     parameters = {f.name: f for f in fields(cls) if f.init}
     if call_text is not None:
         parsed = _parse_call(text, call_text, parameters)
