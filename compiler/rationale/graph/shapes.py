@@ -131,11 +131,8 @@ def may_be_sizes(dtype: ir.DataType, elements: int) -> bool:
 
 def spec_of(kind: onnx.TypeProto) -> Spec | None:
     """Return a type's specification; None if it is no tensor, or has no static shape."""
-    tensor = kind.tensor_type
-    dims = tensor.shape.dim
-    if not tensor.elem_type or not tensor.HasField("shape") or not all(d.HasField("dim_value") for d in dims):
-        return None
-    return tuple(d.dim_value for d in dims), ir.DataType(tensor.elem_type)
+    shape, elements = _static_shape(kind), kind.tensor_type.elem_type
+    return None if shape is None or not elements else (shape, ir.DataType(elements))
 
 
 def infer_outputs(
@@ -220,12 +217,10 @@ def _dtype_in_schema(op_type: str, domain: str, opset: int) -> int | str | None:
 
 
 def _spec(proto: onnx.TypeProto | None, op_type: str) -> Spec:
-    if proto is None or not proto.tensor_type.HasField("shape"):
+    shape = None if proto is None else _static_shape(proto)
+    if proto is None or shape is None:
         raise UnsupportedModelError(f"{op_type}: the shape of its output depends on values")
-    dims = proto.tensor_type.shape.dim
-    if not all(d.HasField("dim_value") for d in dims):
-        raise UnsupportedModelError(f"{op_type}: the shape of its output depends on values")
-    return tuple(d.dim_value for d in dims), ir.DataType(proto.tensor_type.elem_type)
+    return shape, ir.DataType(proto.tensor_type.elem_type)
 
 
 def infer_graph(

@@ -67,23 +67,20 @@ class Auto(WeightedMethod):
             choices.append(
                 MethodChoice(treeshap, "treeshap, exact: what is explained is the score of one tree ensemble")
             )
-        walk_selection, game_selection = (
-            _selected(lowered, deepshap, request),
-            _selected(lowered, permutationshap, request),
-        )
-        if walk_selection and game_selection and _leaves_words_out(walk_selection, game_selection):
-            walk_selection = None  # its attributions would be complete, but only for some of the features
-        if walk_selection and is_linear(walk_selection.target, walk_selection.choice):
+        walk, game = (_selected(lowered, deepshap, request), _selected(lowered, permutationshap, request))
+        if walk and game and _leaves_words_out(walk, game):
+            walk = None  # its attributions would be complete, but only for some of the features
+        if walk and is_linear(walk.target, walk.choice):
             why = "deepshap, exact: every operator between the inputs and the output is linear"
             choices.append(MethodChoice(deepshap, why))
         if exact_selection := _selected(lowered, exactshap, request):
             players = exact_selection.choice.game.players
             why = f"exactshap, exact: the model is called for every coalition of {players} features"
             choices.append(MethodChoice(exactshap, why))
-        if walk_selection:
+        if walk:
             why = "deepshap, which approximates Shapley values: no exact method fits this model"
             choices.append(MethodChoice(deepshap, why, is_exact=False))
-        if game_selection:
+        if game:
             why = (
                 "permutationshap, which estimates Shapley values: no exact method fits this model, "
                 "nor deepshap"
@@ -104,11 +101,11 @@ def _selected(lowered: Lowered, method: Method, request: CompileRequest) -> Sele
         return None
 
 
-def _leaves_words_out(walk_selection: Selection[Any, Any], game_selection: Selection[Any, Any]) -> bool:
+def _leaves_words_out(walk: Selection[Any, Any], game: Selection[Any, Any]) -> bool:
     """Tell whether the game has text inputs as players that get no attributions on a walk."""
-    inputs = walk_selection.lowered.model.graph.inputs
+    inputs = walk.lowered.model.graph.inputs
     words = {str(v.name) for v in inputs if v.dtype == ir.DataType.STRING}
-    return not words.isdisjoint(set(game_selection.target.tensors) - set(walk_selection.target.tensors))
+    return not words.isdisjoint(set(game.target.tensors) - set(walk.target.tensors))
 
 
 def _are_scores(selection: Selection[Any, ExplainedEnsemble], request: CompileRequest) -> bool:

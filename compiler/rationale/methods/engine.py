@@ -243,7 +243,7 @@ class MethodChoice:
     is_exact: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Results:
     """The results of an engine, from which the outputs of the graph are made.
 
@@ -254,7 +254,7 @@ class Results:
 
     op: Ops
     seed: Seed
-    attributions: dict[str, Tensor] = field(default_factory=dict)
+    attributions: dict[str, Tensor] = field(default_factory=dict, init=False)
 
 
 Emitters = Mapping[str, Callable[[], Mapping[str, Tensor]]]

@@ -194,9 +194,7 @@ class Environment:
         outputs = tuple(str(v.name) for v in node.outputs)[: len(point.outputs)]
         point = replace(
             point,
-            outputs=tuple(
-                self._replace_value(*pair) for pair in zip(node.outputs, point.outputs, strict=False)
-            ),
+            outputs=tuple(self._replace(*pair) for pair in zip(node.outputs, point.outputs, strict=False)),
         )
         if not any(v.uses() or v.is_graph_output() for v in node.outputs):
             self.op.graph.remove(node, safe=True)
@@ -237,7 +235,7 @@ class Environment:
                     "operator's rule. Each row must be explained by itself."
                 )
 
-    def _replace_value(self, old: ir.Value, new: Tensor) -> Tensor:
+    def _replace(self, old: ir.Value, new: Tensor) -> Tensor:
         """Replace `old` by `new`, under its name; keep both if the model lays out the rows differently."""
         name = str(old.name)
         if not self.lies_flat(name):

@@ -38,9 +38,7 @@ def with_named_features(
     if request.groups:
         rows = {name: tuple(lowered.specs[name][0][1:]) for name in target.inputs}
         names_of_inputs = features_of(target.inputs, rows, names)
-        features = {
-            i: own_names or elements(i, math.prod(rows[i])) for i, own_names in names_of_inputs.items()
-        }
+        features = {i: n or elements(i, math.prod(rows[i])) for i, n in names_of_inputs.items()}
         target = replace(target, players=choose_players(request.groups, features))
     return replace(selection, target=target, method=method, feature_names=names)
 
@@ -49,10 +47,8 @@ def with_frames(method: Method) -> Method:
     """Return the method with frames in place of its tables, so that a query is run once."""
     tables = {option: value for option in _ROWS if (value := getattr(method, option, None)) is not None}
     if tables:
-        dataclass_method: Any = method  # a frozen dataclass, as all methods are
-        method = replace(
-            dataclass_method, **{option: map_rows(value, _as_frame) for option, value in tables.items()}
-        )
+        copy: Any = method  # a frozen dataclass, as all methods are
+        method = replace(copy, **{option: map_rows(value, _as_frame) for option, value in tables.items()})
     return method
 
 
@@ -74,21 +70,13 @@ def with_named_columns(
     tables = {option: value for option in _OPTIONS if (value := getattr(method, option, None)) is not None}
     if not tables:
         return method, names
-    only_input = target.inputs[0] if len(target.inputs) == 1 else None
-    known_names = (
-        names
-        if isinstance(names, Mapping)
-        else {only_input: names}
-        if only_input and names is not None
-        else {}
-    )
+    only = target.inputs[0] if len(target.inputs) == 1 else None
+    by_input = names if isinstance(names, Mapping) else {only: names} if only and names is not None else {}
     missing = target.inputs if method.engine.takes_missing else target.filled
-    features = _Features(lowered, target.inputs, missing, dict(known_names))
-    dataclass_method: Any = method  # a frozen dataclass, like every method
-    dataclass_method = replace(
-        dataclass_method, **{option: features.arrays(option, value) for option, value in tables.items()}
-    )
-    return dataclass_method, features.names or names
+    features = _Features(lowered, target.inputs, missing, dict(by_input))
+    copy: Any = method  # a frozen dataclass, like every method
+    copy = replace(copy, **{option: features.arrays(option, value) for option, value in tables.items()})
+    return copy, features.names or names
 
 
 def features_of(
@@ -110,35 +98,29 @@ def features_of(
     if unknown:
         raise InvalidOptionError(f"feature names for {unknown}; the explained inputs are {list(explained)}.")
     names = {i: _checked_names(i, rows[i], (feature_names or {}).get(i)) for i in explained}
-    all_names = [n for names_of_input in names.values() if names_of_input for n in names_of_input]
-    repeated = (
-        sorted({n for n in all_names if all_names.count(n) > 1})
-        if len(set(all_names)) < len(all_names)
-        else []
-    )
+    every = [n for group in names.values() if group for n in group]
+    repeated = sorted({n for n in every if every.count(n) > 1}) if len(set(every)) < len(every) else []
     if repeated:
         raise InvalidOptionError(f"feature names must be unique; {repeated} are not.")
     return names
 
 
-def _checked_names(
-    name: str, row: Sequence[int], feature_names: Sequence[str] | None
-) -> tuple[str, ...] | None:
+def _checked_names(name: str, row: Sequence[int], names: Sequence[str] | None) -> tuple[str, ...] | None:
     count = math.prod(row)
     if -1 in row:
-        if feature_names is not None:
+        if names is not None:
             raise InvalidOptionError(
                 f"{name!r} has no fixed number of features, so they have no names: give its length."
             )
         return None
-    if feature_names is not None:
-        if isinstance(feature_names, str) or not all(isinstance(n, str) and n.strip() for n in feature_names):
-            raise InvalidOptionError(f"feature names of {name!r} must be a list of words: {feature_names!r}.")
-        if len(feature_names) != count:
+    if names is not None:
+        if isinstance(names, str) or not all(isinstance(n, str) and n.strip() for n in names):
+            raise InvalidOptionError(f"feature names of {name!r} must be a list of words: {names!r}.")
+        if len(names) != count:
             raise InvalidOptionError(
-                f"{len(feature_names)} feature names for {name!r}, which has {count} features a row."
+                f"{len(names)} feature names for {name!r}, which has {count} features a row."
             )
-        return tuple(feature_names)
+        return tuple(names)
     if len(row) != 1 or count > NAMED_FEATURES:
         return None
     return elements(name, count)
@@ -153,17 +135,17 @@ class _Features:
     missing: Collection[str]  # inputs that may have missing values
     names: dict[str, Sequence[str]]
 
-    def arrays(self, option: str, option_value: Any) -> Any:
+    def arrays(self, option: str, setting: Any) -> Any:
         """Return an option's value: an array, an array for each input, or the unchanged value."""
-        if isinstance(option_value, OpenReferences):
-            return replace(option_value, examples=self.arrays(option, option_value.examples))
-        if isinstance(option_value, Mapping):
-            return {name: self.array(option, name, value) for name, value in option_value.items()}
+        if isinstance(setting, OpenReferences):
+            return replace(setting, examples=self.arrays(option, setting.examples))
+        if isinstance(setting, Mapping):
+            return {name: self.array(option, name, value) for name, value in setting.items()}
         if len(self.inputs) == 1:
-            return self.array(option, self.inputs[0], option_value)
-        frame = frame_of(option_value) if option in _ROWS else None
+            return self.array(option, self.inputs[0], setting)
+        frame = frame_of(setting) if option in _ROWS else None
         if frame is None:
-            return option_value
+            return setting
         inputs = {name: self.names.get(name, self.name_of_single_feature(name)) for name in self.inputs}
         fault = partial(_fault, option, "")
         return self.arrays(option, spread(frame, inputs, self.model_inputs.difference(inputs), fault))
@@ -179,13 +161,8 @@ class _Features:
         row = self.lowered.specs[name][0][1:] if name in self.inputs else None
         if row in ((len(labels),), ()) and not are_positions(labels):
             self.names.setdefault(name, tuple(map(str, labels)))
-        is_own_input = (
-            row == (len(labels),) or name in self.model_inputs
-        )  # else it is the source of an inner tensor
-        names, fault = (
-            self.names.get(name) if is_own_input else None,
-            partial(_fault, option, f" of {name!r}"),
-        )
+        whole = row == (len(labels),) or name in self.model_inputs  # else it is the source of an inner tensor
+        names, fault = (self.names.get(name) if whole else None, partial(_fault, option, f" of {name!r}"))
         if frame is None:
             return np.asarray(value)[positions_of(labels, names, fault)]
         text = self.lowered.specs[name][1] == ir.DataType.STRING

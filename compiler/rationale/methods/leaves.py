@@ -85,7 +85,7 @@ def choose_leaves(
         return _with_notes(
             lowered,
             tuple(s for n in id_inputs for s in _leaves_of_input(lowered, n)),
-            _note_of_fixed_inputs(accompanying),
+            _fixed_note(accompanying),
         )
     if floats:
         return ChosenLeaves(tuple(Leaf(name, name) for name in floats))
@@ -188,7 +188,7 @@ def _default_ids(lowered: Lowered, names: Sequence[str]) -> ChosenLeaves:
     if not tables:
         return _with_notes(lowered, tuple(leaves))
     name = max(tables, key=lambda s: s.size or 0).name
-    return _with_notes(lowered, leaves_of[name], _note_of_fixed_inputs([n for n in names if n != name]))
+    return _with_notes(lowered, leaves_of[name], _fixed_note([n for n in names if n != name]))
 
 
 def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
@@ -202,7 +202,7 @@ def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
     return [n for n in names if ids and n not in ids and (not leaves_of[n] or lowered.specs[n][0] in rows)]
 
 
-def _note_of_fixed_inputs(names: Sequence[str]) -> str:
+def _fixed_note(names: Sequence[str]) -> str:
     return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
 
 
@@ -219,17 +219,14 @@ def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], addition: str = "") 
                     f"input {leaf.name!r} is looked up in {leaf.tensor!r}, which does not keep the batch "
                     f"on axis 0. Name a tensor behind it that does (--input), or {_ANY_MODEL}."
                 )
+    words = {n: "truth values" if lowered.specs[n][1] == ir.DataType.BOOL else "integers" for n in groups}
     notes = [
-        f"{name!r} holds {_content_word(lowered, name)}: it is explained at "
+        f"{name!r} holds {words[name]}: it is explained at "
         f"{', '.join(repr(s.tensor) for s in group)}, summed to one value for each of its elements"
         for name, group in groups.items()
     ]
     notes[-1:] = [note + addition for note in notes[-1:]]
     return ChosenLeaves(leaves, tuple(notes))
-
-
-def _content_word(lowered: Lowered, name: str) -> str:
-    return "truth values" if lowered.specs[name][1] == ir.DataType.BOOL else "integers"
 
 
 # -- ids that become floats -------------------------------------------------------------------------------
@@ -301,20 +298,18 @@ def _indices(lowered: Lowered, name: str, nodes: Sequence[ir.Node], ids: ir.Valu
     if not nodes:
         return positions
     model_input = next(v for v in lowered.model.graph.inputs if v.name == name)
-    in_int64 = extract(lowered.model, nodes, [model_input], [ids])
-    for value in in_int64.graph.inputs:
+    model = extract(lowered.model, nodes, [model_input], [ids])
+    for value in model.graph.inputs:
         value.type = ir.TensorType(ir.DataType.INT64)  # int8 could not hold the indices
-    for node in in_int64.graph:
+    for node in model.graph:
         node.outputs[0].type = None
         if node.op_type == "Cast":
             node.attributes["to"] = ir.AttrInt64("to", ir.DataType.INT64)
         if node.op_type == "Add":
-            constant_index = [v is not None and v.is_initializer() for v in node.inputs].index(True)
+            i = [v is not None and v.is_initializer() for v in node.inputs].index(True)
             zeros = np.zeros_like(_offsets_of_add(node), np.int64)
-            node.replace_input_with(
-                constant_index, new_constant(in_int64.graph, f"{node.outputs[0].name}/nothing", zeros)
-            )
-    return np.asarray(Runner(in_int64, optimise=False)({name: positions.astype(np.int64)})[str(ids.name)])
+            node.replace_input_with(i, new_constant(model.graph, f"{node.outputs[0].name}/nothing", zeros))
+    return np.asarray(Runner(model, optimise=False)({name: positions.astype(np.int64)})[str(ids.name)])
 
 
 def _table_size(node: ir.Node) -> int | None:

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from math import prod
 
 import numpy as np
-import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError
 from rationale.graph.ops import Ops
@@ -15,7 +14,7 @@ from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.leaves import Leaf
 
-_MOST_LISTED = 8  # features listed in a message
+_MOST_LISTED = 12  # words listed in a message
 _REGISTER = 8  # numbers in a vector register
 
 
@@ -137,14 +136,14 @@ def _matching_features(group: str, word: object, tensor_of: Mapping[str, str]) -
     hint = (
         f"Do you mean {' or '.join(map(repr, similar))}?"
         if similar
-        else f"There are {_listed(list(tensor_of))}."
+        else f"There are {listed([*map(repr, tensor_of)])}."
     )
     raise InvalidOptionError(f"group {group!r}: no explained feature is called {word!r}. {hint}")
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = ", …" * (len(names) > _MOST_LISTED)
-    return ", ".join(map(repr, names[:_MOST_LISTED])) + more
+def listed(words: Sequence[str]) -> str:
+    """Return the first words for a message."""
+    return ", ".join([*words[:_MOST_LISTED], *["…"] * (len(words) > _MOST_LISTED)])
 
 
 # -- sums over the features of players ---------------------------------------------------------------------
@@ -161,21 +160,19 @@ def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor
         values: numbers of the features, by explained tensor: row shape [1, *its row].
     """
     dtype = next(iter(values.values())).dtype
-    flat = [
-        _cast(op, op.reshape(values[tensor], (1, player_of.size)), dtype)
-        for tensor, player_of in players.player_of.items()
-    ]
+    flat = []
+    for tensor, of in players.player_of.items():
+        x = op.reshape(values[tensor], (1, of.size))
+        flat.append(x if x.dtype == dtype else op.Cast(x, to=int(dtype)))
     numbers = flat[0] if len(flat) == 1 else op.Concat(*flat, axis=1)
     player_of = np.concatenate(list(players.player_of.values()))
     elements = np.split(np.argsort(player_of, kind="stable"), np.cumsum(np.bincount(player_of))[:-1])
-    widths = [
-        1 if len(elements_of_player) == 1 else -(-len(elements_of_player) // _REGISTER) * _REGISTER
-        for elements_of_player in elements
-    ]
+    counts = map(len, elements)
+    widths = [1 if count == 1 else -(-count // _REGISTER) * _REGISTER for count in counts]
     numbers = op.Concat(numbers, op.row_constant(np.zeros((1, 1), dtype.numpy())), axis=1)
     parts, player_order = [], list[int]()
     for width in sorted({*widths}):
-        chosen = [player for player, elements_of_player in enumerate(widths) if elements_of_player == width]
+        chosen = [player for player, w in enumerate(widths) if w == width]
         index = np.full((len(chosen), width), len(player_of))  # index of the 0 after all features
         for row, player in zip(index, chosen, strict=True):
             row[: len(elements[player])] = elements[player]
@@ -187,7 +184,3 @@ def by_player(op: Ops, players: Players, values: Mapping[str, Tensor]) -> Tensor
     if len(parts) == 1:
         return parts[0]
     return op.Gather(op.Concat(*parts, axis=1), np.argsort(player_order), axis=1)
-
-
-def _cast(op: Ops, x: Tensor, dtype: ir.DataType) -> Tensor:
-    return x if x.dtype == dtype else op.Cast(x, to=int(dtype))

@@ -41,7 +41,6 @@ def reach_backward(graph: ir.Graph, output: str, ends: Sequence[str]) -> frozens
     return frozenset(reached)
 
 
-MOST_NAMED = 12  # values in a message
 BY_PLACE = "it chooses values by place, and has no multiplier"
 AMONG_CARRIERS = f"{BY_PLACE} of its own beside theirs"
 MOST_STOPS = 5  # in a warning; the manifest lists all

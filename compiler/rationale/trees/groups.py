@@ -109,9 +109,9 @@ def _reached(ensemble: Ensemble, root: int) -> list[int]:
 
 
 def _bounds(ensemble: Ensemble, nodes: Sequence[int], feature: int) -> FeatureBounds:
-    bounds_of_splits = [ensemble.bounds_of(n) for n in nodes if ensemble.feature[n] == feature]
-    numbers = np.concatenate([ensemble.bounds[s] for s in bounds_of_splits])
-    strict = np.concatenate([ensemble.strict[s] for s in bounds_of_splits])
+    spans = [ensemble.bounds_of(n) for n in nodes if ensemble.feature[n] == feature]
+    numbers = np.concatenate([ensemble.bounds[s] for s in spans])
+    strict = np.concatenate([ensemble.strict[s] for s in spans])
     order = np.lexsort([strict, numbers])
     numbers, strict = numbers[order], strict[order]
     is_first = np.concatenate([[True], (numbers[1:] != numbers[:-1]) | (strict[1:] != strict[:-1])])
@@ -120,11 +120,8 @@ def _bounds(ensemble: Ensemble, nodes: Sequence[int], feature: int) -> FeatureBo
 
 def _pieces_that_pass(ensemble: Ensemble, node: int, bounds: FeatureBounds) -> np.ndarray:
     """Return [pieces and NaN], whether the split is passed in each piece."""
-    node_bounds = ensemble.bounds_of(node)
-    keys = {
-        (float(n), bool(s))
-        for n, s in zip(ensemble.bounds[node_bounds], ensemble.strict[node_bounds], strict=True)
-    }
+    span = ensemble.bounds_of(node)
+    keys = {(float(n), bool(s)) for n, s in zip(ensemble.bounds[span], ensemble.strict[span], strict=True)}
     flips = [pair in keys for pair in zip(bounds.numbers.tolist(), bounds.strict.tolist(), strict=True)]
     past = np.concatenate([[0], np.cumsum(flips)]) % 2 == 1
     return np.concatenate([bool(ensemble.below[node]) ^ past, [bool(ensemble.missing[node])]])
@@ -139,20 +136,16 @@ def _leaf_groups(
     while pending:
         step = pending.pop()
         if step is None:
-            groups_above, groups_below = finished.pop(), finished.pop()
-            merged = (
-                _merge(groups_below[0], groups_above[0])
-                if len(groups_below) == len(groups_above) == 1
-                else None
-            )
-            finished.append([*groups_below, *groups_above] if merged is None else [merged])
+            above, below = finished.pop(), finished.pop()
+            merged = _merge(below[0], above[0]) if len(below) == len(above) == 1 else None
+            finished.append([*below, *above] if merged is None else [merged])
             continue
         node, satisfied, shares = step
         feature = int(ensemble.feature[node])
         if feature < 0:
             row = int(ensemble.leaf[node])
             finished.append(
-                [_single_leaf_group(TreeLeaf(row, satisfied, shares))] if satisfied and used[row] else []
+                [_leaf_group(TreeLeaf(row, satisfied, shares))] if satisfied and used[row] else []
             )
             continue
         passing = _pieces_that_pass(ensemble, node, bounds[feature])
@@ -160,18 +153,13 @@ def _leaf_groups(
         pending.append(None)  # then merge the groups of both sides
         share = _share(ensemble, node)
         sides = (ensemble.yes[node], passing, share), (ensemble.no[node], ~passing, 1 - share)
-        sides_here = [
-            (int(child), side_pieces if before is None else side_pieces & before, side_share)
-            for child, side_pieces, side_share in sides
+        steps = [
+            (int(to), pieces if before is None else pieces & before, portion) for to, pieces, portion in sides
         ]
         reached = [
-            (
-                child,
-                {**satisfied, feature: passed},
-                {**shares, feature: shares.get(feature, 1.0) * side_share},
-            )
-            for child, passed, side_share in sides_here
-            if passed.any() or (side_share > 0 and ensemble.share is not None)
+            (to, {**satisfied, feature: passed}, {**shares, feature: shares.get(feature, 1.0) * portion})
+            for to, passed, portion in steps
+            if passed.any() or (portion > 0 and ensemble.share is not None)
         ]
         finished += [[]] * (2 - len(reached))  # no number takes the other side
         pending += reached
@@ -190,7 +178,7 @@ def _share(ensemble: Ensemble, node: int) -> float:
     return share
 
 
-def _single_leaf_group(leaf: TreeLeaf) -> LeafGroup:
+def _leaf_group(leaf: TreeLeaf) -> LeafGroup:
     return LeafGroup({f: _renumber(where.astype(np.int64)) for f, where in leaf.satisfied.items()}, (leaf,))
 
 

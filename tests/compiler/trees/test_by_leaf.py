@@ -1,5 +1,6 @@
 """Leaves without tables, against every coalition."""
 
+from dataclasses import replace
 from math import comb
 from typing import Any
 
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 
 from rationale import Deployment, TreeShap, UnsupportedModelError, compile_model
+from rationale.graph.ops import Ops
 from rationale.graph.runtime.session import Runner
 from rationale.graph.tensor import Tensor
+from rationale.methods.trees.method import TreeScores
 from rationale.trees import by_leaf
 from rationale.trees.read import read_ensemble
 from rationale.trees.tables import FLOAT, trees_of
@@ -44,8 +47,8 @@ def test_features_of_one_player(monkeypatch: pytest.MonkeyPatch) -> None:
     player_of = [0, 0, 2, 3, 4]
     attributions: Any = TreeShap.attributions
 
-    def of_players(self: TreeShap, *arguments: Any) -> Tensor:
-        return attributions(self, *arguments[:5], np.array(player_of))
+    def of_players(self: TreeShap, op: Ops, scores: TreeScores) -> Tensor:
+        return attributions(self, op, replace(scores, player_of=np.array(player_of)))
 
     monkeypatch.setattr(TreeShap, "attributions", of_players)
     trees, references, x = of.random_trees(4, PLAIN), of.rows(1, 7), of.rows(2, 9)

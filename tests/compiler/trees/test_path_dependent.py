@@ -97,11 +97,7 @@ def test_references_are_another_game_than_the_covers_of_the_model() -> None:
 
 @pytest.mark.parametrize(
     "rates",
-    [
-        None,
-        [1.0] * len(list(of.listed(TREES))),
-        [np.nan] * len(list(of.listed(TREES))),
-    ],
+    [None, [1.0] * len(list(of.listed(TREES))), [np.nan] * len(list(of.listed(TREES)))],
     ids=["none", "ones", "no numbers"],
 )
 def test_nothing_says_how_many_rows_reach_a_node(rates: Any) -> None:

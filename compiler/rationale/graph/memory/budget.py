@@ -62,7 +62,7 @@ def values_of_chunks(nodes: Iterable[ir.Node]) -> set[ir.Value]:
     return {n.outputs[0] for n in nodes if is_pseudo(n, "Chunk")}
 
 
-def regions(graph: ir.Graph) -> list[Region]:
+def find_regions(graph: ir.Graph) -> list[Region]:
     """Return the regions of a sorted graph."""
     axis_of: dict[ir.Value, str] = {}
     row_dependent = set(graph.inputs)  # values that depend on the explained row
@@ -331,28 +331,26 @@ def _products(node: ir.Node) -> int:
 def need_chunked(
     model: ir.Model,
     chunks: Chunks,
-    walked_regions: Sequence[Region],
+    regions: Sequence[Region],
     precomputed: Collection[ir.Value],
     size: Sizes,
     stored_size: Sizes,
 ) -> Need:
     """Return the need of a graph that walks axes in chunks, with the values `precomputed` precomputed."""
     graph = model.graph
-    walked = {n for w in walked_regions for n in (*w.precomputed, *w.body, *w.precomputed_sums, *w.sums)}
+    walked = {n for w in regions for n in (*w.precomputed, *w.body, *w.precomputed_sums, *w.sums)}
     constant = constant_nodes(graph)
     folded = set(constant)
     outer = [n for n in graph if n not in folded and n not in walked]
-    bodies = {w.axis: _body_nodes(w, precomputed) for w in walked_regions}
+    bodies = {w.axis: _body_nodes(w, precomputed) for w in regions}
     inside = sum(_constants(b) for b in bodies.values())
     weights = inside + _constants(outer) + sum(size[v] for v in frontier(constant))
-    chunk_counts = {w.axis: chunks.axes[w.axis].chunks for w in walked_regions}
-    computed = {
-        v: w.axis for w in walked_regions for v in w.precomputed_values - values_of_chunks(w.precomputed)
-    }
+    chunk_counts = {w.axis: chunks.axes[w.axis].chunks for w in regions}
+    computed = {v: w.axis for w in regions for v in w.precomputed_values - values_of_chunks(w.precomputed)}
     baked = sum(stored_size[v] * chunk_counts[computed[v]] for v in precomputed if v in computed)
     entered = sum(parts.nbytes for _, parts in chunks.parts)
     work = peak(outer, size) + max((peak(b, size) for b in bodies.values()), default=0)
-    folding = max((peak(w.precomputed, size) for w in walked_regions), default=0)
+    folding = max((peak(w.precomputed, size) for w in regions), default=0)
     return Need(weights, baked + entered, work, max(folding, peak(constant, size)), chunked=True)
 
 

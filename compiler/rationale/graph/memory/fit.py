@@ -15,10 +15,10 @@ from rationale.graph.memory.budget import (
     check_budget,
     choose_axes,
     choose_precomputed,
+    find_regions,
     is_pseudo,
     need_chunked,
     need_whole,
-    regions,
     sizes,
     values_of_chunks,
 )
@@ -36,7 +36,7 @@ from rationale.schema.manifest import Memory
 from rationale.schema.request import Progress
 
 
-class GraphBuilder(Protocol):
+class GraphPlan(Protocol):
     """A graph that can be built whole, or with axes in chunks; it contains no results yet."""
 
     @property
@@ -74,7 +74,7 @@ def _memory(need: Need, deployment: Deployment, axis: Axis | None, recomputed: f
     )
 
 
-def fit(plan: GraphBuilder, deployment: Deployment, progress: Progress) -> Combined:
+def fit(plan: GraphPlan, deployment: Deployment, progress: Progress) -> Combined:
     """Build a graph whole if that fits the memory budget, else in chunks of its axes.
 
     Args:
@@ -103,57 +103,46 @@ def fit(plan: GraphBuilder, deployment: Deployment, progress: Progress) -> Combi
 
 
 def _in_chunks(
-    plan: GraphBuilder,
-    chunks: Chunks,
-    deployment: Deployment,
-    progress: Progress,
-    *,
-    precomputed: bool = True,
+    plan: GraphPlan, chunks: Chunks, deployment: Deployment, progress: Progress, *, precomputed: bool = True
 ) -> Combined:
     model = _sort_nodes(plan.build(chunks))
     _merge_equal_nodes(model)
-    size, walked_regions = sizes(model, chunks), regions(model.graph)
+    size, regions = sizes(model, chunks), find_regions(model.graph)
     is_half = deployment.storage == "float16"
     stored_size = {v: n // 2 for v, n in size.items()} if is_half else size
     stored = _choose_stored(
-        model, chunks, walked_regions, size, stored_size, deployment.memory_budget if precomputed else 0
+        model, chunks, regions, size, stored_size, deployment.memory_budget if precomputed else 0
     )
-    precomputed_values = {v for b in stored.values() for v in b.values}
-    need = need_chunked(model, chunks, walked_regions, precomputed_values, size, stored_size)
+    stored_values = {v for b in stored.values() for v in b.values}
+    need = need_chunked(model, chunks, regions, stored_values, size, stored_size)
     if precomputed:
         check_budget(need, deployment.memory_budget)
     fold_constants(model)
     _compute_sums(model, chunks, progress)
-    for region in walked_regions:
+    for region in regions:
         _emit_region(model, region, chunks, stored[region.axis], is_half, progress)
     passes.RemoveUnusedNodesPass()(model)
     fold_constants(model)
-    walked = [w.axis for w in walked_regions if w.sums]
+    walked = [w.axis for w in regions if w.sums]
     axis, recomputed = (chunks.axes[walked[0]], stored[walked[0]].recomputed) if walked else (None, 0.0)
     return Combined(_clean(model), _memory(need, deployment, axis, recomputed))
 
 
 def _choose_stored(
-    model: ir.Model,
-    chunks: Chunks,
-    walked_regions: list[Region],
-    size: Sizes,
-    stored_size: Sizes,
-    budget: int,
+    model: ir.Model, chunks: Chunks, regions: list[Region], size: Sizes, stored_size: Sizes, budget: int
 ) -> dict[str, Precomputed]:
     """Choose the values to precompute in the room that everything else leaves."""
-    room = budget - need_chunked(model, chunks, walked_regions, (), size, stored_size).total
+    room = budget - need_chunked(model, chunks, regions, (), size, stored_size).total
     return {
-        w.axis: choose_precomputed(w, size, stored_size, room / chunks.axes[w.axis].chunks)
-        for w in walked_regions
+        w.axis: choose_precomputed(w, size, stored_size, room / chunks.axes[w.axis].chunks) for w in regions
     }
 
 
 def _compute_sums(model: ir.Model, chunks: Chunks, progress: Progress) -> None:
     """Replace sums over all references by their values, those that need no other such sum first."""
-    while any(w.precomputed_sums for w in regions(model.graph)):
+    while any(w.precomputed_sums for w in find_regions(model.graph)):
         pending = _values_behind_sums(model.graph)
-        for region in regions(model.graph):
+        for region in find_regions(model.graph):
             ready = [n for n in region.precomputed_sums if pending.isdisjoint(n.inputs)]
             for node, array in precompute_sums(model, region, ready, chunks, progress).items():
                 replace_by_constant(model.graph, node.outputs[0], array)

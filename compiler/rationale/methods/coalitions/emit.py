@@ -126,13 +126,10 @@ def emit(canvas: Canvas[CoalitionMethod, Game]) -> None:
     op.graph.append(scan)
     double = ir.DataType.DOUBLE
     base = Tensor(scan.outputs[0], seed.explained.shape, double, frozenset("N"), rows=True)
-    base_value, *base_rounding = split_rounding(op, base, seed.explained.dtype)
-    results = Results(
-        op=op, seed=replace(seed, base=base_value, base_rounding=base_rounding[0] if base_rounding else None)
-    )
+    seed = Seed(seed.multiplier, seed.explained, *split_rounding(op, base, seed.explained.dtype))
     attributions = _by_output(op, plan, scan.outputs[1])
     errors = {STANDARD_ERROR: lambda: _by_output(op, plan, scan.outputs[2])}
-    canvas.emit_outputs(results, attributions.items(), errors)
+    canvas.emit_outputs(Results(op, seed), attributions.items(), errors)
 
 
 def _by_output(op: Ops, plan: GamePlan, per_player: ir.Value) -> dict[str, Tensor]:

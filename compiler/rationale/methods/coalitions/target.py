@@ -57,7 +57,7 @@ def choose_target(lowered: Lowered, method: Method, request: CompileRequest) -> 
         )
     demand_rows(lowered, name, needed)
     elements = choose_targets(request.targets, name, lowered)
-    return lowered, Target(leaves, name, elements, notes=_note_of_fixed_inputs(lowered, leaves, needed))
+    return lowered, Target(leaves, name, elements, notes=_fixed_note(lowered, leaves, needed))
 
 
 def _names_of(lowered: Lowered, references: References | None) -> list[str]:
@@ -81,11 +81,9 @@ def leaves_of_players(
         inner = choose_leaves(lowered, inner_names).leaves if inner_names or not model_inputs else ()
         leaf_of = {s.name: s for s in (*(Leaf(n, n) for n in model_inputs), *inner)}
         return tuple(leaf_of[name] for name in inputs)
-    referenced_inputs = [n for n in values if n in referenced]
-    if referenced_inputs or referenced:
-        return leaves_of_players(
-            lowered, referenced_inputs + [n for n in referenced if n not in referenced_inputs], ()
-        )
+    known_inputs = [n for n in values if n in referenced]
+    if known_inputs or referenced:
+        return leaves_of_players(lowered, known_inputs + [n for n in referenced if n not in known_inputs], ())
     floats = [n for n, v in with_rows.items() if is_float(lowered, v)]
     numbers = [n for n, v in with_rows.items() if v.dtype != ir.DataType.STRING]
     if not with_rows:
@@ -95,9 +93,7 @@ def leaves_of_players(
     return tuple(Leaf(n, n) for n in floats or numbers or with_rows)
 
 
-def _note_of_fixed_inputs(
-    lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str]
-) -> tuple[str, ...]:
+def _fixed_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str]) -> tuple[str, ...]:
     ends = [s.tensor for s in leaves]
     fixed_inputs = [
         str(v.name) for v in lowered.model.graph.inputs if v.name in needed and v.name not in ends
@@ -141,12 +137,10 @@ def _sample_answers(lowered: Lowered, name: str, references: References | None) 
         if name_of_input not in lowered.specs:
             return None
         (_, *row), dtype = (lowered.specs[name_of_input][0] or (1,)), lowered.specs[name_of_input][1]
-        input_references = _references_of_input(name_of_input, len(graph.inputs) == 1, references)
-        if input_references is not None and list(input_references.shape[1:]) == row and len(input_references):
+        own_rows = _references_of_input(name_of_input, len(graph.inputs) == 1, references)
+        if own_rows is not None and list(own_rows.shape[1:]) == row and len(own_rows):
             with suppress(ValueError), np.errstate(all="ignore"):  # bad references get an exact error later
-                rows[name_of_input] = input_references[np.arange(_ROWS) % len(input_references)].astype(
-                    dtype.numpy()
-                )
+                rows[name_of_input] = own_rows[np.arange(_ROWS) % len(own_rows)].astype(dtype.numpy())
         if name_of_input in rows:
             continue
         if dtype == ir.DataType.STRING:

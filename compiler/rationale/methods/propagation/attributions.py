@@ -6,8 +6,7 @@ channel, and the walk goes on from there. The graph's axis C holds the channels;
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import onnx_ir as ir
@@ -17,12 +16,7 @@ from rationale.graph.ops import Ops, standard_error
 from rationale.graph.tensor import Tensor
 from rationale.methods.engine import Canvas, Selection
 from rationale.methods.environment import RuleCall
-from rationale.methods.outputs import (
-    GAP_ERROR,
-    STANDARD_ERROR,
-    attributions_name,
-    inner_spec,
-)
+from rationale.methods.outputs import GAP_ERROR, STANDARD_ERROR, attributions_name, inner_spec
 from rationale.methods.propagation.backward import (
     Carried,
     ExplainedTensor,
@@ -38,20 +32,6 @@ from rationale.rules.rule import Trait
 from rationale.schema.manifest import ExplainedConcepts
 from rationale.schema.outputs import WHOLE
 from rationale.schema.request import Concepts
-
-
-@dataclass(frozen=True)
-class Draws:
-    """The draws that attributions average: their axis, weights, and effective number."""
-
-    axis: str
-    weights: np.ndarray | None
-    effective: float
-
-    def standard_error(self, op: Ops, x: Tensor) -> Tensor:
-        if self.axis not in x.batch_axes:  # a linear model has the same gradient at every draw
-            return op.row_constant(np.zeros(x.shape, x.dtype.numpy()))
-        return standard_error(op, x, self.axis, self.weights, self.effective)
 
 
 def emit_walk(
@@ -77,12 +57,10 @@ def emit_walk(
 
 
 def _standard_errors(walk: FinishedWalk) -> dict[str, Tensor]:
-    op, method, draws = walk.op, walk.method, _draws(walk)
-
     def attributions_by_draw(e: ExplainedTensor) -> Tensor:
-        return op.expand(method.spread(op, e.multiplier, e.x, e.start), e.x.shape)
+        return walk.op.expand(walk.method.spread(walk.op, e.multiplier, e.x, e.start), e.x.shape)
 
-    return {name: draws.standard_error(op, values) for name, values in walk.by_output(attributions_by_draw)}
+    return {name: _standard_error(walk, values) for name, values in walk.by_output(attributions_by_draw)}
 
 
 def _gap_error(walk: FinishedWalk) -> dict[str, Tensor]:
@@ -90,25 +68,27 @@ def _gap_error(walk: FinishedWalk) -> dict[str, Tensor]:
 
     Explained and base value are exact, so the gap varies as the sum of the attributions does.
     """
-    op, method, draws = walk.op, walk.method, _draws(walk)
+    op, method = walk.op, walk.method
     tensors = {e.leaf.tensor: e for e in walk.explained}.values()
-    total, *other_totals = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in tensors]
-    for other in other_totals:
-        total = op.Add(total, other)
-    return {WHOLE: draws.standard_error(op, total)}
+    totals = [op.total(method.spread(op, e.multiplier, e.x, e.start)) for e in tensors]
+    return {WHOLE: _standard_error(walk, reduce(op.Add, totals))}
 
 
-def _draws(walk: FinishedWalk) -> Draws:
-    op, method, references = walk.op, walk.method, walk.references
-    if method.averages != "K":
-        return Draws(method.averages, None, op.counts[method.averages])
-    assert references is not None
-    if references.count < 2 or references.effective <= 1:
-        raise InvalidReferencesError(
-            "a standard error needs at least two different references of some weight: give more of them, or "
-            "leave the standard error out."
-        )
-    return Draws("K", references.weights, references.effective)
+def _standard_error(walk: FinishedWalk, values: Tensor) -> Tensor:
+    """Return the standard error of the mean over the draws that the method's attributions average."""
+    op, axis, references = walk.op, walk.method.averages, walk.references
+    weights, effective = None, float(op.counts[axis])
+    if axis == "K":
+        assert references is not None
+        if references.count < 2 or references.effective <= 1:
+            raise InvalidReferencesError(
+                "a standard error needs at least two different references of some weight: give more of them, "
+                "or leave the standard error out."
+            )
+        weights, effective = references.weights, references.effective
+    if axis not in values.batch_axes:  # a linear model has the same gradient at every draw
+        return op.row_constant(np.zeros(values.shape, values.dtype.numpy()))
+    return standard_error(op, values, axis, weights, effective)
 
 
 def concepts_of(

@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -154,10 +155,7 @@ def _add(op: Ops, multipliers: Sequence[Tensor]) -> Tensor:
 
     Multipliers that vary over fewer axes come first, so that they are added while they are small.
     """
-    total, *rest_of_ms = sorted(multipliers, key=lambda m: len(m.batch_axes))
-    for m in rest_of_ms:
-        total = op.Add(total, m)
-    return total
+    return reduce(op.Add, sorted(multipliers, key=lambda m: len(m.batch_axes)))
 
 
 @runtime_checkable
@@ -296,7 +294,7 @@ class ExplainedTensor:
     start: Tensor | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class FinishedWalk(Results):
     """The results of a walk.
 
@@ -337,10 +335,7 @@ def by_explained_name(explained: Sequence[ExplainedTensor]) -> dict[str, list[Ex
 
 def sum_over_tensors(op: Ops, parts: Sequence[ExplainedTensor], attributions: Sequence[Tensor]) -> Tensor:
     """Return the attributions of one input, summed over the tensors that explain it."""
-    total, *rest_of_tensors = [sum_by_id(op, e.leaf, a) for e, a in zip(parts, attributions, strict=True)]
-    for other in rest_of_tensors:
-        total = op.Add(total, other)
-    return total
+    return reduce(op.Add, [sum_by_id(op, e.leaf, a) for e, a in zip(parts, attributions, strict=True)])
 
 
 def sum_by_id(op: Ops, leaf: Leaf, attributions: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from rationale.errors import InvalidOptionError, InvalidReferencesError, UnsupportedModelError
-from rationale.graph.ops import Ops, along, mean, open_rows, open_weights
+from rationale.graph.ops import along, mean, open_rows, open_weights
 from rationale.graph.tensor import Tensor
 from rationale.lowering import Lowered
 from rationale.methods.engine import Canvas, Engine, Method, MissingValues, Selection
@@ -105,8 +105,10 @@ class Walk(Engine[PropagationMethod, Path]):
         y = at_x.tensor(target.output)
         base = None
         if at_r is not None and method.has_base_value:
-            output_at_references = op.reshape(at_r.tensor(target.output), (1, int(np.prod(y.shape))))
-            base = _mean_over_references(op, output_at_references, weights)
+            y_r = op.reshape(at_r.tensor(target.output), (1, int(np.prod(y.shape))))
+            # in float64: a float32 sum of thousands of large outputs loses their differences
+            wide = y_r if y_r.dtype == ir.DataType.DOUBLE else op.Cast(y_r, to=int(ir.DataType.DOUBLE))
+            base = mean(op, wide, "K", weights)
         seed = make_seed(op, target, y, base, at_x.lowered.narrow.edges.get(target.output))
         requested, concepts = requested_layers(path, target.output, calls), self.outputs(selection).concepts
         concept_layers = [path.concepts.layer] if path.concepts else []
@@ -117,18 +119,11 @@ class Walk(Engine[PropagationMethod, Path]):
         check_names(selection.lowered, {attributions_name(name) for name in layer_names})
         check_group_names(target, layer_names)
         layers_walked(concept_layers, calls, steps, are_named=True)
+        ends = {*layer_names, *concept_layers}
 
         def walk_from(output: str, multiplier: Carried) -> dict[str, Any]:
             report = partial(canvas.progress, "walking back")
-            return walk(
-                op,
-                steps,
-                output,
-                multiplier,
-                pull,
-                lambda i: report(i, len(steps)),
-                {*layer_names, *concept_layers},
-            )
+            return walk(op, steps, output, multiplier, pull, lambda i: report(i, len(steps)), ends)
 
         def explained(arriving: Mapping[str, Any]) -> list[ExplainedTensor]:
             leaves = target.leaves
@@ -148,19 +143,10 @@ class Walk(Engine[PropagationMethod, Path]):
                 t: np.zeros((1,) * at_x.tensor(t).rank, seed.explained.dtype.numpy()) for t in target.tensors
             }
             zero_multipliers = {t: op.row_constant(array) for t, array in zeros.items()}
-            explained_by_concept = explained(zero_multipliers | walk_from(concept_layers[0], masked))
-            op.graph.outputs.extend(
-                [*outputs, *emit_heatmaps(op, method, concepts, explained_by_concept, weights)]
-            )
-        walk_results = FinishedWalk(
-            op=op,
-            seed=seed,
-            method=method,
-            explained=explained(arriving),
-            references=references,
-            players=target.players,
-        )
-        emit_walk(canvas, walk_results, [layers[n] for n in layer_names])
+            by_channel = explained(zero_multipliers | walk_from(concept_layers[0], masked))
+            op.graph.outputs.extend([*outputs, *emit_heatmaps(op, method, concepts, by_channel, weights)])
+        results = FinishedWalk(op, seed, method, explained(arriving), references, target.players)
+        emit_walk(canvas, results, [layers[n] for n in layer_names])
 
 
 WALK = Walk()
@@ -170,10 +156,10 @@ def _rules(steps: Sequence[RuleCall], pull: Pull) -> list[LayerRule]:
     """Return the rule of each operator on the walk, first to last; empty for methods without such rules."""
     if not isinstance(pull, RulePull):
         return []
-    with_named_features = [(call, pull.rule_of(call)) for call in steps]
+    named_rules = [(call, pull.rule_of(call)) for call in steps]
     return [
         LayerRule(operator=call.rule.op_type, name=call.name, tensor=call.outputs[0], rule=rule)
-        for call, rule in with_named_features
+        for call, rule in named_rules
         if rule is not None
     ]
 
@@ -233,9 +219,3 @@ def _onto_paths(
     on_path = MovedEnvironment(at_x, "point", values_on_path, path.dependent)
     calls_on_path = [replace(call, x=on_path.evaluate(call)) for call in calls]
     return {name: point.start for name, point in points.items()}, calls_on_path
-
-
-def _mean_over_references(op: Ops, y: Tensor, weights: np.ndarray | None) -> Tensor:
-    """Return the mean in float64: a float32 sum of thousands of large outputs loses their differences."""
-    wide = y if y.dtype == ir.DataType.DOUBLE else op.Cast(y, to=int(ir.DataType.DOUBLE))
-    return mean(op, wide, "K", weights)

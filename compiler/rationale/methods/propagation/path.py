@@ -21,11 +21,11 @@ from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import ChosenLeaves, choose_leaves, keeps_batch
 from rationale.methods.logits import choose_logits, logits_behind
+from rationale.methods.players import listed
 from rationale.methods.propagation.unsupported import no_rules_error, no_slope_error
 from rationale.methods.target import (
     AMONG_CARRIERS,
     BY_PLACE,
-    MOST_NAMED,
     SIZE_OPERATORS,
     Stop,
     Target,
@@ -404,7 +404,7 @@ def _choose_layers(
     if unknown:
         raise InvalidOptionError(
             f"layers {unknown} do not lie on the way from {list(ends)} to {output!r}. Name outputs of "
-            f"operators there: {', '.join(_listed(path_values))} (look them up in Netron; 'all' takes "
+            f"operators there: {listed([*map(repr, path_values)])} (look them up in Netron; 'all' takes "
             "every layer)."
         )
     unsized = [n for n in names if not lowered.specs.get(n, ((),))[0]]
@@ -433,10 +433,6 @@ def _choose_concepts(
             f"to that many, not {concepts.count}."
         )
     return concepts
-
-
-def _listed(names: Sequence[str]) -> list[str]:
-    return [*map(repr, names)] if len(names) <= MOST_NAMED else [*map(repr, names[:MOST_NAMED]), "…"]
 
 
 def _between(graph: ir.Graph, active: frozenset[str], ends: Sequence[str]) -> list[ir.Node]:

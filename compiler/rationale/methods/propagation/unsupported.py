@@ -57,17 +57,14 @@ def no_slope_error(
         and any(v.name in needed and v.name not in active for v in node.outputs)
     ]
     named = [f"{node.op_type} node {node.name or node.outputs[0].name!r}" for node in ends[:MOST_STOPS]]
-    unruled = sorted({f"{node.domain}.{node.op_type}" for node in ends if node.domain} - _with_rules(ends))
+    custom = [node for node in ends if node.domain and find_rule(node.op_type, node.domain) is None]
+    unruled = sorted({f"{node.domain}.{node.op_type}" for node in custom})
     why = f"{', '.join(unruled)} has no rule" if unruled else "nothing differentiable connects them"
     return UnsupportedModelError(
         f"output {output!r} depends on {', '.join(explained)} through integers or conditions alone "
         f"({', '.join(named)}): {why}. Explain another output (--output) if one changes continuously; "
         "--method exactshap (up to 12 features) and permutationshap explain any model."
     )
-
-
-def _with_rules(nodes: Sequence[ir.Node]) -> set[str]:
-    return {f"{n.domain}.{n.op_type}" for n in nodes if find_rule(n.op_type, n.domain) is not None}
 
 
 def no_rules_error(
@@ -91,6 +88,7 @@ def no_rules_error(
 
 def _describe_node(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
     node = path[i]
+    reason = f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""
     opset = lowered.model.graph.opset_imports.get(node.domain, "?")
     read_names, result_names = (
         [str(v.name) for v in values if v and v.name] for values in (node.inputs, node.outputs)
@@ -98,13 +96,8 @@ def _describe_node(lowered: Lowered, path: Sequence[ir.Node], i: int) -> str:
     return (
         f"{node.domain or 'ai.onnx'}.{node.op_type} (opset {opset}), node {node.name or result_names[0]!r}, "
         f"{i + 1} of {len(path)} on the path, {', '.join(read_names)} -> {', '.join(result_names)}"
-        f"{_reason(node)}"
+        f"{reason}"
     )
-
-
-def _reason(node: ir.Node) -> str:
-    """Return the reason why a control-flow operator remains in the graph."""
-    return f": {node.metadata_props[REASON]}." if REASON in node.metadata_props else ""
 
 
 def _advice(
@@ -131,7 +124,11 @@ def _advice(
         yield f"{_BLOCKED}: weights laid out for one machine. Optimise the model at level EXTENDED, not ALL."
     if any(operators[i] not in _ADVICE_BY_OPERATOR for i in stuck):
         yield "Export the model with other operators: `rationale operators` lists those that have rules."
-    waists = [(i, name) for i, name in _waists(path, active, ends, output) if _has_rows(lowered, name)]
+    waists = [
+        (i, name)
+        for i, name in _waists(path, active, ends, output)
+        if keeps_batch(lowered, name) and lowered.specs[name][1].is_floating_point()
+    ]
     behind = [name for i, name in waists if stuck and i >= stuck[-1] and name != output]
     if behind:
         yield (
@@ -155,7 +152,3 @@ def _waists(
         live = {name for name in live if last[name] > i}
         if len(live) == 1:
             yield i, next(iter(live))
-
-
-def _has_rows(lowered: Lowered, name: str) -> bool:
-    return keeps_batch(lowered, name) and lowered.specs[name][1].is_floating_point()

@@ -1,6 +1,6 @@
 """The graph of a tree ensemble's attributions, which it looks up in tables."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -16,7 +16,7 @@ from rationale.methods.environment import Environment
 from rationale.methods.outputs import INTERACTIONS, Seed, make_seed, players_by_output
 from rationale.methods.target import Target
 from rationale.methods.trees.ensembles import ExplainedEnsemble
-from rationale.methods.trees.method import Margins, TreeMethod
+from rationale.methods.trees.method import Margins, TreeMethod, TreeScores
 from rationale.references.reference_set import ReferenceSet
 from rationale.trees.covers import expected_scores
 
@@ -33,19 +33,23 @@ def emit(canvas: Canvas[TreeMethod, ExplainedEnsemble]) -> None:
     base = op.row_constant(_base_value(selection, references).reshape(1, -1))
     seed = make_seed(op, target, y, base, selection.lowered.narrow.edges.get(target.output))
     op.scope = "trees"
-    feature_references = references and replace(
-        references, arrays={trees.reads: references.arrays[trees.reads]}
-    )
-    used_players, player_of = np.unique(
-        trees.player_of, return_inverse=True
-    )  # players without features: no column
+    # players without features get no column
+    used_players, player_of = np.unique(trees.player_of, return_inverse=True)
     columns = trees.ensemble.columns
     matrix = np.eye(columns) if target.elements == "predicted" else target.matrix(columns)
-    lookup = trees.ensemble, matrix, at_x.tensor(trees.reads), feature_references
-    values = method.attributions(op, *lookup, player_of, _margins(at_x, trees, references))
-    interaction_values = (
-        method.interaction_values(op, *lookup, values, player_of) if method.interactions else None
+    x, margins = at_x.tensor(trees.reads), _margins(at_x, trees, references)
+    rows = None if references is None else references.arrays[trees.reads]
+    scores = TreeScores(
+        trees.ensemble,
+        matrix,
+        x,
+        None if rows is None else rows.reshape(len(rows), -1),
+        None if references is None else references.weights,
+        player_of,
+        margins,
     )
+    values = method.attributions(op, scores)
+    interaction_values = method.interaction_values(op, scores, values) if method.interactions else None
     op.scope = "attributions"
     values = _at_targets(op, target, seed, op.reshape(values, (1, matrix.shape[1], len(used_players))))
     players = players_by_output(target, trees.game.player_of)
@@ -59,17 +63,12 @@ def emit(canvas: Canvas[TreeMethod, ExplainedEnsemble]) -> None:
             pairs = _columns_of_players(op, pairs, used_players, players_of_tensor.reshape(-1), axis)
         return {name: pairs}
 
-    attributions = (
-        (
-            name,
-            op.reshape(
-                _columns_of_players(op, values, used_players, players_of_tensor.reshape(-1), 1),
-                (1, *players_of_tensor.shape),
-            ),
-        )
-        for name, players_of_tensor in players.items()
-    )
-    canvas.emit_outputs(Results(op=op, seed=seed), attributions, {INTERACTIONS: interactions})
+    def attributions() -> Iterator[tuple[str, Tensor]]:
+        for name, players_of_tensor in players.items():
+            flat = _columns_of_players(op, values, used_players, players_of_tensor.reshape(-1), 1)
+            yield name, op.reshape(flat, (1, *players_of_tensor.shape))
+
+    canvas.emit_outputs(Results(op, seed), attributions(), {INTERACTIONS: interactions})
 
 
 def _with_values(

@@ -6,7 +6,7 @@ are only moved. The ensemble's own transform (LOGISTIC, SOFTMAX) is left out: th
 which it answers beside the probabilities.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeGuard
@@ -21,9 +21,8 @@ from rationale.lowering import Lowered
 from rationale.methods.engine import EngineChoice
 from rationale.methods.environment import demand_rows
 from rationale.methods.leaves import raw_leaves
-from rationale.methods.players import NOBODY, CoalitionGame
+from rationale.methods.players import NOBODY, CoalitionGame, listed
 from rationale.methods.target import (
-    MOST_NAMED,
     Target,
     check_shapes,
     choose_output,
@@ -83,24 +82,20 @@ class ExplainedEnsemble(EngineChoice):
         split_points: dict[str, list[set[float]]] = {
             name: [set() for _ in range(sizes[name])] for name in first
         }
-        ensemble, element_of_feature = self.ensemble, copied_elements(lowered, nodes, numbers, self.reads)
+        ensemble, copied = self.ensemble, copied_elements(lowered, nodes, numbers, self.reads)
         for node in np.flatnonzero(ensemble.feature >= 0):
-            if (element_index := element_of_feature[int(ensemble.feature[node])]) is None:
+            if (element_index := copied[int(ensemble.feature[node])]) is None:
                 continue
             name, element = elements[element_index]
-            node_bounds = ensemble.bounds_of(int(node))
-            bounds = ensemble.bounds[node_bounds].astype(dtype)
-            crossing = np.where(
-                ensemble.strict[node_bounds], np.nextafter(bounds, dtype.type(np.inf)), bounds
-            )
+            span = ensemble.bounds_of(int(node))
+            bounds = ensemble.bounds[span].astype(dtype)
+            crossing = np.where(ensemble.strict[span], np.nextafter(bounds, dtype.type(np.inf)), bounds)
             split_points[name][element].update(
                 float(str(bound)) for bound in crossing[np.abs(crossing) < _WIDE]
             )
-        if sum(len(points) for node_bounds in split_points.values() for points in node_bounds) > MOST_SPLITS:
+        if sum(len(points) for span in split_points.values() for points in span) > MOST_SPLITS:
             return {}
-        return {
-            name: [sorted(points) for points in node_bounds] for name, node_bounds in split_points.items()
-        }
+        return {name: [sorted(points) for points in span] for name, span in split_points.items()}
 
 
 def choose_ensemble(
@@ -219,22 +214,17 @@ def players_of_features(
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
                 f"{feature} of {tensor!r}, which the trees read, is made of several: "
-                f"{_listed(words, elements)} ({origins.joined[elements]}). Make them one player "
-                f"(groups=, --group), or explain what the trees read (--input {tensor}), with references of "
-                "it or of the model's inputs."
+                f"{listed([words[i] for i in sorted(elements)])} ({origins.joined[elements]}). Make them one "
+                f"player (groups=, --group), or explain what the trees read (--input {tensor}), with "
+                "references of it or of the model's inputs."
             )
         if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
                 f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
-                f"{_listed(words, elements)}, which is none of what is explained "
+                f"{listed([words[i] for i in sorted(elements)])}, which is none of what is explained "
                 f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
             )
     return np.asarray([player_of_element[min(elements, default=0)] for elements in origins.players_of])
-
-
-def _listed(words: Sequence[str], elements: Collection[int]) -> str:
-    named = [words[i] for i in sorted(elements)]
-    return ", ".join([*named[:MOST_NAMED], *["…"] * (len(named) > MOST_NAMED)])
 
 
 def _margin_notes(output: str, margin: str | None, ensemble: Ensemble, probability: bool) -> tuple[str, ...]:
@@ -357,10 +347,10 @@ def _probes(ensemble: Ensemble, spec: tuple[tuple[int, ...], ir.DataType]) -> np
     rows = random.standard_normal((_PROBES, prod(row)))
     splits = np.flatnonzero(ensemble.feature >= 0)
     for feature in np.unique(ensemble.feature[splits]):
-        bounds_of_splits = [
+        spans = [
             ensemble.bounds[ensemble.bounds_of(int(n))] for n in splits if ensemble.feature[n] == feature
         ]
-        bounds = np.concatenate(bounds_of_splits)
+        bounds = np.concatenate(spans)
         bounds = bounds[np.abs(bounds) < _WIDE].astype(np.float64)
         if len(bounds):
             spread = 1e-3 * (1 + np.abs(bounds).mean()) + bounds.std()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -149,7 +150,7 @@ def propagate_through_layer(
             leaving[operand] = op.Add(leaving[operand], c) if operand in leaving else c
     if leaving.keys() <= _READS_X:
         return _as_multiplier(op, layer, leaving)
-    return Relevance(_sum(op, [op.Mul(stand_ins[operand], c) for operand, c in leaving.items()]))
+    return Relevance(reduce(op.Add, [op.Mul(stand_ins[operand], c) for operand, c in leaving.items()]))
 
 
 def _share(op: Ops, relevance: Tensor, y: Tensor, group: Group) -> Tensor:
@@ -191,7 +192,7 @@ def _evaluate_group(
             y = op.Add(y, bias)
         parts.append(_scaled(op, y, term.sign))
         pullbacks.append((term.operand, pullback))
-    return (_sum(op, parts) if parts else None), pullbacks
+    return (reduce(op.Add, parts) if parts else None), pullbacks
 
 
 _UNMODIFIED = {Zero().groups()[0].terms}
@@ -246,15 +247,8 @@ def modify_weights(op: Ops, w: Tensor, modification: Modified) -> Tensor:
         for clip, factor in ((op.Max, modification.positive), (op.Min, modification.negative))
         if factor
     ]
-    return w if modification == Parts() else _sum(op, parts)
+    return w if modification == Parts() else reduce(op.Add, parts)
 
 
 def _scaled(op: Ops, x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else op.Neg(x) if factor == -1 else op.Mul(x, factor)
-
-
-def _sum(op: Ops, parts: Sequence[Tensor]) -> Tensor:
-    total, *other_parts = parts
-    for summand in other_parts:
-        total = op.Add(total, summand)
-    return total
