@@ -369,14 +369,14 @@ OWN: dict[str, tuple[str, Any, rule.Kind, Any, str]] = {
         product,
         POINTWISE,
         DeepShap(REFERENCES),
-        "Mul node 'own': a parameter of it depends on what is explained",
+        "Mul node 'own': .*parameter",
     ),
     "an input without a pullback": (
         "Mul",
         product,
         BILINEAR,
         Gradient(),
-        r"Mul node 'own': its input 1 \('b'\) depends on what is explained",
+        r"Mul node 'own': .*\b1 \('b'\)",
     ),
     "no rule that is complete": (
         "Tanh",

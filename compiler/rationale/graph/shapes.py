@@ -96,8 +96,8 @@ def _call_form(form: ShapeForm, shapes: list[Shape | None], context: Any, name: 
         return [tuple(map(int, shape)) for shape in (result if isinstance(result, list) else [result])]
     except Exception as error:  # a user's own code
         raise RationaleError(
-            f"{name}: the shape of its value cannot be told for inputs {shapes}: its rule's shape form "
-            f"ends in {type(error).__name__}: {error}. Repair the form."
+            f"{name}: the shape of its value cannot be inferred for inputs {shapes}: its rule's shape "
+            f"form raised {type(error).__name__}: {error}. Repair the form."
         ) from error
 
 

@@ -65,7 +65,9 @@ class Auto(WeightedMethod):
         are_scores = ensemble is not None and _are_scores(ensemble, request)
         if are_scores:
             choices.append(
-                MethodChoice(treeshap, "treeshap, exact: what is explained is the score of one tree ensemble")
+                MethodChoice(
+                    treeshap, "treeshap, exact: the explained output is the score of one tree ensemble"
+                )
             )
         walk, game = (_selected(lowered, deepshap, request), _selected(lowered, permutationshap, request))
         if walk and game and _leaves_words_out(walk, game):

@@ -465,8 +465,8 @@ def request_of(method: Method, **fields: Any) -> CompileRequest:
     """
     if not isinstance(method, Method):
         raise InvalidOptionError(
-            f"method {method!r} is no Method: give DeepShap(references), say, or see CONTRIBUTING.md for one "
-            "of your own."
+            f"method {method!r} is no Method: give one such as DeepShap(references); CONTRIBUTING.md shows "
+            "how to write one."
         )
     name, options = method.name, dict(method.options)
     if options.pop("times_input", False):

@@ -348,8 +348,8 @@ def with_batch(lowered: Lowered) -> Lowered:
     source = narrow(build_whole(model), lowered.narrow)
     if how_rows_mix(source, ir.from_proto(lowered.source), batch_leading=True) is not None:
         raise UnsupportedModelError(
-            "the batch is fixed at 1 and cannot be made symbolic: with more rows the model would answer "
-            "otherwise. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
+            "the batch is fixed at 1 and cannot be made symbolic: with more rows the model gives other "
+            "answers. Export it with a dynamic batch axis (dynamic_axes or dynamic_shapes in "
             "torch.onnx.export)."
         )
     return replace(lowered, source=ir.serde.serialize_model(source))
@@ -411,7 +411,7 @@ def demand_rows(lowered: Lowered, output: str, needed: Collection[str]) -> None:
         node = next(n for n in lowered.model.graph for v in n.outputs if v.name == output)
         raise UnsupportedModelError(
             f"{_describe_node(node)}: {output!r} cannot be explained, since {fault}. Name an output of shape "
-            "[N, …] (--output), or export the model so that axis 0 of what it answers is the batch."
+            "[N, …] (--output), or export the model so that axis 0 of its outputs is the batch."
         )
 
 
@@ -421,8 +421,8 @@ def _demand_independent_rows(lowered: Lowered, output: str, needed: Collection[s
         raise UnsupportedModelError(
             f"{_describe_node(quantised)}: dynamic quantisation takes one scale of all rows of a batch, so a "
             "row's answer depends on the other rows. Export the model with a batch of 1 before it is "
-            "quantised: "
-            "the entries take any number of rows, each with a scale of its own. Or quantise it statically."
+            "quantised: the entries take any number of rows, each with its own scale. Or quantise it "
+            "statically."
         )
     mixes = first_to_mix(lowered.model, lowered.specs, at_batch(lowered.model, 2)[0], needed)
     if mixes is not None:

@@ -203,7 +203,11 @@ def _accompanying_ids(lowered: Lowered, names: Sequence[str]) -> list[str]:
 
 
 def _fixed_note(names: Sequence[str]) -> str:
-    return f"; as they are in each row: {', '.join(names)} (--input names others)" if names else ""
+    return (
+        f"; these inputs keep each row's own values: {', '.join(names)} (--input names others)"
+        if names
+        else ""
+    )
 
 
 def _with_notes(lowered: Lowered, leaves: tuple[Leaf, ...], addition: str = "") -> ChosenLeaves:

@@ -78,7 +78,8 @@ def choose_players(groups: object, features: Mapping[str, Sequence[str]]) -> Pla
     touched = {tensor_of[feature] for feature in group_of}
     for name in {*members} & {*features} - touched:
         raise InvalidOptionError(
-            f"group {name!r} is called like an explained input that it has no part in: choose another name."
+            f"group {name!r} has the name of an explained input, but groups none of its features: choose "
+            "another name."
         )
     grouped = {tensor: names for tensor, names in features.items() if tensor in touched}
     members |= {f: (f,) for names in grouped.values() for f in names if f not in group_of}
@@ -114,7 +115,7 @@ def _members(name: object, words: object, tensor_of: Mapping[str, str]) -> tuple
     if not isinstance(name, str) or not name.strip():
         raise InvalidOptionError(f"group {name!r}: a group's name must be a word.")
     if name in tensor_of:
-        raise InvalidOptionError(f"group {name!r} is called like a feature: choose another name.")
+        raise InvalidOptionError(f"group {name!r} has the name of a feature: choose another name.")
     if isinstance(words, str) or not isinstance(words, Iterable):
         raise InvalidOptionError(f"group {name!r}: give a list of the names of its features, not {words!r}.")
     names = [feature for word in words for feature in _matching_features(name, word, tensor_of)]

@@ -113,7 +113,7 @@ def references_of_leaves(
     if isinstance(references, OpenReferences):
         inner = sorted(set(target.tensors) - input_names)
         raise InvalidReferencesError(
-            f"references can be an input of the graph only where the model's own float inputs are explained, "
+            f"references can be an input of the graph only if the model's own float inputs are explained, "
             f"not {inner}: compile with a reference set."
         )
     arrays = _arrays_by_name(lowered, target, references)
@@ -133,8 +133,8 @@ def references_of_leaves(
     surplus = sorted(set(arrays) - {s.name for s in target.leaves} - needed)
     if surplus and not (needed <= set(arrays) and _are_integers(lowered, surplus)):
         raise InvalidReferencesError(
-            f"references are given for {surplus}; {list(target.inputs)} are explained: give rows of those, "
-            f"or of what they are computed from ({[str(v.name) for v in read]})."
+            f"references are given for {surplus}; {list(target.inputs)} are explained: give rows of these, "
+            f"or of the inputs from which they are computed ({[str(v.name) for v in read]})."
         )
     if input_rows:
         check_count(input_rows)

@@ -152,7 +152,7 @@ def check_shapes(lowered: Lowered, tensors: Sequence[str]) -> None:
             shape = ", ".join(str(d) for d in values[name].shape or ())
             raise UnsupportedModelError(
                 f"input {name!r} has the shape [{shape}]: every axis but the first needs a fixed size, since "
-                "each feature gets an attribution. Say it (--size NAME=LENGTH, sizes={NAME: LENGTH}), give "
+                "each feature gets an attribution. Give it (--size NAME=LENGTH, sizes={NAME: LENGTH}), give "
                 "references of that length, or export the model with static feature sizes."
             )
         if 0 in lowered.specs[name][0]:

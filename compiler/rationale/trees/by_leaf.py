@@ -177,7 +177,7 @@ def _too_large_error(trees: Sequence[Tree], counted_leaves: Sequence[LeafPattern
     return UnsupportedModelError(
         f"{len(leaves)} leaves depend on up to {most} features each, too many for tables; the patterns of "
         f"the references on them would take about {in_words(int(size))}, and an answer about {seconds:.1g} s "
-        f"for each row: at most {in_words(MOST_BYTES)} are kept in a graph. Give fewer references, train "
+        f"for each row: a graph holds at most {in_words(MOST_BYTES)}. Give fewer references, train "
         "with a max_depth (6 to 8) or fewer trees, or take shap.TreeExplainer."
     )
 

@@ -77,7 +77,7 @@ class _Reader:
         if not len(array) and default is not None and count is not None:
             return np.full(count, default, dtype)
         if count is not None and len(array) != count:
-            self.fault(f"{name} has {len(array)} entries where {count} are due")
+            self.fault(f"{name} has {len(array)} entries instead of {count}")
         return array
 
     def word(self, name: str, words: tuple[str, ...], default: str) -> str:
@@ -244,7 +244,7 @@ class _NumberedNodesReader(_Reader):
             m.decode(errors="replace").removeprefix("BRANCH_") for m in self.given.get("nodes_modes", ())
         ]
         if len(modes) != count:
-            self.fault(f"nodes_modes has {len(modes)} entries where {count} are due")
+            self.fault(f"nodes_modes has {len(modes)} entries instead of {count}")
         unknown = sorted(set(modes) - {_LEAF, *_MODES[:-1]})
         if unknown:
             self.fault(f"nodes_modes holds {unknown}")
@@ -288,7 +288,7 @@ class _NodeIndex:
         same = np.flatnonzero(self.keys[1:] == self.keys[:-1])
         if len(same):
             duplicate = self.order[same[0]]
-            reader.fault(f"node {number[duplicate]} of tree {tree[duplicate]} is there twice")
+            reader.fault(f"node {number[duplicate]} of tree {tree[duplicate]} occurs twice")
 
     def _keys(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
         """Return sortable keys; −1 for pairs that are not among the nodes."""
@@ -309,7 +309,7 @@ class _NodeIndex:
         dangling = np.flatnonzero(needed & (self.keys[index] != keys))
         if len(dangling):
             i = dangling[0]
-            self.reader.fault(f"{name} names node {number[i]} of tree {tree[i]}, which is not there")
+            self.reader.fault(f"{name} names node {number[i]} of tree {tree[i]}, which does not exist")
         return np.asarray(self.order[index])
 
 
@@ -389,7 +389,7 @@ class _IndexedNodesReader(_Reader):
         values = array.reshape(-1)
         ends = np.flatnonzero(np.isnan(values))
         if len(ends) != count or (len(values) and not np.isnan(values[-1])):
-            self.fault(f"membership_values hold {len(ends)} sets where {count} are due")
+            self.fault(f"membership_values hold {len(ends)} sets instead of {count}")
         return [
             numbers_of_set[~np.isnan(numbers_of_set)] for numbers_of_set in np.split(values, ends)[:count]
         ]

@@ -181,8 +181,8 @@ def _check_sizes(trees: Sequence[Tree], values: np.ndarray, units: "Units") -> N
         widest = max(len(group.states) for group in deep)
         message += f"; {len(deep)} leaves depend on up to {widest} features each, 2^{widest} rows of a table"
     raise UnsupportedModelError(
-        f"{message}: at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each (leaves on 12 "
-        "features), are kept in a graph. Train with a max_depth (6 to 8), or with fewer trees, or take "
+        f"{message}: a graph holds at most {in_words(MOST_BYTES)} in all, and {MOST_STATES} rows of each "
+        "table (leaves on 12 features). Train with a max_depth (6 to 8), or with fewer trees, or take "
         "shap.TreeExplainer."
     )
 

@@ -105,7 +105,7 @@ def test_a_rule_of_a_script_needs_a_name_and_groups() -> None:
         name: ClassVar[str] = "empty"
 
     RULES.pop("empty")
-    for rule, says in ((Nameless(), "the name by which it is asked for"), (Empty(), "give it `groups`")):
+    for rule, says in ((Nameless(), "ClassVar"), (Empty(), "`groups`")):
         with pytest.raises(InvalidOptionError, match=says):
             Lrp(rules=[("Gemm", rule)])
 
@@ -162,7 +162,7 @@ FAULTY: dict[str, tuple[str, str, str]] = {
         "mine:Mine",
         'write name: ClassVar[str] = "mine"',
     ),
-    "no groups": (rule(NAMED), "mine:Mine", "give it `groups`"),
+    "no groups": (rule(NAMED), "mine:Mine", "`groups`"),
     "the name of one of ours in its class": (
         rule(f'name: ClassVar[str] = "gamma"\n    {GROUPS}'),
         "mine:Mine",

@@ -79,7 +79,7 @@ CHOICES: dict[str, tuple[Callable[[], onnx.ModelProto], int, dict[str, Any], str
         13,
         {},
         "treeshap",
-        "treeshap, exact: what is explained is the score of one tree ensemble",
+        "treeshap, exact: ",
     ),
     "a probability of trees": (
         lambda: of.classifier(FOREST, 3, post_transform="SOFTMAX"),

@@ -299,7 +299,7 @@ def test_components_of_all_columns() -> None:
 
 def test_some_inputs_alone_are_too_few() -> None:
     model = exported(pipeline(GradientBoostingClassifier(**SMALL)))
-    with pytest.raises(UnsupportedModelError, match=r"amount\[0\].*\(age\)"):
+    with pytest.raises(UnsupportedModelError, match=r"amount\[0\].*: age\)"):
         compile_model(model, TreeShap(REFERENCES[["age"]]), inputs=["age"])
 
 

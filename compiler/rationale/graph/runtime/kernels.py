@@ -30,7 +30,7 @@ def library_paths(libraries: Sequence[str | Path]) -> tuple[Path, ...]:
             raise InvalidOptionError(f"--custom-ops {path}: there is no such file.")
     if len({path.name for path in paths}) < len(paths):
         raise InvalidOptionError(
-            f"--custom-ops: libraries that stand in one folder need names that differ: {[*map(str, paths)]}."
+            f"--custom-ops: two libraries have the same file name: {[*map(str, paths)]}."
         )
     return paths
 

@@ -350,8 +350,8 @@ class _MixedRowsBody:
             missing = [v.name for v in values_read(node) if v.graph is graph]
             if missing:
                 raise UnsupportedModelError(
-                    f"{node.op_type} node {node.name!r} reads {missing}, made by the node that makes "
-                    f"what is explained ({input_names}): explain an input instead (--input)."
+                    f"{node.op_type} node {node.name!r} reads {missing}, which the node that computes "
+                    f"the explained tensors ({input_names}) computes too: explain an input instead (--input)."
                 )
             node.name = self.nodes.fresh(f"model/{node.name or node.op_type}")
         for value in inner_values:

@@ -100,7 +100,10 @@ def _fixed_note(lowered: Lowered, leaves: Sequence[Leaf], needed: frozenset[str]
     ]
     if not fixed_inputs:
         return ()
-    return (f"as they are in each row, and so no players: {', '.join(fixed_inputs)} (--input names others)",)
+    return (
+        f"these inputs keep each row's own values and are no players: {', '.join(fixed_inputs)} "
+        "(--input names others)",
+    )
 
 
 # -- an output without a declared shape ---------------------------------------------------------------
@@ -118,7 +121,7 @@ def _with_row_spec(lowered: Lowered, name: str, references: References | None) -
     if answer is None or answer.ndim < 1 or len(answer) != _ROWS or answer.dtype.kind in "OUS":
         shape = "no rows" if answer is None else list(answer.shape)
         raise UnsupportedModelError(
-            f"{name!r} cannot be explained: it answers {_ROWS} rows by {shape}. Name an output of shape "
+            f"{name!r} cannot be explained: {_ROWS} rows give {shape}. Name an output of shape "
             "[N, …] that holds floats (--output)."
         )
     spec = ((1, *answer.shape[1:]), ir.DataType.from_numpy(answer.dtype))

@@ -274,8 +274,8 @@ def pull_back(point: RulePoint, call: RuleCall, m: Any) -> list[Tensor | None]:
     for i, (varying, pullback) in enumerate(zip(call.varying, point.pullbacks, strict=True)):
         if varying and pullback is None:
             raise UnsupportedModelError(
-                f"its input {i} ({call.inputs[i]!r}) depends on what is explained; its rule takes that as "
-                "fixed"
+                f"its input {i} ({call.inputs[i]!r}) depends on the explained inputs, but its rule takes "
+                "it as fixed"
             )
         leaving.append(pullback(m) if varying and pullback is not None else None)
     return leaving

@@ -131,7 +131,7 @@ def _sum(op: Ops, x: Tensor) -> Tensor:
 def _pointwise(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | None]:
     """Pull m back by the secant (f(x) − f(r))/(x − r) of a function that is smooth on the scale of 1."""
     if any(call.varying[1:]):
-        raise UnsupportedModelError("a parameter of it depends on what is explained")
+        raise UnsupportedModelError("one of its parameters depends on the explained inputs")
     return [op.Mul(m, _smooth_secant(op, call)), *(None for _ in call.inputs[1:])]
 
 
@@ -182,7 +182,7 @@ def _local(op: Ops, call: RuleCall, m: Tensor) -> Sequence[Tensor | None]:
     xs, rs = list(at_x.inputs), list(at_r.inputs)
     leaving = call.rule.deeplift_form(op, m, xs, rs, at_x.y, at_r.y, **call.attributes)
     if any(call.varying[len(leaving) :]):
-        raise UnsupportedModelError("a parameter of it depends on what is explained")
+        raise UnsupportedModelError("one of its parameters depends on the explained inputs")
     return [g if varying else None for g, varying in zip(leaving, call.varying, strict=False)]
 
 

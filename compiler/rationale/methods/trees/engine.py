@@ -44,8 +44,8 @@ class TreeTables(Engine[TreeMethod, ExplainedEnsemble]):
         target = selection.target
         if method.interactions and (request.groups or len(target.leaves) > 1):
             raise UnsupportedModelError(
-                "interactions are given of each two features of one input without groups. Ask for those of "
-                f"what the trees read (--input {trees.reads}), or leave them out."
+                "interactions exist for pairs of features of one input, without groups. Explain the tensor "
+                f"that the trees read (--input {trees.reads}), or leave interactions out."
             )
         trees = replace(trees, game=coalition_game(lowered, target.leaves, target.players))
         player_of = players_of_features(lowered, target, trees, method.name)

@@ -213,16 +213,16 @@ def players_of_features(
         if len({int(player_of_element[i]) for i in elements if i < len(player_of_element)}) > 1:
             raise UnsupportedModelError(
                 f"{method} has a player for each element of {', '.join(target.inputs)}, and feature "
-                f"{feature} of {tensor!r}, which the trees read, is made of several: "
+                f"{feature} of {tensor!r}, which the trees read, depends on several: "
                 f"{listed([words[i] for i in sorted(elements)])} ({origins.joined[elements]}). Make them one "
                 f"player (groups=, --group), or explain what the trees read (--input {tensor}), with "
                 "references of it or of the model's inputs."
             )
         if max(elements, default=0) >= len(player_of_element):
             raise UnsupportedModelError(
-                f"{method} explains all that the trees read: feature {feature} of {tensor!r} is made of "
-                f"{listed([words[i] for i in sorted(elements)])}, which is none of what is explained "
-                f"({', '.join(target.inputs)}). Explain that too, or {tensor!r} itself (--input)."
+                f"{method} explains all that the trees read: feature {feature} of {tensor!r} depends on "
+                f"{listed([words[i] for i in sorted(elements)])}, which is not explained "
+                f"(explained: {', '.join(target.inputs)}). Explain it too, or {tensor!r} itself (--input)."
             )
     return np.asarray([player_of_element[min(elements, default=0)] for elements in origins.players_of])
 
@@ -313,8 +313,8 @@ def _with_margin(
             break
     else:
         raise UnsupportedModelError(
-            f"{node.op_type} node {node.name or scores.name!r}: ONNX Runtime makes something else of its "
-            f"scores than {ensemble.post_transform}, so that no margin is known. Export it "
+            f"{node.op_type} node {node.name or scores.name!r}: ONNX Runtime's answer differs from the "
+            f"{ensemble.post_transform} of its scores, so the margin is unknown. Export it "
             "with post_transform NONE."
         )
     dtype = margin.dtype or ir.DataType.FLOAT

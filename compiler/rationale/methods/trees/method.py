@@ -26,7 +26,7 @@ class Margins:
 
 @dataclass(frozen=True, eq=False)
 class TreeScores:
-    """The scores of an ensemble that a method explains, and what it compares them with.
+    """The scores of an ensemble that a method explains, and the rows with which it compares them.
 
     Attributes:
         target_matrix: [columns, targets], the targets' coefficients of the ensemble's scores.

@@ -123,8 +123,8 @@ class _OriginTracker:
     def shape(self, name: str) -> tuple[int, ...]:
         if name not in self.lowered.specs:
             raise UnsupportedModelError(
-                f"the shape of {name!r} is not known before the model runs, nor what it is made of. Export "
-                "with static feature sizes."
+                f"the shape of {name!r} is not known before the model runs, nor the inputs that it depends "
+                "on: export it with static feature sizes."
             )
         return self.lowered.specs[name][0]
 

@@ -126,6 +126,7 @@ def _demand_reached(calls: Sequence[RuleCall], remaining: Sequence[RuleCall]) ->
     lost = sorted(free_names(calls) - free_names(remaining))
     if lost:
         raise UnsupportedModelError(
-            f"CP-LRP hands nothing through a Softmax or a gate, and {', '.join(map(repr, lost))} reaches the "
-            "explained output through these alone. Explain the tensor before them (--output), or use AttnLRP."
+            f"CP-LRP passes no relevance through a Softmax or a gate, and {', '.join(map(repr, lost))} "
+            "reaches the explained output through these alone. Explain the tensor before them (--output), or "
+            "use AttnLRP."
         )

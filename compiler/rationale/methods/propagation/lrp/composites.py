@@ -110,8 +110,8 @@ def parse_selector(text: str) -> Selector:
             return Selector(name=re.compile(text.removeprefix("name:")))
         except re.error as error:
             raise InvalidOptionError(
-                f"selector {text!r}: no regular expression ({error}). Brackets and other signs that shall "
-                "stand for themselves take a \\ before them."
+                f"selector {text!r}: no regular expression ({error}). Write a \\ before brackets "
+                "and other special characters."
             ) from error
     op_type, _, position = text.rpartition(":") if ":" in text else ("", "", text)
     if not op_type and _TYPE.fullmatch(position):

@@ -268,7 +268,7 @@ def _pointwise(op: Ops, call: RuleCall, m: Carried, _: RelevanceRule) -> Sequenc
     This is f'(x) if f is homogeneous; otherwise the function returns R itself.
     """
     if any(call.varying[1:]):
-        raise UnsupportedModelError("a parameter of it depends on what is explained")
+        raise UnsupportedModelError("one of its parameters depends on the explained inputs")
     if isinstance(m, Relevance) or Trait.HOMOGENEOUS not in call.rule.traits:
         return _pass_relevance(op, call, m)
     return pull_back(call.x, call, m)

@@ -49,11 +49,11 @@ def _fault(cls: type[RelevanceRule], name: str) -> str | None:
     if "__dataclass_fields__" not in vars(cls):
         return "is no dataclass: decorate it with @dataclass(frozen=True)"
     if getattr(cls, "name", None) != name or any(f.name == "name" for f in fields(cls)):
-        return f'needs the name by which it is asked for: write name: ClassVar[str] = "{name}" in it'
+        return f'needs a name: write name: ClassVar[str] = "{name}" in it'
     if not NAME.fullmatch(name):
         return "has a name that no command line can write: take letters, digits, - and _"
     if not is_built_in(cls) and cls.groups is RelevanceRule.groups:
-        return "says nowhere what stands for x, W and b: give it `groups`"
+        return "replaces none of x, W and b: define `groups`"
     return None
 
 
