@@ -132,7 +132,7 @@ def node(op_type: str, *shapes: tuple[int, ...]) -> ir.Node:
 
 
 @pytest.mark.parametrize(
-    ("made", "products"),
+    ("operator", "products"),
     [
         (node("Conv", (6, 4, 3, 2)), 4 * 3 * 2),
         (node("ConvTranspose", (4, 6, 3, 2)), 4 * 3 * 2),
