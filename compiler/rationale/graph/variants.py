@@ -38,7 +38,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Variant:
+class TaskVariant:
     """One implementation: `emit(op, *operands, geometry)`, usable if it `fits`, at `cost(site)`.
 
     Costs are times relative to a unit common to the task, so that they can be compared.
@@ -87,7 +87,7 @@ class Task:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.variants: dict[str, Variant] = {}
+        self.variants: dict[str, TaskVariant] = {}
         TASKS[name] = self
 
     def variant(
@@ -96,12 +96,12 @@ class Task:
         """Declare an implementation."""
 
         def declare(emit: Callable[..., Tensor]) -> Callable[..., Tensor]:
-            self.variants[name] = Variant(name, emit, fits, cost)
+            self.variants[name] = TaskVariant(name, emit, fits, cost)
             return emit
 
         return declare
 
-    def fitting(self, geometry: Any) -> list[Variant]:
+    def fitting(self, geometry: Any) -> list[TaskVariant]:
         return [variant for variant in self.variants.values() if variant.fits(geometry)]
 
     def __call__(self, op: Chooser, *operands: Tensor, geometry: Any) -> Tensor:

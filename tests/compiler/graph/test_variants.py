@@ -11,7 +11,7 @@ import pytest
 
 from rationale.graph.ops import Ops, along
 from rationale.graph.tensor import Tensor
-from rationale.graph.variants import TASKS, Site, Task, Variant, VariantChoices
+from rationale.graph.variants import TASKS, Site, Task, TaskVariant, VariantChoices
 from rationale.rules.linear.conv_adjoint import Geometry
 from rationale.rules.windows.pool import PoolGeometry
 from rationale.schema.machine import HERE, Deployment
@@ -116,7 +116,7 @@ def emitted(
     return op, inputs
 
 
-def answer(variant: Variant, arrays: list[np.ndarray], varying_axes: list[str], g: object) -> np.ndarray:
+def answer(variant: TaskVariant, arrays: list[np.ndarray], varying_axes: list[str], g: object) -> np.ndarray:
     op, inputs = emitted(lambda op, *operands: variant.emit(op, *operands, g), arrays, varying_axes)
     (result,) = run64(ir.to_proto(ir.Model(op.graph, ir_version=10)), inputs).values()
     return result
