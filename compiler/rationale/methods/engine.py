@@ -417,7 +417,8 @@ class Plan:
     @property
     def axes(self) -> Mapping[str, int]:
         """Axes that can be computed in chunks, with the number of their rows."""
-        return self.selection.method.axes(self.references)
+        method: Method = self.selection.method
+        return method.axes(self.references)
 
     def build(self, chunks: Chunks) -> ir.Model:
         """Emit the combined graph; constants are not folded yet."""
